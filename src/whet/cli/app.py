@@ -1,0 +1,56 @@
+"""The command `whet`: one file a command, thin: parse, call, print. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from whet import __version__
+from whet.cli import models, train
+from whet.errors import RunFailed, UserError
+
+app = typer.Typer(
+    name="whet",
+    help="Post-training for language models: train, evaluate, look, talk.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.train)
+app.add_typer(models.app, name="models")
+
+
+@app.callback(invoke_without_command=True)
+def _options(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        typer.echo(f"whet {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs the command: exit code 2 for wrong input, 1 for a run that failed, 130 for Ctrl-C."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except UserError as error:
+        _stop(str(error), 2)
+    except RunFailed as error:
+        _stop(str(error), 1)
+    except KeyboardInterrupt:
+        _stop("stopped", 130)
+    except MemoryError:
+        _stop("out of memory: lower update.micro_tokens or engine.max_sequences", 1)
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        _stop("out of GPU memory: lower update.micro_tokens or engine.max_sequences", 1)
+
+
+def _stop(message: str, code: int) -> None:
+    print(f"whet: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    sys.exit(code)

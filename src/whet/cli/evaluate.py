@@ -1,0 +1,122 @@
+"""`whet eval`: how good a model is on examples that it was never trained on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from whet.errors import UserError
+
+if TYPE_CHECKING:
+    from whet.evaluate.evaluation import Answer, Evaluation
+    from whet.evaluate.statistics import Interval
+    from whet.recipe import Config
+
+EXAMPLES = 200
+
+
+def evaluate(
+    model: str = typer.Argument(..., metavar="RUN|MODEL", help="A run (its best model), a model directory or name."),
+    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task."),
+    *,
+    task: str = typer.Option(None, "--task", metavar="NAME", help="The task; a run has its own."),
+    examples: int = typer.Option(None, min=1, help="Held-out examples.  [default: the run's, else 200]"),
+    samples: int = typer.Option(None, min=0, help="Samples per example for pass@k.  [default: the run's, else 0]"),
+    k: str = typer.Option(None, "--k", metavar="1,4", help="Which pass@k.  [default: the run's, else 1 and SAMPLES]"),
+    max_tokens: int = typer.Option(None, help="Longest answer.  [default: the run's, else 256]"),
+    temperature: float = typer.Option(None, help="Of the samples; greedy has none.  [default: the run's, else 1]"),
+    seed: int = typer.Option(None, min=0, help="Of the samples.  [default: the run's, else 0]"),
+    show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N right and N wrong answers."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Held-out accuracy (greedy) and pass@k with 95 % intervals. Examples:
+
+    whet eval runs/20260101-120000-grpo-arithmetic
+
+    whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
+    """
+    from whet.cli.target import choose_sampling, find_target, find_task, load_engine, sampling_status
+    from whet.distributed.world import World
+    from whet.evaluate.evaluation import evaluate as measure
+    from whet.runs.logs import json_bytes
+
+    target = find_target(model)
+    posed = find_task(target, task, options or [])
+    config = target.config if task is None else None  # a run's settings are those of its own task
+    sampling = choose_sampling(config, {"max_tokens": max_tokens, "temperature": temperature})
+    count, ks = _samples(config, samples, k)
+    examples = examples or (config.eval.examples if config else EXAMPLES)
+    seed = (config.seed if config else 0) if seed is None else seed
+    world = World.init()
+    try:
+        with sampling_status(f"answering {examples} examples") as on_token:
+            tokenizer, engine = load_engine(target.directory, device=world.device, on_token=on_token)
+            asked = partial(measure, engine, tokenizer, posed.task, examples=examples, sampling=sampling)
+            result = asked(samples=count, ks=ks, seed=seed, world=world)
+    finally:
+        world.close()
+    if not world.is_writer:
+        return
+    if as_json:
+        about = {"model": str(target.directory), "task": posed.name, "options": dict(posed.options)}
+        typer.echo(json_bytes({**about, "sampling": asdict(sampling), **_plain(result)}, indent=2).decode())
+        return
+    typer.echo(f"{target.directory} on {posed.name}: {result.examples} held-out examples, seed {seed}")
+    Console().print(_table(result))
+    for answer in _shown(result, show):
+        typer.echo(_story(answer))
+
+
+def _samples(config: Config | None, samples: int | None, k: str | None) -> tuple[int, tuple[int, ...]]:
+    """How many samples, and which pass@k they serve."""
+    ks = _read_ks(k) if k is not None else None
+    if samples is None and ks is None:
+        return (config.eval.samples, config.eval.ks) if config else (0, ())
+    if samples is None:
+        return max(ks or (0,)), ks or ()
+    return samples, ks if ks is not None else tuple(sorted({1, samples})) if samples else ()
+
+
+def _read_ks(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--k {text!r} is not a list of whole numbers: write e.g. 1,4")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _plain(result: Evaluation) -> dict[str, Any]:
+    plain = asdict(result)
+    return {**plain, "pass_at": {str(k): value for k, value in plain["pass_at"].items()}}
+
+
+def _table(result: Evaluation) -> Table:
+    table = Table("measure", "value", "95 % interval")
+    shares = {"accuracy (greedy)": result.accuracy, **{f"pass@{k}": value for k, value in result.pass_at.items()}}
+    for name, share in shares.items():
+        table.add_row(name, f"{share.mean:.1%}", f"{share.low:.1%} … {share.high:.1%}")
+    table.add_row("tokens per answer", f"{result.length.mean:.1f}", _length_interval(result.length))
+    table.add_row("cut off at the longest", f"{result.truncated:.1%}", "")
+    return table
+
+
+def _length_interval(length: Interval) -> str:
+    if length.high == float("inf"):
+        return "unknown from one answer"
+    return f"{length.low:.1f} … {length.high:.1f}"
+
+
+def _shown(result: Evaluation, count: int) -> list[Answer]:
+    greedy = [answer for answer in result.answers if answer.sample == 0]
+    right = [answer for answer in greedy if answer.correct]
+    wrong = [answer for answer in greedy if not answer.correct]
+    return right[:count] + wrong[:count]
+
+
+def _story(answer: Answer) -> str:
+    verdict = "right" if answer.correct else f"wrong, a right answer is {answer.answer!r}"
+    return f"\n{answer.prompt}\n→ {answer.text!r} ({verdict})"

@@ -1,0 +1,119 @@
+"""`whet explain`: what a recipe will do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from whet.train.explain import Explanation, Model, Schedule, Step, Tokens
+
+LABEL_WIDTH = 16
+ONE_UPDATE = "1 optimizer step on all of them"
+
+
+def explain(
+    source: str = typer.Argument(..., metavar="RECIPE", help="A packaged recipe or a YAML file."),
+    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Change keys of the recipe."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """What a recipe will do: its loss, its numbers, its memory, and the keys that change nothing.
+
+    Example: whet explain grpo-arithmetic update.epochs=2 algorithm.clip.high=0.28
+    """
+    from whet.recipe import read_recipe
+    from whet.runs.logs import json_bytes
+    from whet.train.explain import explain as describe
+
+    found = describe(read_recipe(source, overrides or []))
+    if as_json:
+        typer.echo(json_bytes(asdict(found), indent=2).decode())
+        return
+    for heading, rows in _sections(found).items():
+        typer.echo(f"{heading}\n" + "\n".join(rows) + "\n")
+
+
+def _sections(found: Explanation) -> dict[str, list[str]]:
+    task = {"loop": found.loop, "task": found.task}
+    sections = {
+        found.recipe: _rows(task),
+        "loss": _rows(
+            {"": found.loss.line, "where": "; ".join(found.loss.where) or "nothing more", **found.loss.cells}
+        ),
+        "one step": _rows({**_step(found.loop, found.step), **_tokens(found.loop, found.tokens)}),
+        "memory": _rows(_memory(found.model) if found.model else {"unknown": found.missing}),
+        "schedule": _rows(_schedule(found.schedule)),
+    }
+    if found.without_effect:
+        sections["keys without effect here"] = _rows(found.without_effect)
+    if found.notes:
+        sections["notes"] = [f"  {note}" for note in found.notes]
+    return sections
+
+
+def _rows(facts: Mapping[str, str]) -> list[str]:
+    width = max([LABEL_WIDTH, *map(len, facts)])
+    return [f"  {label:<{width}}  {text}" for label, text in facts.items()]
+
+
+def _step(loop: str, step: Step) -> dict[str, str]:
+    if loop == "offline":
+        return {"rows": f"{step.prompts:,}", "updates": ONE_UPDATE}
+    fewest, most = step.sequences_per_update
+    each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    updates = f"{step.updates:,} optimizer steps on {each} sequences each" if step.updates > 1 else ONE_UPDATE
+    age = (
+        "on-policy: the only update sees rollouts of the very policy that it changes"
+        if step.oldest == 0
+        else f"off-policy: rollouts are 0 updates old at the first update, {step.oldest:,} at the last"
+    )
+    return {
+        "rollouts": f"{step.prompts:,} prompts × {step.group:,} = {step.sequences:,} sequences",
+        "updates": updates,
+        "age of the data": age,
+    }
+
+
+def _tokens(loop: str, tokens: Tokens) -> dict[str, str]:
+    bound = "at most " if loop == "online" else "about "
+    facts = {"trained tokens": f"{bound}{tokens.trained:,}" if tokens.trained is not None else "unknown"}
+    if tokens.prompt_mean is not None and tokens.total is not None:
+        measured = f"{tokens.prompt_mean:.1f} on average, {tokens.prompt_longest:,} at most"
+        facts["prompt tokens"] = f"{measured} (measured on {tokens.measured_on} examples)"
+        facts["all tokens"] = f"{bound}{tokens.total:,}, prompts included"
+    return facts
+
+
+def _memory(model: Model) -> dict[str, str]:
+    return {
+        "model": f"{model.about}: {model.parameters:,} parameters",
+        "weights": _readable(model.weights) + " (fp32)",
+        "gradients": _readable(model.gradients),
+        "optimizer": _readable(model.optimizer) + " (two moments)",
+        "reference": _readable(model.reference) if model.reference else "none",
+        "together": _readable(model.total) + ", without activations and the cache of the sampler",
+    }
+
+
+def _schedule(schedule: Schedule) -> dict[str, str]:
+    first, highest, last = schedule.rates
+    samples = schedule.eval_sequences - schedule.eval_examples
+    answers = f"{schedule.eval_examples:,} greedy answers" + (f" and {samples:,} samples" if samples else "")
+    return {
+        "steps": f"{schedule.steps:,}, {schedule.updates:,} optimizer steps",
+        "learning rate": f"{first:.3g} at first, {highest:.3g} at most, {last:.3g} at last",
+        "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training",
+        "checkpoints": f"{schedule.checkpoints:,}",
+    }
+
+
+def _readable(size: int) -> str:
+    """Bytes in the unit that a person would use."""
+    units: Sequence[tuple[str, int]] = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+    for unit, worth in units:
+        if size >= worth:
+            return f"{size / worth:.1f} {unit}"
+    return f"{size} B"

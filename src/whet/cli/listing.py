@@ -1,0 +1,145 @@
+"""`whet tasks` and `whet recipes`: what there is to train on, and what there is to run."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from whet.errors import UserError
+
+if TYPE_CHECKING:
+    from whet.records import Example
+    from whet.tasks.protocol import Task
+
+AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
+
+
+def tasks(
+    name: str = typer.Argument(None, metavar="NAME", help="A task to look at; your own is module:Class."),
+    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task."),
+    count: int = typer.Option(3, min=1, help="Examples to show of each side."),
+    seed: int = typer.Option(0, min=0, help="Of the training examples that are shown."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """List the tasks; or check one and show examples of it. Examples:
+
+    whet tasks
+
+    whet tasks arithmetic level=3
+    """
+    from whet.cli.target import read_options
+    from whet.tasks.check import check_task
+    from whet.tasks.table import TASKS, find_task, load_task
+
+    if name is None:
+        _list_tasks([_about_task(key, kind) for key, kind in TASKS.items()], as_json=as_json)
+        return
+    about = _about_task(name, find_task(name))
+    task = load_task(name, read_options(options or []))
+    check_task(task)
+    sides = {"training": task.draw(count, seed=(seed,)), "held out": task.held_out(count)}
+    if as_json:
+        rows = {side.replace(" ", "_"): [_row(example) for example in shown] for side, shown in sides.items()}
+        typer.echo(json.dumps({**about, "checked": True, **rows}, indent=2, default=str))
+        return
+    typer.echo(f"{name}: {about['about']}\noptions: {_spell(about['options']) or 'none'}")
+    for side, shown in sides.items():
+        typer.echo(f"\n{side}")
+        for example in shown:
+            typer.echo(f"  {example.prompt_text!r} → {example.answer!r}")
+    typer.echo("\ncheck_task: passed (same seed, same examples; no overlap; the answer scores best)")
+
+
+def recipes(
+    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """List the packaged recipes; or print one. Examples:
+
+    whet recipes
+
+    whet recipes grpo-arithmetic > mine.yaml
+    """
+    from whet.recipe import nearest, packaged_recipes
+
+    packaged = packaged_recipes()
+    if name is not None:
+        if name not in packaged:
+            raise UserError(f"no recipe {name!r}{nearest(name, packaged)} (see `whet recipes`)")
+        typer.echo(packaged[name], nl=False)
+        return
+    rows = [{"name": key, "about": _first_comment(text)} for key, text in packaged.items()]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("recipe", "about")
+    for row in rows:
+        table.add_row(row["name"], Text(row["about"]))
+    Console().print(table)
+    typer.echo("print one: whet recipes NAME    what it does: whet explain NAME    run it: whet train NAME")
+
+
+def _list_tasks(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, default=str))
+        return
+    table = Table("task", "about", "options")
+    for row in rows:
+        table.add_row(row["name"], Text(row["about"]), Text(_spell(row["options"])))
+    Console().print(table)
+    typer.echo("look at one: whet tasks NAME [KEY=VALUE]...    your own: module:Class")
+
+
+def _about_task(name: str, kind: type[Task]) -> dict[str, Any]:
+    from whet.tasks.table import task_options
+
+    options = {
+        key: {"type": _type_name(parameter.annotation), **_default(parameter)}
+        for key, parameter in task_options(kind).items()
+    }
+    return {"name": name, "about": (inspect.getdoc(kind) or "").partition("\n")[0], "options": options}
+
+
+def _type_name(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return "any"
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def _default(parameter: inspect.Parameter) -> dict[str, Any]:
+    """A required option has no default."""
+    return {} if parameter.default is inspect.Parameter.empty else {"default": parameter.default}
+
+
+def _spell(options: Mapping[str, Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"{key}={_yaml(option['default'])}" if "default" in option else f"{key}=… (needed)"
+        for key, option in options.items()
+    )
+
+
+def _yaml(value: Any) -> str:
+    """As it is typed on the command line: true, not True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _row(example: Example) -> dict[str, Any]:
+    return {
+        "id": example.id,
+        "prompt": example.prompt_text,
+        "answer": example.answer,
+        "columns": dict(example.columns),
+    }
+
+
+def _first_comment(text: str) -> str:
+    """The description of a recipe: its first line, which is a comment."""
+    first = text.partition("\n")[0]
+    return first.lstrip("# ").strip() if first.startswith("#") else ""

@@ -1,0 +1,128 @@
+"""How a run shows itself while it runs: a live line in a terminal, plain lines elsewhere, nothing on other ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from whet.recipe import Config
+from whet.runs.directory import Run
+from whet.train.session import Progress
+
+SHOWN = {  # metric → (label, format)
+    "reward/mean": ("reward", "{:.3f}"),
+    "loss": ("loss", "{:.4f}"),
+    "eval/accuracy": ("accuracy", "{:.1%}"),
+    "kl": ("kl", "{:.4f}"),
+    "entropy": ("entropy", "{:.3f}"),
+    "length/mean": ("length", "{:.1f}"),
+    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+}
+SECONDS_BETWEEN_LINES = 2.0
+
+
+def make_progress(config: Config, run: Run) -> Progress:
+    """The progress display that fits where the output goes."""
+    if os.environ.get("RANK", "0") != "0":
+        return SilentProgress()
+    print(f"run: {run.path}", file=sys.stderr)  # noqa: T201
+    return LiveProgress(config.steps) if sys.stderr.isatty() else LineProgress(config.steps)
+
+
+class SilentProgress:
+    """For ranks that do not talk."""
+
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        """Says nothing."""
+
+    def note(self, text: str) -> None:
+        """Says nothing."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class LineProgress:
+    """A line every few seconds, and at every evaluation."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._eta = TimeLeft(steps)
+        self._last = 0.0
+
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        """Prints the step if it is due."""
+        left = self._eta.after(step)
+        now = time.monotonic()
+        if now - self._last < SECONDS_BETWEEN_LINES and "eval/accuracy" not in metrics and step != self.steps:
+            return
+        self._last = now
+        shown = "  ".join(f"{label} {value}" for label, value in _values({**metrics, **timings}).items())
+        self.note(f"step {step}/{self.steps}  {shown}  left {left}")
+
+    def note(self, text: str) -> None:
+        """Prints a line."""
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class LiveProgress:
+    """A table of the newest numbers that is redrawn in place."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._eta = TimeLeft(steps)
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, refresh_per_second=8)
+        self._live.start()
+        self._newest: dict[str, str] = {}
+
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        """Redraws; a number that this step did not measure keeps its last value."""
+        self._newest |= _values({**metrics, **timings})
+        table = Table.grid(padding=(0, 2))
+        table.add_row("step", *self._newest, "left", style="dim")
+        table.add_row(f"{step}/{self.steps}", *self._newest.values(), self._eta.after(step))
+        frame = Table.grid()
+        frame.add_row(table)
+        frame.add_row(ProgressBar(total=self.steps, completed=step, width=60))
+        self._live.update(frame)
+
+    def note(self, text: str) -> None:
+        """Prints a line above the table."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Leaves the last table on the screen."""
+        self._live.stop()
+
+
+class TimeLeft:
+    """How long the rest will take, from the steps of this process."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._started = time.monotonic()
+        self._first: int | None = None
+
+    def after(self, step: int) -> str:
+        """Minutes and seconds after this step."""
+        if self._first is None:
+            self._first = step - 1
+        seconds = (time.monotonic() - self._started) / (step - self._first) * (self.steps - step)
+        minutes, rest = divmod(round(seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _values(numbers: Mapping[str, float]) -> dict[str, str]:
+    return {label: form.format(numbers[key]) for key, (label, form) in SHOWN.items() if key in numbers}

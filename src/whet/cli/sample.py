@@ -1,0 +1,130 @@
+"""`whet sample`: completions of a prompt, or of held-out examples of a task."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from whet.errors import UserError
+
+if TYPE_CHECKING:
+    from whet.cli.target import Target
+    from whet.models.protocol import Tokenizer
+    from whet.records import Completion, Example
+    from whet.tasks.protocol import Task
+
+PROMPT_ID = "prompt"  # names the random stream of a typed prompt, so that equal prompts get equal completions
+
+
+def sample(
+    model: str = typer.Argument(..., metavar="RUN|MODEL", help="A run (its best model), a model directory or name."),
+    words: list[str] = typer.Argument(
+        None, metavar="PROMPT|KEY=VALUE", help="A prompt (- reads standard input); with --task, its options."
+    ),
+    *,
+    task: str = typer.Option(None, "--task", metavar="NAME", help="Complete held-out examples of this task instead."),
+    examples: int = typer.Option(3, min=1, help="Held-out examples to complete."),
+    count: int = typer.Option(4, min=1, help="Completions of each prompt."),
+    max_tokens: int = typer.Option(None, help="Longest completion.  [default: the run's, else 256]"),
+    temperature: float = typer.Option(None, help="0 is greedy.  [default: the run's, else 1]"),
+    top_k: int = typer.Option(None, help="Keep the k most likely tokens; 0 keeps all."),
+    top_p: float = typer.Option(None, help="Keep the smallest set of tokens with this mass; 1 keeps all."),
+    min_p: float = typer.Option(None, help="Keep tokens this likely relative to the likeliest; 0 keeps all."),
+    seed: int = typer.Option(0, min=0, help="The same seed gives the same completions."),
+    raw: bool = typer.Option(False, "--raw", help="Give a chat model the prompt as it is, not as a user's message."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Completions of a prompt, or of held-out examples of a task. Examples:
+
+    whet sample smollm2-135m-instruct "Name three colours." --temperature 0.7
+
+    whet sample runs/20260101-120000-grpo-arithmetic --count 2
+
+    whet sample MODEL --task arithmetic level=2
+    """
+    from whet.cli.target import choose_sampling, find_target, load_engine, sampling_status
+    from whet.rollout import pose
+    from whet.runs.logs import json_bytes
+
+    target = find_target(model)
+    given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    sampling = choose_sampling(target.config if task is None else None, given)
+    prompt, judge, posed = _question(target, task, words or [], examples)
+    with sampling_status("sampling") as on_token:
+        tokenizer, engine = load_engine(target.directory, on_token=on_token)
+        asked = posed or [_example(prompt, tokenizer, raw=raw)]
+        completions = engine.generate(pose(asked, tokenizer, stream=(seed,)), sampling, count=count)
+    rows = [
+        _row(prompt or example.prompt_text, example, answers, judge)
+        for example, answers in zip(asked, completions, strict=True)
+    ]
+    if as_json:
+        typer.echo(json_bytes({"model": str(target.directory), "seed": seed, "prompts": rows}, indent=2).decode())
+        return
+    for row in rows:
+        typer.echo(_story(row))
+
+
+def _question(
+    target: Target, task: str | None, words: Sequence[str], count: int
+) -> tuple[str, Task | None, list[Example]]:
+    """A typed prompt; or a task and its held-out examples."""
+    from whet.cli.target import find_task
+
+    if task is None and len(words) > 1:
+        raise UserError(f"{len(words)} prompts were given: put the prompt in quotes, or name a --task for options")
+    if task is None and words:
+        return (_standard_input() if words[0] == "-" else words[0]), None, []
+    if task is None and target.config is None:
+        raise UserError("nothing to complete: give a prompt in quotes (- reads standard input), or --task NAME")
+    judge = find_task(target, task, words).task
+    held_out = judge.held_out(count)
+    if not held_out:
+        raise UserError(f"task {judge.name} has no held-out examples: give it an evaluation split, or type a prompt")
+    return "", judge, held_out
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not text in {error.encoding}") from error
+
+
+def _example(prompt: str, tokenizer: Tokenizer, *, raw: bool) -> Example:
+    from whet.cli.target import is_chat
+    from whet.records import Example, Message
+
+    if raw or not is_chat(tokenizer):
+        return Example(id=PROMPT_ID, prompt=prompt, answer="")
+    return Example(id=PROMPT_ID, prompt=(Message(role="user", content=prompt),), answer="")
+
+
+def _row(prompt: str, example: Example, completions: Sequence[Completion], judge: Task | None) -> dict[str, Any]:
+    return {
+        "prompt": prompt,
+        **({"answer": example.answer} if judge else {}),
+        "completions": [
+            {
+                "text": completion.text,
+                "tokens": len(completion.tokens),
+                "logprob": sum(completion.logprobs),
+                "finish": completion.finish,
+                **({"correct": bool(judge.correct(example, completion.text))} if judge else {}),
+            }
+            for completion in completions
+        ],
+    }
+
+
+def _story(row: dict[str, Any]) -> str:
+    lines = [row["prompt"] + (f"   (a right answer is {row['answer']!r})" if "answer" in row else "")]
+    for number, completion in enumerate(row["completions"], start=1):
+        facts = [f"{completion['tokens']} tokens", f"log-prob {completion['logprob']:.2f}"]
+        facts += ["cut off"] if completion["finish"] == "length" else []
+        facts += [("wrong", "right")[completion["correct"]]] if "correct" in completion else []
+        lines.append(f"── {number} · {' · '.join(facts)}\n{completion['text']}")
+    return "\n".join(lines) + "\n"

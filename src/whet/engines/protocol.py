@@ -1,0 +1,23 @@
+"""Where completions come from. Knows nothing about rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from whet.models.protocol import CausalLM
+from whet.records import Completion, Prompt, Sampling
+
+
+class Engine(Protocol):
+    """Turns prompts into completions with the weights it was last given. `check_engine` tests an implementation."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+        """`count` completions of each prompt, in order."""
+        ...
+
+    def sync(self, policy: CausalLM, *, version: int) -> None:
+        """From now on sample with these weights."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,138 @@
+"""Safetensors directories as Hugging Face lays them out: read, checked and written. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from whet.errors import RunFailed, UserError
+from whet.models.protocol import CausalLM
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+READABLE = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and cannot be trained
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies and what its file says about it."""
+
+    file: Path
+    name: str  # in the file
+    shape: tuple[int, ...]
+    dtype: str  # as safetensors spells it: "BF16"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or a sentence that says what is wrong with the file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error}): copy the file again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a JSON {type(content).__name__}: expected an object")
+    return content
+
+
+def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor of a checkpoint, from the headers of its files alone."""
+    tensors: dict[str, StoredTensor] = {}
+    for file in weight_files(directory):
+        try:
+            with safe_open(file, framework="pt") as handle:
+                for name in handle.keys():  # noqa: SIM118 (not a mapping)
+                    part = handle.get_slice(name)
+                    tensors[name] = StoredTensor(file, name, tuple(part.get_shape()), part.get_dtype())
+        except FileNotFoundError as error:
+            raise UserError(f"{file} is missing, but {directory / INDEX} lists it: copy it there") from error
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file} is damaged or cut short ({error}): copy it again") from error
+    return tensors
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The one file or the shards that hold the weights."""
+    if (directory / SINGLE).is_file():
+        return [directory / SINGLE]
+    if (directory / INDEX).is_file():
+        names = read_json(directory / INDEX).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(n, str) and Path(n).name == n for n in names.values()):
+            raise UserError(f"{directory / INDEX} has no weight_map of file names: copy the file again")
+        return [directory / name for name in sorted(set(names.values()))]
+    pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in directory.glob(pattern))
+    if pickled:
+        raise UserError(
+            f"{directory} has only pickled weights ({pickled[0]}), which can run code: convert them to safetensors"
+        )
+    raise UserError(f"{directory} has no weights: expected {SINGLE} or {INDEX}")
+
+
+def check_tensors(stored: Mapping[str, StoredTensor], expected: Mapping[str, Tensor], directory: Path) -> None:
+    """Refuses a checkpoint whose names or shapes are not exactly the expected ones; names the first difference."""
+    missing, unexpected = sorted(expected.keys() - stored.keys()), sorted(stored.keys() - expected.keys())
+    if missing:
+        raise UserError(f"{directory} lacks tensor {missing[0]!r}{_others(missing)}: does config.json belong to it?")
+    if unexpected:
+        raise UserError(
+            f"{directory} has an unexpected tensor {unexpected[0]!r}{_others(unexpected)}: "
+            "does config.json belong to it?"
+        )
+    for name, tensor in expected.items():
+        shape = tuple(tensor.shape)
+        if stored[name].shape != shape:
+            raise UserError(f"{directory}: tensor {name!r} has shape {stored[name].shape}, config.json implies {shape}")
+
+
+def read_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
+    """The tensors as fp32 in memory of their own: the files may be replaced while the model lives."""
+    by_file: dict[Path, list[str]] = {}
+    for name, tensor in stored.items():
+        if tensor.dtype not in READABLE:
+            raise UserError(
+                f"{tensor.file}: tensor {tensor.name!r} is {tensor.dtype}: only fp32, fp16 and bf16 can be trained"
+            )
+        by_file.setdefault(tensor.file, []).append(name)
+    tensors: dict[str, Tensor] = {}
+    for file, names in by_file.items():
+        try:
+            with safe_open(file, framework="pt") as handle:
+                for name in names:
+                    tensors[name] = handle.get_tensor(stored[name].name).to(torch.float32, copy=True)
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file} is damaged or cut short ({error}): copy it again") from error
+    return tensors
+
+
+def write_model(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Writes model.safetensors, then config.json, into an existing directory."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(plain, directory / SINGLE, metadata={"format": "pt"})
+        (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    except (SafetensorError, OSError) as error:
+        raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
+
+
+def fingerprint(model: CausalLM) -> str:
+    """The sha256 of all names, shapes, types and bytes of the weights: equal exactly when the models are."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _others(names: list[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""

@@ -1,0 +1,82 @@
+"""The shape of a decoder: everything about it except the numbers in its weights. Builds nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from whet.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are slowed down so that a model reads further than it was first trained to."""
+
+    kind: Literal["linear", "llama3"]
+    factor: float  # how much slower
+    low_frequency_factor: float = 1.0  # llama3: wavelengths above original_context / this get the whole factor
+    high_frequency_factor: float = 4.0  # llama3: wavelengths below original_context / this are left alone
+    original_context: int = 8192  # llama3: the context before scaling
+
+    def __post_init__(self) -> None:
+        """Refuses kinds that the decoder does not compute."""
+        if self.kind not in ("linear", "llama3"):
+            raise UserError(f"rope scaling {self.kind!r} is not supported: use 'linear' or 'llama3'")
+        if self.factor <= 0 or self.high_frequency_factor <= self.low_frequency_factor:
+            raise UserError("rope scaling needs a factor above 0 and a high factor above the low factor")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecoderConfig:
+    """One point in the space that GPT-2, Llama, Qwen2, Qwen3 and OLMo-2 lie in."""
+
+    vocab_size: int
+    layers: int
+    heads: int
+    kv_heads: int  # fewer than heads: grouped-query attention
+    head_dim: int
+    width: int  # of the residual stream
+    mlp_width: int
+    context: int  # the most tokens in a sequence
+    norm: Literal["layer", "rms"]
+    norm_eps: float
+    positions: Literal["learned", "rope"]
+    rope_base: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    mlp: Literal["gelu", "swiglu"]  # gelu is the tanh approximation, as in GPT-2
+    attention_bias: bool  # on the query, key and value projections
+    attention_out_bias: bool
+    mlp_bias: bool
+    qk_norm: Literal["none", "head", "full"] = "none"  # per head (Qwen3) or over the whole projection (OLMo-2)
+    norm_place: Literal["pre", "post"] = "pre"  # post: on the outputs of attention and MLP (OLMo-2)
+    tied_head: bool
+    init_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Refuses shapes that cannot be built."""
+        numbers = asdict(self)
+        for name in ("vocab_size", "layers", "heads", "kv_heads", "head_dim", "width", "mlp_width", "context"):
+            if type(numbers[name]) is not int or numbers[name] < 1:
+                raise UserError(f"{name} is {numbers[name]!r}: expected a whole number above 0")
+        if self.heads % self.kv_heads:
+            raise UserError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly: use a divisor")
+        if self.positions == "rope" and self.head_dim % 2:
+            raise UserError(f"rotary positions need an even head_dim, not {self.head_dim}: change width or heads")
+
+
+def parameter_count(config: DecoderConfig) -> int:
+    """The number of trained numbers; a tied head counts once."""
+    query, shared = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    per_norm = 2 if config.norm == "layer" else 1
+    matrices = 3 if config.mlp == "swiglu" else 2
+
+    attention = config.width * (2 * query + 2 * shared)
+    attention += config.attention_bias * (query + 2 * shared) + config.attention_out_bias * config.width
+    attention += {"none": 0, "head": 2 * config.head_dim, "full": query + shared}[config.qk_norm] * per_norm
+    mlp = matrices * config.width * config.mlp_width
+    mlp += config.mlp_bias * ((matrices - 1) * config.mlp_width + config.width)
+    norms = 2 * config.width * per_norm
+
+    embeddings = config.vocab_size * config.width * (1 if config.tied_head else 2)
+    embeddings += config.context * config.width if config.positions == "learned" else 0
+    return embeddings + config.layers * (attention + mlp + norms) + config.width * per_norm

@@ -1,0 +1,242 @@
+"""Any architecture that the decoder does not cover, run by transformers behind the same protocol.
+
+Prompts are left-padded here for the cache, so that the newest token of every row stands in the same column. A model
+is tried on a few tokens when it is loaded: one whose parts do not add up to its own logits is refused, never
+silently wrong. Remote code and pickled weights are never loaded; dropout is switched off.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+from whet.errors import RunFailed, UserError
+from whet.models.checkpoint import stored_tensors
+from whet.models.protocol import Cache
+
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+TRIAL_TOLERANCE = 1e-3  # of the largest logit: far above fp32 rounding, far below a missing scale or a wrong mask
+LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError)
+
+
+class ForeignLM(nn.Module):
+    """A transformers model; implements `whet.models.protocol.CausalLM`."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Wraps a model that is already in memory."""
+        super().__init__()
+        self.model: Any = model.train(False)  # transformers is only partly typed
+        described = model.config.get_text_config().to_dict()
+        self._context = context_of(described)
+        self._softcap: float | None = described.get("final_logit_softcapping")  # Gemma 2: cap · tanh(logits / cap)
+        self._scale = _logit_scale(described)
+        self._takes_positions = "position_ids" in inspect.signature(self._trunk.forward).parameters
+        self._gradient_checkpointing = False
+
+    @property
+    def context(self) -> int:
+        """The most tokens a sequence may have."""
+        return self._context
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether activations are computed again in the backward pass instead of kept."""
+        return self._gradient_checkpointing
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, on: bool) -> None:
+        if on:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        else:
+            self.model.gradient_checkpointing_disable()
+        self._gradient_checkpointing = on
+
+    def train(self, mode: bool = True) -> ForeignLM:
+        """Changes nothing: a policy behaves in training as it does in sampling."""
+        self.training = mode
+        return self
+
+    def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) ids, (B,) lengths → (B, T, D), after the final norm."""
+        columns = self._columns(tokens)
+        mask = columns < lengths.to(tokens.device)[:, None]
+        # transformers recomputes activations only in its training mode.
+        self.model.train(self._gradient_checkpointing and torch.is_grad_enabled())
+        output = self._trunk(
+            input_ids=tokens.masked_fill(~mask, 0),
+            attention_mask=mask.long(),
+            use_cache=False,
+            **self._positions(columns.expand_as(tokens)),
+        )
+        self.model.train(False)
+        states: Tensor = output.last_hidden_state
+        return states
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(…, D) → (…, V) logits."""
+        logits: Tensor = self.model.get_output_embeddings()(hidden) * self._scale
+        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+
+    def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, ForeignCache]:  # noqa: ARG002 (the cache grows)
+        """Reads right-padded prompts; returns the (B, D) state of each last token, and a cache."""
+        lengths = lengths.to(tokens.device)
+        if not bool((lengths > 0).all()):
+            raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
+        positions = self._columns(tokens) - (tokens.shape[1] - lengths)[:, None]
+        mask = positions >= 0
+        positions = positions.clamp(min=0)
+        cache = ForeignCache(DynamicCache(config=self.model.config), mask.long(), lengths, limit=self.context)
+        return self._read(tokens.gather(1, positions).masked_fill(~mask, 0), positions, cache), cache
+
+    def extend(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """Appends one (B,) token to every row of the cache; returns (B, D)."""
+        assert isinstance(cache, ForeignCache)
+        positions = cache.lengths[:, None]
+        cache.grow()
+        return self._read(tokens[:, None], positions, cache)
+
+    def save(self, directory: Path) -> None:
+        """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
+        try:
+            self.model.save_pretrained(directory)
+        except OSError as error:
+            raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
+
+    @property
+    def _trunk(self) -> nn.Module:
+        trunk: nn.Module = self.model.base_model
+        return trunk
+
+    def _read(self, tokens: Tensor, positions: Tensor, cache: ForeignCache) -> Tensor:
+        output = self._trunk(
+            input_ids=tokens,
+            attention_mask=cache.mask,
+            past_key_values=cache.stored,
+            use_cache=True,
+            **self._positions(positions),
+        )
+        last: Tensor = output.last_hidden_state[:, -1]
+        return last
+
+    def _positions(self, positions: Tensor) -> dict[str, Tensor]:
+        """Models with relative positions (ALiBi) take none and count from the mask."""
+        return {"position_ids": positions} if self._takes_positions else {}
+
+    def _columns(self, tokens: Tensor) -> Tensor:
+        if tokens.shape[1] > self.context:
+            raise UserError(
+                f"a sequence of {tokens.shape[1]} tokens exceeds the model's context of {self.context}: shorten it"
+            )
+        return torch.arange(tokens.shape[1], device=tokens.device)[None]
+
+
+class ForeignCache:
+    """A transformers cache of left-padded rows, with the mask and the lengths that belong to it."""
+
+    def __init__(self, stored: DynamicCache, mask: Tensor, lengths: Tensor, *, limit: int) -> None:
+        """`mask` (rows, columns) is 1 on tokens; `lengths` (rows,) counts them."""
+        self.stored, self.mask, self.lengths = stored, mask, lengths
+        self._limit = limit
+        self._host_lengths = lengths.cpu()
+
+    def grow(self) -> None:
+        """Makes every row one token longer."""
+        longest = int(self._host_lengths.max()) + 1
+        if longest > self._limit:
+            raise UserError(
+                f"a sequence of {longest} tokens exceeds the model's context of {self._limit}: stop earlier"
+            )
+        self.mask = torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), dim=1)
+        self.lengths, self._host_lengths = self.lengths + 1, self._host_lengths + 1
+
+    def select(self, rows: Tensor) -> None:
+        """Row i becomes the old row rows[i]."""
+        rows = rows.to(self.lengths.device)
+        self.stored.batch_select_indices(rows)
+        self.mask, self.lengths = self.mask[rows], self.lengths[rows]
+        self._host_lengths = self._host_lengths[rows.cpu()]
+
+
+def load_foreign(directory: Path) -> ForeignLM:
+    """Loads a checkpoint of any architecture that transformers knows, in fp32, and tries it."""
+    stored_tensors(directory)  # names a damaged file, and refuses pickled weights, before transformers looks
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        for name, value in config.to_dict().items():
+            if "drop" in name and isinstance(value, float):
+                setattr(config, name, 0.0)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except LOAD_ERRORS as error:
+        raise UserError(f"{directory} cannot be loaded by transformers: {_one_line(error)}") from error
+    model, report = loaded
+    missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
+    if missing:
+        raise UserError(f"{directory} lacks tensor {missing[0]!r} in the shape of config.json: copy it again")
+    foreign = ForeignLM(model)
+    check_foreign(foreign, str(directory))
+    return foreign
+
+
+@torch.no_grad()
+def check_foreign(foreign: ForeignLM, name: str) -> None:
+    """Refuses a model whose parts, in ragged batches and through the cache, do not give its own logits."""
+    length = min(6, foreign.context)
+    tokens = torch.arange(2 * length, device=next(foreign.parameters()).device).view(2, length) % foreign.vocab_size
+    lengths = torch.tensor([length, max(1, length - 3)], device=tokens.device)
+    try:
+        rows = zip(tokens, lengths.tolist(), strict=True)
+        whole = torch.stack([foreign.model(row[None, :n]).logits[0, -1] for row, n in rows])
+        last = foreign.hidden(tokens, lengths)[torch.arange(2), lengths - 1]
+        cached = last
+        if length > 1:
+            prompts = (lengths - 1).clamp(min=1)
+            _, cache = foreign.begin(tokens, prompts, room=1)
+            cached = foreign.extend(tokens[torch.arange(2), prompts], cache)
+        worst = float((torch.stack([foreign.head(last), foreign.head(cached)]) - whole).abs().max())
+    except LOAD_ERRORS as error:
+        raise UserError(f"{name}: this architecture does not run as a policy ({_one_line(error)})") from error
+    if not worst <= TRIAL_TOLERANCE * max(1.0, float(whole.abs().max())):
+        raise UserError(
+            f"{name}: this architecture computes its logits in a way that is not supported (off by {worst:.2g})"
+        )
+
+
+def context_of(config: Mapping[str, Any]) -> int:
+    """The most tokens a sequence may have, under any of the names that architectures give it."""
+    for key in CONTEXT_KEYS:
+        value = config.get(key)
+        if isinstance(value, int):
+            return value
+    raise UserError("config.json states no context length: add 'max_position_embeddings'")
+
+
+def _logit_scale(config: Mapping[str, Any]) -> float:
+    """Cohere multiplies its logits, Granite divides them."""
+    if config.get("logit_scale") is not None:
+        return float(config["logit_scale"])
+    if config.get("logits_scaling") is not None:
+        return 1.0 / float(config["logits_scaling"])
+    return 1.0
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,40 @@
+"""How the report writes numbers: three digits, no needless exponent, units that people read."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float) -> str:
+    """Three significant digits; an exponent only for the very large and the very small."""
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e5:
+        digits = max(0, 2 - math.floor(math.log10(abs(value))))
+        written = f"{value:,.{digits}f}"
+        return (written.rstrip("0").rstrip(".") if "." in written else written).replace("-", "−")
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}".replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """A number with its sign."""
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
+def percent(share: float) -> str:
+    """A share in whole per cent, but never 0 or 100 when it is not."""
+    whole = f"{100 * share:.0f}"
+    if whole in ("0", "100") and share not in (0, 1):
+        return "< 0.1 %" if share < 0.0005 else "> 99.9 %" if share > 0.9995 else f"{100 * share:.1f} %"
+    return f"{whole} %"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two largest units that matter."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{number(seconds)} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,129 @@
+"""Which curves stand together, under which title and in which unit: the one list that both figures draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whet.report.series import Rows, Series, series, smooth, smoothing_window
+
+# (name, label) of the shares that describe one batch.
+SHARES = (("truncated", "cut off"), ("groups/zero_variance", "zero-variance groups"), ("clip_fraction", "clipped"))
+TIMES = (
+    *(("seconds/rollout", "rollout"), ("seconds/score", "score"), ("seconds/annotate", "annotate")),
+    *(("seconds/update", "update"), ("seconds/step", "whole step")),
+)
+MAX_LINES = 5  # in one panel; more cannot be told apart
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One curve of a panel; `colour` is an index into the palette."""
+
+    label: str
+    curve: Series
+    colour: int
+    faint: Series | None = None  # the raw values behind a smoothed curve
+    low: tuple[float, ...] | None = None  # the band around the curve
+    high: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """A small chart: one unit, one or more lines."""
+
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    floor: float | None = None  # where the axis starts, when zero means something
+    ceiling: float | None = None
+    log: bool = False
+
+
+def panels(metrics: Rows, timings: Rows) -> list[Panel]:
+    """The panels of a run that have something to show, the most important first."""
+    nats = "nats per token"
+    candidates = [
+        _accuracy(metrics),
+        Panel(title="Held-out loss", unit=nats, lines=_plain(metrics, (("eval/loss", "held-out loss"),))),
+        Panel(title="Reward", unit="mean per rollout", lines=_smoothed(metrics, (("reward/mean", "reward"),))),
+        _parts(metrics),
+        Panel(title="Loss", unit="", lines=_smoothed(metrics, (("loss", "loss"),))),
+        Panel(title="KL to the reference", unit=nats, lines=_smoothed(metrics, (("kl", "KL"),))),
+        Panel(title="Entropy", unit=nats, lines=_smoothed(metrics, (("entropy", "entropy"),)), floor=0),
+        Panel(
+            title="Length",
+            unit="tokens per completion",
+            lines=_smoothed(metrics, (("length/mean", "training"),))
+            + _plain(metrics, (("eval/length", "held-out"),), colour=1),
+            floor=0,
+        ),
+        Panel(title="Shares", unit="%", lines=_smoothed(metrics, SHARES, scale=100), floor=0),
+        Panel(
+            title="Gradient norm", unit="before clipping", lines=_smoothed(metrics, (("grad_norm", "norm"),)), floor=0
+        ),
+        Panel(title="Learning rate", unit="", lines=_plain(metrics, (("lr", "learning rate"),)), floor=0),
+        _mismatch(metrics),
+        Panel(title="Time per step", unit="seconds", lines=_smoothed(timings, TIMES), floor=0),
+        Panel(
+            title="Speed",
+            unit="tokens per second",
+            lines=_smoothed(timings, (("tokens_per_second", "speed"),)),
+            floor=0,
+        ),
+    ]
+    return [panel for panel in candidates if panel.lines]
+
+
+def _plain(rows: Rows, names: tuple[tuple[str, str], ...], *, colour: int = 0) -> tuple[Line, ...]:
+    curves = [(label, series(rows, name)) for name, label in names]
+    drawn = [(label, curve) for label, curve in curves if len(curve)]
+    return tuple(Line(label=label, curve=curve, colour=colour + i) for i, (label, curve) in enumerate(drawn))
+
+
+def _smoothed(rows: Rows, names: tuple[tuple[str, str], ...], *, scale: float = 1) -> tuple[Line, ...]:
+    lines = []
+    for line in _plain(rows, names):
+        raw = Series(line.curve.steps, tuple(value * scale for value in line.curve.values))
+        window = smoothing_window(len(raw))
+        mean = Series(raw.steps, smooth(raw.values, window))
+        faint = raw if window > 1 else None
+        lines.append(Line(label=line.label, curve=mean, colour=line.colour, faint=faint))
+    return tuple(lines)
+
+
+def _accuracy(rows: Rows) -> Panel:
+    sampled = sorted({name for row in rows for name in row if _is_pass_at(name)}, key=lambda name: int(name[10:]))
+    names = [("eval/accuracy", "accuracy"), *((name, name.removeprefix("eval/")) for name in sampled)]
+    lines = [_banded(rows, name, label, colour) for colour, (name, label) in enumerate(names[:MAX_LINES])]
+    kept = tuple(line for line in lines if len(line.curve))
+    return Panel(title="Held-out accuracy", unit="%, 95 % interval", lines=kept, floor=0, ceiling=100)
+
+
+def _is_pass_at(name: str) -> bool:
+    return name.startswith("eval/pass@") and name[10:].isdigit()
+
+
+def _banded(rows: Rows, name: str, label: str, colour: int) -> Line:
+    complete = [row for row in rows if all(row.get(name + end) is not None for end in ("", "_low", "_high"))]
+    mean, low, high = (series(complete, name + end) for end in ("", "_low", "_high"))
+    return Line(
+        label=label,
+        curve=Series(mean.steps, tuple(100 * value for value in mean.values)),
+        colour=colour,
+        low=tuple(100 * value for value in low.values),
+        high=tuple(100 * value for value in high.values),
+    )
+
+
+def _parts(rows: Rows) -> Panel:
+    names = sorted({name for row in rows for name in row if name.startswith("reward/")} - {"reward/mean", "reward/std"})
+    # One part is the reward itself, up to its weight: a second picture of it says nothing.
+    shown = [(name, name.removeprefix("reward/")) for name in names[:MAX_LINES]] if len(names) > 1 else []
+    return Panel(title="Reward parts", unit="before weights", lines=_smoothed(rows, tuple(shown)))
+
+
+def _mismatch(rows: Rows) -> Panel:
+    names = (("mismatch/max", "largest"), ("mismatch/mean", "mean"))
+    # Exact agreement has no logarithm; it is the best there is and needs no picture.
+    positive = [{name: value for name, value in row.items() if name == "step" or value} for row in rows]
+    return Panel(title="Sampler against trainer", unit="nats", lines=_smoothed(positive, names), log=True)

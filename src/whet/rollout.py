@@ -1,0 +1,69 @@
+"""Examples to judged rollouts: what the engine said, and what the grader thinks of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from whet.engines.protocol import Engine
+from whet.models.protocol import Tokenizer
+from whet.records import Completion, Example, Prompt, Rollout, Sampling, Score
+from whet.streams import name_number
+from whet.tasks.protocol import Grader
+
+Group = list[Rollout]
+
+
+def pose(examples: Sequence[Example], tokenizer: Tokenizer, *, stream: tuple[int, ...]) -> list[Prompt]:
+    """The prompts of these examples, each with a random stream named by `stream` and the example.
+
+    An example that stands in the list twice gets two different streams.
+    """
+    seen: Counter[str] = Counter()
+    prompts = []
+    for example in examples:
+        name = (*stream, name_number(example.id), seen[example.id])
+        seen[example.id] += 1
+        prompts.append(Prompt(tokens=tuple(tokenizer.prompt(example.prompt)), stream=name))
+    return prompts
+
+
+def sample(
+    engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, group: int
+) -> list[tuple[Prompt, list[Completion]]]:
+    """`group` completions of each prompt."""
+    return list(zip(prompts, engine.generate(prompts, sampling, count=group), strict=True))
+
+
+def judge(
+    grader: Grader,
+    examples: Sequence[Example],
+    samples: Sequence[tuple[Prompt, list[Completion]]],
+    *,
+    version: int,
+) -> list[Group]:
+    """Scored rollouts, one group per example."""
+    pairs = [
+        (example, prompt, completion)
+        for example, (prompt, completions) in zip(examples, samples, strict=True)
+        for completion in completions
+    ]
+    scores = grader.grade([example for example, _, _ in pairs], [completion.text for _, _, completion in pairs])
+    rollouts = [_rollout(*pair, score, version) for pair, score in zip(pairs, scores, strict=True)]
+    sizes = [len(completions) for _, completions in samples]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [rollouts[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def _rollout(example: Example, prompt: Prompt, completion: Completion, score: Score, version: int) -> Rollout:
+    unchosen = len(prompt.tokens)
+    return Rollout(
+        example=example,
+        tokens=prompt.tokens + completion.tokens,
+        mask=(False,) * unchosen + (True,) * len(completion.tokens),
+        logprobs=(0.0,) * unchosen + completion.logprobs,
+        text=completion.text,
+        finish=completion.finish,
+        version=version,
+        score=score,
+    )

@@ -1,0 +1,300 @@
+"""The directory of one run. Only this package knows what its files are called.
+
+Whatever a kill leaves, `latest` finds the newest intact checkpoint and `rewind` cuts all else back to it. What follows
+is then, byte for byte, what it would have been: metrics and rollouts hold no clocks (timings.jsonl does).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from whet.errors import RunFailed, UserError
+from whet.runs import checkpoints, layout, logs
+from whet.runs.checkpoints import Checkpoint, Fill
+from whet.runs.lock import WriterLock
+from whet.runs.trackers import Tracker, start_trackers
+
+WRITE_ERRORS = (OSError, SafetensorError)  # safetensors hides a full disk in an error of its own
+
+
+class Run:
+    """A run directory, made by `create` or `open`; a process that is not the writer writes nothing through it."""
+
+    def __init__(self, path: Path, *, is_writer: bool, lock: WriterLock | None) -> None:
+        self.path = path
+        self.is_writer = is_writer
+        self.warnings: list[str] = []  # corrupt checkpoints that were passed over
+        self._lock = lock
+        self._appenders: dict[str, logs.Appender] = {}
+        self._trackers: list[Tracker] = []
+
+    @classmethod
+    def create(
+        cls, root: Path, recipe: str, config_yaml: str, *, is_writer: bool = True, path: Path | None = None
+    ) -> Run:
+        """A new run in `root`, or exactly at `path`, which must be empty or absent."""
+        if not is_writer:
+            if path is None:
+                raise ValueError("a process that does not write must be given the path of the run")
+            return cls(path, is_writer=False, lock=None)
+        try:
+            made = layout.fresh_directory(root, recipe) if path is None else layout.empty_directory(path)
+            lock = WriterLock(made / layout.LOCK, made)
+            try:
+                logs.remove_leftovers(made)
+                logs.write_atomic(made / layout.CONFIG, config_yaml.encode())  # last: it makes the directory a run
+            except OSError:
+                lock.release()
+                if path is None:
+                    shutil.rmtree(made, ignore_errors=True)
+                raise
+        except OSError as error:
+            why = logs.reason(error)
+            raise UserError(f"cannot create a run in {path or root}: {why}; choose another place") from error
+        return cls(made, is_writer=True, lock=lock)
+
+    @classmethod
+    def open(cls, path: Path, *, is_writer: bool = True) -> Run:
+        """An existing run; the writer clears away what a killed process had not finished."""
+        if not (path / layout.CONFIG).is_file():
+            raise UserError(f"{path} is not a run directory (no {layout.CONFIG}); name one that whet train made")
+        if not is_writer:
+            return cls(path, is_writer=False, lock=None)
+        try:
+            run = cls(path, is_writer=True, lock=WriterLock(path / layout.LOCK, path))
+            run._clear()
+        except OSError as error:
+            raise UserError(f"cannot write to run {path}: {logs.reason(error)}; copy it to another place") from error
+        return run
+
+    @property
+    def curves_path(self) -> Path:
+        """Where the picture of the curves belongs."""
+        return self.path / layout.CURVES
+
+    @property
+    def report_path(self) -> Path:
+        """Where the report belongs."""
+        return self.path / layout.REPORT
+
+    @property
+    def recipe(self) -> str:
+        """The name of the recipe that the run was made from."""
+        return layout.recipe_of(self.path)
+
+    def config_yaml(self) -> str:
+        """The resolved configuration."""
+        return (self.path / layout.CONFIG).read_text(encoding="utf-8")
+
+    def track(self, names: Sequence[str], config: Mapping[str, Any], first_step: int) -> None:
+        """From now on metrics also go to these trackers; `first_step` is the first step that will be logged."""
+        if self.is_writer:
+            with self._writing("tracker files"):
+                self._trackers += start_trackers(names, self.path, config, first_step)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds a line to the metrics, which must be the same in every repetition of the run."""
+        if self.is_writer:
+            row = logs.plain_numbers(metrics)
+            with self._writing(layout.METRICS):
+                self._appender(layout.METRICS).append({"step": step, **row})
+                for tracker in self._trackers:
+                    tracker.log(step, {name: value for name, value in row.items() if value is not None})
+
+    def log_times(self, step: int, timings: Mapping[str, float]) -> None:
+        """Adds a line to the timings."""
+        if self.is_writer:
+            with self._writing(layout.TIMINGS):
+                self._appender(layout.TIMINGS).append({"step": step, **logs.plain_numbers(timings)})
+
+    def record(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes the rollouts of a step."""
+        self._write_rows(layout.ROLLOUTS, step, rows)
+
+    def record_answers(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes the answers that were evaluated at a step."""
+        self._write_rows(layout.EVALS, step, rows)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return logs.read_log(self.path / layout.METRICS)
+
+    def timings(self) -> list[dict[str, Any]]:
+        """The lines of timings.jsonl."""
+        return logs.read_log(self.path / layout.TIMINGS)
+
+    def rollouts(self, step: int) -> list[dict[str, Any]]:
+        """The rollouts of a step."""
+        return self._rows(layout.ROLLOUTS, step)
+
+    def rollout_steps(self) -> list[int]:
+        """The steps whose rollouts are recorded."""
+        return list(self._files(layout.ROLLOUTS))
+
+    def answers(self, step: int) -> list[dict[str, Any]]:
+        """The answers that were evaluated at a step."""
+        return self._rows(layout.EVALS, step)
+
+    def answer_steps(self) -> list[int]:
+        """The steps whose answers are recorded."""
+        return list(self._files(layout.EVALS))
+
+    def save(self, step: int, fill: Fill, state: Mapping[str, Any], *, keep: int) -> Path:
+        """Makes a checkpoint of the files that `fill` writes into a directory, and keeps the newest `keep`."""
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; a run keeps at least one checkpoint")
+        target = self.path / layout.CHECKPOINTS / layout.step_name(step)
+        if not self.is_writer:
+            return target
+        with self._writing(f"checkpoint {target.name}"):
+            # First, so that a checkpoint never outlives the lines that lead up to it.
+            for appender in self._appenders.values():
+                appender.sync()
+            logs.sync_directory(self.path)
+            for tracker in self._trackers:
+                tracker.flush()
+            checkpoints.write_directory(self._inside(layout.CHECKPOINTS) / target.name, fill, layout.STATE, state)
+            checkpoints.keep_newest(target.parent, keep)
+        return target
+
+    def latest(self) -> Checkpoint | None:
+        """The newest intact checkpoint, None when none was ever made; corrupt ones are named in `warnings`."""
+        directory = self.path / layout.CHECKPOINTS
+        checkpoint = checkpoints.newest_intact(directory, self._warn)
+        if checkpoint is None and layout.by_step(directory):
+            raise RunFailed(f"no checkpoint in {directory} is intact; the run cannot be resumed from there")
+        return checkpoint
+
+    def rewind(self, step: int) -> None:
+        """Cuts off everything later than `step`; -1 cuts off everything."""
+        if not self.is_writer:
+            return
+        with self._writing(f"rewind to step {step}"):
+            self._close_appenders()
+            self._clear()
+            # Checkpoints first: killed half-way, the run is resumed from `step` or before and rewound again.
+            for path in layout.after(step, layout.by_step(self.path / layout.CHECKPOINTS)):
+                checkpoints.discard(path)
+            for folder in layout.ENDINGS:
+                for path in layout.after(step, self._files(folder)):
+                    path.unlink()
+            for name in (layout.METRICS, layout.TIMINGS):
+                logs.cut_log(self.path / name, step)
+            (self.path / layout.RESULTS).unlink(missing_ok=True)
+
+    def save_best(self, fill: Fill, info: Mapping[str, Any]) -> None:
+        """Replaces the best model. Call it before `save`, whose state remembers that it was the best."""
+        if self.is_writer:
+            with self._writing(layout.BEST):
+                checkpoints.write_directory(self.path / layout.BEST, fill, layout.BEST_INFO, info)
+
+    def best_model(self) -> Path | None:
+        """The directory of the best model so far."""
+        return checkpoints.standing(self.path / layout.BEST)
+
+    def best_info(self) -> dict[str, Any] | None:
+        """What was said of the best model when it was saved."""
+        best = self.best_model()
+        return None if best is None else logs.read_json(best / layout.BEST_INFO)
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Writes the final results, which also marks the run as finished."""
+        if self.is_writer:
+            with self._writing(layout.RESULTS):
+                logs.write_atomic(self.path / layout.RESULTS, logs.json_bytes(results, indent=2) + b"\n")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / layout.RESULTS).is_file()
+
+    def results(self) -> dict[str, Any] | None:
+        """The final results, None before the end."""
+        return logs.read_json(self.path / layout.RESULTS) if self.finished else None
+
+    def fail(self, name: str, payload: Mapping[str, Any]) -> Path:
+        """Keeps what a run failed on; returns the file to name in the error (only the writer makes it)."""
+        target = layout.numbered(self.path / layout.FAILURES, name)
+        if self.is_writer:
+            with self._writing(f"failure {target.name}"):
+                self._inside(layout.FAILURES)
+                # Here nan is the very thing to see, so it is spelt out.
+                logs.write_atomic(target, logs.json_bytes(payload, not_finite=str, indent=2, other=repr) + b"\n")
+        return target
+
+    def close(self) -> None:
+        """Ends writing and lets another process write."""
+        if self._lock is None:
+            return
+        try:
+            with self._writing("the last lines"):
+                self._close_appenders()
+                for tracker in self._trackers:
+                    tracker.close()
+        finally:
+            self._trackers = []
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        if self._lock is None:
+            raise ValueError(f"run {self.path} is closed")
+        try:
+            yield
+        except WRITE_ERRORS as error:
+            good = checkpoints.last_good(self.path / layout.CHECKPOINTS)
+            raise RunFailed(f"cannot write {what} in {self.path}: {logs.reason(error)}; {good}") from error
+
+    def _appender(self, name: str) -> logs.Appender:
+        if name not in self._appenders:
+            self._appenders[name] = logs.Appender(self.path / name)
+        return self._appenders[name]
+
+    def _close_appenders(self) -> None:
+        while self._appenders:
+            self._appenders.popitem()[1].close()
+
+    def _inside(self, folder: str) -> Path:
+        if not (self.path / folder).is_dir():
+            (self.path / folder).mkdir()
+            logs.sync_directory(self.path)
+        return self.path / folder
+
+    def _clear(self) -> None:
+        for folder in ("", layout.ROLLOUTS, layout.EVALS, layout.CHECKPOINTS, layout.FAILURES):
+            checkpoints.recover(self.path / folder)
+            logs.remove_leftovers(self.path / folder)
+
+    def _files(self, folder: str) -> dict[int, Path]:
+        return layout.by_step(self.path / folder, layout.ENDINGS[folder])
+
+    def _write_rows(self, folder: str, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        if self.is_writer:
+            with self._writing(f"{folder} of step {step}"):
+                logs.write_rows(self._inside(folder) / f"{layout.step_name(step)}{layout.ENDINGS[folder]}", rows)
+
+    def _rows(self, folder: str, step: int) -> list[dict[str, Any]]:
+        files = self._files(folder)
+        if step not in files:
+            known = ", ".join(map(str, files)) or "none"
+            raise UserError(f"run {self.path} has no {folder} of step {step}; it has those of steps: {known}")
+        return logs.read_rows(files[step])
+
+    def _warn(self, message: str) -> None:
+        if self.is_writer and message not in self.warnings:
+            sys.stderr.write(f"whet: {message}; trying the one before it\n")
+        self.warnings += [message] if message not in self.warnings else []

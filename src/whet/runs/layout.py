@@ -1,0 +1,87 @@
+"""What the entries of a run directory are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+from whet.errors import UserError
+from whet.runs.logs import TEMPORARY, sync_directory
+
+CONFIG = "config.yaml"
+LOCK = ".lock"
+METRICS = "metrics.jsonl"
+TIMINGS = "timings.jsonl"
+ROLLOUTS = "rollouts"
+EVALS = "evals"
+ENDINGS = {ROLLOUTS: ".jsonl.gz", EVALS: ".jsonl"}  # folders with one file of rows per step
+CHECKPOINTS = "checkpoints"
+STATE = "state.json"  # in a checkpoint
+BEST = "best_model"
+BEST_INFO = "best.json"  # in best_model
+RESULTS = "final_results.json"
+CURVES = "training_curves.png"
+REPORT = "report.html"
+FAILURES = "failures"
+TENSORBOARD = "tensorboard"
+WANDB_ID = "wandb_id.txt"
+
+
+def step_name(step: int) -> str:
+    """The name of a step's file or directory, without its ending."""
+    return f"step-{step:06d}"
+
+
+def by_step(directory: Path, ending: str = "") -> dict[int, Path]:
+    """The entries of a directory that belong to a step, in the order of steps."""
+    pattern = re.compile(rf"step-(\d{{6,}}){re.escape(ending)}")
+    entries = directory.iterdir() if directory.is_dir() else ()
+    found = {int(match[1]): entry for entry in entries if (match := pattern.fullmatch(entry.name))}
+    return dict(sorted(found.items()))
+
+
+def after(step: int, entries: Mapping[int, Path]) -> list[Path]:
+    """The entries of later steps."""
+    return [path for found, path in entries.items() if found > step]
+
+
+def fresh_directory(root: Path, recipe: str) -> Path:
+    """A new directory in `root`, named by the time and the recipe."""
+    root.mkdir(parents=True, exist_ok=True)
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{slug(recipe)}"
+    for number in count(1):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        sync_directory(root)
+        return path
+    raise AssertionError("count has no end")
+
+
+def recipe_of(path: Path) -> str:
+    """The recipe in a run directory's name; the whole name where there is no time in front of it."""
+    return re.sub(r"^\d{8}-\d{6}-", "", path.name)
+
+
+def empty_directory(path: Path) -> Path:
+    """The directory, made if absent; what a process left that was killed while it made a run there is no content."""
+    path.mkdir(parents=True, exist_ok=True)
+    if any(entry.name != LOCK and not entry.name.startswith(TEMPORARY) for entry in path.iterdir()):
+        raise UserError(f"{path} is not empty; choose another directory, or resume the run if it is one")
+    return path
+
+
+def numbered(directory: Path, name: str) -> Path:
+    """A JSON file in the directory that does not exist yet: name-001, name-002, …"""
+    names = (directory / f"{slug(name)}-{number:03d}.json" for number in count(1))
+    return next(path for path in names if not path.exists())
+
+
+def slug(text: str) -> str:
+    """The text with nothing in it that is awkward in a file name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "run"

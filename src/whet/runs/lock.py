@@ -1,0 +1,50 @@
+"""At most one process writes a run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from whet.errors import UserError
+
+# POSIX locks, not flock: a forked worker that outlives a killed trainer must not keep the run locked. They do not
+# see two holders in one process, and closing any handle of the file gives them up, hence this table.
+_held: weakref.WeakValueDictionary[tuple[int, int], WriterLock] = weakref.WeakValueDictionary()
+
+
+class WriterLock:
+    """The right to write a run; given up by `release`, by forgetting it, and by the death of the process."""
+
+    def __init__(self, path: Path, run: Path) -> None:
+        """Takes the lock at `path`, or says which process is writing `run`."""
+        if path.exists() and _identity(path) in _held:
+            raise _refusal(run, str(os.getpid()))
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._close = weakref.finalize(self, os.close, file)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            holder = os.pread(file, 32, 0).decode(errors="replace").strip()
+            self._close()
+            raise _refusal(run, holder or "(unknown)") from error
+        with suppress(OSError):  # the number is for the message above; a full disk must not stop a resume here
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        self._identity = _identity(path)
+        _held[self._identity] = self
+
+    def release(self) -> None:
+        _held.pop(self._identity, None)
+        self._close()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _refusal(run: Path, holder: str) -> UserError:
+    return UserError(f"run {run} is being written by process {holder}; stop that process or wait for its end")

@@ -1,0 +1,105 @@
+"""Where metrics are shown while a run goes on: TensorBoard and Weights & Biases.
+
+They are views: metrics.jsonl is the record, and a run is resumed without reading them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from whet.errors import UserError
+from whet.runs.layout import TENSORBOARD, WANDB_ID
+from whet.runs.logs import write_atomic
+
+DEFAULT_PROJECT = "whet"
+
+
+class Tracker(Protocol):
+    """Shows finite numbers by step."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def flush(self) -> None:
+        """Returns when what was logged would survive a kill."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in a directory; the first one is made when there is something to show."""
+
+    def __init__(self, directory: Path, first_step: int) -> None:
+        """Events of `first_step` and later that an earlier process left are hidden."""
+        self._directory = directory
+        self._first_step = first_step
+        self._writer: Any = None
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._directory), purge_step=self._first_step, flush_secs=10)
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class WeightsAndBiases:
+    """One W&B run for the whole life of a run directory, however often it is resumed."""
+
+    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
+        """Starts or continues the W&B run; WANDB_PROJECT and WANDB_MODE say where and whether it is uploaded."""
+        try:
+            import wandb
+        except ImportError as error:
+            raise UserError("tracker wandb: the package is not installed; pip install 'whet[wandb]'") from error
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
+            mode=os.environ.get("WANDB_MODE") or None,  # type: ignore[arg-type,unused-ignore]  # wandb checks it
+            id=_stable_id(run / WANDB_ID),
+            resume="allow",
+            name=run.name,
+            dir=str(run),
+            config=dict(config),
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        # After a resume W&B refuses the steps that it has seen; they hold the same values, so nothing is lost.
+        self._run.log(dict(metrics), step=step)
+
+    def flush(self) -> None:
+        """Nothing to do: W&B writes in a process of its own, which outlives ours."""
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def start_trackers(names: Sequence[str], run: Path, config: Mapping[str, Any], first_step: int) -> list[Tracker]:
+    """The trackers of these names for the run in this directory, ready to log."""
+    makers: dict[str, Callable[[], Tracker]] = {
+        "tensorboard": lambda: TensorBoard(run / TENSORBOARD, first_step),
+        "wandb": lambda: WeightsAndBiases(run, config),
+    }
+    for name in names:
+        if name not in makers:
+            raise UserError(f"unknown tracker {name!r}; choose from {', '.join(makers)}")
+    return [makers[name]() for name in dict.fromkeys(names)]
+
+
+def _stable_id(file: Path) -> str:
+    if not file.exists():
+        write_atomic(file, secrets.token_hex(4).encode())
+    return file.read_text().strip()

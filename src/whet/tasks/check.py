@@ -1,0 +1,146 @@
+"""Tests whether a task keeps its promises, as `check_env` does for environments. For a user's task and for ours."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
+
+from whet.errors import UserError
+from whet.records import Example, Message, Score
+from whet.tasks.imports import one_line
+from whet.tasks.protocol import Task
+
+DRAW = 512  # enough to meet any evaluation example of a small task that leaked into training
+HELD_OUT = 128
+JUDGED = 32  # examples whose scores are tried
+SEEDS = ((0,), (1,), (2,), (0, 1))
+GARBAGE = ("", " ", "\n", "\x00", "\ufffd\ufffd", "🦙 ¿?", "}{)(][", "x" * 5000)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class TaskProblem(UserError):
+    """A task breaks a promise; the message says which."""
+
+
+@runtime_checkable
+class HasAlphabet(Protocol):
+    """A task that says which characters its prompts and answers use."""
+
+    @property
+    def alphabet(self) -> str: ...
+
+
+def check_task(task: Task) -> None:
+    """Raises `TaskProblem` with a sentence at the first promise that the task breaks."""
+    training, evaluation = _check_sources(task)
+    for example in (*training, *evaluation):
+        _check_example(example)
+    _check_ids(training, evaluation)
+    if isinstance(task, HasAlphabet):
+        _check_alphabet(task.alphabet, (*training, *evaluation))
+    for example in (*evaluation[:JUDGED], *training[:JUDGED]):
+        _check_judge(task, example, [other.answer for other in training[:JUDGED]])
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise TaskProblem(sentence)
+
+
+def _attempt(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return call(*args, **kwargs)
+    except Exception as error:
+        raise TaskProblem(f"{what} raises {one_line(error)}") from error
+
+
+def _check_sources(task: Task) -> tuple[list[Example], list[Example]]:
+    """Draws and held-out examples, once they have proved to depend on nothing but their arguments."""
+    training = _attempt("draw", task.draw, DRAW, seed=SEEDS[0])
+    _require(isinstance(training, list), f"draw gives a {type(training).__name__}, not a list")
+    _require(len(training) == DRAW, f"draw({DRAW}) gives {len(training)} examples")
+    again = _attempt("draw", task.draw, DRAW, seed=SEEDS[0])
+    _require(training == again, "draw gives other examples for the same seed")
+    others = [_attempt("draw", task.draw, DRAW, seed=seed) for seed in SEEDS[1:]]
+    alike = all(other == training for other in others) and any(e != training[0] for e in training)
+    _require(not alike, "draw ignores the seed: several seeds give the same examples")
+    evaluation = _attempt("held_out", task.held_out, HELD_OUT)
+    _require(isinstance(evaluation, list), f"held_out gives a {type(evaluation).__name__}, not a list")
+    _require(len(evaluation) > 0, "held_out gives nothing: there is nothing to evaluate on")
+    _require(len(evaluation) <= HELD_OUT, f"held_out({HELD_OUT}) gives {len(evaluation)} examples")
+    again = _attempt("held_out", task.held_out, HELD_OUT)
+    _require(evaluation == again, "held_out gives other examples the second time")
+    fewer = len(evaluation) // 2
+    first = _attempt("held_out", task.held_out, fewer)
+    _require(first == evaluation[:fewer], f"held_out({fewer}) is not the beginning of held_out({HELD_OUT})")
+    return [e for some in (training, *others) for e in some], evaluation
+
+
+def _check_example(example: Example) -> None:
+    _require(isinstance(example, Example), f"an example is a {type(example).__name__}, not an Example")
+    _require(isinstance(example.id, str) and example.id != "", f"an example has the id {example.id!r}")
+    prompt = example.prompt
+    if not isinstance(prompt, str):
+        messages = isinstance(prompt, tuple) and all(isinstance(message, Message) for message in prompt)
+        _require(messages, f"the prompt of {example.id} is neither a string nor a tuple of Messages")
+    _require(len(prompt) > 0, f"the prompt of {example.id} is empty")
+    _require(isinstance(example.answer, str), f"the answer of {example.id} is not a string")
+    try:
+        json.dumps(dict(example.columns), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TaskProblem(f"the columns of {example.id} are not JSON: {error}") from error
+
+
+def _check_ids(training: Sequence[Example], evaluation: Sequence[Example]) -> None:
+    named: dict[str, Example] = {}
+    for example in (*training, *evaluation):
+        same = named.setdefault(example.id, example) == example
+        _require(same, f"the id {example.id} names two different examples")
+    _require(len({e.id for e in evaluation}) == len(evaluation), "held_out gives the same example twice")
+    ids, prompts = {e.id for e in training}, {e.prompt for e in training}
+    for example in evaluation:
+        _require(example.id not in ids, f"the held-out example {example.id} is also drawn for training")
+        _require(example.prompt not in prompts, f"the prompt of held-out {example.id} is also drawn for training")
+
+
+def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:
+    for example in examples:
+        prompt = example.prompt
+        text = prompt if isinstance(prompt, str) else "".join(message.content for message in prompt)
+        missing = sorted(set(text + example.answer) - set(alphabet))
+        _require(not missing, f"the alphabet lacks {missing[:5]}, which {example.id} uses")
+
+
+def _check_judge(task: Task, example: Example, other_answers: Sequence[str]) -> None:
+    """The example's own answer is right and nothing that was tried scores more; garbage is harmless and wrong."""
+    answer = example.answer
+    for text in GARBAGE:
+        right = _attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)
+        _require(isinstance(right, bool), f"correct gives a {type(right).__name__}, not a bool")
+        _require(not right or text == answer, f"the text {text[:20]!r} counts as correct for {example.id}")
+    attempts = (*GARBAGE, answer[:-1], answer + answer, f"{answer} {answer}", answer + "x", *other_answers)
+    rewards = [_checked_score(task, example, text).reward for text in attempts]
+    if answer == "":
+        return  # a row without an answer is judged by the user's reward functions
+    _require(_attempt("correct", task.correct, example, answer), f"the answer of {example.id} is not correct")
+    best = _checked_score(task, example, answer).reward
+    for text, reward in zip(attempts, rewards, strict=True):
+        _require(reward <= best, f"the text {text[:20]!r} scores {reward} on {example.id}, its own answer only {best}")
+
+
+def _checked_score(task: Task, example: Example, text: str) -> Score:
+    shown = f"score on the text {text[:20]!r}"
+    score = _attempt(shown, task.score, example, text)
+    _require(isinstance(score, Score), f"{shown} gives a {type(score).__name__}, not a Score")
+    _require(isinstance(score.parts, Mapping), f"{shown} has parts that are no mapping from name to number")
+    for name, value in (("reward", score.reward), *score.parts.items()):
+        number = isinstance(value, int | float)
+        _require(isinstance(name, str) and number, f"{shown} has a part {name!r} that is not a number: {value!r}")
+        _require(math.isfinite(value), f"{shown} gives {name} = {value}")
+    again = _attempt(shown, task.score, example, text)
+    _require(score == again, f"{shown} differs from one call to the next")
+    return score

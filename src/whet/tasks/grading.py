@@ -1,0 +1,199 @@
+"""Scores completions: in this process, or in a worker that can be killed when a user's reward hangs or crashes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from whet.errors import RunFailed, UserError
+from whet.records import Example, Score
+from whet.tasks.process import Child, ChildDied, ChildHung
+from whet.tasks.protocol import Grader, Task
+from whet.tasks.table import TASKS, load_task
+from whet.tasks.wire import Setup, pack_batch, pack_setup, unpack_score
+
+WORKER = (sys.executable, "-P", "-m", "whet.tasks.worker")  # -P: files of the current directory shadow no library
+LOAD_LIMIT_SECONDS = 120.0  # a user's module may import torch from a cold disk
+
+
+class GradingFailed(RunFailed):
+    """A reward raised, hung, crashed or gave no number; carries the completion that it happened on."""
+
+    def __init__(self, message: str, *, example: Example, text: str) -> None:
+        super().__init__(message)
+        self.example = example
+        self.text = text
+
+
+def make_grader(
+    task_name: str, task_options: Mapping[str, Any], rewards: Sequence[tuple[str, float]], time_limit_seconds: float
+) -> Grader:
+    """The grader of a run; the user's own code is loaded now, in a worker, so that a wrong name shows at once."""
+    if not rewards and task_name in TASKS:
+        return DirectGrader(load_task(task_name, task_options))
+    grader = WorkerGrader(task_name, task_options, rewards, time_limit_seconds=time_limit_seconds)
+    grader.start()
+    return grader
+
+
+class DirectGrader:
+    """Scores with a task of ours, here: it neither raises nor hangs."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+        return [self._task.score(example, text) for example, text in zip(examples, texts, strict=True)]
+
+    def close(self) -> None:
+        """Owns nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Failure:
+    """Why a batch has no scores."""
+
+    message: str
+    row: int | None  # where it is known
+
+
+class WorkerGrader:
+    """Scores in a process of its own, which starts when it is first needed and again after it had to be killed."""
+
+    def __init__(
+        self,
+        task_name: str,
+        task_options: Mapping[str, Any],
+        rewards: Sequence[tuple[str, float]],
+        *,
+        time_limit_seconds: float,
+    ) -> None:
+        if not 0 < time_limit_seconds < float("inf"):
+            raise UserError(f"the time limit of rewards is {time_limit_seconds} s, must be above 0 and finite")
+        _require_json(task_options, f"the options of task {task_name}")
+        self._limit = time_limit_seconds
+        self._setup = Setup(
+            task=task_name,
+            options=task_options,
+            rewards=tuple(rewards),
+            load_limit_seconds=LOAD_LIMIT_SECONDS,
+            time_limit_seconds=time_limit_seconds,
+            path=tuple(sys.path),
+        )
+        self._child: Child | None = None
+
+    def start(self) -> None:
+        """Starts the worker and loads the user's code, unless that is done."""
+        if self._child is None:
+            self._child = self._started()
+
+    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+        """A score per row; no batch takes longer than the time limit."""
+        if len(examples) != len(texts):
+            raise ValueError(f"{len(examples)} examples and {len(texts)} texts")
+        if not examples:
+            return []
+        outcome = self._ask(examples, texts)
+        if isinstance(outcome, _Failure):
+            self._blame(outcome, examples, texts)
+        return outcome
+
+    def close(self) -> None:
+        """Ends the worker; a later `grade` would start another."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _started(self) -> Child:
+        child = Child(WORKER)
+        deadline = time.monotonic() + LOAD_LIMIT_SECONDS
+        try:
+            child.send(pack_setup(self._setup), deadline=deadline)
+            reply = child.receive(deadline=deadline)
+        except ChildHung:
+            child.kill()
+            raise RunFailed(f"{self._what()} did not load within {LOAD_LIMIT_SECONDS:g} s") from None
+        except ChildDied as death:
+            child.kill()
+            raise RunFailed(f"the worker that loads {self._what()} {death}") from None
+        except BaseException:
+            child.kill()
+            raise
+        if "user_error" in reply:
+            child.close()
+            raise UserError(reply["user_error"])
+        return child
+
+    def _what(self) -> str:
+        specs = ", ".join(spec for spec, _ in self._setup.rewards)
+        return f"reward function {specs}" if specs else f"task {self._setup.task}"
+
+    def _ask(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score] | _Failure:
+        """One batch through the worker, which is dead afterwards if it hung or crashed."""
+        request = pack_batch(examples, texts)
+        for example in examples:
+            _require_json(example.columns, f"the columns of example {example.id}")
+        self.start()
+        assert self._child is not None
+        deadline = time.monotonic() + self._limit
+        doing, row = self._what(), None
+        try:
+            self._child.send(request, deadline=deadline)
+            reply = self._child.receive(deadline=deadline)
+            while "at" in reply:
+                doing, row = self._name(reply["at"]), reply["row"]
+                reply = self._child.receive(deadline=deadline)
+        except ChildHung:
+            self._discard()
+            return _Failure(message=f"{doing} took longer than {self._limit:g} s and was stopped", row=row)
+        except ChildDied as death:
+            self._discard()
+            return _Failure(message=f"{doing} ended its process: the worker {death}", row=row)
+        except BaseException:
+            # An interrupt in mid-sentence: the next reply would belong to this batch.
+            self._discard()
+            raise
+        if "user_error" in reply:
+            raise UserError(reply["user_error"])
+        if "failed" in reply:
+            return _Failure(message=reply["failed"], row=reply["row"])
+        return [unpack_score(score) for score in reply["scores"]]
+
+    def _name(self, function: str) -> str:
+        return f"reward function {function}" if self._setup.rewards else f"the score of task {self._setup.task}"
+
+    def _discard(self) -> None:
+        assert self._child is not None
+        self._child.kill()
+        self._child = None
+
+    def _blame(self, failure: _Failure, examples: Sequence[Example], texts: Sequence[str]) -> NoReturn:
+        """Finds the row that a failed batch failed on, and raises."""
+        row, message = failure.row, failure.message
+        if row is None:
+            row, message = self._search(failure, examples, texts)
+        example, text = examples[row], texts[row]
+        raise GradingFailed(
+            f"{message} (example {example.id}, row {row} of {len(examples)})", example=example, text=text
+        )
+
+    def _search(self, failure: _Failure, examples: Sequence[Example], texts: Sequence[str]) -> tuple[int, str]:
+        """The first row that fails alone, and how; row 0 if the rows only fail together."""
+        if len(examples) == 1:
+            return 0, failure.message
+        for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
+            outcome = self._ask([example], [text])
+            if isinstance(outcome, _Failure):
+                return row, outcome.message
+        return 0, f"{failure.message}; no row alone repeats it, so here is the first"
+
+
+def _require_json(values: Mapping[str, Any], what: str) -> None:
+    try:
+        json.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} are not JSON: {error}") from error

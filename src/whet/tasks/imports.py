@@ -1,0 +1,74 @@
+"""Finds what a user names as `module:name` or `path/to/file.py:name`. Nothing is imported unless it was named."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+
+from whet.errors import UserError
+
+
+def load_named(spec: str, what: str) -> object:
+    """The object that `spec` names; `what` says in errors what it is for ("task", "reward function")."""
+    place, _, name = spec.rpartition(":")
+    if not place or not name.isidentifier():
+        raise UserError(f"{what} '{spec}' must look like module:name or path/to/file.py:name")
+    module = _load_file(Path(place), spec, what) if place.endswith(".py") else _load_module(place, spec, what)
+    names = vars(module)
+    if name not in names:
+        public = [key for key in names if not key.startswith("_")]
+        raise UserError(f"{what} '{spec}': {place} has no '{name}'{nearest(name, public)}")
+    return names[name]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question that suggests the closest known name, or nothing."""
+    matches = get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
+
+
+def one_line(error: BaseException) -> str:
+    """The type and the message of an error on one line of bearable length."""
+    message = " ".join(str(error).split())
+    short = message if len(message) <= 300 else message[:297] + "..."
+    return f"{type(error).__name__}: {short}" if short else type(error).__name__
+
+
+def _load_module(name: str, spec: str, what: str) -> ModuleType:
+    _search_first(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what} '{spec}': importing {name} failed: {one_line(error)}") from error
+
+
+def _load_file(path: Path, spec: str, what: str) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"{what} '{spec}': there is no file {path}")
+    _search_first(path.resolve().parent)
+    # The path is part of the name, so that two files called rewards.py are two modules.
+    module_name = "whet_user_" + "".join(c if c.isalnum() else "_" for c in str(path.resolve()))
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    module_spec = importlib.util.spec_from_file_location(module_name, path.resolve())
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_name] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[module_name]
+        raise UserError(f"{what} '{spec}': importing {path} failed: {one_line(error)}") from error
+    return module
+
+
+def _search_first(directory: Path) -> None:
+    """Puts a directory in front of the import path, as `python -m` and `python file.py` do."""
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))

@@ -1,0 +1,182 @@
+"""The user's own reward functions, called the way TRL calls them: f(prompts, completions, **columns) -> list.
+
+Knows nothing about processes: `grading` decides where this runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
+
+from whet.errors import RunFailed, UserError
+from whet.records import Example, Message, Score
+from whet.tasks.imports import load_named, one_line
+
+ALWAYS_OFFERED = ("prompts", "completions", "answer")
+NEVER_OFFERED = ("completion_ids", "trainer_state")  # tokens and trainers are not a judge's business
+
+Report = Callable[[str, int | None], None]  # told the function, and the row if it is known, before it runs
+
+
+class RewardFailed(RunFailed):
+    """A reward function raised or gave something that is no reward; `row` is the culprit where it is known."""
+
+    def __init__(self, message: str, *, row: int | None) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardFunction:
+    """A user's function, and what it counts."""
+
+    name: str  # of its part of the score
+    weight: float
+    call: Callable[..., Any]
+    accepts: frozenset[str]  # keyword names
+    requires: frozenset[str]  # those without a default
+    accepts_any: bool  # has **kwargs
+
+
+def load_rewards(rewards: Sequence[tuple[str, float]]) -> tuple[RewardFunction, ...]:
+    """The functions that pairs of `module:function` (or `file.py:function`) and weight name."""
+    functions: list[RewardFunction] = []
+    for spec, weight in rewards:
+        taken = {function.name for function in functions}
+        functions.append(_load(spec, weight, taken))
+    return tuple(functions)
+
+
+def score_with(
+    functions: Sequence[RewardFunction],
+    examples: Sequence[Example],
+    texts: Sequence[str],
+    *,
+    runner: asyncio.Runner,
+    report: Report = lambda _function, _row: None,
+) -> list[Score]:
+    """reward = Σ weight × part over the functions that did not answer None; `runner` runs the asynchronous ones."""
+    offered = _offered(examples, texts)
+    columns: list[list[float | None]] = []
+    for function in functions:
+        arguments = _arguments(function, offered)
+        report(function.name, None)
+        columns.append(_checked(function.name, _call(function, arguments, runner), len(examples)))
+    return [_combine(functions, [values[row] for values in columns], row) for row in range(len(examples))]
+
+
+def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        raise UserError(f"reward function '{spec}': the weight must be a finite number, not {weight!r}")
+    call = load_named(spec, "reward function")
+    if not callable(call):
+        raise UserError(f"reward function '{spec}' is a {type(call).__name__}, not a function")
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except ValueError as error:
+        raise UserError(f"reward function '{spec}' does not say which arguments it takes: wrap it in a def") from error
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    required = frozenset(p.name for p in named if p.default is p.empty)
+    for parameter in parameters:
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
+            raise UserError(f"reward function '{spec}': '{parameter.name}' must be accepted by keyword: remove the '/'")
+    for name in NEVER_OFFERED:
+        if name in required:
+            raise UserError(f"reward function '{spec}' requires '{name}', which whet does not offer: give it a default")
+    return RewardFunction(
+        name=_distinct(spec.rpartition(":")[2], taken),
+        weight=float(weight),
+        call=call,
+        accepts=frozenset(p.name for p in named),
+        requires=required,
+        accepts_any=any(p.kind is p.VAR_KEYWORD for p in parameters),
+    )
+
+
+def _distinct(name: str, taken: set[str]) -> str:
+    """`name`, or the first of name_2, name_3, … that is free."""
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate
+
+
+def _offered(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, list[Any]]:
+    """All keyword arguments: a list each with one entry per row, None where a row lacks a column."""
+    names = dict.fromkeys(name for example in examples for name in example.columns)
+    columns = {name: [example.columns.get(name) for example in examples] for name in names}
+    pairs = zip(examples, texts, strict=True)
+    return {
+        **columns,
+        "answer": [example.answer for example in examples],
+        "prompts": [_plain(example.prompt) for example in examples],
+        "completions": [
+            text if isinstance(example.prompt, str) else [{"role": "assistant", "content": text}]
+            for example, text in pairs
+        ],
+    }
+
+
+def _plain(prompt: str | tuple[Message, ...]) -> str | list[dict[str, str]]:
+    return prompt if isinstance(prompt, str) else [{"role": m.role, "content": m.content} for m in prompt]
+
+
+def _arguments(function: RewardFunction, offered: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    missing = sorted(function.requires - offered.keys())
+    if missing:
+        columns = ", ".join(name for name in offered if name not in ALWAYS_OFFERED) or "none"
+        raise UserError(
+            f"reward function {function.name} requires '{missing[0]}', which is no column of the task (columns: "
+            f"{columns}; always there: {', '.join(ALWAYS_OFFERED)})"
+        )
+    return {name: values for name, values in offered.items() if function.accepts_any or name in function.accepts}
+
+
+def _call(function: RewardFunction, arguments: dict[str, list[Any]], runner: asyncio.Runner) -> object:
+    try:
+        result = function.call(**arguments)
+        return runner.run(_finish(result)) if inspect.isawaitable(result) else result
+    except Exception as error:
+        raise RewardFailed(f"reward function {function.name} raised {one_line(error)}", row=None) from error
+
+
+async def _finish(result: Awaitable[object]) -> object:
+    return await result
+
+
+def _checked(name: str, result: object, count: int) -> list[float | None]:
+    if not isinstance(result, Iterable) or isinstance(result, str | bytes | dict):
+        raise RewardFailed(f"reward function {name} gave a {type(result).__name__}, not a list of numbers", row=None)
+    values = list(result)
+    if len(values) != count:
+        raise RewardFailed(f"reward function {name} gave {len(values)} rewards for {count} completions", row=None)
+    return [_number(name, value, row) for row, value in enumerate(values)]
+
+
+def _number(name: str, value: object, row: int) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value) if isinstance(value, SupportsFloat) else None
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None:
+        raise RewardFailed(
+            f"reward function {name} gave a {type(value).__name__} for row {row}, not a number or None", row=row
+        )
+    if not math.isfinite(number):
+        raise RewardFailed(f"reward function {name} gave {number} for row {row}", row=row)
+    return number
+
+
+def _combine(functions: Sequence[RewardFunction], values: Sequence[float | None], row: int) -> Score:
+    pairs = [(function, value) for function, value in zip(functions, values, strict=True) if value is not None]
+    reward = sum((function.weight * value for function, value in pairs), start=0.0)
+    if not math.isfinite(reward):
+        raise RewardFailed(f"the weighted sum of the reward functions is {reward} for row {row}", row=row)
+    return Score(reward=reward, parts={function.name: value for function, value in pairs})

@@ -1,0 +1,111 @@
+"""Finite families of problems: walked in random order without repeats, split into a training and an evaluation side.
+
+The side of a problem depends on a hash of its content and on nothing else, so it is the same at every level, in every
+process and on every machine. Orders come from a keyed permutation instead of a generator of random numbers: it needs
+no memory of what was already drawn, however large the family is, and it knows when the family is exhausted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import count as integers
+from itertools import islice
+
+from whet.errors import UserError
+
+HELD_OUT_SHARE = 0.1
+WORD = 2**64
+FEISTEL_ROUNDS = 4  # three make a permutation that looks random (Luby & Rackoff 1988); one more costs little
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """A question and its only answer."""
+
+    question: str
+    answer: str
+    twin: str  # equal for problems that give each other away (3+5 and 5+3), so that they fall on the same side
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """A finite family of problems of one or more kinds."""
+
+    sizes: tuple[int, ...]  # how many problems there are of each kind
+    problem: Callable[[int, int], Problem]  # from the kind and the index within the kind
+
+    def training(self, count: int, seed: tuple[int, ...]) -> list[Problem]:
+        """`count` training problems; none comes twice before all have come once."""
+        return list(islice(self._laps(seed), count))
+
+    def held_out(self, count: int) -> list[Problem]:
+        """The first `count` evaluation problems of a fixed order, or all if there are fewer."""
+        return list(islice((p for p in self._walk("held out") if is_held_out(p.twin)), count))
+
+    def require_both_sides(self, what: str) -> None:
+        """Refuses a family that is too small to be split."""
+        sides: set[bool] = set()
+        for problem in self._walk("sides"):
+            sides.add(is_held_out(problem.twin))
+            if len(sides) == 2:
+                return
+        missing = "training" if True in sides else "evaluation"
+        raise UserError(f"{what} has only {sum(self.sizes)} problems and none is left for {missing}: raise the level")
+
+    def _laps(self, seed: tuple[int, ...]) -> Iterator[Problem]:
+        for lap in integers():
+            yield from (p for p in self._walk("training", lap, *seed) if not is_held_out(p.twin))
+
+    def _walk(self, *key: int | str) -> Iterator[Problem]:
+        for kind, index in shuffled(self.sizes, fingerprint(*key)):
+            yield self.problem(kind, index)
+
+
+def is_held_out(content: str, share: float = HELD_OUT_SHARE) -> bool:
+    """Whether this content belongs to the evaluation side."""
+    return fingerprint("side", content) < share * WORD
+
+
+def fingerprint(*parts: int | str) -> int:
+    """64 bits that depend on the parts alone: not on the process, the platform or the version of Python."""
+    return int.from_bytes(blake2b(json.dumps(parts).encode(), digest_size=8).digest(), "big")
+
+
+def shuffled(sizes: Sequence[int], key: int) -> Iterator[tuple[int, int]]:
+    """Every (kind, index) once, in an order that `key` decides; the kinds take turns at random."""
+    live = [(kind, permutation(size, _scramble(key + kind))) for kind, size in enumerate(sizes)]
+    for turn in integers(1):
+        if not live:
+            return
+        slot = _scramble(key - turn) % len(live)
+        kind, indices = live[slot]
+        index = next(indices, None)
+        if index is None:
+            live.pop(slot)
+        else:
+            yield kind, index
+
+
+def permutation(size: int, key: int) -> Iterator[int]:
+    """0 … size-1, each once, in an order that `key` decides: a Feistel network that skips what is out of range."""
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    low = (1 << half) - 1
+    round_keys = [_scramble(key + n) for n in range(FEISTEL_ROUNDS)]
+    for position in range(1 << (2 * half)):
+        left, right = position >> half, position & low
+        for round_key in round_keys:
+            left, right = right, left ^ (_scramble(right + round_key) & low)
+        index = (left << half) | right
+        if index < size:
+            yield index
+
+
+def _scramble(value: int) -> int:
+    """A bijection of 64-bit words in which every input bit moves every output bit (SplitMix64, Steele et al. 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) % WORD
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB % WORD
+    return value ^ (value >> 31)

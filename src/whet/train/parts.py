@@ -1,0 +1,121 @@
+"""From a config to finished things: task, tokeniser, policy, engine, optimizer, algorithm. Strings end here."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from whet.algorithms.cells import bind
+from whet.algorithms.table import ADVANTAGES, ALGORITHMS, KL_ESTIMATORS, SURROGATES, WEIGHTINGS, Algorithm
+from whet.config import AlgorithmBase, NewModel, TrainConfig
+from whet.distributed.world import World
+from whet.engines.native import NativeEngine
+from whet.engines.protocol import Engine
+from whet.errors import UserError
+from whet.models.checkpoint import fingerprint
+from whet.models.hub import resolve_model
+from whet.models.load import load_model, new_model
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.tokenizers import character_tokenizer, load_tokenizer
+from whet.tasks.protocol import Task
+from whet.tasks.table import load_task
+from whet.train.optim import make_optimizer
+
+
+@runtime_checkable
+class Spelled(Protocol):
+    """A task that knows every character it uses, so a character tokeniser can be made for it."""
+
+    @property
+    def alphabet(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What both loops work with."""
+
+    task: Task
+    tokenizer: Tokenizer
+    policy: CausalLM
+    engine: Engine
+    optimizer: torch.optim.Optimizer
+    origin: str  # fingerprint of the weights that the run starts from
+
+    def save_model(self, directory: Path) -> None:
+        """The policy and its tokeniser as one loadable directory."""
+        self.policy.save(directory)
+        self.tokenizer.save(directory)
+
+
+def build_parts(config: TrainConfig, world: World) -> Parts:
+    """Everything that the config names, on this process's device."""
+    task = load_task(config.task.name, config.task.options)
+    if config.model.new is not None:
+        tokenizer = _new_tokenizer(config.model.new, task)
+        policy: CausalLM = _new_policy(config.model.new, tokenizer, config.seed)
+    else:
+        directory = resolve_model(config.model.path)
+        tokenizer, policy = load_tokenizer(directory), load_model(directory)
+    origin = fingerprint(policy)
+    policy = place(policy, world.device)
+    policy.gradient_checkpointing = config.model.gradient_checkpointing
+    engine = NativeEngine(policy, tokenizer, max_sequences=config.engine.max_sequences, device=world.device)
+    optimizer = make_optimizer(policy, config.optimizer)
+    return Parts(task=task, tokenizer=tokenizer, policy=policy, engine=engine, optimizer=optimizer, origin=origin)
+
+
+def build_algorithm(config: AlgorithmBase) -> Algorithm:
+    """The row that a config describes, its options bound."""
+    return Algorithm(
+        advantage=bind(ADVANTAGES[config.advantage], config.options_of(config.advantage)),
+        surrogate=bind(SURROGATES[config.surrogate], config.options_of(config.surrogate)),
+        weighting=bind(WEIGHTINGS[config.weighting], config.options_of(config.weighting)),
+        kl=KL_ESTIMATORS[config.kl.estimator],
+        kl_coefficient=config.kl.coefficient,
+        kl_place=config.kl.place,
+        paper=ALGORITHMS[config.preset].paper if config.preset in ALGORITHMS else "custom",
+    )
+
+
+def build_reference(policy: CausalLM, algorithm: Algorithm) -> CausalLM | None:
+    """A frozen copy of the policy as it is now, if the algorithm needs one."""
+    if not algorithm.needs_reference:
+        return None
+    reference = copy.deepcopy(policy)
+    for parameter in reference.parameters():
+        parameter.requires_grad_(False)
+    return reference
+
+
+def place(policy: CausalLM, device: torch.device) -> CausalLM:
+    """The policy on its device."""
+    assert isinstance(policy, torch.nn.Module)
+    return policy.to(device)
+
+
+def _new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
+    if new.tokenizer != "characters":
+        return load_tokenizer(Path(new.tokenizer))
+    if not isinstance(task, Spelled):
+        raise UserError(
+            f"model.new.tokenizer is 'characters' and task {task.name!r} does not list its characters: "
+            "give the directory of a saved tokeniser"
+        )
+    return character_tokenizer(task.alphabet)
+
+
+def _new_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> CausalLM:
+    return new_model(
+        new.family,
+        vocab_size=tokenizer.vocab_size,
+        layers=new.layers,
+        heads=new.heads,
+        width=new.width,
+        context=new.context,
+        seed=seed,
+        eos=tokenizer.eos,
+    )

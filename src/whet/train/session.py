@@ -1,0 +1,225 @@
+"""What surrounds every loop: resuming, timing, evaluating, saving, stopping. Knows no algorithm."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import whet
+from whet.config import OfflineConfig, OnlineConfig
+from whet.distributed.world import World
+from whet.errors import RunFailed, UserError
+from whet.evaluate.evaluation import evaluate
+from whet.models.load import load_model
+from whet.runs.checkpoints import Checkpoint
+from whet.runs.directory import Run
+from whet.runs.interrupt import Interrupt
+from whet.tasks.grading import GradingFailed
+from whet.train.optim import learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
+from whet.train.parts import Parts
+
+
+class Progress(Protocol):
+    """Who is told how it goes."""
+
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Session:
+    """One run of a loop: `steps()` yields the steps that are left, `end_step` does what is due after each."""
+
+    def __init__(
+        self,
+        config: OnlineConfig | OfflineConfig,
+        run: Run,
+        world: World,
+        parts: Parts,
+        progress: Progress,
+        *,
+        measure: Callable[[], dict[str, float]] = dict,
+    ) -> None:
+        self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
+        self.measure = measure  # more to measure at every evaluation
+        self.last = 0  # the last step that was completed
+        self.tokens = 0  # trained tokens so far
+        self.best: dict[str, float] = {}
+        self.interrupt = Interrupt()
+        self._timings: dict[str, float] = {}
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> Session:
+        self.interrupt.__enter__()
+        checkpoint = self.run.latest()
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        self.world.barrier()
+        self.run.rewind(self.last if checkpoint is not None else -1)
+        self.run.track(self.config.track, self.config.model_dump(mode="json"), self.last)
+        if checkpoint is None:
+            self.run.log(0, self._evaluate(0))
+        else:
+            self.progress.note(f"resumed after step {self.last}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.interrupt.__exit__(kind, error, trace)
+        self.parts.engine.close()
+        if isinstance(error, GradingFailed):
+            payload = {"step": self.last + 1, "example": error.example and asdict(error.example), "text": error.text}
+            where = self.run.fail("reward", {**payload, "error": str(error)})
+            raise RunFailed(f"step {self.last + 1}: {error} (the example is in {where})") from error
+        if isinstance(error, RunFailed):
+            raise RunFailed(f"step {self.last + 1}: {error}{self._way_back()}") from error
+
+    def steps(self) -> Iterator[int]:
+        """The steps that are left; ends early after an interrupt."""
+        for step in range(self.last + 1, self.config.steps + 1):
+            self._timings = {}
+            self._started = time.perf_counter()
+            set_learning_rate(self.parts.optimizer, learning_rate(step, self.config.steps, self.config.optimizer))
+            yield step
+            if self._stopping():
+                return
+        self._finish()
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Measures one stage of the step."""
+        started = time.perf_counter()
+        yield
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize()
+        self._timings[f"seconds/{name}"] = time.perf_counter() - started
+
+    def end_step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        *,
+        tokens: int,
+        groups: Sequence[Sequence[Mapping[str, Any]]] = (),
+    ) -> None:
+        """Logs the step and does what is due: rollouts on disk, evaluation, checkpoint."""
+        self.last = step
+        self.tokens += tokens
+        logged = {**metrics, "lr": self.parts.optimizer.param_groups[0]["lr"], "tokens": float(self.tokens)}
+        seconds = time.perf_counter() - self._started
+        self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
+        if groups and _due(self.config.save.rollouts_every_steps, step, self.config.steps):
+            self.run.record(step, [row for group in groups for row in group])
+        if _due(self.config.eval.every_steps, step, self.config.steps):
+            logged |= self._evaluate(step)
+        self.run.log(step, logged)
+        self.run.log_times(step, self._timings)
+        if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping():
+            self._save(step)
+        self.progress.step(step, logged, self._timings)
+
+    def _stopping(self) -> bool:
+        return self.world.max(float(self.interrupt.requested)) > 0
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        started = time.perf_counter()
+        self.parts.engine.sync(self.parts.policy, version=step)
+        settings = self.config.eval
+        evaluation = evaluate(
+            self.parts.engine,
+            self.parts.tokenizer,
+            self.parts.task,
+            examples=settings.examples,
+            sampling=self.config.eval_sampling,
+            samples=settings.samples,
+            ks=settings.ks,
+            seed=self.config.seed,
+            world=self.world,
+        )
+        metrics = {**evaluation.metrics(), **self.measure()}
+        self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
+        if not self.best or metrics["eval/accuracy"] > self.best["accuracy"]:
+            self.best = {"step": step, "accuracy": metrics["eval/accuracy"]}
+            self.run.save_best(self.parts.save_model, self.best)
+        self._timings["seconds/eval"] = time.perf_counter() - started
+        return metrics
+
+    def _save(self, step: int) -> None:
+        def fill(directory: Path) -> None:
+            (directory / "model").mkdir()
+            self.parts.save_model(directory / "model")
+            save_file(optimizer_tensors(self.parts.optimizer, self.parts.policy), directory / "optimizer.safetensors")
+
+        state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best}
+        self.run.save(step, fill, state, keep=self.config.save.keep)
+        self.world.barrier()
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.state["origin"] != self.parts.origin:
+            raise UserError(
+                f"{checkpoint.path}: the run began with other weights than model {self.config.model.path or 'new'!r} "
+                "has now; put the original model back, or start a new run from the checkpoint's model directory"
+            )
+        saved = load_model(checkpoint.path / "model").state_dict()
+        mine = self.parts.policy.state_dict()
+        if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:
+            raise UserError(f"{checkpoint.path}: the checkpoint is of another model than the run's config describes")
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(saved[name])
+        restore_optimizer(self.parts.optimizer, self.parts.policy, load_file(checkpoint.path / "optimizer.safetensors"))
+        self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
+        self.best = checkpoint.state["best"]
+
+    def _finish(self) -> None:
+        measured = [m for m in self.run.metrics() if "eval/accuracy" in m]
+        results = {
+            "recipe": self.run.recipe,
+            "loop": self.config.loop,
+            "steps": self.config.steps,
+            "seed": self.config.seed,
+            "before": {k: v for k, v in measured[0].items() if k.startswith("eval/")},
+            "after": {k: v for k, v in measured[-1].items() if k.startswith("eval/")},
+            "best": self.best,
+            "tokens": self.tokens,
+            "seconds": sum(t["seconds/step"] for t in self.run.timings()),
+            "machine": _machine(self.world),
+            "versions": {
+                "whet": whet.__version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+        }
+        self.run.finish(results)
+
+    def _way_back(self) -> str:
+        checkpoint = self.run.latest()
+        return f" (the last good checkpoint is {checkpoint.path})" if checkpoint else ""
+
+
+def _due(every: int, step: int, steps: int) -> bool:
+    return step % every == 0 or step == steps
+
+
+def _machine(world: World) -> dict[str, Any]:
+    cuda = world.device.type == "cuda"
+    return {
+        "platform": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(world.device) if cuda else platform.machine(),
+        "processes": world.size,
+    }

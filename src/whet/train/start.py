@@ -1,0 +1,75 @@
+"""Starting and resuming: the world, the run directory, the right loop, and the report at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from whet.config import OfflineConfig, OnlineConfig
+from whet.distributed.world import World
+from whet.errors import UserError
+from whet.recipe import Config, Recipe, dump, parse_yaml, validate
+from whet.report.page import write_report
+from whet.runs.directory import Run
+from whet.train import offline, online
+from whet.train.session import Progress
+
+MakeProgress = Callable[[Config, Run], Progress]
+
+
+def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: Path | None = None) -> Path:
+    """Trains a recipe in a new run directory below `root` (or at exactly `path`); returns the directory."""
+    world = World.init(recipe.config.device)
+    try:
+        _check(recipe.config, world)
+        run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
+        return _train(recipe.config, run, world, make_progress)
+    finally:
+        world.close()
+
+
+def resume_run(path: Path, overrides: Sequence[str], make_progress: MakeProgress) -> Path:
+    """Goes on with a stopped run, with its own config."""
+    if overrides:
+        raise UserError(
+            f"{' '.join(overrides)}: a resumed run keeps its config; to change it, start a new run with model={path}"
+        )
+    world = World.init()
+    try:
+        run = _on_every_rank(world, lambda: Run.open(path))
+        config = validate(parse_yaml(run.config_yaml(), where=str(path)), where=f"{path}/config.yaml")
+        if run.finished:
+            raise UserError(f"{path} is finished; to train on, start a new run with model={path}")
+        return _train(config, run, world, make_progress)
+    finally:
+        world.close()
+
+
+def _check(config: Config, world: World) -> None:
+    share = config.rollout.prompts if isinstance(config, OnlineConfig) else config.rows
+    if share < world.size:
+        raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
+
+
+def _on_every_rank(world: World, make: Callable[[], Run]) -> Run:
+    """The writer makes or opens the run; the others look at the same directory."""
+    run = make() if world.is_writer else None
+    path = world.gather(str(run.path) if run else "")[0]
+    return run or Run.open(Path(path), is_writer=False)
+
+
+def _train(config: Config, run: Run, world: World, make_progress: MakeProgress) -> Path:
+    with run:
+        progress = make_progress(config, run)
+        if isinstance(config, OfflineConfig):
+            offline.train(config, run, world, progress)
+        else:
+            online.train(config, run, world, progress)
+        progress.close()
+        if world.is_writer:
+            write_report(run.path)
+            if run.finished:
+                progress.note(f"report: {run.report_path}")
+            else:
+                progress.note(f"stopped; go on with: whet train {run.path} --resume")
+    return run.path

@@ -1,0 +1,268 @@
+"""`whet explain`: every number worked out by hand from the recipe's text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.tiny import Whet, bigram_model
+from whet.algorithms.table import ALGORITHMS
+from whet.config import NewModel
+from whet.models.decoder_config import parameter_count
+from whet.models.load import new_model
+from whet.recipe import packaged_recipes, parse_yaml, read_recipe
+from whet.train.explain import explain, new_decoder_config
+from whet.train.formula import policy_loss
+from whet.train.inert import written_keys
+
+# Level 2 of arithmetic: at most two digits each, so prompts of 4 to 6 characters, spelt with ten digits, + and =.
+ONLINE = """
+steps: 105
+model: {new: {family: gpt2, layers: 2, heads: 2, width: 8, context: 16}}
+task: {name: arithmetic, level: 2}
+algorithm: {preset: grpo, clip: {high: 0.28}, kl: {coefficient: 0.04, estimator: k3}}
+rollout: {prompts: 10, group: 4, max_tokens: 5}
+update: {epochs: 2, minibatches: 3}
+optimizer: {lr: 1e-3, schedule: linear, warmup_steps: 5}
+eval: {every_steps: 50, examples: 20, max_tokens: 5, samples: 4, ks: [1, 4]}
+save: {every_steps: 35}
+"""
+OFFLINE = """
+loop: offline
+steps: 10
+model: {new: {family: llama, layers: 1, heads: 1, width: 6, context: 32}}
+task: {name: reverse, level: 1}
+rows: 16
+optimizer: {warmup_steps: 20}
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def recipe(text: str, name: str = "mine") -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(text)
+        return path
+
+    return recipe
+
+
+def _json(whet: Whet, *arguments: object) -> dict[str, Any]:
+    result = whet("explain", *arguments, "--json")
+    assert result.code == 0, result.err
+    found: dict[str, Any] = json.loads(result.out)
+    return found
+
+
+def test_the_numbers_of_an_online_recipe(whet: Whet, write: Any) -> None:
+    found = _json(whet, write(ONLINE))
+
+    assert found["step"] == {
+        "prompts": 10,
+        "group": 4,
+        "sequences": 40,  # 10 · 4
+        "updates": 6,  # 2 · 3
+        "sequences_per_update": [12, 16],  # ten prompts in three parts: 3, 4 and 3
+        "oldest": 5,  # five updates have been made when the sixth begins
+    }
+    tokens = found["tokens"]
+    assert tokens["measured_on"] == 10
+    assert 4 <= tokens["prompt_mean"] <= tokens["prompt_longest"] <= 6
+    assert tokens["trained"] == 200  # 40 · 5
+    assert tokens["total"] == round(40 * (tokens["prompt_mean"] + 5))
+    model = found["model"]
+    # Embeddings (12 characters and the end) 13·8 and positions 16·8; in each of 2 layers: attention 4·(8·8+8), MLP
+    # 8·32+32 and 32·8+8, two norms of 16; a last norm of 16. The head is the embedding.
+    parameters = 13 * 8 + 16 * 8 + 2 * (288 + 288 + 264 + 32) + 16
+    assert model["parameters"] == parameters
+    assert model["weights"] == model["gradients"] == model["reference"] == 4 * parameters
+    assert model["optimizer"] == 8 * parameters
+    assert found["schedule"] == {
+        "steps": 105,
+        "updates": 630,
+        # Warm-up: 1/5 of the rate at step 1, all of it at step 5; then 100 steps fall to 1/100 of it.
+        "rates": [pytest.approx(2e-4), pytest.approx(1e-3), pytest.approx(1e-5)],
+        "evaluations": 4,  # before step 1, after 50, 100 and 105
+        "eval_examples": 20,
+        "eval_sequences": 100,  # 20 greedy, 80 sampled
+        "checkpoints": 3,  # after 35, 70 and 105
+    }
+    assert found["without_effect"] == {}
+    assert found["notes"] == []
+
+
+def test_the_loss_is_one_line_with_the_settings_of_the_recipe(whet: Whet, write: Any) -> None:
+    loss = _json(whet, write(ONLINE))["loss"]
+    assert loss["line"] == (
+        "loss = Σ_i (1/T_i) Σ_t [ −min(ρA, clip(ρ, 1−low, 1+high)·A) + 0.04·(exp(−d) − 1 + d) ] / number of sequences"
+    )
+    assert loss["where"] == [
+        "ρ = π/π_old",
+        "low = 0.2",
+        "high = 0.28",
+        "A_i = (R_i − mean(R)) / (std(R) + ε), std with Bessel's correction",
+        "epsilon = 1e-06",
+        "d = log π − log π_ref",
+    ]
+    assert set(loss["cells"]) == {"advantage", "surrogate", "weighting", "kl", "paper"}
+    assert loss["cells"]["advantage"].startswith("standardize: A_i = (R_i − mean(R))")
+
+    in_reward = _json(whet, write(ONLINE), "algorithm.kl.place=reward", "algorithm.weighting=budget_mean")["loss"]
+    assert in_reward["line"] == (
+        "loss = Σ_i Σ_t [ −min(ρA, clip(ρ, 1−low, 1+high)·A) ] / (number of sequences × max_tokens)"
+    )
+    assert "R_i = score_i − 0.04·Σ_t (exp(−d) − 1 + d)" in in_reward["where"]
+    assert "max_tokens = 5" in in_reward["where"]
+
+
+@pytest.mark.parametrize("preset", ALGORITHMS)
+def test_every_preset_has_a_formula_without_its_citation(preset: str) -> None:
+    loss = policy_loss(ALGORITHMS[preset], max_tokens=5)
+    whole = " ".join([loss.line, *loss.where])
+    assert loss.line.startswith("loss = Σ")
+    assert loss.line.count("(") == loss.line.count(")")
+    assert "et al" not in whole
+    assert not any(year in whole for year in ("1992", "2017", "2024", "2025"))
+
+
+def test_the_numbers_of_an_offline_recipe(whet: Whet, write: Any) -> None:
+    found = _json(whet, write(OFFLINE), "update.epochs=3", "update.clip_norm=2", "optimizer.schedule=cosine")
+    assert found["loss"]["line"] == "loss = Σ_{i,t} [ −log π ] / number of tokens"
+    assert found["step"] == {
+        "prompts": 16,
+        "group": 1,
+        "sequences": 16,
+        "updates": 1,
+        "sequences_per_update": [16, 16],
+        "oldest": 0,
+    }
+    assert found["tokens"]["completion"] == 4.0  # three letters and the end of the sequence
+    assert found["tokens"]["trained"] == 64
+    assert found["model"]["reference"] == 0
+    assert found["without_effect"] == {
+        "update.epochs": "the offline loop takes one optimizer step on each step's rows",
+        "optimizer.schedule": "the run ends with the warm-up, before the rate could fall",
+    }
+    (note,) = [note for note in found["notes"] if "warmup" in note]
+    assert note.endswith("the learning rate reaches 5e-06, never 1e-05")  # 10/20 of the default
+
+
+def test_only_written_keys_without_effect_are_listed_and_all_of_them(whet: Whet, write: Any) -> None:
+    text = ONLINE + "reward: {time_limit_seconds: 5}\n"
+    changes = ("algorithm.kl.coefficient=0", "algorithm.kl.place=reward", "update.epochs=1", "update.minibatches=1")
+    assert set(_json(whet, write(text), *changes)["without_effect"]) == {
+        "algorithm.clip.high",  # one update per rollout
+        "algorithm.kl.estimator",
+        "algorithm.kl.place",
+        "reward.time_limit_seconds",
+    }
+    # Two updates bring the clipping back; a user's own reward or task runs in a worker, which has a limit.
+    changes = ("algorithm.kl.coefficient=0", "update.minibatches=1", "reward.functions=[rewards.py:score]")
+    assert set(_json(whet, write(text), *changes)["without_effect"]) == {"algorithm.kl.estimator"}
+    # Another surrogate does not read clip's options, another advantage not those of standardize.
+    changes = ("algorithm.surrogate=reinforce", "algorithm.advantage=center", "algorithm.standardize.epsilon=1e-4")
+    one = ("update.epochs=1", "update.minibatches=1", "reward.functions=[rewards.py:score]")
+    assert _json(whet, write(text), *changes, *one)["without_effect"] == {
+        "algorithm.clip.high": "algorithm.surrogate is reinforce",
+        "algorithm.standardize.epsilon": "algorithm.advantage is center",
+    }
+
+
+def test_a_clip_range_without_width_is_not_called_harmless(whet: Whet, write: Any) -> None:
+    changes = ("update.epochs=1", "update.minibatches=1", "algorithm.clip.low=0")
+    assert _json(whet, write(ONLINE), *changes)["without_effect"] == {}
+
+
+@pytest.mark.parametrize(("steps", "listed"), [(5, True), (6, True), (7, False)])
+def test_a_schedule_needs_two_steps_after_the_warm_up(whet: Whet, write: Any, steps: int, listed: bool) -> None:
+    found = _json(whet, write(ONLINE), f"steps={steps}")
+    assert ("optimizer.schedule" in found["without_effect"]) == listed
+    assert (found["schedule"]["rates"][2] == 1e-3) == listed  # the rate never falls where the key is listed
+
+
+def test_what_is_allowed_but_hardly_meant_is_noted(whet: Whet, write: Any) -> None:
+    changes = ("eval.ks=[]", "eval.examples=1000000", "rollout.max_tokens=14", "task.level=1")
+    notes = _json(whet, write(ONLINE), *changes)["notes"]
+    assert len(notes) == 3
+    assert "without eval.ks no pass@k" in notes[0]
+    assert notes[1].startswith("the task has ")
+    assert notes[2] == "the context of 16 leaves 12 tokens after a prompt of 4, not max_tokens"
+    notes = _json(whet, write(ONLINE), "model.new.context=4")["notes"]
+    assert any("the run will stop there" in note for note in notes)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "qwen3", "olmo2"])
+def test_the_shape_is_that_of_the_model_that_will_be_made(family: str) -> None:
+    new = NewModel.model_validate({"family": family, "layers": 3, "heads": 2, "width": 20, "context": 24})
+    made = new_model(family, vocab_size=17, layers=3, heads=2, width=20, context=24, seed=0)
+    assert new_decoder_config(new, 17) == made.config
+    assert parameter_count(made.config) == sum(parameter.numel() for parameter in made.parameters())
+
+
+def test_a_model_on_disk_is_counted_from_its_headers(whet: Whet, write: Any, tmp_path: Path) -> None:
+    directory = bigram_model(tmp_path / "model", {}, alphabet="0123456789+=")
+    found = _json(whet, write(ONLINE), "model.new=null", f"model.path={directory}")
+    # Width 14: embedding and head 13·14 each; attention 4·14·14; MLP 3·14·40 (two thirds of 4·14, in eights); 3 norms.
+    assert found["model"]["parameters"] == 2 * 13 * 14 + 4 * 14 * 14 + 3 * 14 * 40 + 3 * 14
+    assert found["model"]["context"] == 32
+    assert found["missing"] == ""
+
+
+def test_a_model_that_is_not_here_leaves_its_numbers_unknown(whet: Whet, write: Any, tmp_path: Path) -> None:
+    arguments = (write(ONLINE), "model.new=null", f"model.path={tmp_path}/absent")
+    found = _json(whet, *arguments)
+    assert found["model"] is None
+    assert "absent" in found["missing"]
+    assert found["tokens"]["prompt_mean"] is None
+    assert found["tokens"]["trained"] == 200
+    shown = whet("explain", *arguments)
+    assert shown.code == 0
+    assert "unknown           no directory" in shown.out
+
+
+def test_the_page_for_people_has_the_same_numbers(whet: Whet, write: Any) -> None:
+    shown = whet("explain", write(ONLINE), "reward.time_limit_seconds=2").out
+    for line in (
+        "10 prompts × 4 = 40 sequences",
+        "6 optimizer steps on 12 to 16 sequences each",
+        "off-policy: rollouts are 0 updates old at the first update, 5 at the last",
+        "at most 200",
+        "105, 630 optimizer steps",
+        "4 × 20 greedy answers and 80 samples",
+        "reward.time_limit_seconds",
+    ):
+        assert line in shown
+    alone = whet("explain", write(ONLINE), "update.epochs=1", "update.minibatches=1").out
+    assert "1 optimizer step on all of them" in alone
+    assert "on-policy" in alone
+
+
+@pytest.mark.parametrize("name", packaged_recipes())
+def test_packaged_recipes_write_no_key_that_does_nothing(name: str) -> None:
+    assert explain(read_recipe(name)).without_effect == {}
+
+
+def test_dotted_keys_of_a_recipe() -> None:
+    written = parse_yaml("a: 1\nb: {c: [1, 2], d: {e: null}}\nf: {}\n", where="test")
+    assert list(written_keys(written)) == ["a", "b.c", "b.d.e"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("no-such-recipe",), "no recipe 'no-such-recipe'"),
+        (("RECIPE", "rollout.promts=3"), "did you mean 'prompts'"),
+        (("RECIPE", "task.level=9"), "level is 9, must be between 1 and 5"),
+        (("RECIPE", "update.minibatches=11"), "groups are kept whole"),
+        (("RECIPE", "steps=-1"), "steps"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    whet: Whet, write: Any, arguments: tuple[str, ...], message: str
+) -> None:
+    path = write(ONLINE)
+    result = whet("explain", *(path if argument == "RECIPE" else argument for argument in arguments))
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1

@@ -1,0 +1,193 @@
+"""The native engine: exact log-probs, one text per stream whatever the batch, stops, limits."""
+
+import math
+
+import pytest
+import torch
+
+from tests.small import small_model
+from whet.batching import collate
+from whet.engines.check import EngineProblem, check_engine
+from whet.engines.native import NativeEngine, draw
+from whet.errors import UserError
+from whet.models.logprobs import token_logprobs
+from whet.records import Prompt, Sampling
+
+FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "olmo2"]
+
+
+def prompt(tokenizer, text, *stream):
+    return Prompt(tokens=tuple(tokenizer.encode(text)), stream=stream)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_conformance(family):
+    model, tokenizer = small_model(family)
+    engine = NativeEngine(model, tokenizer)
+    check_engine(engine, model, tokenizer, [tokenizer.encode(text) for text in ("12+7=", "a", "abcdefgh>")])
+
+
+SAMPLINGS = [
+    Sampling(max_tokens=24),
+    Sampling(max_tokens=24, temperature=0.6),
+    Sampling(max_tokens=24, temperature=1.4, top_k=5),
+    Sampling(max_tokens=24, top_p=0.8),
+    Sampling(max_tokens=24, min_p=0.1),
+    Sampling(max_tokens=24, temperature=0.7, top_k=8, top_p=0.9, min_p=0.02),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_logprobs_equal_the_trainers(sampling):
+    model, tokenizer = small_model()
+    prompts = [prompt(tokenizer, text, 0, i) for i, text in enumerate(("1+", "abc>", "77+12="))]
+    groups = NativeEngine(model, tokenizer).generate(prompts, sampling, count=6)
+    rows = [(p.tokens, c) for p, group in zip(prompts, groups, strict=True) for c in group]
+    s = collate(
+        [p + c.tokens for p, c in rows],
+        [(False,) * len(p) + (True,) * len(c.tokens) for p, c in rows],
+        torch.device("cpu"),
+    )
+    logprobs, _ = token_logprobs(model, s.tokens, s.lengths, s.mask, sampling)
+    sampled = torch.tensor([value for _, c in rows for value in c.logprobs])
+    assert torch.allclose(logprobs[s.mask], sampled, atol=1e-5)
+    assert len({c.tokens for _, c in rows}) > 6  # it does sample
+
+
+def test_text_is_the_same_alone_and_in_a_batch_of_64():
+    model, tokenizer = small_model()
+    texts = [f"{i}+{i * 7 % 64}=" for i in range(64)]
+    prompts = [prompt(tokenizer, text, 5, i) for i, text in enumerate(texts)]
+    sampling = Sampling(max_tokens=20)
+    together = NativeEngine(model, tokenizer).generate(prompts, sampling, count=2)
+    alone = [NativeEngine(model, tokenizer).generate([p], sampling, count=2)[0] for p in prompts]
+    waves = NativeEngine(model, tokenizer, max_sequences=10).generate(prompts, sampling, count=2)
+    for batched, single, waved in zip(together, alone, waves, strict=True):
+        assert [c.tokens for c in batched] == [c.tokens for c in single] == [c.tokens for c in waved]
+        for a, b in zip(batched, single, strict=True):
+            assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
+
+
+def test_a_prompt_is_read_once_for_its_group(monkeypatch):
+    model, tokenizer = small_model()
+    begun = []
+    original = type(model).begin
+    monkeypatch.setattr(
+        type(model),
+        "begin",
+        lambda self, t, n, *, room: begun.append(tuple(t.shape)) or original(self, t, n, room=room),
+    )
+    prompts = [prompt(tokenizer, "12+3=", 0, i) for i in range(4)]
+    NativeEngine(model, tokenizer, max_sequences=16).generate(prompts, Sampling(max_tokens=3), count=8)
+    assert begun == [(2, 5), (2, 5)]  # two waves of two whole groups
+
+
+def test_finished_sequences_leave_the_batch(monkeypatch):
+    model, tokenizer = small_model()
+    sizes = []
+    original = type(model).extend
+    monkeypatch.setattr(type(model), "extend", lambda self, t, cache: sizes.append(len(t)) or original(self, t, cache))
+    prompts = [prompt(tokenizer, f"{i}+", 1, i) for i in range(40)]
+    groups = NativeEngine(model, tokenizer).generate(prompts, Sampling(max_tokens=30))
+    lengths = [len(group[0].tokens) for group in groups]
+    assert sizes == [sum(length > step for length in lengths) for step in range(1, max(lengths))]
+    assert sizes[-1] < sizes[0]  # the case is not empty: some did finish early
+
+
+def test_samples_follow_the_distribution():
+    model, tokenizer = small_model()
+    tokens = tokenizer.encode("12+")
+    count = 4000
+    groups = NativeEngine(model, tokenizer, max_sequences=4000).generate(
+        [Prompt(tokens=tuple(tokens), stream=(9,))], Sampling(max_tokens=1), count=count
+    )
+    seen = torch.bincount(torch.tensor([c.tokens[0] for c in groups[0]]), minlength=model.vocab_size) / count
+    with torch.no_grad():
+        hidden = model.hidden(torch.tensor([tokens]), torch.tensor([len(tokens)]))[0, -1]
+        expected = model.head(hidden).softmax(-1)
+    deviation = (expected * (1 - expected) / count).sqrt()
+    assert bool(((seen - expected).abs() < 4.5 * deviation + 1e-9).all())
+
+
+def test_greedy_takes_the_most_likely_token():
+    logits = torch.tensor([[0.1, 2.0, -1.0]])
+    chosen, logprobs = draw(logits, Sampling(max_tokens=1, temperature=0), torch.tensor([1]), torch.tensor([0]))
+    assert (chosen.tolist(), logprobs.tolist()) == ([1], [0.0])
+
+
+def test_a_token_of_probability_zero_is_never_drawn():
+    logits = torch.tensor([[0.0, -math.inf, 0.0]]).expand(5000, 3)
+    chosen, _ = draw(logits, Sampling(max_tokens=1), torch.arange(5000), torch.zeros(5000, dtype=torch.int64))
+    assert set(chosen.tolist()) == {0, 2}
+
+
+def test_stop_string_ends_a_completion_and_stays_in_the_text():
+    model, tokenizer = small_model()
+    free = NativeEngine(model, tokenizer).generate(
+        [prompt(tokenizer, "1+", 0, i) for i in range(30)], Sampling(max_tokens=20)
+    )
+    text = max((group[0].text for group in free), key=len)
+    stop = text[3:5]
+    stopped = NativeEngine(model, tokenizer).generate(
+        [prompt(tokenizer, "1+", 0, i) for i in range(30)], Sampling(max_tokens=20, stop=(stop,))
+    )
+    hit = 0
+    for before, after in zip(free, stopped, strict=True):
+        full = before[0].text
+        if stop in full:
+            hit += 1
+            assert after[0].text == full[: full.index(stop) + len(stop)]
+            assert after[0].finish == "stop"
+            assert after[0].tokens == before[0].tokens[: len(after[0].tokens)]
+        else:
+            assert (after[0].tokens, after[0].text) == (before[0].tokens, full)
+    assert hit
+
+
+def test_the_context_cuts_a_completion_off():
+    model, tokenizer = small_model(context=8)
+    groups = NativeEngine(model, tokenizer).generate(
+        [prompt(tokenizer, "12+3=", 0, i) for i in range(20)], Sampling(max_tokens=50)
+    )
+    assert max(len(group[0].tokens) for group in groups) == 3
+    assert {group[0].finish for group in groups if len(group[0].tokens) == 3} >= {"length"}
+
+
+def test_a_prompt_that_fills_the_context_is_refused():
+    model, tokenizer = small_model(context=8)
+    with pytest.raises(UserError, match=r"8 tokens.*context is 8"):
+        NativeEngine(model, tokenizer).generate([prompt(tokenizer, "12345678", 0)], Sampling(max_tokens=5))
+    with pytest.raises(UserError, match="empty"):
+        NativeEngine(model, tokenizer).generate([Prompt(tokens=(), stream=(0,))], Sampling(max_tokens=5))
+
+
+class Stale(NativeEngine):
+    """Forgets to take new weights."""
+
+    def sync(self, policy, *, version):
+        pass
+
+
+class Wrong(NativeEngine):
+    """Reports log-probs that are off by one in a hundred."""
+
+    def generate(self, prompts, sampling, *, count=1):
+        from dataclasses import replace
+
+        groups = super().generate(prompts, sampling, count=count)
+        return [[replace(c, logprobs=tuple(x * 1.01 for x in c.logprobs)) for c in group] for group in groups]
+
+
+class Mixed(NativeEngine):
+    """Lets the batch decide what is drawn."""
+
+    def generate(self, prompts, sampling, *, count=1):
+        shifted = [Prompt(tokens=p.tokens, stream=(*p.stream, len(prompts))) for p in prompts]
+        return super().generate(shifted, sampling, count=count)
+
+
+@pytest.mark.parametrize(("broken", "sentence"), [(Stale, "stale"), (Wrong, "differ"), (Mixed, "batch")])
+def test_check_engine_catches(broken, sentence):
+    model, tokenizer = small_model()
+    with pytest.raises(EngineProblem, match=sentence):
+        check_engine(broken(model, tokenizer), model, tokenizer, [tokenizer.encode("12+"), tokenizer.encode("a")])

@@ -1,0 +1,78 @@
+"""Small random transformers models: the oracle of the tests in this folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+TINY: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": (
+        "GPT2",
+        {
+            "vocab_size": 97,
+            "n_embd": 48,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": 64,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+    "gpt2-untied": (
+        "GPT2",
+        {"vocab_size": 97, "n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 100}
+        | {"tie_word_embeddings": False, "layer_norm_epsilon": 1e-3, "bos_token_id": 1, "eos_token_id": 2},
+    ),
+    "llama-tied": ("Llama", TINY | {"tie_word_embeddings": True}),
+    "llama-untied": ("Llama", TINY | {"tie_word_embeddings": False, "num_key_value_heads": 6, "head_dim": 16}),
+    "llama-biases": ("Llama", TINY | {"attention_bias": True, "mlp_bias": True}),
+    "llama-llama3-rope": ("Llama", TINY | {"rope_parameters": LLAMA3}),
+    "llama-linear-rope": (
+        "Llama",
+        TINY | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0}},
+    ),
+    "qwen2": ("Qwen2", TINY | {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", TINY | {"head_dim": 10, "tie_word_embeddings": True}),
+    "qwen3-biases": ("Qwen3", TINY | {"head_dim": 10, "attention_bias": True}),
+    "olmo2": ("Olmo2", TINY),
+}
+
+
+def build(name: str, settings: dict[str, Any]) -> transformers.PreTrainedModel:
+    """A random model whose every parameter, also biases and norms, matters."""
+    config = getattr(transformers, f"{name}Config")(**settings)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.15)
+    return model
+
+
+def oracle_logits(model: transformers.PreTrainedModel, row: torch.Tensor) -> torch.Tensor:
+    """(T,) ids → (T, V), one sequence at a time, without padding or cache."""
+    with torch.no_grad():
+        return model(row[None], use_cache=False).logits[0]

@@ -1,0 +1,136 @@
+"""Finding the right implementation for a directory, models from nothing, and a real model that tells a story."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from tests.models.hf_models import CASES, TINY, build
+from whet.errors import UserError
+from whet.models.checkpoint import read_json
+from whet.models.decoder import Decoder
+from whet.models.foreign import ForeignLM
+from whet.models.load import load_model, model_summary, new_model
+
+STORIES = Path(__file__).resolve().parents[2] / "../shared/data/models/stories260K-hf"
+SIZES = {"vocab_size": 97, "layers": 2, "heads": 4, "width": 32, "context": 48}
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason="the stories260K checkpoint is not on this machine")
+@torch.no_grad()
+def test_stories260k_tells_its_story():
+    model = load_model(STORIES)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(STORIES / "tokenizer.json"))
+    tokens = [1]
+    state, cache = model.begin(torch.tensor([tokens]), torch.tensor([1]), room=60)
+    for _ in range(60):
+        tokens.append(int(model.head(state).argmax()))
+        state = model.extend(torch.tensor(tokens[-1:]), cache)
+    opening = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
+    assert tokenizer.decode(tokens[1:]).strip().startswith(opening)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("Qwen2", TINY | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
+        ("Llama", TINY | {"hidden_act": "gelu"}),
+        ("Llama", TINY | {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 100.0}}),
+        ("GPT2", CASES["gpt2"][1] | {"scale_attn_by_inverse_layer_idx": True}),
+        ("GPT2", CASES["gpt2"][1] | {"activation_function": "relu"}),
+    ],
+)
+def test_what_the_decoder_does_not_compute_goes_to_transformers(name, settings, tmp_path):
+    build(name, settings).save_pretrained(tmp_path)
+    assert isinstance(load_model(tmp_path), ForeignLM)
+    assert model_summary(tmp_path)["implementation"] == "transformers"
+
+
+def test_a_sliding_window_that_is_switched_off_does_not_matter(tmp_path):
+    build("Qwen2", TINY | {"use_sliding_window": False, "sliding_window": 8}).save_pretrained(tmp_path)
+    assert isinstance(load_model(tmp_path), Decoder)
+
+
+def test_new_models_have_the_usual_proportions():
+    gpt2 = new_model("gpt2", **SIZES, seed=0).config
+    assert (gpt2.mlp_width, gpt2.tied_head, gpt2.kv_heads, gpt2.head_dim) == (128, True, 4, 8)
+    llama = new_model("llama", **SIZES, seed=0, kv_heads=2).config
+    assert (llama.mlp_width, llama.tied_head, llama.kv_heads) == (88, False, 2)  # 8/3 · 32 = 85.3, up to eights
+    assert new_model("qwen3", **SIZES, seed=0, mlp_width=50, tied_head=True).config.mlp_width == 50
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        ("gpt5", {}, "unknown model family 'gpt5': choose one of gpt2, llama"),
+        ("llama", {"heads": 5}, "width 32 cannot be divided among 5 heads"),
+        ("llama", {"heads": 0}, "cannot be divided among 0 heads"),
+        ("llama", {"layers": -1}, "layers is -1"),
+        ("llama", {"kv_heads": 3}, "4 heads cannot share 3"),
+        ("gpt2", {"kv_heads": 2}, "no grouped-query attention"),
+    ],
+)
+def test_impossible_new_models(family, change, message):
+    with pytest.raises(UserError, match=message):
+        new_model(family, **{**SIZES, "seed": 0, **change})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_summary_without_loading(case, tmp_path):
+    oracle = build(*CASES[case]).to(torch.bfloat16)
+    oracle.save_pretrained(tmp_path)
+    assert model_summary(tmp_path) == {
+        "family": oracle.config.model_type,
+        "implementation": "decoder",
+        "parameters": oracle.num_parameters(),
+        "layers": oracle.config.num_hidden_layers,
+        "width": 48,
+        "context": 64,
+        "vocab": 97,
+        "dtype": "bfloat16",
+        "bytes": (tmp_path / "model.safetensors").stat().st_size,
+    }
+
+
+def test_no_directory(tmp_path):
+    with pytest.raises(UserError, match=r"absent is not a directory: expected a model"):
+        load_model(tmp_path / "absent")
+
+
+def test_no_config(tmp_path):
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"config\.json is not valid JSON"),
+        ("[]", r"config\.json holds a JSON list"),
+        ("{}", r"config\.json names no model_type"),
+        ('{"model_type": "llama"}', r"config\.json: 'hidden_size' is missing"),
+        ('{"model_type": "gpt2", "n_embd": "wide"}', r"config\.json: 'n_embd' is 'wide': expected int"),
+    ],
+)
+def test_unusable_configs(tmp_path, content, message):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        load_model(tmp_path)
+
+
+def test_a_config_of_another_model(tmp_path):
+    new_model("llama", **SIZES, seed=0).save(tmp_path)
+    config = read_json(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(UserError, match=r"lacks tensor 'model\.layers\.2\.input_layernorm\.weight' and 8 more"):
+        load_model(tmp_path)
+
+
+def test_quantised_models_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": {"bits": 4}}')
+    with pytest.raises(UserError, match="quantised"):
+        load_model(tmp_path)

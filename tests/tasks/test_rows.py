@@ -1,0 +1,137 @@
+"""Rows from real files: what is read, what is held out, and what every broken file is told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.errors import UserError
+from whet.records import Example, Message
+from whet.tasks.check import check_task
+from whet.tasks.rows import Rows, read_rows
+
+GOOD = [{"prompt": f"capital {i}?", "answer": f"city {i}", "region": i % 3} for i in range(200)]
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
+    return path
+
+
+def rows_of(path: Path) -> Rows:
+    return Rows(path=str(path))
+
+
+def test_a_good_file_keeps_every_promise(tmp_path: Path) -> None:
+    check_task(rows_of(write(tmp_path / "a.jsonl", GOOD)))
+
+
+def test_columns_answers_and_conversations_are_read(tmp_path: Path) -> None:
+    chat = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "héllo"}]
+    path = write(tmp_path / "a.jsonl", [{"prompt": "p", "answer": "a", "x": [1, None]}, {"prompt": chat}])
+    first, second = read_rows(path)
+    assert first == Example(id="row-1", prompt="p", answer="a", columns={"x": [1, None]})
+    assert second.prompt == (Message(role="system", content="be brief"), Message(role="user", content="héllo"))
+    assert (second.answer, second.columns) == ("", {})
+
+
+def test_gzip_blank_lines_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    text = '\ufeff{"prompt": "a"}\r\n\r\n{"prompt": "b"}'
+    plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
+    plain.write_bytes(text.encode())
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert [(e.id, e.prompt) for e in read_rows(plain)] == [("row-1", "a"), ("row-3", "b")]
+    assert list(read_rows(plain)) == list(read_rows(packed))
+
+
+def test_sides_together_are_the_file_and_a_prompt_is_never_on_both(tmp_path: Path) -> None:
+    doubled = GOOD + [{**row, "answer": "other"} for row in GOOD]
+    task = rows_of(write(tmp_path / "a.jsonl", doubled))
+    held = task.held_out(1000)
+    trained = task.draw(400 - len(held), seed=(0,))
+    assert len({e.id for e in (*held, *trained)}) == 400
+    assert not {e.prompt for e in held} & {e.prompt for e in trained}
+    assert 10 <= len(held) <= 80  # 40 expected
+
+
+def test_appending_rows_moves_no_prompt_to_the_other_side(tmp_path: Path) -> None:
+    before = rows_of(write(tmp_path / "a.jsonl", GOOD[:100]))
+    after = rows_of(write(tmp_path / "b.jsonl", GOOD))
+    old = {e.prompt for e in before.held_out(100)}
+    seen_before = {row["prompt"] for row in GOOD[:100]}
+    assert old == {e.prompt for e in after.held_out(200)} & seen_before
+
+
+def test_a_row_without_an_answer_is_never_correct(tmp_path: Path) -> None:
+    task = rows_of(write(tmp_path / "a.jsonl", GOOD))
+    bare = Example(id="x", prompt="p", answer="")
+    assert not task.correct(bare, "")
+    assert task.score(bare, "").reward == 0.0
+    gold = Example(id="x", prompt="p", answer=" city\n")
+    assert task.correct(gold, "city ")
+    assert not task.correct(gold, "City")
+
+
+def test_share_zero_keeps_everything_for_training(tmp_path: Path) -> None:
+    task = Rows(path=str(write(tmp_path / "a.jsonl", GOOD[:3])), held_out_share=0.0)
+    assert task.held_out(10) == []
+    assert {e.id for e in task.draw(3, seed=(0,))} == {"row-1", "row-2", "row-3"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"prompt": "a"', r"bad.jsonl:2 is not JSON"),
+        (b"[1, 2]", r"bad.jsonl:2 must be a JSON object, not a list"),
+        (b'{"answer": "a"}', r"bad.jsonl:2 has no 'prompt' \(it has: answer\)"),
+        (b'{"prompt": 3}', r"bad.jsonl:2: 'prompt' must be a string or a list of messages, not a number"),
+        (b'{"prompt": ""}', r"bad.jsonl:2: 'prompt' is empty"),
+        (b'{"prompt": []}', r"bad.jsonl:2: 'prompt' must end with"),
+        (b'{"prompt": [{"role": "assistant", "content": "x"}]}', r"bad.jsonl:2: 'prompt' must end with"),
+        (b'{"prompt": [{"role": "robot", "content": "x"}]}', r"bad.jsonl:2: the role 'robot'"),
+        (b'{"prompt": [{"role": "user", "content": 1}]}', r"bad.jsonl:2: the content of a message"),
+        (b'{"prompt": ["x"]}', r"bad.jsonl:2: a message of 'prompt'"),
+        (b'{"prompt": "a", "answer": 42}', r"bad.jsonl:2: 'answer' must be a string, not a number"),
+        (b'{"prompt": "a", "answer": null}', r"bad.jsonl:2: 'answer' must be a string, not null"),
+        (b'{"prompt": "a", "x": NaN}', r"bad.jsonl:2: NaN is not JSON"),
+        (b'{"prompt": "a", "x": 1e999}', r"bad.jsonl:2 is not JSON"),
+        (b'{"prompt": "a", "completions": 1}', r"bad.jsonl:2: the column name 'completions' is reserved"),
+        (b'{"prompt": "\xff"}', r"bad.jsonl:2 is not UTF-8: invalid start byte at byte 12"),
+        (b'{"prompt": "\\ud800"}', r"bad.jsonl:2 holds half of a surrogate pair"),
+        (b'{"prompt": ' + b"[" * 100_000, r"bad.jsonl:2 is not JSON"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"prompt": "fine"}\n' + line + b"\n")
+    with pytest.raises(UserError, match=message) as caught:
+        rows_of(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_empty_missing_or_not_gzip(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(UserError, match="has no rows"):
+        rows_of(tmp_path / "empty.jsonl")
+    with pytest.raises(UserError, match=r"cannot read .*gone.jsonl: No such file"):
+        rows_of(tmp_path / "gone.jsonl")
+    with pytest.raises(UserError, match="cannot read"):
+        rows_of(tmp_path)
+    for name, data in {"text.gz": b"plain", "cut.gz": gzip.compress(b"x" * 1000)[:-9]}.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(UserError, match="not a whole gzip file"):
+            rows_of(tmp_path / name)
+
+
+def test_a_side_without_rows_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "one.jsonl", [{"prompt": "a"}])
+    with pytest.raises(UserError, match="no rows left for evaluation: raise held_out_share"):
+        rows_of(path)
+    with pytest.raises(UserError, match="held_out_share is 1"):
+        Rows(path=str(path), held_out_share=1.0)
+    with pytest.raises(UserError, match="no rows left for training: lower held_out_share"):
+        Rows(path=str(path), held_out_share=1 - 2**-40)

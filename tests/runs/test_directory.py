@@ -156,7 +156,6 @@ def test_other_ranks_write_nothing_and_read_everything(tmp_path: Path) -> None:
             other.record_answers(2, [{}])
             other.save(2, fill, {}, keep=1)
             other.save_best(fill, {})
-            other.fail("batch", {})
             other.finish({})
             other.rewind(-1)
             other.close()

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from whet import __version__
-from whet.cli import models, train
+from whet.cli import chat, demo, evaluate, explain, listing, models, report, sample, train
 from whet.errors import RunFailed, UserError
 
 app = typer.Typer(
@@ -20,7 +20,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(demo.demo)
 app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("sample")(sample.sample)
+app.command("chat")(chat.chat)
+app.command("report")(report.report)
+app.command("explain")(explain.explain)
+app.command("tasks")(listing.tasks)
+app.command("recipes")(listing.recipes)
 app.add_typer(models.app, name="models")
 
 

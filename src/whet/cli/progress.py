@@ -125,4 +125,7 @@ class TimeLeft:
 
 
 def _values(numbers: Mapping[str, float]) -> dict[str, str]:
-    return {label: form.format(numbers[key]) for key, (label, form) in SHOWN.items() if key in numbers}
+    # On policy the surrogate's value is 0 by construction, whatever is learned: with rewards to show, it only confuses.
+    hidden = {"loss"} if "reward/mean" in numbers else set()
+    shown = {key: text for key, text in SHOWN.items() if key in numbers and key not in hidden}
+    return {label: form.format(numbers[key]) for key, (label, form) in shown.items()}

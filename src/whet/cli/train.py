@@ -9,7 +9,7 @@ import typer
 
 def train(
     source: str = typer.Argument(..., metavar="RECIPE|RUN", help="A packaged recipe, a YAML file, or a run to resume."),
-    overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Change keys of the recipe."),
+    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Change keys of the recipe."),
     resume: bool = typer.Option(False, "--resume", help="Go on with a run that was stopped, bit for bit."),
     runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Where run directories are made."),
 ) -> None:

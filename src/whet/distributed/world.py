@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from whet.errors import UserError
+
 BUCKET_BYTES = 256 * 2**20  # gradients travel in flat pieces of this size: few messages, bounded extra memory
 
 T = TypeVar("T")
@@ -36,6 +38,10 @@ class World:
         size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         if kind == "cuda":
+            if not torch.cuda.is_available():
+                raise UserError(
+                    "device is 'cuda' and torch finds no CUDA device: use device=cpu, or a CUDA build of torch"
+                )
             local = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(local)
         else:

@@ -93,8 +93,7 @@ class HuggingFaceTokenizer:
                 f"tokenizer {self._hf.name_or_path} has no chat template, so it cannot read messages; "
                 "give the prompt as plain text"
             )
-        for message in prompt:
-            self._check_spelling(message.content)
+        self._check_spelling("\n".join(message.content for message in prompt))
         return chat.encode_conversation(self._hf, prompt, self._control, encode=self.encode)
 
     def save(self, directory: Path) -> None:

@@ -220,13 +220,17 @@ class Run:
         return logs.read_json(self.path / layout.RESULTS) if self.finished else None
 
     def fail(self, name: str, payload: Mapping[str, Any]) -> Path:
-        """Keeps what a run failed on; returns the file to name in the error (only the writer makes it)."""
+        """Keeps what a run failed on; returns the file to name in the error.
+
+        The one file that any process may write: whoever failed holds the example. Name it by rank.
+        """
         target = layout.numbered(self.path / layout.FAILURES, name)
-        if self.is_writer:
-            with self._writing(f"failure {target.name}"):
-                self._inside(layout.FAILURES)
-                # Here nan is the very thing to see, so it is spelt out.
-                logs.write_atomic(target, logs.json_bytes(payload, not_finite=str, indent=2, other=repr) + b"\n")
+        try:
+            self._inside(layout.FAILURES)
+            # Here nan is the very thing to see, so it is spelt out.
+            logs.write_atomic(target, logs.json_bytes(payload, not_finite=str, indent=2, other=repr) + b"\n")
+        except OSError as error:
+            raise RunFailed(f"cannot write {target}: {logs.reason(error)}") from error
         return target
 
     def close(self) -> None:

@@ -23,8 +23,7 @@ from whet.tasks.table import load_task
 from whet.train.formula import Loss, policy_loss, supervised_loss
 from whet.train.inert import keys_without_effect
 from whet.train.optim import learning_rate
-from whet.train.parts import _new_tokenizer as new_tokenizer
-from whet.train.parts import build_algorithm
+from whet.train.parts import build_algorithm, new_tokenizer
 
 FP32_BYTES = 4
 ADAM_MOMENTS = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 class NotFinite(RunFailed):
     """The loss or the gradient is not a number; the step was not taken."""
+
+    def __init__(self, message: str, culprit: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.culprit = dict(culprit or {})  # what it was computed from, where that is known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +89,13 @@ def descend(losses: Iterable[Tensor], optimizer: torch.optim.Optimizer, world: W
         raise NotFinite(f"the loss is {float(total):g} but the norm of its gradient is {norm}")
     optimizer.step()
     return Descent(loss=float(total), grad_norm=norm)
+
+
+def finite(loss: Tensor, **culprit: Tensor) -> Tensor:
+    """The loss of a micro-batch; if it is not a number, what it was computed from goes with the error."""
+    if not bool(loss.isfinite()):
+        raise NotFinite(f"the loss is {float(loss)}", {name: tensor.tolist() for name, tensor in culprit.items()})
+    return loss
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, policy: CausalLM) -> dict[str, Tensor]:

@@ -55,7 +55,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts:
     """Everything that the config names, on this process's device."""
     task = load_task(config.task.name, config.task.options)
     if config.model.new is not None:
-        tokenizer = _new_tokenizer(config.model.new, task)
+        tokenizer = new_tokenizer(config.model.new, task)
         policy: CausalLM = _new_policy(config.model.new, tokenizer, config.seed)
     else:
         directory = resolve_model(config.model.path)
@@ -97,7 +97,7 @@ def place(policy: CausalLM, device: torch.device) -> CausalLM:
     return policy.to(device)
 
 
-def _new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
+def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
     if new.tokenizer != "characters":
         return load_tokenizer(Path(new.tokenizer))
     if not isinstance(task, Spelled):

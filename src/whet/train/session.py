@@ -25,7 +25,7 @@ from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
 from whet.tasks.grading import GradingFailed
-from whet.train.optim import learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
+from whet.train.optim import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 from whet.train.parts import Parts
 
 
@@ -68,7 +68,9 @@ class Session:
             self._restore(checkpoint)
         self.world.barrier()
         self.run.rewind(self.last if checkpoint is not None else -1)
-        self.run.track(self.config.track, self.config.model_dump(mode="json"), self.last)
+        self.run.track(
+            self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
+        )
         if checkpoint is None:
             self.run.log(0, self._evaluate(0))
         else:
@@ -80,12 +82,19 @@ class Session:
     ) -> None:
         self.interrupt.__exit__(kind, error, trace)
         self.parts.engine.close()
-        if isinstance(error, GradingFailed):
-            payload = {"step": self.last + 1, "example": error.example and asdict(error.example), "text": error.text}
-            where = self.run.fail("reward", {**payload, "error": str(error)})
-            raise RunFailed(f"step {self.last + 1}: {error} (the example is in {where})") from error
         if isinstance(error, RunFailed):
-            raise RunFailed(f"step {self.last + 1}: {error}{self._way_back()}") from error
+            raise RunFailed(f"step {self.last + 1}: {error}{self._evidence(error)}{self._way_back()}") from error
+
+    def _evidence(self, error: RunFailed) -> str:
+        """Puts what the run failed on onto the disk, and says where."""
+        if isinstance(error, GradingFailed):
+            kind, culprit = "reward", {"example": error.example and asdict(error.example), "text": error.text}
+        elif isinstance(error, NotFinite):
+            kind, culprit = "loss", error.culprit
+        else:
+            return ""
+        kind = kind if self.world.size == 1 else f"{kind}-rank{self.world.rank}"
+        return f"; see {self.run.fail(kind, {'step': self.last + 1, 'error': str(error), **culprit})}"
 
     def steps(self) -> Iterator[int]:
         """The steps that are left; ends early after an interrupt."""
@@ -207,7 +216,7 @@ class Session:
 
     def _way_back(self) -> str:
         checkpoint = self.run.latest()
-        return f" (the last good checkpoint is {checkpoint.path})" if checkpoint else ""
+        return f"; the last good checkpoint is {checkpoint.path}" if checkpoint else ""
 
 
 def _due(every: int, step: int, steps: int) -> bool:

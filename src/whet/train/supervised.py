@@ -17,7 +17,7 @@ from whet.models.logprobs import token_logprobs
 from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Example, Row, Sampling, Sequences
-from whet.train.optim import descend
+from whet.train.optim import descend, finite
 from whet.train.parts import Parts
 
 PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
@@ -79,7 +79,8 @@ def _losses(
         with autocast(world.device):
             logprobs, entropy = token_logprobs(policy, s.tokens, s.lengths, s.mask, PLAIN)
         entropies.append(entropy.sum().cpu())
-        yield (call(objective.loss, {"logprobs": logprobs}) * weights[rows, : s.mask.shape[1]]).sum()
+        loss = (call(objective.loss, {"logprobs": logprobs}) * weights[rows, : s.mask.shape[1]]).sum()
+        yield finite(loss, tokens=s.tokens, logprobs=logprobs)
 
 
 def _collate(rows: Sequence[Row], world: World) -> Sequences:

@@ -19,7 +19,7 @@ from whet.models.precision import autocast
 from whet.models.protocol import CausalLM
 from whet.records import Batch, Sampling, Sequences
 from whet.rollout import Group
-from whet.train.optim import descend
+from whet.train.optim import descend, finite
 
 
 def annotate(
@@ -115,7 +115,8 @@ def _losses(
             "mask": s.mask,
         }
         _count(sums, supply, entropies, algorithm)
-        yield (token_loss(algorithm, supply) * weights[rows, : s.mask.shape[1]]).sum()
+        loss = (token_loss(algorithm, supply) * weights[rows, : s.mask.shape[1]]).sum()
+        yield finite(loss, tokens=s.tokens, logprobs=logprobs, advantages=micro.advantages)
 
 
 def _count(

@@ -1,0 +1,58 @@
+"""`whet demo`: a whole run from nothing to a report, on a CPU, in minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from whet.runs.directory import Run
+
+SHOWN = 6  # held-out examples before and after
+
+
+def demo(
+    seed: int = typer.Option(0, "--seed", help="Another seed is another run; the same seed is the same run."),
+    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Where run directories are made."),
+) -> None:
+    """Teach a character GPT to sort digits: a short supervised start, then GRPO, then a look at what changed.
+
+    Example: whet demo --seed 1
+    """
+    from whet.cli.progress import make_progress
+    from whet.recipe import read_recipe
+    from whet.runs.directory import Run
+    from whet.train.start import start_run
+
+    typer.echo("1/2  supervised start: a GPT from nothing reads 768 sorted examples")
+    start = start_run(read_recipe("demo-sft", [f"seed={seed}"]), runs, make_progress)
+    typer.echo("2/2  reinforcement: it tries, is graded, and GRPO makes what scored better likelier")
+    recipe = read_recipe("demo-grpo", [f"seed={seed}", "model.new=null", f"model.path={start}"])
+    path = start_run(recipe, runs, make_progress)
+    run = Run.open(path, is_writer=False)
+    results = run.results()
+    if results is None:
+        raise typer.Exit(130)  # stopped by Ctrl-C; how to go on has been said
+    typer.echo("")
+    _samples(run)
+    typer.echo("")
+    typer.echo(f"held-out accuracy before  {_accuracy(results['before'])}")
+    typer.echo(f"held-out accuracy after   {_accuracy(results['after'])}")
+    typer.echo(f"report   {run.report_path}")
+    typer.echo(f"model    {run.best_model()}   (try: whet sample {path})")
+
+
+def _samples(run: Run) -> None:
+    steps = run.answer_steps()
+    before, after = ({row["id"]: row for row in run.answers(step)} for step in (steps[0], steps[-1]))
+    typer.echo(f"{'prompt':<10}{'before':<12}{'after':<12}right answer")
+    for name in list(before)[:SHOWN]:
+        texts = [f"{row['text'][:8]}{' ✓' if row['correct'] else ' ✗'}" for row in (before[name], after[name])]
+        typer.echo(f"{before[name]['prompt']:<10}{texts[0]:<12}{texts[1]:<12}{before[name]['answer']}")
+
+
+def _accuracy(metrics: dict[str, float]) -> str:
+    low, high = metrics["eval/accuracy_low"], metrics["eval/accuracy_high"]
+    return f"{metrics['eval/accuracy']:.1%}  (95 % interval {low:.1%} to {high:.1%})"

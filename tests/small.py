@@ -26,3 +26,17 @@ def small_model(family="llama", *, seed=0, context=64, layers=2, width=32, vocab
             if parameter.dim() >= 2:
                 parameter.mul_(sharp)
     return model, tokenizer
+
+
+def small_chat_model(directory):
+    """A Llama with a byte-level vocabulary and a chat template, saved as a directory."""
+    from whet.models.tokenizers import train_bpe
+
+    tokenizer = train_bpe(["What is 12+34? Think if you must, and end with the number. 46"] * 4, 300)
+    model = new_model(
+        "llama", vocab_size=tokenizer.vocab_size, layers=2, heads=4, width=32, context=256, seed=0, eos=tokenizer.eos
+    )
+    directory.mkdir(parents=True)
+    model.save(directory)
+    tokenizer.save(directory)
+    return directory

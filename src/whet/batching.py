@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whet.algorithms.cells import Cell, call
 from whet.distributed.world import World
+from whet.errors import RunFailed
 from whet.records import Batch, Sequences
 from whet.streams import stream_key
 
@@ -21,7 +22,7 @@ def collate(tokens: Sequence[Sequence[int]], masks: Sequence[Sequence[bool]], de
     return Sequences(
         tokens=pad(tokens, torch.int64).to(device),
         mask=pad(masks, torch.bool).to(device),
-        lengths=torch.tensor([len(row) for row in tokens]).to(device),
+        lengths=torch.tensor([len(row) for row in tokens], dtype=torch.int64).to(device),
     )
 
 
@@ -37,8 +38,10 @@ def global_weights(weighting: Cell, mask: Tensor, world: World, *, max_tokens: i
     """Token weights of one optimizer step, divided by the count over all ranks."""
     weights: Tensor
     weights, count = call(weighting, {"mask": mask, "max_tokens": max_tokens})
-    total = world.sum(count.to(torch.float64))
-    return weights.float() / float(total.clamp(min=1))
+    total = float(world.sum(count.to(torch.float64)))
+    if total == 0:
+        raise RunFailed("the batch is empty: no token of it is to be trained")
+    return weights.float() / total
 
 
 def micro_batches(lengths: Tensor, micro_tokens: int) -> Iterator[Tensor]:

@@ -6,12 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 from whet.engines.protocol import Engine
+from whet.errors import RunFailed
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Rollout, Sampling, Score
 from whet.streams import name_number
-from whet.tasks.protocol import Grader
+from whet.tasks.protocol import Grader, Task
 
 Group = list[Rollout]
+
+
+def draw(task: Task, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+    """`count` training examples of the task, and not one fewer: later stages count on it."""
+    examples = task.draw(count, seed=seed)
+    if len(examples) != count:
+        raise RunFailed(f"task {task.name} drew {len(examples)} examples instead of {count}: check its draw method")
+    return examples
 
 
 def pose(examples: Sequence[Example], tokenizer: Tokenizer, *, stream: tuple[int, ...]) -> list[Prompt]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -11,10 +12,13 @@ from whet import __version__
 from whet.cli import chat, demo, evaluate, explain, listing, models, report, sample, train
 from whet.errors import RunFailed, UserError
 
+# What a wrong command line raises: it is in click, or in typer's own copy of click, depending on typer's version.
+ClickException: Any = typer.BadParameter.__mro__[2]
+NO_MEMORY = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")  # as torch words it
+
 app = typer.Typer(
     name="whet",
     help="Post-training for language models: train, evaluate, look, talk.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
@@ -33,10 +37,14 @@ app.add_typer(models.app, name="models")
 
 
 @app.callback(invoke_without_command=True)
-def _options(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+def _options(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and stop.")
+) -> None:
     if version:
         typer.echo(f"whet {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> None:
@@ -44,19 +52,26 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except ClickException as error:
+        _stop(f"{error.format_message().rstrip('.')} (try: {_help_command(error)})", 2)
     except UserError as error:
         _stop(str(error), 2)
     except RunFailed as error:
         _stop(str(error), 1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _stop("stopped", 130)
     except MemoryError:
-        _stop("out of memory: lower update.micro_tokens or engine.max_sequences", 1)
+        _stop("out of memory: lower update.micro_tokens or engine.max_sequences, or use a smaller model", 1)
     except RuntimeError as error:
-        if "out of memory" not in str(error):
+        if not any(words in str(error) for words in NO_MEMORY):
             raise
-        _stop("out of GPU memory: lower update.micro_tokens or engine.max_sequences", 1)
+        _stop("out of memory: lower update.micro_tokens or engine.max_sequences, or use a smaller model", 1)
+
+
+def _help_command(error: Any) -> str:
+    context = error.ctx if isinstance(error, ClickException.__subclasses__()[0]) else None
+    return f"{context.command_path if context else 'whet'} --help"
 
 
 def _stop(message: str, code: int) -> None:

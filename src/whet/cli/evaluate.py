@@ -36,7 +36,7 @@ def evaluate(
 ) -> None:
     """Held-out accuracy (greedy) and pass@k with 95 % intervals. Examples:
 
-    whet eval runs/20260101-120000-grpo-arithmetic
+    whet eval runs/20260101-120000-grpo-sorting
 
     whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
     """

@@ -22,7 +22,7 @@ def explain(
 ) -> None:
     """What a recipe will do: its loss, its numbers, its memory, and the keys that change nothing.
 
-    Example: whet explain grpo-arithmetic update.epochs=2 algorithm.clip.high=0.28
+    Example: whet explain grpo-sorting update.epochs=2 algorithm.clip.high=0.28
     """
     from whet.recipe import read_recipe
     from whet.runs.logs import json_bytes

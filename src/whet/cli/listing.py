@@ -65,7 +65,7 @@ def recipes(
 
     whet recipes
 
-    whet recipes grpo-arithmetic > mine.yaml
+    whet recipes grpo-sorting > mine.yaml
     """
     from whet.recipe import nearest, packaged_recipes
 

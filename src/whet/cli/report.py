@@ -15,7 +15,7 @@ def report(
 ) -> None:
     """Write training_curves.png and report.html of a run again, and say how it went.
 
-    Example: whet report runs/20260101-120000-grpo-arithmetic --open
+    Example: whet report runs/20260101-120000-grpo-sorting --open
     """
     from whet.report.headline import ACCURACY, LOSS, evaluations
     from whet.report.page import write_report

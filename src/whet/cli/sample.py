@@ -41,7 +41,7 @@ def sample(
 
     whet sample smollm2-135m-instruct "Name three colours." --temperature 0.7
 
-    whet sample runs/20260101-120000-grpo-arithmetic --count 2
+    whet sample runs/20260101-120000-grpo-sorting --count 2
 
     whet sample MODEL --task arithmetic level=2
     """

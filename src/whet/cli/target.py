@@ -64,7 +64,7 @@ def find_target(text: str) -> Target:
 
 def find_task(target: Target, name: str | None, options: Sequence[str]) -> Posed:
     """The task that was named, or the run's own; `key=value` options go on top of the run's."""
-    from whet.tasks.table import load_task
+    from whet.tasks.guard import guarded_task
 
     given = read_options(options)
     if name is None and target.config is None:
@@ -72,7 +72,7 @@ def find_task(target: Target, name: str | None, options: Sequence[str]) -> Posed
     if name is None:
         assert target.config is not None
         name, given = target.config.task.name, {**target.config.task.options, **given}
-    return Posed(task=load_task(name, given), name=name, options=given)
+    return Posed(task=guarded_task(name, given), name=name, options=given)
 
 
 def read_options(pairs: Sequence[str]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ def train(
 ) -> None:
     """Train a model. Examples:
 
-    whet train grpo-arithmetic steps=200 lr=3e-4
+    whet train grpo-sorting steps=200 lr=3e-4
 
-    whet train runs/20260101-120000-grpo-arithmetic --resume
+    whet train runs/20260101-120000-grpo-sorting --resume
 
-    torchrun --nproc-per-node 2 -m whet train grpo-arithmetic
+    torchrun --nproc-per-node 2 -m whet train grpo-sorting
     """
     from whet.cli.progress import make_progress
     from whet.recipe import read_recipe

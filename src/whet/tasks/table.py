@@ -35,11 +35,12 @@ def load_task(name: str, options: Mapping[str, Any]) -> Task:
     _check_options(name, task_class, options)
     try:
         task = task_class(**options)
+        complete = isinstance(task, Task)  # looks at `name`, which is the user's code too
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"task {name} refuses its options: {one_line(error)}") from error
-    if not isinstance(task, Task):
+    if not complete:
         raise UserError(f"task {name} is not a task: it needs name, draw, held_out, score and correct")
     return task
 

@@ -18,8 +18,8 @@ from whet.models.load import model_summary, usual_mlp_width
 from whet.models.protocol import Tokenizer
 from whet.models.tokenizers import load_tokenizer
 from whet.recipe import Config, Recipe
+from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
-from whet.tasks.table import load_task
 from whet.train.formula import Loss, policy_loss, supervised_loss
 from whet.train.inert import keys_without_effect
 from whet.train.optim import learning_rate
@@ -105,7 +105,7 @@ class Explanation:
 def explain(recipe: Recipe) -> Explanation:
     """What will happen; a model that is not here leaves its numbers unknown, any other mistake is a UserError."""
     config = recipe.config
-    task = load_task(config.task.name, config.task.options)
+    task = guarded_task(config.task.name, config.task.options)
     loss, copies = _loss(config)
     model, tokenizer, missing = _model(config, task, copies=copies)
     step = _step(config)

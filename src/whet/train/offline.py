@@ -7,6 +7,7 @@ from functools import partial
 from whet.algorithms.table import OBJECTIVES
 from whet.config import OfflineConfig
 from whet.distributed.world import World
+from whet.rollout import draw
 from whet.runs.directory import Run
 from whet.train.parts import build_parts
 from whet.train.session import Progress, Session
@@ -22,7 +23,7 @@ def train(config: OfflineConfig, run: Run, world: World, progress: Progress) -> 
     with Session(config, run, world, parts, progress, measure=measure) as session:
         for step in session.steps():
             with session.timed("rows"):
-                examples = world.shard(parts.task.draw(config.rows, seed=(config.seed, step)))
+                examples = world.shard(draw(parts.task, config.rows, seed=(config.seed, step)))
                 rows = [supervised_row(parts.tokenizer, example, parts.policy.context) for example in examples]
 
             with session.timed("update"):

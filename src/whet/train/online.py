@@ -8,9 +8,11 @@ examples ────▶ completions     ───▶ rollouts   ───▶  b
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.rollout import judge, pose, sample
+from whet.rollout import draw, judge, pose, sample
 from whet.runs.directory import Run
 from whet.tasks.grading import make_grader
 from whet.train.describe import describe, rollout_rows
@@ -25,13 +27,13 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
     algorithm = build_algorithm(config.algorithm)
     reference = build_reference(parts.policy, algorithm)
     grader = make_grader(config.task.name, config.task.options, *config.reward.plain())
-    draw, engine, policy, sampling = parts.task.draw, parts.engine, parts.policy, config.rollout.sampling
+    task, engine, policy, sampling = parts.task, parts.engine, parts.policy, config.rollout.sampling
 
-    with Session(config, run, world, parts, progress) as session:
+    with closing(grader), Session(config, run, world, parts, progress) as session:
         for step in session.steps():
             with session.timed("rollout"):
                 engine.sync(policy, version=step - 1)
-                everyones = draw(config.rollout.prompts, seed=(config.seed, step))
+                everyones = draw(task, config.rollout.prompts, seed=(config.seed, step))
                 prompts = world.shard(pose(everyones, parts.tokenizer, stream=(config.seed, step)))
                 examples = world.shard(everyones)
                 samples = sample(engine, prompts, sampling, group=config.rollout.group)
@@ -48,4 +50,3 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
             rows = world.interleave(rollout_rows(groups, batch, parts.tokenizer))
             metrics, tokens = describe(rows)
             session.end_step(step, {**metrics, **agreement, **statistics}, tokens=tokens, groups=rows)
-    grader.close()

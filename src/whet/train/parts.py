@@ -21,8 +21,8 @@ from whet.models.hub import resolve_model
 from whet.models.load import load_model, new_model
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.tokenizers import character_tokenizer, load_tokenizer
+from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
-from whet.tasks.table import load_task
 from whet.train.optim import make_optimizer
 
 
@@ -53,7 +53,7 @@ class Parts:
 
 def build_parts(config: TrainConfig, world: World) -> Parts:
     """Everything that the config names, on this process's device."""
-    task = load_task(config.task.name, config.task.options)
+    task = guarded_task(config.task.name, config.task.options)
     if config.model.new is not None:
         tokenizer = new_tokenizer(config.model.new, task)
         policy: CausalLM = _new_policy(config.model.new, tokenizer, config.seed)

@@ -58,6 +58,7 @@ class Session:
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, float] = {}
         self.interrupt = Interrupt()
+        self._stopping = False  # asked once a step, so that what is saved and what is done cannot differ
         self._timings: dict[str, float] = {}
         self._started = time.perf_counter()
 
@@ -103,7 +104,7 @@ class Session:
             self._started = time.perf_counter()
             set_learning_rate(self.parts.optimizer, learning_rate(step, self.config.steps, self.config.optimizer))
             yield step
-            if self._stopping():
+            if self._stopping and step < self.config.steps:
                 return
         self._finish()
 
@@ -136,12 +137,10 @@ class Session:
             logged |= self._evaluate(step)
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
-        if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping():
+        self._stopping = self.world.max(float(self.interrupt.requested)) > 0
+        if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping:
             self._save(step)
         self.progress.step(step, logged, self._timings)
-
-    def _stopping(self) -> bool:
-        return self.world.max(float(self.interrupt.requested)) > 0
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()

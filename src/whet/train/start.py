@@ -18,7 +18,10 @@ MakeProgress = Callable[[Config, Run], Progress]
 
 
 def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: Path | None = None) -> Path:
-    """Trains a recipe in a new run directory below `root` (or at exactly `path`); returns the directory."""
+    """Trains a recipe in a new run directory below `root` (or at exactly `path`); returns the directory.
+
+    A run that Ctrl-C stopped is saved and ends in KeyboardInterrupt, so that nothing goes on as if it were finished.
+    """
     world = World.init(recipe.config.device)
     try:
         _check(recipe.config, world)
@@ -34,10 +37,12 @@ def resume_run(path: Path, overrides: Sequence[str], make_progress: MakeProgress
         raise UserError(
             f"{' '.join(overrides)}: a resumed run keeps its config; to change it, start a new run with model={path}"
         )
-    world = World.init()
+    saved = Run.open(path, is_writer=False).config_yaml()
+    config = validate(parse_yaml(saved, where=str(path)), where=f"{path}/config.yaml")
+    world = World.init(config.device)
     try:
+        _check(config, world)
         run = _on_every_rank(world, lambda: Run.open(path))
-        config = validate(parse_yaml(run.config_yaml(), where=str(path)), where=f"{path}/config.yaml")
         if run.finished:
             raise UserError(f"{path} is finished; to train on, start a new run with model={path}")
         return _train(config, run, world, make_progress)
@@ -72,4 +77,7 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress) 
                 progress.note(f"report: {run.report_path}")
             else:
                 progress.note(f"stopped; go on with: whet train {run.path} --resume")
+        world.barrier()
+        if not run.finished:
+            raise KeyboardInterrupt
     return run.path

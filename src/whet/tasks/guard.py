@@ -1,0 +1,87 @@
+"""A user's own task behind a guard: what its code does wrong becomes one line that names the task and the method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from whet.errors import RunFailed, UserError
+from whet.records import Example, Score
+from whet.tasks.check import HasAlphabet
+from whet.tasks.imports import one_line
+from whet.tasks.protocol import Task
+from whet.tasks.table import TASKS, load_task
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def guarded_task(name: str, options: Mapping[str, Any]) -> Task:
+    """The task of this name, made with these options; a user's own with a guard around it."""
+    task = load_task(name, options)
+    if name in TASKS:
+        return task
+    return GuardedSpelledTask(name, task, task) if isinstance(task, HasAlphabet) else GuardedTask(name, task)
+
+
+class GuardedTask:
+    """Passes every question on, and raises `RunFailed` where the answer is an exception or of the wrong type."""
+
+    def __init__(self, name: str, task: Task) -> None:
+        self._name, self._task = name, task
+
+    @property
+    def name(self) -> str:
+        """As the recipe spells it: `module:Class`."""
+        return self._name
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        return self._examples("draw", self._ask("draw", self._task.draw, count, seed=seed))
+
+    def held_out(self, count: int) -> list[Example]:
+        return self._examples("held_out", self._ask("held_out", self._task.held_out, count))
+
+    def score(self, example: Example, text: str) -> Score:
+        score: object = self._ask("score", self._task.score, example, text)
+        if not isinstance(score, Score):
+            raise self._failure("score", f"gave a {type(score).__name__}, not a Score", example)
+        return score
+
+    def correct(self, example: Example, text: str) -> bool:
+        right: object = self._ask("correct", self._task.correct, example, text)
+        if not isinstance(right, bool):
+            raise self._failure("correct", f"gave a {type(right).__name__}, not True or False", example)
+        return right
+
+    def _examples(self, method: str, given: object) -> list[Example]:
+        if not isinstance(given, list) or not all(isinstance(example, Example) for example in given):
+            raise self._failure(method, "gave something else than a list of Examples")
+        return given
+
+    def _ask(self, method: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            example = args[0] if args and isinstance(args[0], Example) else None
+            raise self._failure(method, f"raised {one_line(error)}", example) from error
+
+    def _failure(self, method: str, what: str, example: Example | None = None) -> RunFailed:
+        where = "" if example is None else f" on example {example.id!r}"
+        return RunFailed(f"task {self._name}: {method} {what}{where}; try it with: whet tasks {self._name}")
+
+
+class GuardedSpelledTask(GuardedTask):
+    """A guarded task that knows every character it uses."""
+
+    def __init__(self, name: str, task: Task, spelled: HasAlphabet) -> None:
+        super().__init__(name, task)
+        self._spelled = spelled
+
+    @property
+    def alphabet(self) -> str:
+        alphabet: object = self._spelled.alphabet
+        if not isinstance(alphabet, str):
+            raise self._failure("alphabet", f"is a {type(alphabet).__name__}, not a string")
+        return alphabet

@@ -1,0 +1,35 @@
+"""What the contracts share: a process to fork commands from, and one supervised run."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.command import SUPERVISED, Zygote, only_run, write_recipe
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """Forks `whet` commands."""
+    made = Zygote(tmp_path_factory.mktemp("commands"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def supervised(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished offline run."""
+    return finished(zygote, tmp_path_factory.mktemp("supervised"), SUPERVISED)
+
+
+@pytest.fixture(scope="session")
+def beginner(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is right now and then: there is something to reinforce."""
+    return finished(zygote, tmp_path_factory.mktemp("beginner"), {**SUPERVISED, "steps": 12}) / "best_model"
+
+
+def finished(zygote: Zygote, directory: Path, recipe: Mapping[str, Any]) -> Path:
+    path = write_recipe(directory / "sft.yaml", recipe)
+    zygote.run("train", path, "--runs", directory / "runs")
+    return only_run(directory / "runs")

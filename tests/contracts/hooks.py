@@ -1,0 +1,73 @@
+"""What a test may change in a `whet` process before it runs: watch it, or break a contract on purpose."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from whet.distributed.world import World
+from whet.train import session
+from whet.train.session import Session
+
+WIDTH = 32  # bytes of the note that says where the process is
+
+
+def announce(path: str) -> None:
+    """Keeps the file at `path` saying which step and stage the process is in: where a kill found it."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+
+    def say(step: int, stage: str) -> None:
+        os.pwrite(file, f"{step} {stage}".ljust(WIDTH).encode(), 0)
+
+    def wrap(stage: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Session, *arguments: Any) -> Any:
+            before = whereabouts(Path(path))
+            say(self.last, stage)
+            result = original(self, *arguments)
+            say(*before)
+            return result
+
+        return method
+
+    timed, restore = Session.timed, Session._restore
+
+    def watched(self: Session, name: str) -> Any:
+        say(self.last + 1, name)
+        return timed(self, name)
+
+    say(0, "start")
+    Session.timed = watched  # type: ignore[method-assign,assignment]
+    Session._restore = wrap("restore", restore)  # type: ignore[method-assign]
+    Session._evaluate = wrap("evaluate", Session._evaluate)  # type: ignore[method-assign]
+    Session._save = wrap("save", Session._save)  # type: ignore[method-assign]
+
+
+def whereabouts(path: Path) -> tuple[int, str]:
+    """What `announce` last wrote."""
+    step, _, stage = path.read_text().strip().partition(" ")
+    return int(step or 0), stage
+
+
+def forget_the_optimizer(_: str) -> None:
+    """Broken: a resumed run begins with fresh moments."""
+    session.restore_optimizer = lambda *_: None
+
+
+def average_over_ranks(_: str) -> None:
+    """Broken: losses carry global weights already, so dividing by the number of ranks divides twice."""
+    original = World.sum_gradients
+
+    def averaged(self: World, parameters: Any) -> None:
+        parameters = list(parameters)
+        original(self, parameters)
+        for parameter in parameters:
+            parameter.grad /= dist.get_world_size()
+
+    World.sum_gradients = averaged  # type: ignore[method-assign]
+
+
+HOOKS: dict[str, Callable[[str], None]] = {
+    hook.__name__: hook for hook in (announce, forget_the_optimizer, average_over_ranks)
+}

@@ -1,0 +1,138 @@
+"""The arrows between rooms, as ARCHITECTURE.md states them, read from the imports."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "whet"
+ARCHITECTURE = SOURCE.parents[1] / "ARCHITECTURE.md"
+ROOTS = {"errors", "records", "streams"}
+
+MAY_IMPORT = {
+    "errors": set(),
+    "records": set(),
+    "streams": set(),
+    "algorithms": set(),
+    "tasks": {"records", "errors"},
+    "distributed": {"errors"},
+    "models": {"records", "errors"},
+    "batching": {"algorithms", "distributed", "records", "errors", "streams"},
+    "engines": {"models", "batching", "records", "errors", "streams"},
+    "rollout": {"engines", "models", "tasks", "records", "errors", "streams"},
+    "runs": {"errors"},
+    "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
+    "report": {"runs", "evaluate", "errors"},
+    "config": {"algorithms", "records"},
+    "recipe": {"config", "errors", "recipes"},
+    "recipes": set(),
+}
+FILES = sorted(path for path in SOURCE.rglob("*.py"))
+
+
+def room_of(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return parts[0]
+
+
+def imports(path):
+    """The rooms and the outside modules that a file imports, anywhere in it."""
+    ours, others = set(), set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "whet":
+                ours.add(parts[1] if len(parts) > 1 else "")
+            else:
+                others.add(name)
+    return ours, others
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_arrow_points_the_wrong_way(path):
+    room = room_of(path)
+    if room in {"train", "cli", "__init__", "__main__"}:
+        return
+    ours, _ = imports(path)
+    wrong = ours - MAY_IMPORT[room] - {room, "__version__"}
+    assert not wrong, f"{room} must not know {sorted(wrong)}"
+
+
+def test_train_does_not_know_the_commands():
+    for path in (SOURCE / "train").glob("*.py"):
+        assert "cli" not in imports(path)[0]
+
+
+def test_every_room_is_in_the_architecture():
+    rooms = {room_of(path) for path in FILES} - {"__init__", "__main__"}
+    assert rooms == set(MAY_IMPORT) | {"train", "cli"}
+    text = ARCHITECTURE.read_text("utf-8")
+    table = text[text.index("## Rooms") : text.index("## One step")]
+    assert {room for room in rooms if f"`{room}" not in table} == set()
+
+
+def test_only_distributed_imports_torch_distributed():
+    importers = {room_of(p) for p in FILES if any(m.startswith("torch.distributed") for m in imports(p)[1])}
+    assert importers == {"distributed"}
+
+
+@pytest.mark.parametrize("room", ["records", "errors", "tasks", "config", "recipe", "runs"])
+def test_rooms_that_need_no_tensors(room):
+    for path in FILES:
+        if room_of(path) == room:
+            outside = {m for m in imports(path)[1] if m.split(".")[0] == "torch"}
+            allowed = {"torch.Tensor"} if room == "records" else {"torch.utils.tensorboard.SummaryWriter"}
+            assert outside <= allowed, path
+
+
+def test_only_cli_and_train_see_configs():
+    seers = {room_of(path) for path in FILES if imports(path)[0] & {"config", "recipe"}}
+    assert seers <= {"train", "cli", "recipe", "config"}
+
+
+SHIFT = re.compile(r"\[[^\]\[]*(?::\s*-1|\b1\s*:)[^\]\[]*\]")
+
+
+def test_only_logprobs_shifts_tokens_against_logits():
+    """A shift is an index that drops the first or the last position of a 2-D tensor, or moves by one."""
+    found = set()
+    for path in FILES:
+        for line in path.read_text("utf-8").splitlines():
+            code = line.split("#")[0]
+            if re.search(r"\[:,\s*1:|\[:,\s*:-1|\.roll\(|columns - 1|\[\.\.\.,\s*1:|\[\.\.\.,\s*:-1", code):
+                found.add(str(path.relative_to(SOURCE)))
+    assert found == {"models/logprobs.py"}
+
+
+def test_the_loop_has_no_algorithm_and_no_arithmetic():
+    text = (SOURCE / "train" / "online.py").read_text("utf-8")
+    from whet.algorithms.table import ADVANTAGES, ALGORITHMS, KL_ESTIMATORS, SURROGATES, WEIGHTINGS
+
+    tree = ast.parse(text)
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    cells = {*ALGORITHMS, *ADVANTAGES, *SURROGATES, *WEIGHTINGS, *KL_ESTIMATORS}
+    assert not cells & (names | strings)
+    arithmetic = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.BinOp)]
+    assert set(arithmetic) == {"step - 1"}  # the version of the weights that a step begins with
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.If | ast.While | ast.Try)]
+    assert "torch" not in text
+    assert len(text.splitlines()) <= 70
+
+
+def test_budgets():
+    for path in FILES:
+        text = path.read_text("utf-8")
+        assert len(text.splitlines()) <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 60, f"{path}: {node.name}"
+    assert not list(SOURCE.rglob("utils.py"))

@@ -1,0 +1,57 @@
+"""The README's commands run, and its table is the code's."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from whet.algorithms.cells import name
+from whet.algorithms.table import ALGORITHMS
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def commands():
+    """The lines of the block that says it is tested."""
+    block = README[README.index("<!-- test:") :]
+    block = block[block.index("```sh\n") + 6 :]
+    return [line.split("#")[0].strip() for line in block[: block.index("```")].splitlines()]
+
+
+def test_every_command_runs(tmp_path):
+    binaries = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "WHET_HOME": str(tmp_path / "home")}
+    script = " && ".join(f"echo '$ {c}' && {c}" for c in commands())
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert len(commands()) == 8
+    assert "pass@4" in done.stdout
+
+
+def test_the_table_is_the_codes():
+    rows = re.findall(r"^\| (\w+) \| (\w+) \| (\w+) \| (\w+) \|$", README, re.MULTILINE)
+    expected = [(k, name(r.advantage), name(r.surrogate), name(r.weighting)) for k, r in ALGORITHMS.items()]
+    assert rows[1:] == expected
+    assert rows[0] == ("preset", "advantage", "surrogate", "weighting")
+
+
+def test_its_links_and_make_targets_exist():
+    for link in re.findall(r"\]\((\w[^)#:]*)\)", README):
+        assert (ROOT / link).is_file(), link
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in set(re.findall(r"make (\w+)", README)) - {"the"}:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_its_reward_works(tmp_path):
+    """The README's own reward function, taken from its text, trains a step."""
+    code = re.search(r"```python\n(# rewards.py\n.*?)```", README, re.DOTALL).group(1)
+    (tmp_path / "rewards.py").write_text(code)
+    line = next(line for line in README.splitlines() if "reward.functions=[rewards:short]" in line)
+    command = f"{sys.executable} -m {line} steps=1 rollout.prompts=4 eval.examples=4"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    metrics = next((tmp_path / "runs").glob("*/metrics.jsonl")).read_text()
+    assert '"reward/short"' in metrics

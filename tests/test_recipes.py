@@ -1,0 +1,50 @@
+"""Every packaged recipe fits on a screen, says what it is, loads, explains itself and trains a step."""
+
+import re
+
+import pytest
+import yaml
+
+from tests.small import small_chat_model
+from whet.cli.progress import SilentProgress
+from whet.models.load import load_model
+from whet.recipe import dump, packaged_recipes, parse_yaml, read_recipe, validate
+from whet.runs.directory import Run
+from whet.train.explain import explain
+from whet.train.start import start_run
+
+RECIPES = packaged_recipes()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_fits_on_a_screen_and_describes_itself(name):
+    lines = RECIPES[name].splitlines()
+    assert len(lines) <= 40
+    assert re.match(r"# \w.{20,}", lines[0])
+    assert not {"extends", "inherit", "defaults", "<<"} & set(yaml.safe_load(RECIPES[name]))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_saved_config_is_the_config(name):
+    config = read_recipe(name).config
+    assert validate(parse_yaml(dump(config), where="saved"), where="saved") == config
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_trains_a_step(name, tmp_path):
+    overrides = ["steps=1", "eval.examples=8", "device=cpu"]
+    recipe = read_recipe(name, overrides)
+    if recipe.config.model.path:  # a model that has to be pulled: a small one of the same kind stands in
+        overrides += [f"model.path={small_chat_model(tmp_path / 'model')}"]
+        recipe = read_recipe(name, overrides)
+    if recipe.config.loop == "online":
+        recipe = read_recipe(name, [*overrides, "rollout.prompts=4"])
+    assert explain(recipe) is not None
+    path = start_run(recipe, tmp_path / "runs", lambda config, run: SilentProgress())
+    run = Run.open(path, is_writer=False)
+    assert [row["step"] for row in run.metrics()] == [0, 1]
+    assert run.metrics()[1]["grad_norm"] >= 0
+    assert run.finished
+    assert load_model(path / "best_model").vocab_size > 0
+    assert (path / "report.html").stat().st_size > 10_000
+    assert (path / "training_curves.png").stat().st_size > 10_000

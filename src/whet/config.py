@@ -6,11 +6,12 @@ new cell needs no change here. A preset is resolved into its cells when the reci
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from whet.algorithms.cells import Cell, name, options, terms
 from whet.algorithms.table import (
@@ -27,12 +28,21 @@ from whet.records import Sampling
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch's generators take
 
 
 class Section(BaseModel):
     """A part of a recipe: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Python counts True as 1, and `steps: yes` would be one step.
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
 
 
 class NewModel(Section):
@@ -43,7 +53,7 @@ class NewModel(Section):
     heads: Positive = 4
     width: Positive = 128
     context: Positive = 256
-    tokenizer: str = "characters"  # of the task's alphabet; or the directory of a saved tokeniser
+    tokenizer: str = "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or the directory of a saved tokeniser
 
     @model_validator(mode="after")
     def _divisible(self) -> NewModel:
@@ -71,6 +81,16 @@ class TaskConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
+
+    @model_validator(mode="after")
+    def _plain_options(self) -> TaskConfig:
+        try:
+            json.dumps(self.options, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"an option is neither text nor a finite number, a list or a mapping of them: {error}"
+            ) from None
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
@@ -244,7 +264,7 @@ class TrainConfig(Section):
     """What both loops need."""
 
     steps: Positive
-    seed: Count = 0
+    seed: Seed = 0
     model: ModelConfig
     task: TaskConfig
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -123,14 +123,18 @@ class Zygote:
         assert code == 0, process.said()
         return process
 
-    def run_ranks(self, size: int, *arguments: object, **options: Any) -> None:
+    def start_ranks(self, size: int, *arguments: object, **options: Any) -> list[Process]:
         """`whet …` in `size` processes that train together, as torchrun starts them."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         environments = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
-        ranks = [self.start(*arguments, environment=environment, **options) for environment in environments]
+        return [self.start(*arguments, environment=environment, **options) for environment in environments]
+
+    def run_ranks(self, size: int, *arguments: object, **options: Any) -> None:
+        """The same, to their good end."""
+        ranks = self.start_ranks(size, *arguments, **options)
         codes = [rank.wait() for rank in ranks]
         assert codes == [0] * size, [rank.said() for rank in ranks]
 

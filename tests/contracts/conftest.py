@@ -5,8 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.contracts.command import SUPERVISED, Zygote, only_run, write_recipe
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """As in the commands: the tensors are too small to share."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.contracts.command import ENVIRONMENT, SUPERVISED, Process, Zygote, online, only_run, write_recipe
 from tests.contracts.hooks import whereabouts
 from whet.runs.layout import by_step
 
-STEPS = 60
+STEPS, SHORT = 60, 24
 
 
 def outcome(run: Path) -> dict[str, bytes]:
@@ -50,6 +51,18 @@ def whole(recipe: Path) -> dict[str, bytes]:
     assert {f"checkpoints/step-000060/{name}" for name in files} <= result.keys()
     assert {"rollouts/step-000020.jsonl.gz", "evals/step-000000.jsonl", "evals/step-000060.jsonl"} <= result.keys()
     return result
+
+
+@pytest.fixture(scope="module")
+def short(recipe: Path) -> Path:
+    """A shorter run, for what one stop can show."""
+    return write_recipe(recipe.parent / "short.yaml", {**yaml.safe_load(recipe.read_text()), "steps": SHORT})
+
+
+@pytest.fixture(scope="module")
+def short_whole(zygote: Zygote, short: Path) -> dict[str, bytes]:
+    zygote.run("train", short, "--runs", short.parent / "short")
+    return outcome(only_run(short.parent / "short"))
 
 
 def go(zygote: Zygote, recipe: Path, root: Path, **options: object) -> Process:
@@ -100,18 +113,18 @@ def test_ten_kills_change_no_byte(zygote: Zygote, recipe: Path, whole: dict[str,
 
 
 def test_the_comparison_sees_an_optimizer_that_was_not_restored(
-    zygote: Zygote, recipe: Path, whole: dict[str, bytes], tmp_path: Path
+    zygote: Zygote, short: Path, short_whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     root, note = tmp_path / "runs", tmp_path / "note"
     note.write_text("")
-    process = go(zygote, recipe, root, hooks={"announce": str(note)})
+    process = go(zygote, short, root, hooks={"announce": str(note)})
     process.until(lambda: whereabouts(note)[0] > 6, "step 7")
     process.kill()
     process.wait()
-    broken = go(zygote, recipe, root, hooks={"forget_the_optimizer": ""})
+    broken = go(zygote, short, root, hooks={"forget_the_optimizer": ""})
     assert broken.wait() == 0, broken.said()
-    changed = differing(outcome(only_run(root)), whole)
-    assert {"metrics.jsonl", "checkpoints/step-000060/model/model.safetensors"} <= set(changed)
+    changed = differing(outcome(only_run(root)), short_whole)
+    assert {"metrics.jsonl", "checkpoints/step-000024/model/model.safetensors"} <= set(changed)
 
 
 def test_three_kills_of_an_offline_run_change_no_byte(zygote: Zygote, supervised: Path, tmp_path: Path) -> None:
@@ -129,11 +142,11 @@ def test_three_kills_of_an_offline_run_change_no_byte(zygote: Zygote, supervised
 
 
 def test_the_first_interrupt_ends_the_step_and_saves_it(
-    zygote: Zygote, recipe: Path, whole: dict[str, bytes], tmp_path: Path
+    zygote: Zygote, short: Path, short_whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     root, note = tmp_path / "runs", tmp_path / "note"
     note.write_text("")
-    process = go(zygote, recipe, root, hooks={"announce": str(note)})
+    process = go(zygote, short, root, hooks={"announce": str(note)})
     process.until(lambda: whereabouts(note) >= (7, ""), "step 7")
     os.kill(process.pid, signal.SIGINT)
     assert process.wait() == 130  # not 0: a script must not go on as if the run were finished
@@ -142,18 +155,18 @@ def test_the_first_interrupt_ends_the_step_and_saves_it(
     assert f"stopped; go on with: whet train {run} --resume" in process.said()
     assert "Traceback" not in process.said()
     saved, logged = list(by_step(run / "checkpoints"))[-1], json.loads(read_lines(run / "metrics.jsonl")[-1])["step"]
-    assert 7 <= saved == logged < STEPS
+    assert 7 <= saved == logged < SHORT
     zygote.run("train", run, "--resume")
-    assert differing(outcome(run), whole) == []
+    assert differing(outcome(run), short_whole) == []
 
 
 def test_the_second_interrupt_quits_at_once(
-    zygote: Zygote, recipe: Path, whole: dict[str, bytes], tmp_path: Path
+    zygote: Zygote, short: Path, short_whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     for attempt in range(5):  # the step may end between the two signals
         root, note = tmp_path / f"runs-{attempt}", tmp_path / f"note-{attempt}"
         note.write_text("")
-        process = go(zygote, recipe, root, hooks={"announce": str(note)})
+        process = go(zygote, short, root, hooks={"announce": str(note)})
         process.until(lambda note=note: whereabouts(note) >= (7, "") and whereabouts(note)[1] == "rollout", "a rollout")
         os.kill(process.pid, signal.SIGINT)
         process.until(lambda process=process: "stopping after this step" in process.said(), "the first answer")
@@ -165,7 +178,28 @@ def test_the_second_interrupt_quits_at_once(
         pytest.fail("no second signal came in time")
     assert "Traceback" not in process.said()
     zygote.run("train", only_run(root), "--resume")
-    assert differing(outcome(only_run(root)), whole) == []
+    assert differing(outcome(only_run(root)), short_whole) == []
+
+
+def test_two_ranks_that_are_killed_and_interrupted_go_on_together(zygote: Zygote, short: Path, tmp_path: Path) -> None:
+    zygote.run_ranks(2, "train", short, "--runs", tmp_path / "whole")
+    root, note = tmp_path / "runs", tmp_path / "note"
+    for number, command in ((signal.SIGKILL, [short, "--runs", root]), (signal.SIGINT, None)):
+        note.write_text("")
+        arguments = command or [only_run(root), "--resume"]
+        ranks = zygote.start_ranks(2, "train", *arguments, hooks={"announce": str(note)})
+        goal = 5 if number is signal.SIGKILL else 9
+        ranks[0].until(
+            lambda goal=goal: whereabouts(note) >= (goal, "") and whereabouts(note)[1] == "update", "an update"
+        )
+        for rank in ranks:
+            os.kill(rank.pid, number)
+        codes = [rank.wait() for rank in ranks]
+        assert codes == ([-signal.SIGKILL] * 2 if number is signal.SIGKILL else [130] * 2), ranks[0].said()
+    saved = list(by_step(only_run(root) / "checkpoints"))[-1]
+    assert 9 <= saved < SHORT  # both ranks stopped after the same step, and it was saved
+    zygote.run_ranks(2, "train", only_run(root), "--resume")
+    assert differing(outcome(only_run(root)), outcome(only_run(tmp_path / "whole"))) == []
 
 
 def read_lines(path: Path) -> list[bytes]:

@@ -62,3 +62,11 @@ def test_exact_agreement_is_left_out_of_the_logarithmic_panel():
     (panel,) = panels(rows, [])
     assert panel.lines[0].curve == Series((2,), (1e-6,))
     assert panels(rows[:1], []) == []
+
+
+def test_a_loss_that_is_only_rounding_is_not_drawn():
+    """GRPO's surrogate on policy is 0 by construction; its rounding errors would look like a curve."""
+    noise = [{"step": s, "loss": 3e-8 * (-1) ** s} for s in range(1, 5)]
+    assert panels(noise, []) == []
+    real = [{"step": s, "loss": 0.5 / s} for s in range(1, 5)]
+    assert [panel.title for panel in panels(real, [])] == ["Loss"]

@@ -12,8 +12,8 @@ from whet import __version__
 from whet.cli import chat, demo, evaluate, explain, listing, models, report, sample, train
 from whet.errors import RunFailed, UserError
 
-# What a wrong command line raises: it is in click, or in typer's own copy of click, depending on typer's version.
-ClickException: Any = typer.BadParameter.__mro__[2]
+# What a wrong command line raises. It is click's, or of typer's own copy of click, depending on typer's version.
+UsageError: Any = typer.BadParameter.__mro__[1]
 NO_MEMORY = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")  # as torch words it
 
 app = typer.Typer(
@@ -52,9 +52,10 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        sys.exit(app(standalone_mode=False))
-    except ClickException as error:
-        _stop(f"{error.format_message().rstrip('.')} (try: {_help_command(error)})", 2)
+        sys.exit(app(prog_name="whet", standalone_mode=False))
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else "whet"
+        _stop(f"{error.format_message().rstrip('.')} (see `{command} --help`)", 2)
     except UserError as error:
         _stop(str(error), 2)
     except RunFailed as error:
@@ -67,11 +68,6 @@ def main() -> None:
         if not any(words in str(error) for words in NO_MEMORY):
             raise
         _stop("out of memory: lower update.micro_tokens or engine.max_sequences, or use a smaller model", 1)
-
-
-def _help_command(error: Any) -> str:
-    context = error.ctx if isinstance(error, ClickException.__subclasses__()[0]) else None
-    return f"{context.command_path if context else 'whet'} --help"
 
 
 def _stop(message: str, code: int) -> None:

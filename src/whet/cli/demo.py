@@ -33,8 +33,7 @@ def demo(
     path = start_run(recipe, runs, make_progress)
     run = Run.open(path, is_writer=False)
     results = run.results()
-    if results is None:
-        raise typer.Exit(130)  # stopped by Ctrl-C; how to go on has been said
+    assert results is not None
     typer.echo("")
     _samples(run)
     typer.echo("")

@@ -17,9 +17,15 @@ from rich.table import Table
 if TYPE_CHECKING:
     from whet.models.hub import Progress
 
-app = typer.Typer(help="List, fetch and look at models.", no_args_is_help=True)
+app = typer.Typer(help="List, fetch and look at models.")
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
+
+
+@app.callback(invoke_without_command=True)
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command("list")

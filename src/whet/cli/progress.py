@@ -28,11 +28,10 @@ SHOWN = {  # metric → (label, format)
 SECONDS_BETWEEN_LINES = 2.0
 
 
-def make_progress(config: Config, run: Run) -> Progress:
+def make_progress(config: Config, _run: Run) -> Progress:
     """The progress display that fits where the output goes."""
     if os.environ.get("RANK", "0") != "0":
         return SilentProgress()
-    print(f"run: {run.path}", file=sys.stderr)  # noqa: T201
     return LiveProgress(config.steps) if sys.stderr.isatty() else LineProgress(config.steps)
 
 

@@ -120,8 +120,8 @@ def load_engine(
     from whet.train.parts import place
 
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    policy = place(load_model(directory), device)  # first: it says best what is wrong with a directory
     tokenizer = load_tokenizer(directory)
-    policy = place(load_model(directory), device)
     return tokenizer, NativeEngine(policy, tokenizer, device=device, on_token=on_token)
 
 

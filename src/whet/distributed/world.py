@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 
 BUCKET_BYTES = 256 * 2**20  # gradients travel in flat pieces of this size: few messages, bounded extra memory
 
@@ -74,7 +75,8 @@ class World:
         if self.size == 1:
             return tensor
         total = tensor.to(self.device, copy=True)
-        dist.all_reduce(total)
+        with _together():
+            dist.all_reduce(total)
         return total.to(tensor.device)
 
     def max(self, value: float) -> float:
@@ -82,22 +84,25 @@ class World:
         if self.size == 1:
             return value
         largest = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        with _together():
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return float(largest)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's JSON value, in the order of ranks, on every rank."""
         if self.size == 1:
             return [value]
-        data = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=self.device)
+        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.device)
         sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
-        dist.all_gather(sizes, torch.tensor([data.numel()], device=self.device))
+        with _together():
+            dist.all_gather(sizes, torch.tensor([data.numel()], device=self.device))
         padded = torch.zeros(int(max(int(s) for s in sizes)), dtype=torch.uint8, device=self.device)
         padded[: data.numel()] = data
         pieces = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.all_gather(pieces, padded)
+        with _together():
+            dist.all_gather(pieces, padded)
         sized = zip(pieces, sizes, strict=True)
-        return [json.loads(bytes(piece[: int(size)].cpu().tolist())) for piece, size in sized]
+        return [json.loads(piece[: int(size)].cpu().numpy().tobytes()) for piece, size in sized]
 
     def interleave(self, items: Sequence[Any]) -> list[Any]:
         """The inverse of `shard`: everybody's JSON items in their global order, on every rank."""
@@ -111,19 +116,33 @@ class World:
             return
         for bucket in _buckets([p.grad for p in parameters if p.grad is not None]):
             flat = torch.cat([grad.reshape(-1) for grad in bucket])
-            dist.all_reduce(flat)
+            with _together():
+                dist.all_reduce(flat)
             for grad, piece in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
                 grad.copy_(piece.view_as(grad))
 
     def barrier(self) -> None:
         """Waits until every rank is here."""
         if self.size > 1:
-            dist.barrier()
+            with _together():
+                dist.barrier()
 
     def close(self) -> None:
         """Leaves the group."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """What all ranks do at once; a rank that is gone ends the run here too, in a sentence."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        why = str(error).partition("\n")[0]
+        raise RunFailed(f"another process of the run has ended, and its own message says why ({why:.100})") from error
 
 
 def _buckets(grads: list[Tensor]) -> Iterable[list[Tensor]]:

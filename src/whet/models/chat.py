@@ -55,6 +55,11 @@ def encode_conversation(
     return _encode_pieces(hf, rendered, pattern, control, lambda text: encode(text.translate(plain)))
 
 
+def text_of(hf: PreTrainedTokenizerBase, messages: Sequence[Message], control: Mapping[str, int]) -> str:
+    """What the template writes, without its control tokens."""
+    return _any_of(control).sub("", render(hf, messages, add_generation_prompt=True))
+
+
 def ends_of_turn(hf: PreTrainedTokenizerBase, control: Mapping[str, int]) -> frozenset[int]:
     """The control token that the template writes after an assistant's message, if it writes one."""
     answer = chr(PRIVATE_USE.start)

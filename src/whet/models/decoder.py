@@ -179,14 +179,20 @@ class KVCache:
         self._host_lengths = self._host_lengths.index_select(0, rows.cpu())
 
 
+def embedding(rows: int, width: int) -> nn.Embedding:
+    """An embedding without values: drawing them on the meta device would import the compiler, which takes a second."""
+    made: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
+    return made
+
+
 class Trunk(nn.Module):
     """Embeddings, blocks and the final norm."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
-        self.embed_positions = nn.Embedding(config.context, config.width) if config.positions == "learned" else None
+        self.embed_tokens = embedding(config.vocab_size, config.width)
+        self.embed_positions = embedding(config.context, config.width) if config.positions == "learned" else None
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = Norm(config.width, config)
 

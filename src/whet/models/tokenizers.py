@@ -93,7 +93,10 @@ class HuggingFaceTokenizer:
                 f"tokenizer {self._hf.name_or_path} has no chat template, so it cannot read messages; "
                 "give the prompt as plain text"
             )
-        self._check_spelling("\n".join(message.content for message in prompt))
+        for message in prompt:
+            self._check_spelling(message.content)
+        if self._alphabet is not None:  # the template's own words must be spelt too
+            self._check_spelling(chat.text_of(self._hf, prompt, self._control))
         return chat.encode_conversation(self._hf, prompt, self._control, encode=self.encode)
 
     def save(self, directory: Path) -> None:
@@ -156,7 +159,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join((*TOKENIZER_FILES, RANKS_FILE))}")
     try:
         hf = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # from damaged files transformers and tokenizers raise anything, a bare Exception too
         reason = " ".join(str(error).split())
         raise UserError(f"the tokenizer in {directory} cannot be read ({reason:.200}); copy its files again") from error
     return HuggingFaceTokenizer(hf, ends=_configured_ends(directory))

@@ -12,6 +12,7 @@ TIMES = (
     *(("seconds/rollout", "rollout"), ("seconds/score", "score"), ("seconds/annotate", "annotate")),
     *(("seconds/update", "update"), ("seconds/step", "whole step")),
 )
+ROUNDING = 1e-6  # a loss below this is fp32 noise
 MAX_LINES = 5  # in one panel; more cannot be told apart
 
 
@@ -47,7 +48,7 @@ def panels(metrics: Rows, timings: Rows) -> list[Panel]:
         Panel(title="Held-out loss", unit=nats, lines=_plain(metrics, (("eval/loss", "held-out loss"),))),
         Panel(title="Reward", unit="mean per rollout", lines=_smoothed(metrics, (("reward/mean", "reward"),))),
         _parts(metrics),
-        Panel(title="Loss", unit="", lines=_smoothed(metrics, (("loss", "loss"),))),
+        _loss(metrics),
         Panel(title="KL to the reference", unit=nats, lines=_smoothed(metrics, (("kl", "KL"),))),
         Panel(title="Entropy", unit=nats, lines=_smoothed(metrics, (("entropy", "entropy"),)), floor=0),
         Panel(
@@ -89,6 +90,13 @@ def _smoothed(rows: Rows, names: tuple[tuple[str, str], ...], *, scale: float = 
         faint = raw if window > 1 else None
         lines.append(Line(label=line.label, curve=mean, colour=line.colour, faint=faint))
     return tuple(lines)
+
+
+def _loss(metrics: Rows) -> Panel:
+    """On policy a surrogate is 0 by construction, whatever is learned: a curve of rounding errors is left out."""
+    lines = _smoothed(metrics, (("loss", "loss"),))
+    shown = any(abs(value) > ROUNDING for value in series(metrics, "loss").values)
+    return Panel(title="Loss", unit="", lines=lines if shown else ())
 
 
 def _accuracy(rows: Rows) -> Panel:

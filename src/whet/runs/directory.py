@@ -91,7 +91,11 @@ class Run:
 
     def config_yaml(self) -> str:
         """The resolved configuration."""
-        return (self.path / layout.CONFIG).read_text(encoding="utf-8")
+        file = self.path / layout.CONFIG
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read {file}: {logs.reason(error)}; put back the file that whet wrote") from error
 
     def track(self, names: Sequence[str], config: Mapping[str, Any], first_step: int) -> None:
         """From now on metrics also go to these trackers; `first_step` is the first step that will be logged."""
@@ -232,6 +236,11 @@ class Run:
         except OSError as error:
             raise RunFailed(f"cannot write {target}: {logs.reason(error)}") from error
         return target
+
+    def remove_if_unused(self) -> None:
+        """Removes a run in which nothing was ever logged, so that wrong input leaves nothing behind."""
+        if self.is_writer and not self.metrics():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
         """Ends writing and lets another process write."""

@@ -21,7 +21,11 @@ def guarded_task(name: str, options: Mapping[str, Any]) -> Task:
     task = load_task(name, options)
     if name in TASKS:
         return task
-    return GuardedSpelledTask(name, task, task) if isinstance(task, HasAlphabet) else GuardedTask(name, task)
+    try:
+        spelled = task if isinstance(task, HasAlphabet) else None  # looks at `alphabet`, which is the user's code too
+    except (Exception, SystemExit) as error:
+        raise RunFailed(f"task {name}: alphabet raised {one_line(error)}") from error
+    return GuardedTask(name, task) if spelled is None else GuardedSpelledTask(name, task, spelled)
 
 
 class GuardedTask:

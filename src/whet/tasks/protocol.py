@@ -16,7 +16,10 @@ class Task(Protocol):
     def name(self) -> str: ...
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        """`count` training examples; the same seed always gives the same ones."""
+        """`count` training examples; the same seed always gives the same ones.
+
+        The seed ends with the step, so that a finite task can go through all its examples before it repeats one.
+        """
         ...
 
     def held_out(self, count: int) -> list[Example]:

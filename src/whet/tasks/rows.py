@@ -7,8 +7,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import count as integers
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,7 +43,10 @@ class Rows:
         return "rows"
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        return list(islice(self._laps(seed), count))
+        """Step by step through the file in epochs: no row comes again before all have come."""
+        training, (*run, step) = self._sides[0], seed
+        places = (divmod(step * count + i, len(training)) for i in range(count))
+        return [training[_order(len(training), ("training", *run, epoch))[place]] for epoch, place in places]
 
     def held_out(self, count: int) -> list[Example]:
         evaluation = self._sides[1]
@@ -69,11 +71,11 @@ class Rows:
             (evaluation if held_out else training).append(example)
         return training, evaluation
 
-    def _laps(self, seed: tuple[int, ...]) -> Iterator[Example]:
-        training = self._sides[0]
-        for lap in integers():
-            order = permutation(len(training), fingerprint("training", lap, *seed))
-            yield from (training[index] for index in order)
+
+@lru_cache(maxsize=2)
+def _order(size: int, name: tuple[int | str, ...]) -> tuple[int, ...]:
+    """The order of one epoch; kept, because every step of the epoch asks for it."""
+    return tuple(permutation(size, fingerprint(*name)))
 
 
 def read_rows(path: Path) -> Iterator[Example]:

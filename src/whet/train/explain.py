@@ -225,12 +225,14 @@ def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
 
 
 def _schedule(config: TrainConfig, task: Task, step: Step) -> Schedule:
-    rates = [learning_rate(number, config.steps, config.optimizer) for number in range(1, config.steps + 1)]
+    # The rate rises until the end of the warm-up and never afterwards.
+    peak = min(config.steps, max(1, config.optimizer.warmup_steps))
+    rates = [learning_rate(number, config.steps, config.optimizer) for number in (1, peak, config.steps)]
     examples = len(task.held_out(config.eval.examples))
     return Schedule(
         steps=config.steps,
         updates=config.steps * step.updates,
-        rates=(rates[0], max(rates), rates[-1]),
+        rates=(rates[0], rates[1], rates[2]),
         evaluations=1 + _times(config.eval.every_steps, config.steps),
         eval_examples=examples,
         eval_sequences=examples * (1 + config.eval.samples),

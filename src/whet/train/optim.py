@@ -94,7 +94,9 @@ def descend(losses: Iterable[Tensor], optimizer: torch.optim.Optimizer, world: W
 def finite(loss: Tensor, **culprit: Tensor) -> Tensor:
     """The loss of a micro-batch; if it is not a number, what it was computed from goes with the error."""
     if not bool(loss.isfinite()):
-        raise NotFinite(f"the loss is {float(loss)}", {name: tensor.tolist() for name, tensor in culprit.items()})
+        raise NotFinite(
+            f"the loss is {float(loss.detach())}", {name: tensor.tolist() for name, tensor in culprit.items()}
+        )
     return loss
 
 

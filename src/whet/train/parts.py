@@ -20,10 +20,13 @@ from whet.models.checkpoint import fingerprint
 from whet.models.hub import resolve_model
 from whet.models.load import load_model, new_model
 from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.optim import make_optimizer
+
+TIKTOKEN = "tiktoken:"
 
 
 @runtime_checkable
@@ -59,7 +62,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts:
         policy: CausalLM = _new_policy(config.model.new, tokenizer, config.seed)
     else:
         directory = resolve_model(config.model.path)
-        tokenizer, policy = load_tokenizer(directory), load_model(directory)
+        policy, tokenizer = load_model(directory), load_tokenizer(directory)
     origin = fingerprint(policy)
     policy = place(policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
@@ -98,12 +101,15 @@ def place(policy: CausalLM, device: torch.device) -> CausalLM:
 
 
 def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
+    """The tokeniser that a new model is made for."""
+    if new.tokenizer.startswith(TIKTOKEN):
+        return tiktoken_tokenizer(new.tokenizer.removeprefix(TIKTOKEN))
     if new.tokenizer != "characters":
         return load_tokenizer(Path(new.tokenizer))
     if not isinstance(task, Spelled):
         raise UserError(
             f"model.new.tokenizer is 'characters' and task {task.name!r} does not list its characters: "
-            "give the directory of a saved tokeniser"
+            "use tiktoken:gpt2, or the directory of a saved tokeniser"
         )
     return character_tokenizer(task.alphabet)
 

@@ -64,6 +64,15 @@ class Session:
 
     def __enter__(self) -> Session:
         self.interrupt.__enter__()
+        try:
+            self._begin()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def _begin(self) -> None:
+        """Goes back to the newest checkpoint; a new run is evaluated before it trains."""
         checkpoint = self.run.latest()
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -72,11 +81,13 @@ class Session:
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
+        self.progress.note(f"run: {self.run.path}")
         if checkpoint is None:
-            self.run.log(0, self._evaluate(0))
+            before = self._evaluate(0)
+            self.run.log(0, before)
+            self.progress.note(f"before training: held-out accuracy {before['eval/accuracy']:.1%}")
         else:
             self.progress.note(f"resumed after step {self.last}")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -84,7 +95,7 @@ class Session:
         self.interrupt.__exit__(kind, error, trace)
         self.parts.engine.close()
         if isinstance(error, RunFailed):
-            raise RunFailed(f"step {self.last + 1}: {error}{self._evidence(error)}{self._way_back()}") from error
+            raise RunFailed(f"step {self.last + 1}: {error}{self._evidence(error)}{self._way_back(error)}") from error
 
     def _evidence(self, error: RunFailed) -> str:
         """Puts what the run failed on onto the disk, and says where."""
@@ -126,7 +137,6 @@ class Session:
         groups: Sequence[Sequence[Mapping[str, Any]]] = (),
     ) -> None:
         """Logs the step and does what is due: rollouts on disk, evaluation, checkpoint."""
-        self.last = step
         self.tokens += tokens
         logged = {**metrics, "lr": self.parts.optimizer.param_groups[0]["lr"], "tokens": float(self.tokens)}
         seconds = time.perf_counter() - self._started
@@ -140,6 +150,7 @@ class Session:
         self._stopping = self.world.max(float(self.interrupt.requested)) > 0
         if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping:
             self._save(step)
+        self.last = step
         self.progress.step(step, logged, self._timings)
 
     def _evaluate(self, step: int) -> dict[str, float]:
@@ -213,9 +224,11 @@ class Session:
         }
         self.run.finish(results)
 
-    def _way_back(self) -> str:
+    def _way_back(self, error: RunFailed) -> str:
         checkpoint = self.run.latest()
-        return f"; the last good checkpoint is {checkpoint.path}" if checkpoint else ""
+        if checkpoint is None or str(checkpoint.path) in str(error):  # a failed write has named it
+            return ""
+        return f"; the last good checkpoint is {checkpoint.path}"
 
 
 def _due(every: int, step: int, steps: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from whet.config import OfflineConfig, OnlineConfig
@@ -26,7 +27,11 @@ def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: 
     try:
         _check(recipe.config, world)
         run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
-        return _train(recipe.config, run, world, make_progress)
+        try:
+            return _train(recipe.config, run, world, make_progress)
+        except UserError:
+            run.remove_if_unused()
+            raise
     finally:
         world.close()
 
@@ -65,12 +70,11 @@ def _on_every_rank(world: World, make: Callable[[], Run]) -> Run:
 
 def _train(config: Config, run: Run, world: World, make_progress: MakeProgress) -> Path:
     with run:
-        progress = make_progress(config, run)
-        if isinstance(config, OfflineConfig):
-            offline.train(config, run, world, progress)
-        else:
-            online.train(config, run, world, progress)
-        progress.close()
+        with closing(make_progress(config, run)) as progress:
+            if isinstance(config, OfflineConfig):
+                offline.train(config, run, world, progress)
+            else:
+                online.train(config, run, world, progress)
         if world.is_writer:
             write_report(run.path)
             if run.finished:

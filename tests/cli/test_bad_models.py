@@ -1,0 +1,177 @@
+"""Model directories that are damaged, foreign or hostile: refused by name, and no code of theirs ever runs."""
+
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import whet as package
+from tests.cli.refusal import refused, train_tiny, write_recipe
+from tests.cli.tiny import Whet
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture
+def model(tmp_path: Path, run: Path) -> Path:
+    return Path(shutil.copytree(run / "best_model", tmp_path / "model"))
+
+
+def change_config(model: Path, **changes: object) -> None:
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def truncate(path: Path, share: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+
+
+def rename_tensor(model: Path) -> None:
+    path = model / "model.safetensors"
+    tensors = load_file(path)
+    tensors["renamed"] = tensors.pop(sorted(tensors)[0])
+    save_file(tensors, path)
+
+
+def remove_tokenizer(model: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).unlink()
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut weights": (lambda m: truncate(m / "model.safetensors", 0.5), "model.safetensors is damaged or cut short"),
+    "cut header": (lambda m: truncate(m / "model.safetensors", 0.001), "model.safetensors is damaged or cut short"),
+    "empty weights": (lambda m: truncate(m / "model.safetensors", 0), "model.safetensors is damaged or cut short"),
+    "garbage weights": (
+        lambda m: (m / "model.safetensors").write_bytes(b"\x80" * 4096),
+        "model.safetensors is damaged or cut short",
+    ),
+    "no weights": (lambda m: (m / "model.safetensors").unlink(), "has no weights: expected model.safetensors"),
+    "no config": (lambda m: (m / "config.json").unlink(), "holds no model (no config.json"),
+    "config not JSON": (lambda m: (m / "config.json").write_text("{"), "config.json is not valid JSON"),
+    "config not text": (lambda m: (m / "config.json").write_bytes(b"\xff\xfe"), "config.json is not valid JSON"),
+    "config a list": (lambda m: (m / "config.json").write_text("[]"), "config.json holds a JSON list"),
+    "config empty": (lambda m: (m / "config.json").write_text("{}"), "config.json names no model_type"),
+    "config of another size": (lambda m: change_config(m, n_layer=3), "lacks tensor"),
+    "config without a key": (lambda m: change_config(m, n_embd=None), "config.json: 'n_embd' is missing"),
+    "config of a wrong type": (lambda m: change_config(m, n_layer="three"), "'n_layer' is 'three': expected int"),
+    "config of an absurd size": (lambda m: change_config(m, n_layer=-1), "config.json"),
+    "unknown architecture": (lambda m: change_config(m, model_type="martian"), "cannot be loaded by transformers"),
+    "renamed tensor": (rename_tensor, "lacks tensor"),
+    "no tokenizer": (remove_tokenizer, "holds no tokenizer"),
+    "cut tokenizer": (lambda m: truncate(m / "tokenizer.json", 0.5), "the tokenizer in"),
+    "garbage tokenizer": (lambda m: (m / "tokenizer.json").write_bytes(b"\xff" * 99), "the tokenizer in"),
+    "tokenizer config not JSON": (lambda m: (m / "tokenizer_config.json").write_text("{"), "tokenizer"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_model_is_refused_by_every_command(whet: Whet, model: Path, case: str) -> None:
+    spoil, told = DAMAGE[case]
+    spoil(model)
+    messages = [
+        refused(whet, "sample", model, "12>"),
+        refused(whet, "eval", model, "--task", "sorting", "--examples", 2),
+        refused(whet, "chat", model, stdin="12\n"),
+        refused(whet, "train", write_recipe(model.parent), f"model={{path: {model}}}", "--runs", model.parent / "runs"),
+    ]
+    for message in messages:
+        assert told in message
+        assert str(model) in message
+    assert list(model.parent.glob("runs/*")) == []
+
+
+@pytest.mark.parametrize("case", [case for case in DAMAGE if "another size" not in case and "renamed" not in case])
+def test_inspect_refuses_what_its_headers_give_away(whet: Whet, model: Path, case: str) -> None:
+    spoil, told = DAMAGE[case]
+    spoil(model)
+    if case != "unknown architecture":  # whose facts can be told without running it
+        assert told in refused(whet, "models", "inspect", model)
+
+
+class Trap:
+    """Unpickling this writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_the_trap_works(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Trap(tmp_path / "sprung")))
+    assert (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth", "pytorch_model-00001-of-00002.bin"])
+def test_pickled_weights_are_refused_without_being_opened(whet: Whet, model: Path, name: str) -> None:
+    sprung = model.parent / "sprung"
+    (model / "model.safetensors").unlink()
+    (model / name).write_bytes(pickle.dumps(Trap(sprung)))
+    for architecture in ("gpt2", "gpt_neo"):  # ours, and one that transformers would load
+        change_config(model, model_type=architecture)
+        for arguments in (("sample", model, "12>"), ("models", "inspect", model)):
+            assert f"has only pickled weights ({name}), which can run code" in refused(whet, *arguments)
+    assert not sprung.exists()
+
+
+def test_pickles_beside_good_weights_are_not_opened(whet: Whet, model: Path) -> None:
+    sprung = model.parent / "sprung"
+    for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin", "tokenizer.pkl", "scheduler.pt"):
+        (model / name).write_bytes(pickle.dumps(Trap(sprung)))
+    assert whet("sample", model, "12>").code == 0
+    assert not sprung.exists()
+
+
+CODE = """
+open({sprung!r}, "w").close()
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+class Config(GPT2Config): model_type = "trap"
+class Model(GPT2LMHeadModel): config_class = Config
+class Tok(PreTrainedTokenizerFast): pass
+"""
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt_neo", "trap"])
+def test_code_in_a_model_directory_does_not_run(whet: Whet, model: Path, model_type: str) -> None:
+    sprung = model.parent / "sprung"
+    (model / "trap.py").write_text(CODE.format(sprung=str(sprung)))
+    auto = {
+        "AutoConfig": "trap.Config",
+        "AutoModelForCausalLM": "trap.Model",
+        "AutoTokenizer": ["trap.Tok", "trap.Tok"],
+    }
+    change_config(model, model_type=model_type, auto_map=auto, architectures=["Model"])
+    tokenizer = model / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "auto_map": auto}))
+    if model_type == "gpt2":  # our decoder reads it as what it says it is
+        assert whet("sample", model, "12>").code == 0
+    else:
+        refused(whet, "sample", model, "12>", stdin="y\ny\ny\n")
+    whet("models", "inspect", model, stdin="y\n")
+    assert not sprung.exists()
+
+
+def test_the_source_never_unpickles_and_never_trusts_remote_code() -> None:
+    forbidden = re.compile(
+        r"\btorch\.load\b|\bimport pickle\b|\bpickle\.|\bjoblib\b|\bdill\b|\bmarshal\.|allow_pickle\s*=\s*True"
+        r"|\bshelve\b|\bnp\.load\b|_object_list|all_gather_object|trust_remote_code\s*=\s*(?!False)|yaml\.(unsafe_|full_)?load\("
+        r"|\beval\(|\bexec\(|weights_only"
+    )
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted(Path(package.__file__).parent.rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if forbidden.search(line) and "Loader=_Loader" not in line
+    ]
+    assert found == []

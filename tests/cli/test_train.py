@@ -1,0 +1,211 @@
+"""`whet train`: what a finished run leaves, and what is said when it cannot begin, go on or write."""
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.cli.refusal import RECIPE, one_line, refused, train_tiny, write_recipe
+from tests.cli.tiny import Whet
+
+PATIENCE = 60.0  # seconds that a slow machine may take to begin
+SMALL_FILE = 16_000  # bytes: more than a checkpoint of the tiny model has in one file, less than the log of 100 steps
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, finished: Path) -> Path:
+    """A run that was killed after its first step."""
+    run = Path(shutil.copytree(finished, tmp_path / finished.name))
+    (run / "final_results.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-000002")
+    return run
+
+
+def start(*arguments: object, cwd: Path, limit: int | None = None) -> subprocess.Popen[str]:
+    """The real command in a process of its own; no file of its may be longer than `limit` bytes."""
+    pair = (limit, limit) if limit else (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    return subprocess.Popen(
+        [sys.executable, "-m", "whet", *map(str, arguments)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, pair),
+    )
+
+
+def wait_for(pattern: str, below: Path) -> Path:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        for path in below.glob(pattern):
+            return path
+        time.sleep(0.05)
+    raise AssertionError(f"{pattern} did not appear")
+
+
+def test_a_run_leaves_what_the_documentation_promises(whet: Whet, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    result = whet("train", recipe, "algorithm.clip.high=0.28", "--runs", tmp_path / "runs")
+    assert (result.code, result.out) == (0, "")
+    (run,) = (tmp_path / "runs").iterdir()
+    lines = result.err.splitlines()
+    assert lines[0] == f"run: {run}"
+    assert lines[-1] == f"report: {run / 'report.html'}"
+    assert re.fullmatch(r"\d{8}-\d{6}-tiny", run.name)
+    assert "high: 0.28" in (run / "config.yaml").read_text()
+    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2]
+    assert json.loads((run / "final_results.json").read_text())["steps"] == 2
+    assert whet("eval", run, "--examples", 3).code == 0
+
+
+def test_a_run_is_named_by_the_environment_too(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHET_RUNS", str(tmp_path / "elsewhere"))
+    assert whet("train", write_recipe(tmp_path)).code == 0
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+
+
+def test_a_stopped_run_goes_on_to_the_same_end(whet: Whet, stopped: Path, finished: Path) -> None:
+    result = whet("train", stopped, "--resume")
+    assert result.code == 0, result.err
+    assert "resumed after step 1" in result.err
+    for name in ("metrics.jsonl", "best_model/model.safetensors", "checkpoints/step-000002/model/model.safetensors"):
+        assert (stopped / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_runs_that_cannot_be_resumed(whet: Whet, finished: Path, stopped: Path, tmp_path: Path) -> None:
+    assert refused(whet, "train", finished, "--resume") == (
+        f"{finished} is finished; to train on, start a new run with model={finished}"
+    )
+    assert "is not a run directory (no config.yaml)" in refused(whet, "train", tmp_path, "--resume")
+    assert "is not a run directory" in refused(whet, "train", tmp_path / "nowhere", "--resume")
+    assert "a resumed run keeps its config" in refused(whet, "train", stopped, "--resume", "steps=9")
+    (stopped / "config.yaml").write_text("steps: [")
+    assert "not valid YAML" in refused(whet, "train", stopped, "--resume")
+    (stopped / "config.yaml").write_bytes(b"\xff\xfe")
+    assert "config.yaml" in refused(whet, "train", stopped, "--resume")
+    assert not (stopped / "final_results.json").exists()
+
+
+def test_resuming_with_other_weights_than_the_run_began_with(whet: Whet, tmp_path: Path, finished: Path) -> None:
+    model = Path(shutil.copytree(finished / "best_model", tmp_path / "model"))
+    run = train_tiny(tmp_path, f"model={{path: {model}}}")
+    (run / "final_results.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-000002")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    weights = load_file(model / "model.safetensors")
+    name = sorted(weights)[0]
+    save_file({**weights, name: weights[name] + 1e-3}, model / "model.safetensors", metadata={"format": "pt"})
+    message = refused(whet, "train", run, "--resume")
+    assert "the run began with other weights" in message
+    assert "put the original model back" in message
+    assert str(run / "checkpoints" / "step-000001") in message
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_checkpoint_of_another_model_is_refused(whet: Whet, tmp_path: Path, stopped: Path) -> None:
+    config = stopped / "config.yaml"
+    config.write_text(config.read_text().replace("width: 16", "width: 32"))
+    assert "the run began with other weights than model 'new' has now" in refused(whet, "train", stopped, "--resume")
+
+
+def test_a_run_without_an_intact_checkpoint_is_not_started_over(whet: Whet, stopped: Path) -> None:
+    weights = stopped / "checkpoints" / "step-000001" / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    result = whet("train", stopped, "--resume")
+    assert result.code == 1
+    first, last = result.err.splitlines()
+    assert "model/model.safetensors has" in first
+    assert "no checkpoint in" in last
+    assert "is intact" in last
+    assert "Traceback" not in result.err
+
+
+def test_a_second_writer_is_refused_and_a_signal_saves_the_run(whet: Whet, tmp_path: Path) -> None:
+    write_recipe(tmp_path)
+    process = start("train", "tiny.yaml", "steps=1000000", "eval.every_steps=1000000", cwd=tmp_path)
+    try:
+        run = wait_for("runs/*/checkpoints/step-*", tmp_path).parents[1]
+        assert f"is being written by process {process.pid}" in refused(whet, "train", run, "--resume")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert f"stopped; go on with: whet train {run.relative_to(tmp_path)} --resume" in err
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert (run / "checkpoints" / f"step-{last:06d}").is_dir()
+
+
+def test_a_full_disk_stops_the_run_and_keeps_its_last_checkpoint(whet: Whet, tmp_path: Path) -> None:
+    write_recipe(tmp_path, RECIPE.replace("width: 16", "width: 8"))
+    process = start("train", "tiny.yaml", "steps=120", "save.every_steps=5", cwd=tmp_path, limit=SMALL_FILE)
+    _, err = process.communicate(timeout=PATIENCE)
+    message = one_line(process.returncode, err, 1)
+    assert "cannot write metrics.jsonl" in message
+    assert "File too large" in message
+    (run,) = (tmp_path / "runs").iterdir()
+    newest = max((run / "checkpoints").iterdir())
+    assert f"the last good checkpoint is {newest.relative_to(tmp_path)}" in message
+    assert message.count("the last good checkpoint") == 1
+    whole = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert whole == list(range(len(whole)))  # no torn line
+    assert message.startswith(f"step {whole[-1] + 1}: ")
+    assert int(newest.name.removeprefix("step-")) == whole[-1] // 5 * 5 > 0
+    result = whet("train", run, "--resume")
+    assert result.code == 0, result.err
+    assert json.loads((run / "final_results.json").read_text())["steps"] == 120
+
+
+def test_ctrl_c_while_the_model_is_made(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+    monkeypatch.setattr("whet.train.parts.new_model", interrupt)
+    result = whet("train", write_recipe(tmp_path), "--runs", tmp_path / "runs")
+    assert result.code == 130
+    assert "Traceback" not in result.err
+    assert result.err.count("\n") <= 1
+
+
+SLOW = """
+import sys, time
+import whet.cli.app, whet.train.parts
+def slow(*_, **__):
+    print("loading", flush=True)
+    time.sleep(60)
+whet.train.parts.new_model = slow
+sys.argv = ["whet", "train", "tiny.yaml"]
+whet.cli.app.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_signal_while_the_model_is_made_ends_the_process_quietly(tmp_path: Path, number: int, code: int) -> None:
+    write_recipe(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert err.count("\n") <= 1

@@ -1,0 +1,101 @@
+"""Processes that work together: three real ones over gloo, and the world of one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from whet.distributed.world import World
+from whet.errors import UserError
+
+SIZE = 3
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def seen() -> list[dict[str, Any]]:
+    """What each of three processes saw."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {**os.environ, "WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.distributed.ranks"],
+            env={**shared, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(SIZE)
+    ]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert all(out for out, _ in outputs), [err for _, err in outputs]
+    return [json.loads(out) for out, _ in outputs]
+
+
+def test_sums_and_maxima_reach_every_rank(seen: list[dict[str, Any]]) -> None:
+    for rank, one in enumerate(seen):
+        assert one["sum"] == [4.5, 3.0]
+        assert one["untouched"] == [1.5, float(rank)]
+        assert one["max"] == 0.0
+
+
+def test_values_of_different_length_are_gathered_in_order(seen: list[dict[str, Any]]) -> None:
+    expected = [{"rank": rank, "text": "é" * (10 * rank)} for rank in range(SIZE)]
+    assert [one["gather"] for one in seen] == [expected] * SIZE
+
+
+def test_interleaving_undoes_sharding(seen: list[dict[str, Any]]) -> None:
+    assert [one["interleave"] for one in seen] == [[list(range(n)) for n in range(8)]] * SIZE
+
+
+def test_gradients_are_summed_bucket_by_bucket(seen: list[dict[str, Any]]) -> None:
+    """Σ over ranks of (position + 100·index + 1000·rank) = 3·(position + 100·index) + 3000."""
+    expected = [[3.0 * (i + 100 * index) + 3000 for i in range(n)] for index, n in enumerate((6, 1, 20, 2))]
+    assert [one["gradients"] for one in seen] == [expected] * SIZE
+
+
+def test_one_process_writes(seen: list[dict[str, Any]]) -> None:
+    assert [one["writer"] for one in seen] == [True, False, False]
+
+
+def test_a_rank_that_is_gone_is_noticed(seen: list[dict[str, Any]]) -> None:
+    for one in seen[:-1]:
+        assert one["lost"].startswith("another process of the run has ended")
+        assert "\n" not in one["lost"]
+
+
+def test_a_world_of_one_is_no_special_case() -> None:
+    world = World.alone()
+    value = torch.tensor([1.0, 2.0])
+    assert world.sum(value) is value
+    assert world.max(-2.5) == -2.5
+    assert world.gather({"a": 1}) == [{"a": 1}]
+    assert world.shard([3, 1, 2]) == world.interleave([3, 1, 2]) == [3, 1, 2]
+    assert world.is_writer
+    world.barrier()
+    world.close()
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_every_item_has_one_owner(size: int) -> None:
+    worlds = [World(rank=rank, size=size, device=torch.device("cpu")) for rank in range(size)]
+    items = list(range(11))
+    shares = [world.shard(items) for world in worlds]
+    assert sorted(item for share in shares for item in share) == items
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all([world.owns(item) for world in worlds].count(True) == 1 for item in items)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_the_users_mistake() -> None:
+    with pytest.raises(UserError, match="torch finds no CUDA device: use device=cpu"):
+        World.init("cuda")

@@ -1,0 +1,96 @@
+"""Padding, micro-batches, weights and minibatches."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whet.algorithms import weightings
+from whet.batching import collate, global_weights, micro_batches, pad, split_prompts, take, take_batch
+from whet.distributed.world import World
+from whet.records import Batch
+
+CPU = torch.device("cpu")
+ROWS = [[5, 6, 7], [8], [9, 10]]
+MASKS = [[False, True, True], [False], [False, True]]
+
+
+def test_padding_is_zero_and_on_the_right() -> None:
+    sequences = collate(ROWS, MASKS, CPU)
+    assert sequences.tokens.tolist() == [[5, 6, 7], [8, 0, 0], [9, 10, 0]]
+    assert sequences.mask.tolist() == [[False, True, True], [False, False, False], [False, True, False]]
+    assert sequences.lengths.tolist() == [3, 1, 2]
+
+
+def test_no_rows_are_a_batch_too() -> None:
+    """A rank may own none of a minibatch."""
+    sequences = collate([], [], CPU)
+    assert sequences.tokens.shape == sequences.mask.shape == (0, 0)
+    assert sequences.lengths.dtype == torch.int64
+    assert list(micro_batches(sequences.lengths, 10)) == []
+    assert pad([], torch.float32).shape == (0, 0)
+
+
+@given(lengths=st.lists(st.integers(1, 40), max_size=30), budget=st.integers(1, 200))
+@settings(max_examples=60, deadline=None)
+def test_micro_batches_are_a_partition_within_the_budget(lengths: list[int], budget: int) -> None:
+    pieces = [piece.tolist() for piece in micro_batches(torch.tensor(lengths, dtype=torch.int64), budget)]
+    assert sorted(row for piece in pieces for row in piece) == list(range(len(lengths)))
+    for piece in pieces:
+        padded = len(piece) * max(lengths[row] for row in piece)
+        assert padded <= budget or len(piece) == 1
+    spread = [lengths[row] for piece in pieces for row in piece]
+    assert spread == sorted(lengths, reverse=True)  # like beside like: little padding
+
+
+def test_a_piece_loses_the_padding_it_does_not_need() -> None:
+    sequences = collate(ROWS, MASKS, CPU)
+    piece = take(sequences, torch.tensor([2, 1]))
+    assert piece.tokens.tolist() == [[9, 10], [8, 0]]
+    assert piece.mask.tolist() == [[False, True], [False, False]]
+    assert piece.lengths.tolist() == [2, 1]
+
+
+def test_all_arrays_of_a_batch_are_cut_alike() -> None:
+    sequences = collate(ROWS, MASKS, CPU)
+    marks = torch.arange(9.0).view(3, 3)
+    batch = Batch(sequences=sequences, logprobs_old=marks, logprobs_ref=marks + 10, advantages=marks + 20)
+    piece = take_batch(batch, torch.tensor([2]))
+    assert piece.sequences.tokens.tolist() == [[9, 10]]
+    assert piece.logprobs_old.tolist() == [[6, 7]]
+    assert piece.logprobs_ref is not None
+    assert piece.logprobs_ref.tolist() == [[16, 17]]
+    assert piece.advantages.tolist() == [[26, 27]]
+
+
+@pytest.mark.parametrize(
+    ("weighting", "expected"),
+    [
+        (weightings.token_mean, [[0, 1 / 3, 1 / 3], [0, 1 / 3, 0]]),
+        (weightings.sequence_mean, [[0, 1 / 4, 1 / 4], [0, 1 / 2, 0]]),
+        (weightings.sequence_sum, [[0, 1 / 2, 1 / 2], [0, 1 / 2, 0]]),
+        (weightings.budget_mean, [[0, 1 / 16, 1 / 16], [0, 1 / 16, 0]]),
+    ],
+)
+def test_weights_by_hand(weighting: object, expected: list[list[float]]) -> None:
+    mask = torch.tensor([[False, True, True], [False, True, False]])
+    weights = global_weights(weighting, mask, World.alone(), max_tokens=8)  # type: ignore[arg-type]
+    assert torch.allclose(weights, torch.tensor(expected))
+
+
+@given(prompts=st.integers(1, 40), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_minibatches_share_the_prompts_out(prompts: int, data: st.DataObject) -> None:
+    minibatches = data.draw(st.integers(1, prompts))
+    parts = split_prompts(prompts, minibatches, seed=(1, 2))
+    assert sorted(prompt for part in parts for prompt in part) == list(range(prompts))
+    sizes = [len(part) for part in parts]
+    assert len(parts) == minibatches
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_the_seed_names_the_shuffle() -> None:
+    assert split_prompts(20, 4, seed=(1, 2, 0)) == split_prompts(20, 4, seed=(1, 2, 0))
+    assert split_prompts(20, 4, seed=(1, 2, 0)) != split_prompts(20, 4, seed=(1, 2, 1))
+    assert split_prompts(20, 4, seed=(1, 2, 0)) != [list(range(5 * i, 5 * i + 5)) for i in range(4)]

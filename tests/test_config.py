@@ -1,0 +1,161 @@
+"""What a recipe may say: presets become cells, numbers are numbers, and nonsense is refused with its reason."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from whet.algorithms.cells import name, options
+from whet.algorithms.table import ADVANTAGES, ALGORITHMS, SURROGATES, WEIGHTINGS
+from whet.config import AlgorithmBase, AlgorithmConfig, OfflineConfig, OnlineConfig
+
+MODEL = {"new": {"layers": 1, "heads": 2, "width": 8}}
+MINIMAL: dict[str, Any] = {"steps": 3, "model": MODEL, "task": "sorting", "algorithm": "grpo"}
+
+
+def online(**changes: Any) -> OnlineConfig:
+    return OnlineConfig.model_validate({**MINIMAL, **changes})
+
+
+def algorithm_of(**changes: Any) -> AlgorithmBase:
+    algorithm: AlgorithmBase = online(**changes).algorithm
+    return algorithm
+
+
+def reason(make: Any) -> str:
+    with pytest.raises(ValidationError) as refusal:
+        make()
+    return str(refusal.value.errors()[0]["msg"])
+
+
+@pytest.mark.parametrize("preset", ALGORITHMS)
+def test_a_preset_is_its_row_of_the_table(preset: str) -> None:
+    config = algorithm_of(algorithm=preset, rollout={"group": 4})
+    row = ALGORITHMS[preset]
+    assert (config.advantage, config.surrogate, config.weighting) == (
+        name(row.advantage),
+        name(row.surrogate),
+        name(row.weighting),
+    )
+    assert (config.kl.coefficient, config.kl.place) == (row.kl_coefficient, row.kl_place)
+    for cell in (row.advantage, row.surrogate, row.weighting):
+        assert config.options_of(name(cell)) == options(cell)
+
+
+def test_one_option_of_a_preset_changes_and_its_neighbours_stay() -> None:
+    config = algorithm_of(algorithm={"preset": "grpo", "clip": {"high": 0.28}})
+    assert config.options_of("clip") == {"low": 0.2, "high": 0.28}
+    assert config.advantage == "standardize"
+    assert config.kl.coefficient == 0
+
+
+def test_a_cell_of_a_preset_is_replaced_by_name() -> None:
+    config = algorithm_of(algorithm={"preset": "grpo", "weighting": "token_mean"})
+    assert (config.preset, config.surrogate, config.weighting) == ("grpo", "clip", "token_mean")
+
+
+def test_without_a_preset_every_cell_must_be_named() -> None:
+    assert reason(lambda: online(algorithm={"advantage": "raw", "surrogate": "clip"})) == "Field required"
+    cells = {"advantage": "raw", "surrogate": "reinforce", "weighting": "token_mean"}
+    assert algorithm_of(algorithm=cells).preset == "custom"
+
+
+def test_every_option_of_every_cell_has_a_section() -> None:
+    fields = AlgorithmConfig.model_fields
+    for cell in (*ADVANTAGES.values(), *SURROGATES.values(), *WEIGHTINGS.values()):
+        assert (name(cell) in fields) == bool(options(cell))
+
+
+@pytest.mark.parametrize("advantage", ["center", "leave_one_out", "standardize"])
+def test_a_group_of_one_has_nothing_to_be_compared_with(advantage: str) -> None:
+    algorithm = {"preset": "grpo", "advantage": advantage}
+    told = reason(lambda: online(algorithm=algorithm, rollout={"group": 1}))
+    assert "rollout.group is 1" in told
+    assert "set rollout.group to 2 or more" in told
+    assert online(algorithm={"preset": "grpo", "advantage": "raw"}, rollout={"group": 1}).rollout.group == 1
+
+
+@pytest.mark.parametrize("update", [{"epochs": 2}, {"minibatches": 2}])
+def test_a_surrogate_without_a_ratio_serves_one_update(update: dict[str, int]) -> None:
+    assert "2 updates per rollout with surrogate 'reinforce'" in reason(lambda: online(algorithm="rloo", update=update))
+    assert algorithm_of(algorithm="grpo", update=update).surrogate == "clip"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"update": {"minibatches": 17}}, "update.minibatches 17 is more than rollout.prompts 16"),
+        ({"model": {}}, "give either path"),
+        ({"model": {"path": "x", **MODEL}}, "give either path"),
+        ({"model": {"new": {"width": 10, "heads": 4}}}, "width 10 is not a multiple of heads 4"),
+        ({"algorithm": "gpro"}, "unknown name 'gpro'; known: reinforce, rloo, grpo, dr_grpo"),
+        ({"algorithm": {"preset": "grpo", "surrogate": "clp"}}, "unknown name 'clp'; known: reinforce, clip"),
+        ({"algorithm": {"preset": "grpo", "kl": {"estimator": "k4"}}}, "unknown name 'k4'; known: k1, k2, k3"),
+        ({"eval": {"samples": 2, "ks": [4]}}, "pass@4 needs at least 4 samples, not 2"),
+        ({"seed": 2**63}, "less than"),
+        ({"seed": -1}, "greater than or equal to 0"),
+        ({"steps": 0}, "greater than 0"),
+        ({"optimizer": {"lr": float("nan")}}, "finite"),
+        ({"task": {"name": "sorting", "level": float("inf")}}, "an option is neither text nor a finite number"),
+        ({"task": {"name": "sorting", "level": b"\xff"}}, "an option is neither text nor a finite number"),
+    ],
+)
+def test_nonsense_is_refused_with_its_reason(changes: dict[str, Any], told: str) -> None:
+    assert told in reason(lambda: online(**changes))
+
+
+@pytest.mark.parametrize("section", ["optimizer", "rollout", "update", "eval", "save", "engine", "reward"])
+def test_no_section_takes_a_key_that_it_does_not_know(section: str) -> None:
+    assert "Extra inputs are not permitted" in reason(lambda: online(**{section: {"colour": 1}}))
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_true_is_not_one(truth: bool) -> None:
+    for changes in ({"steps": truth}, {"optimizer": {"lr": truth}}, {"rollout": {"top_k": truth}}):
+        assert "must be a number" in reason(lambda changes=changes: online(**changes))
+    assert online(model={**MODEL, "gradient_checkpointing": truth}).model.gradient_checkpointing is truth
+
+
+def test_a_config_cannot_be_changed_after_it_was_checked() -> None:
+    with pytest.raises(ValidationError):
+        online().rollout.group = 1
+
+
+def test_evaluation_samples_as_training_does_but_for_the_length() -> None:
+    rollout = {"temperature": 0.7, "top_k": 5, "max_tokens": 9}
+    sampling = online(rollout=rollout, eval={"max_tokens": 3}).eval_sampling
+    assert (sampling.temperature, sampling.top_k, sampling.max_tokens) == (0.7, 5, 3)
+
+
+def test_short_spellings_mean_the_long_ones() -> None:
+    offline = {"loop": "offline", "steps": 1, "model": "some/model", "task": "sorting"}
+    short = OfflineConfig.model_validate(offline)
+    assert short == OfflineConfig.model_validate(
+        {**offline, "model": {"path": "some/model"}, "task": {"name": "sorting"}}
+    )
+    functions = online(reward={"functions": ["a:f", {"use": "b:g", "weight": 2}]}).reward.plain()[0]
+    assert functions == [("a:f", 1.0), ("b:g", 2.0)]
+
+
+@settings(deadline=None)
+@given(
+    low=st.floats(0, 1),
+    high=st.floats(0, 10),
+    coefficient=st.floats(0, 1),
+    estimator=st.sampled_from(["k1", "k2", "k3"]),
+    weighting=st.sampled_from(sorted(WEIGHTINGS)),
+)
+def test_reading_a_resolved_algorithm_again_changes_nothing(
+    low: float, high: float, coefficient: float, estimator: str, weighting: str
+) -> None:
+    written = {
+        "preset": "dr_grpo",
+        "weighting": weighting,
+        "clip": {"low": low, "high": high},
+        "kl": {"coefficient": coefficient, "estimator": estimator},
+    }
+    once = AlgorithmConfig.model_validate(written)
+    assert once.options_of("clip") == {"low": low, "high": high}
+    assert AlgorithmConfig.model_validate(once.model_dump()) == once

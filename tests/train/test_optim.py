@@ -1,0 +1,182 @@
+"""The optimizer: schedules and steps by hand, state that survives the disk, and numbers that are none."""
+
+import copy
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tests.small import small_model
+from whet.config import OptimizerConfig
+from whet.distributed.world import World
+from whet.errors import UserError
+from whet.train.optim import (
+    NotFinite,
+    descend,
+    finite,
+    learning_rate,
+    make_optimizer,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+)
+
+ALONE = World.alone()
+
+
+def rates(schedule: str, *, warmup: int, steps: int) -> list[float]:
+    config = OptimizerConfig(lr=2.0, schedule=schedule, warmup_steps=warmup)  # type: ignore[arg-type]
+    return [learning_rate(step, steps, config) for step in range(1, steps + 1)]
+
+
+def test_schedules_by_hand() -> None:
+    warm = [0.5, 1.0, 1.5, 2.0]
+    assert rates("constant", warmup=4, steps=7) == [*warm, 2.0, 2.0, 2.0]
+    assert rates("linear", warmup=4, steps=8) == [*warm, 2.0, 1.5, 1.0, 0.5]
+    assert rates("linear", warmup=0, steps=4) == [2.0, 1.5, 1.0, 0.5]  # no step has rate 0: none is wasted
+    half = math.sqrt(0.5)
+    assert rates("cosine", warmup=0, steps=4) == pytest.approx([2.0, 1 + half, 1.0, 1 - half])
+    assert rates("cosine", warmup=1, steps=3) == pytest.approx([2.0, 2.0, 1.0])
+    assert rates("linear", warmup=9, steps=3) == pytest.approx([2 / 9, 4 / 9, 6 / 9])
+
+
+class Two(nn.Module):
+    """A matrix and a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.tensor([[2.0, -3.0]]))
+        self.vector = nn.Parameter(torch.tensor([4.0]))
+
+
+def two() -> Any:
+    return Two()
+
+
+def test_matrices_decay_and_vectors_do_not() -> None:
+    policy = two()
+    optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1, weight_decay=0.5))
+    descend([(policy.matrix.sum() + policy.vector.sum()) * 0], optimizer, ALONE, clip_norm=1.0)
+    assert torch.allclose(policy.matrix, torch.tensor([[2.0, -3.0]]) * (1 - 0.1 * 0.5))
+    assert policy.vector.item() == 4.0
+
+
+def test_two_steps_of_adam_by_hand() -> None:
+    policy = two()
+    optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8))
+    descend([3 * policy.vector.sum()], optimizer, ALONE, clip_norm=1e9)
+    assert policy.vector.item() == pytest.approx(4.0 - 0.1)  # the first step has the size of the rate
+    descend([-1 * policy.vector.sum()], optimizer, ALONE, clip_norm=1e9)
+    mean = (0.9 * 0.1 * 3 + 0.1 * -1) / (1 - 0.9**2)
+    square = (0.95 * 0.05 * 9 + 0.05 * 1) / (1 - 0.95**2)
+    assert policy.vector.item() == pytest.approx(3.9 - 0.1 * mean / math.sqrt(square))
+
+
+def test_the_rate_reaches_every_parameter() -> None:
+    optimizer = make_optimizer(two(), OptimizerConfig(lr=0.1))
+    set_learning_rate(optimizer, 0.025)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.025]
+
+
+def test_losses_are_added_and_the_norm_is_that_before_clipping() -> None:
+    policy = two()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+    losses = [3 * policy.matrix[0, 0], 4 * policy.vector.sum(), 0 * policy.matrix.sum()]
+    descent = descend(losses, optimizer, ALONE, clip_norm=1.0)
+    assert descent.loss == pytest.approx(3 * 2 + 4 * 4)
+    assert descent.grad_norm == pytest.approx(5.0)
+    assert policy.matrix[0, 0].item() == pytest.approx(2 - 3 / 5, abs=1e-5)
+    assert policy.vector.item() == pytest.approx(4 - 4 / 5, abs=1e-5)
+
+
+def test_one_micro_batch_is_in_memory_at_a_time() -> None:
+    policy, events = two(), []
+
+    def losses() -> Iterator[Tensor]:
+        for index in range(3):
+            events.append(f"compute {index}")
+            loss = policy.vector.sum() * 1
+            loss.register_hook(lambda _, index=index: events.append(f"backward {index}"))
+            yield loss
+
+    descend(losses(), torch.optim.SGD(policy.parameters(), lr=0.1), ALONE, clip_norm=1.0)
+    assert events == [f"{what} {index}" for index in range(3) for what in ("compute", "backward")]
+
+
+def test_no_losses_are_a_gradient_of_zero() -> None:
+    """A rank without rows takes part in the sum of the others with zeros."""
+    policy = two()
+    optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
+    assert descend([], optimizer, ALONE, clip_norm=1.0).grad_norm == 0
+    assert policy.vector.item() == 4.0
+    assert len(optimizer.state) == 2
+
+
+def trained(policy: Any, optimizer: Any, steps: int) -> None:
+    for step in range(steps):
+        tokens = torch.arange(12).view(2, 6) + step
+        states = policy.hidden(tokens, torch.tensor([6, 6]))
+        descend([policy.head(states).log_softmax(-1)[..., 3].sum()], optimizer, ALONE, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])  # gpt2 ties two parameters
+def test_state_survives_the_disk_bit_for_bit(family: str, tmp_path: Path) -> None:
+    config = OptimizerConfig(lr=1e-2, weight_decay=0.1)
+    policy, _ = small_model(family)
+    optimizer = make_optimizer(policy, config)
+    trained(policy, optimizer, 3)
+    save_file(optimizer_tensors(optimizer, policy), tmp_path / "optimizer.safetensors")
+    again = copy.deepcopy(policy)
+    restored = make_optimizer(again, config)
+    restore_optimizer(restored, again, load_file(tmp_path / "optimizer.safetensors"))
+    fresh = copy.deepcopy(policy)
+    trained(policy, optimizer, 2)
+    trained(again, restored, 2)
+    assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), again.parameters(), strict=True))
+    one, two = optimizer_tensors(optimizer, policy), optimizer_tensors(restored, again)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert {float(t) for name, t in one.items() if name.startswith("step/")} == {5.0}
+    # Without the state the weights would differ: the comparison can fail.
+    trained(fresh, make_optimizer(fresh, config), 2)
+    assert not all(torch.equal(a, b) for a, b in zip(policy.parameters(), fresh.parameters(), strict=True))
+
+
+def test_the_state_of_another_model_is_refused() -> None:
+    policy, _ = small_model()
+    optimizer = make_optimizer(policy, OptimizerConfig())
+    trained(policy, optimizer, 1)
+    tensors = optimizer_tensors(optimizer, policy)
+    wider, _ = small_model(width=64)
+    with pytest.raises(UserError, match=r"does not fit parameter .*: it is of another model"):
+        restore_optimizer(make_optimizer(wider, OptimizerConfig()), wider, tensors)
+    name, _ = next(iter(policy.named_parameters()))
+    del tensors[f"exp_avg_sq/{name}"]
+    with pytest.raises(UserError, match=f"does not fit parameter '{name}'"):
+        restore_optimizer(make_optimizer(policy, OptimizerConfig()), policy, tensors)
+
+
+def test_a_gradient_that_is_no_number_is_not_followed() -> None:
+    policy = two()
+    with torch.no_grad():
+        policy.vector.fill_(0.0)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+    with pytest.raises(NotFinite, match="the loss is 0 but the norm of its gradient is inf"):
+        descend([policy.vector.sum().sqrt() + 0 * policy.matrix.sum()], optimizer, ALONE, clip_norm=1.0)
+    with pytest.raises(NotFinite, match="the loss is nan"):
+        descend([policy.vector.sum() * float("nan")], optimizer, ALONE, clip_norm=1.0)
+    assert policy.vector.item() == 0.0
+    assert policy.matrix.tolist() == [[2.0, -3.0]]
+
+
+def test_a_bad_loss_carries_what_it_was_computed_from() -> None:
+    good = torch.tensor(1.0)
+    assert finite(good, tokens=torch.tensor([1])) is good
+    with pytest.raises(NotFinite, match="the loss is inf") as failure:
+        finite(torch.tensor(float("inf"), requires_grad=True), tokens=torch.tensor([[1, 2]]))
+    assert failure.value.culprit == {"tokens": [[1, 2]]}

@@ -80,7 +80,7 @@ def test_loss_and_gradient_against_the_oracle(surrogate, weighting, seed):
 
     loss, tensor = ours(logprobs)
     args = (old, advantages, mask, surrogate, weighting, max_tokens)
-    assert float(loss) == pytest.approx(oracle(logprobs, *args), rel=1e-6)
+    assert loss.item() == pytest.approx(oracle(logprobs, *args), rel=1e-6)
     (gradient,) = torch.autograd.grad(loss, tensor)
     step = 1e-6
     for b, t in zip(*np.nonzero(mask), strict=True):

@@ -37,7 +37,7 @@ def annotate(
     old = _frozen_logprobs(policy, sequences, sampling, micro_tokens)
     ref = None if reference is None else _frozen_logprobs(reference, sequences, sampling, micro_tokens)
     agreement = _agreement(old, pad([r.logprobs for r in rollouts], torch.float32).to(world.device), sequences, world)
-    if not agreement["mismatch/mean"] <= config.update.mismatch_limit:  # nan is no agreement either
+    if agreement["mismatch/mean"] > config.update.mismatch_limit:  # nan passes: the loss says that better
         raise RunFailed(
             f"sampler and trainer disagree by {agreement['mismatch/mean']:.3g} nats a token on average (limit "
             f"{config.update.mismatch_limit:g}): the engine's weights are not version {rollouts[0].version}"

@@ -97,9 +97,6 @@ def test_only_cli_and_train_see_configs():
     assert seers <= {"train", "cli", "recipe", "config"}
 
 
-SHIFT = re.compile(r"\[[^\]\[]*(?::\s*-1|\b1\s*:)[^\]\[]*\]")
-
-
 def test_only_logprobs_shifts_tokens_against_logits():
     """A shift is an index that drops the first or the last position of a 2-D tensor, or moves by one."""
     found = set()

@@ -54,4 +54,4 @@ def test_its_reward_works(tmp_path):
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     metrics = next((tmp_path / "runs").glob("*/metrics.jsonl")).read_text()
-    assert '"reward/short"' in metrics
+    assert '"parts/short"' in metrics

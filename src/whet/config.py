@@ -28,6 +28,7 @@ from whet.records import Sampling
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch's generators take
 
 
@@ -132,6 +133,17 @@ class KlConfig(Section):
     def _known(cls, value: str) -> str:
         return _one_of(value, KL_ESTIMATORS)
 
+    @model_validator(mode="after")
+    def _regularises(self) -> KlConfig:
+        """What does not pull the policy towards the reference, by enumeration (tests/algorithms/test_kl.py)."""
+        if self.coefficient > 0 and self.place == "loss" and self.estimator == "k1":
+            raise ValueError("k1 in the loss has an expected gradient of zero: use k2 or k3, or place: reward")
+        if self.coefficient > 0 and self.place == "reward" and self.estimator != "k1":
+            raise ValueError(
+                f"only k1 in the reward has the gradient of the KL, not {self.estimator}: use estimator: k1"
+            )
+        return self
+
 
 class AlgorithmBase(Section):
     """A preset, resolved into its cells; any cell may be replaced by name."""
@@ -212,7 +224,7 @@ class UpdateConfig(Section):
 
     epochs: Positive = 1
     minibatches: Positive = 1  # optimizer steps per epoch; groups are kept whole
-    micro_tokens: Positive = 16384  # padded tokens per forward pass: bounds memory, never changes the result
+    micro_tokens: Positive = 4096  # padded tokens per forward pass: bounds memory, never changes the result
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     mismatch_limit: Annotated[float, Field(gt=0)] = 0.1  # stop when sampler and trainer disagree by more (mean, nats)
 
@@ -223,8 +235,8 @@ class OptimizerConfig(Section):
     lr: Annotated[float, Field(gt=0)] = 1e-5
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: Count = 0
-    beta1: Share = 0.9
-    beta2: Share = 0.95
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
 
@@ -312,6 +324,17 @@ class OnlineConfig(TrainConfig):
             raise ValueError(
                 f"{updates} updates per rollout with surrogate {algorithm.surrogate!r}, which has no ratio and is only "
                 "right for the first: set update.epochs and update.minibatches to 1, or algorithm.surrogate=clip"
+            )
+        rollout = self.rollout
+        if algorithm.kl.coefficient > 0 and (rollout.top_k or rollout.top_p < 1 or rollout.min_p):
+            raise ValueError(
+                "algorithm.kl with rollout.top_k, top_p or min_p: policy and reference lose different tokens, "
+                "so their KL is not one; leave one of them out"
+            )
+        if self.eval.max_tokens < rollout.max_tokens:
+            raise ValueError(
+                f"eval.max_tokens {self.eval.max_tokens} is less than rollout.max_tokens {rollout.max_tokens}: "
+                "evaluation would cut off answers that training allows; raise eval.max_tokens too"
             )
         if self.update.minibatches > self.rollout.prompts:
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 from whet.engines.protocol import Engine
 from whet.errors import RunFailed
@@ -59,9 +60,8 @@ def judge(
     ]
     scores = grader.grade([example for example, _, _ in pairs], [completion.text for _, _, completion in pairs])
     rollouts = [_rollout(*pair, score, version) for pair, score in zip(pairs, scores, strict=True)]
-    sizes = [len(completions) for _, completions in samples]
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return [rollouts[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    rest = iter(rollouts)
+    return [list(islice(rest, len(completions))) for _, completions in samples]
 
 
 def _rollout(example: Example, prompt: Prompt, completion: Completion, score: Score, version: int) -> Rollout:

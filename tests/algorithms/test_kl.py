@@ -59,3 +59,20 @@ def test_gradient_of_k2_is_the_gradient_of_the_true_divergence():
     logprobs = logits.log_softmax(0)
     # k1 as a loss has expected gradient zero: it must be used in the reward, not in the loss.
     assert torch.allclose(gradient((logprobs.exp().detach() * k1(logprobs, reference)).sum()), torch.zeros(3).double())
+
+
+def test_only_k1_in_the_reward_has_the_gradient_of_the_divergence():
+    """In the reward the estimate is a constant weight on ∇log π; by enumeration only k1 then gives ∇KL."""
+    logits = torch.tensor([1.5, -0.5, 0.2], dtype=torch.float64, requires_grad=True)
+    reference = REFERENCE.log()
+    logprobs = logits.log_softmax(0)
+    (true,) = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits)
+
+    def in_reward(estimator):
+        logprobs = logits.log_softmax(0)
+        weight = (logprobs.exp() * estimator(logprobs, reference)).detach()
+        return torch.autograd.grad((weight * logprobs).sum(), logits)[0]
+
+    assert torch.allclose(in_reward(k1), true)
+    for wrong in (k2, k3):
+        assert float((in_reward(wrong) - true).norm() / true.norm()) > 0.5

@@ -88,8 +88,8 @@ def _online_metrics(draw, skill, step, steps):
     return {
         "reward/mean": skill + draw.gauss(0, 0.05),
         "reward/std": 0.4,
-        "reward/exact": skill + draw.gauss(0, 0.05),
-        "reward/format": shape + draw.gauss(0, 0.01),
+        "parts/exact": skill + draw.gauss(0, 0.05),
+        "parts/format": shape + draw.gauss(0, 0.01),
         "loss": draw.gauss(0, 0.01) + 0.02 * skill,
         "kl": 0.12 * (step / steps) ** 0.6 + abs(draw.gauss(0, 0.006)),
         "entropy": 0.9 * math.exp(-2.2 * step / steps) + draw.gauss(0, 0.02),

@@ -45,9 +45,9 @@ def test_a_long_curve_is_smoothed_over_its_raw_values_and_a_short_one_is_not():
 
 
 def test_a_single_reward_part_is_not_drawn_twice():
-    one = [{"step": 1, "reward/mean": 1.0, "reward/std": 0.1, "reward/exact": 1.0}]
+    one = [{"step": 1, "reward/mean": 1.0, "reward/std": 0.1, "parts/exact": 1.0}]
     assert [panel.title for panel in panels(one, [])] == ["Reward"]
-    two = [one[0] | {"reward/format": 0.5}]
+    two = [one[0] | {"parts/format": 0.5}]
     parts = panels(two, [])[1]
     assert [line.label for line in parts.lines] == ["exact", "format"]
 

@@ -23,6 +23,7 @@ from whet.errors import UserError
 from whet.models.checkpoint import write_model
 from whet.models.decoder_config import DecoderConfig, RopeScaling, parameter_count
 from whet.models.families import export_config, family_named
+from whet.models.precision import full_precision
 from whet.models.protocol import Cache
 
 __all__ = ["Decoder", "DecoderConfig", "KVCache", "RopeScaling", "causal_attention", "parameter_count"]
@@ -83,11 +84,12 @@ class Decoder(nn.Module):
         return states
 
     def head(self, hidden: Tensor) -> Tensor:
-        """(…, D) → (…, V) logits."""
-        if self.lm_head is None:
-            return F.linear(hidden, self.model.embed_tokens.weight)
-        logits: Tensor = self.lm_head(hidden)  # called, not read: an adapter may stand in its place
-        return logits
+        """(…, D) → (…, V) logits, in fp32 also under autocast: bf16 would round them to a few hundred values."""
+        with full_precision(hidden.device):
+            if self.lm_head is None:
+                return F.linear(hidden.float(), self.model.embed_tokens.weight)
+            logits: Tensor = self.lm_head(hidden.float())  # called, not read: an adapter may stand in its place
+            return logits
 
     def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, KVCache]:
         """Reads right-padded prompts; returns the (B, D) state of each last token, and a cache."""

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 
 from whet.errors import RunFailed, UserError
 from whet.models.checkpoint import stored_tensors
+from whet.models.precision import full_precision
 from whet.models.protocol import Cache
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
@@ -83,9 +84,10 @@ class ForeignLM(nn.Module):
         return states
 
     def head(self, hidden: Tensor) -> Tensor:
-        """(…, D) → (…, V) logits."""
-        logits: Tensor = self.model.get_output_embeddings()(hidden) * self._scale
-        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+        """(…, D) → (…, V) logits, in fp32 also under autocast."""
+        with full_precision(hidden.device):
+            logits: Tensor = self.model.get_output_embeddings()(hidden.float()) * self._scale
+            return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
 
     def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, ForeignCache]:  # noqa: ARG002 (the cache grows)
         """Reads right-padded prompts; returns the (B, D) state of each last token, and a cache."""

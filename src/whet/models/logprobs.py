@@ -1,8 +1,8 @@
 """Log-probs of given tokens: the only place where tokens are shifted against logits.
 
-The sampler and the trainer both come here for the distribution that a token is drawn from (`restrict`), so a ratio
-of the two is exactly 1 for equal weights. The full (B, T, V) logits are never held: the head runs on the trained
-positions only, a chunk at a time, and is run again in the backward pass.
+The sampler and the trainer both come here for the distribution that a token is drawn from (`log_distribution`), so
+a ratio of the two is exactly 1 for equal weights. The full (B, T, V) logits are never held: the head runs on the
+trained positions only, a chunk at a time, and is run again in the backward pass.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from whet.models.protocol import CausalLM
 from whet.records import Sampling
 
 CHUNK_ELEMENTS = 2**24  # logits held at a time: 64 MiB in fp32
+CHUNK_ROWS = 512  # at least: each chunk adds a whole gradient of the head
 
 
 def token_logprobs(
@@ -38,7 +39,7 @@ def _chunked(model: CausalLM, states: Tensor, targets: Tensor, sampling: Samplin
         distribution = log_distribution(model.head(states), sampling, keep=targets)
         return distribution.gather(-1, targets[:, None])[:, 0], _entropy(distribution.detach())
 
-    size = max(1, CHUNK_ELEMENTS // model.vocab_size)
+    size = max(CHUNK_ROWS, CHUNK_ELEMENTS // model.vocab_size)
     if len(targets) <= size:
         return piece(states, targets)
     pieces = []

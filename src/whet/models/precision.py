@@ -12,3 +12,8 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
     if device.type == "cuda":
         return torch.autocast("cuda", dtype=torch.bfloat16)
     return nullcontext()
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """fp32 within a bf16 context, where rounding would show: the head."""
+    return torch.autocast(device.type, enabled=False)

@@ -124,9 +124,9 @@ def _banded(rows: Rows, name: str, label: str, colour: int) -> Line:
 
 
 def _parts(rows: Rows) -> Panel:
-    names = sorted({name for row in rows for name in row if name.startswith("reward/")} - {"reward/mean", "reward/std"})
+    names = sorted({name for row in rows for name in row if name.startswith("parts/")})
     # One part is the reward itself, up to its weight: a second picture of it says nothing.
-    shown = [(name, name.removeprefix("reward/")) for name in names[:MAX_LINES]] if len(names) > 1 else []
+    shown = [(name, name.removeprefix("parts/")) for name in names[:MAX_LINES]] if len(names) > 1 else []
     return Panel(title="Reward parts", unit="before weights", lines=_smoothed(rows, tuple(shown)))
 
 

@@ -43,9 +43,9 @@ class Rows:
         return "rows"
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        """Step by step through the file in epochs: no row comes again before all have come."""
+        """Step by step (from 1) through the file in epochs: no row comes again before all have come."""
         training, (*run, step) = self._sides[0], seed
-        places = (divmod(step * count + i, len(training)) for i in range(count))
+        places = (divmod((step - 1) * count + i, len(training)) for i in range(count))
         return [training[_order(len(training), ("training", *run, epoch))[place]] for epoch, place in places]
 
     def held_out(self, count: int) -> list[Example]:

@@ -34,7 +34,7 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
     metrics = {
         "reward/mean": statistics.fmean(rewards),
         "reward/std": statistics.pstdev(rewards),
-        **{f"reward/{name}": statistics.fmean(values) for name, values in sorted(parts.items())},
+        **{f"parts/{name}": statistics.fmean(values) for name, values in sorted(parts.items())},
         "length/mean": statistics.fmean(lengths),
         "length/max": float(max(lengths)),
         "truncated": statistics.fmean(row["finish"] == "length" for row in rows),

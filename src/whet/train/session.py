@@ -170,7 +170,8 @@ class Session:
         )
         metrics = {**evaluation.metrics(), **self.measure()}
         self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-        if not self.best or metrics["eval/accuracy"] > self.best["accuracy"]:
+        # Of equally right models the later one: it has learned for longer, which a loss would show.
+        if not self.best or metrics["eval/accuracy"] >= self.best["accuracy"]:
             self.best = {"step": step, "accuracy": metrics["eval/accuracy"]}
             self.run.save_best(self.parts.save_model, self.best)
         self._timings["seconds/eval"] = time.perf_counter() - started

@@ -13,6 +13,7 @@ from whet.recipe import Config, Recipe, dump, parse_yaml, validate
 from whet.report.page import write_report
 from whet.runs.directory import Run
 from whet.train import offline, online
+from whet.train.inert import keys_without_effect
 from whet.train.session import Progress
 
 MakeProgress = Callable[[Config, Run], Progress]
@@ -28,7 +29,9 @@ def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: 
         _check(recipe.config, world)
         run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
         try:
-            return _train(recipe.config, run, world, make_progress)
+            idle = keys_without_effect(recipe)
+            notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
+            return _train(recipe.config, run, world, make_progress, notes)
         except UserError:
             run.remove_if_unused()
             raise
@@ -68,9 +71,11 @@ def _on_every_rank(world: World, make: Callable[[], Run]) -> Run:
     return run or Run.open(Path(path), is_writer=False)
 
 
-def _train(config: Config, run: Run, world: World, make_progress: MakeProgress) -> Path:
+def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, notes: Sequence[str] = ()) -> Path:
     with run:
         with closing(make_progress(config, run)) as progress:
+            for note in notes:
+                progress.note(note)
             if isinstance(config, OfflineConfig):
                 offline.train(config, run, world, progress)
             else:

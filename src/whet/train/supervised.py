@@ -25,6 +25,9 @@ PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's ow
 
 def supervised_row(tokenizer: Tokenizer, example: Example, context: int) -> Row:
     """Prompt and answer; the answer and the end of the sequence are learned, the prompt is not."""
+    if not example.answer:
+        columns = ", ".join(example.columns) or "none"
+        raise UserError(f"example {example.id!r} has no answer to learn (other columns: {columns}): name it 'answer'")
     prompt = tokenizer.prompt(example.prompt)
     answer = [*tokenizer.encode(example.answer), tokenizer.eos]
     if not prompt or len(prompt) + len(answer) > context:

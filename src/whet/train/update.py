@@ -21,6 +21,9 @@ from whet.records import Batch, Sampling, Sequences
 from whet.rollout import Group
 from whet.train.optim import descend, finite
 
+# Sums over tokens; `kl` is KL(policy ‖ reference), `policy_kl` is KL(policy at the start of the step ‖ policy now).
+STATISTICS = ("tokens", "entropy", "kl", "policy_kl", "clip_fraction")
+
 
 def annotate(
     groups: Sequence[Group],
@@ -75,7 +78,7 @@ def update(
             minibatch = take_batch(batch, _rows(prompts, config.rollout.group, world, batch.advantages.device))
             losses = _losses(policy, minibatch, algorithm, config, world, sums)
             descents.append(descend(losses, optimizer, world, clip_norm=config.update.clip_norm))
-    keys = sorted(_STATISTICS)
+    keys = sorted(STATISTICS)
     totals = world.sum(torch.tensor([sums[key] for key in keys], dtype=torch.float64)).tolist()
     totals_by_key = dict(zip(keys, totals, strict=True))
     tokens = max(1.0, totals_by_key.pop("tokens"))
@@ -86,9 +89,6 @@ def update(
         "grad_norm": max(d.grad_norm for d in descents),
         **{key: total / tokens for key, total in totals_by_key.items()},
     }
-
-
-_STATISTICS = ("tokens", "entropy", "kl", "policy_kl", "clip_fraction")
 
 
 def _losses(

@@ -112,7 +112,7 @@ def _run(tmp_path: Path, rows: Path, **evaluation: object) -> Path:
             "model": {"new": {"width": 8, "heads": 1}},
             "task": {"name": "rows", "path": str(rows), "held_out_share": 0.6},
             "algorithm": "grpo",
-            "rollout": {"max_tokens": 4, "stop": ["9"]},
+            "rollout": {"max_tokens": 1, "stop": ["9"]},
             "eval": {"examples": 7, "max_tokens": 1, **evaluation},
         },
         where="test",

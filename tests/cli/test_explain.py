@@ -108,11 +108,16 @@ def test_the_loss_is_one_line_with_the_settings_of_the_recipe(whet: Whet, write:
     assert set(loss["cells"]) == {"advantage", "surrogate", "weighting", "kl", "paper"}
     assert loss["cells"]["advantage"].startswith("standardize: A_i = (R_i − mean(R))")
 
-    in_reward = _json(whet, write(ONLINE), "algorithm.kl.place=reward", "algorithm.weighting=budget_mean")["loss"]
+    in_reward = _json(
+        whet,
+        write(ONLINE),
+        "algorithm.kl={coefficient: 0.04, place: reward, estimator: k1}",
+        "algorithm.weighting=budget_mean",
+    )["loss"]
     assert in_reward["line"] == (
         "loss = Σ_i Σ_t [ −min(ρA, clip(ρ, 1−low, 1+high)·A) ] / (number of sequences × max_tokens)"
     )
-    assert "R_i = score_i − 0.04·Σ_t (exp(−d) − 1 + d)" in in_reward["where"]
+    assert "R_i = score_i − 0.04·Σ_t (d)" in in_reward["where"]
     assert "max_tokens = 5" in in_reward["where"]
 
 
@@ -182,7 +187,7 @@ def test_a_schedule_needs_two_steps_after_the_warm_up(whet: Whet, write: Any, st
 
 
 def test_what_is_allowed_but_hardly_meant_is_noted(whet: Whet, write: Any) -> None:
-    changes = ("eval.ks=[]", "eval.examples=1000000", "rollout.max_tokens=14", "task.level=1")
+    changes = ("eval.ks=[]", "eval.examples=1000000", "rollout.max_tokens=14", "eval.max_tokens=14", "task.level=1")
     notes = _json(whet, write(ONLINE), *changes)["notes"]
     assert len(notes) == 3
     assert "without eval.ks no pass@k" in notes[0]

@@ -64,7 +64,8 @@ def test_a_run_leaves_what_the_documentation_promises(whet: Whet, tmp_path: Path
     assert (result.code, result.out) == (0, "")
     (run,) = (tmp_path / "runs").iterdir()
     lines = result.err.splitlines()
-    assert lines[0] == f"run: {run}"
+    assert lines[0].startswith("note: algorithm.clip.high has no effect here: one update per rollout")
+    assert lines[1] == f"run: {run}"
     assert lines[-1] == f"report: {run / 'report.html'}"
     assert re.fullmatch(r"\d{8}-\d{6}-tiny", run.name)
     assert "high: 0.28" in (run / "config.yaml").read_text()

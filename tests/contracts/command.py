@@ -36,14 +36,14 @@ SUPERVISED: dict[str, Any] = {
 
 
 def online(model: Path | str, **changes: Any) -> dict[str, Any]:
-    """A recipe in which everything happens: clipping, several updates, KL, sampling cuts, mixed cadences."""
+    """A recipe in which everything happens: clipping, several updates, KL, a temperature, mixed cadences."""
     return {
         "steps": 60,
         "seed": 5,
         "model": str(model),
         "task": TASK,
         "algorithm": {"preset": "grpo", "kl": {"coefficient": 0.02}},
-        "rollout": {"prompts": 5, "group": 6, "max_tokens": 6, "temperature": 0.9, "top_k": 8},
+        "rollout": {"prompts": 5, "group": 6, "max_tokens": 6, "temperature": 0.9},
         "update": {"epochs": 2, "minibatches": 2, "micro_tokens": 64},
         "optimizer": {"lr": 1e-3, "schedule": "cosine", "warmup_steps": 3, "weight_decay": 0.01},
         "eval": {"every_steps": 4, "examples": 24, "max_tokens": 6, "samples": 2, "ks": [1, 2]},

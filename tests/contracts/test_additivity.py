@@ -40,7 +40,8 @@ ALGORITHM_ROWS: dict[str, dict[str, Any]] = {
 
 def config_of(algorithm: dict[str, Any], micro_tokens: int = 10**6) -> OnlineConfig:
     written = online("unused", algorithm=algorithm)
-    written["rollout"] |= {"prompts": PROMPTS, "group": GROUP, "max_tokens": 9, "top_k": 0}
+    written["rollout"] |= {"prompts": PROMPTS, "group": GROUP, "max_tokens": 9}
+    written["eval"] |= {"max_tokens": 9}
     written["update"] = {"micro_tokens": micro_tokens, "clip_norm": 1e9}
     return OnlineConfig.model_validate(written)
 

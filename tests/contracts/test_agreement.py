@@ -28,9 +28,9 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 
 
 def recipe(model: Path, *, steps: int = 3, lr: float = 1e-3, **sampling: Any) -> dict[str, Any]:
-    changed = online(model, steps=steps, optimizer={"lr": lr})
+    changed = online(model, steps=steps, optimizer={"lr": lr}, algorithm="grpo")
     changed["rollout"] = {"prompts": 5, "group": 6, "max_tokens": 8, **sampling}
-    changed["eval"] = {"every_steps": 100, "examples": 2, "max_tokens": 2}
+    changed["eval"] = {"every_steps": 100, "examples": 2, "max_tokens": 8}
     return changed
 
 

@@ -31,7 +31,7 @@ STEPS, BAD_STEP = 9, 8  # checkpoints at 3, 6 and 9
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     model = save_small(tmp_path_factory.mktemp("small") / "model", sharp=3.0)
-    return online(model, steps=STEPS, eval={"every_steps": 3, "examples": 4, "max_tokens": 4})
+    return online(model, steps=STEPS, eval={"every_steps": 3, "examples": 4, "max_tokens": 6})
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_a_broken_reward_stops_the_run(
 ) -> None:
     (tmp_path / "rewards.py").write_text(REWARDS)
     reward = {"functions": [f"{tmp_path / 'rewards.py'}:{function}"], "time_limit_seconds": 0.5}
-    changed = online(beginner, reward=reward, eval={"examples": 4, "max_tokens": 4})
+    changed = online(beginner, reward=reward, eval={"examples": 4, "max_tokens": 6})
     process = zygote.start("train", write_recipe(tmp_path / "r.yaml", changed), "--runs", tmp_path / "runs")
     assert process.wait() == 1
     run = only_run(tmp_path / "runs")
@@ -192,7 +192,7 @@ def test_a_rank_that_fails_takes_the_others_with_it(zygote: Zygote, beginner: Pa
         REWARDS.replace('prompt[0] in "13579"', '__import__("os").environ["RANK"] == "1"')
     )
     reward = {"functions": [f"{tmp_path / 'rewards.py'}:raises"]}
-    changed = online(beginner, reward=reward, eval={"examples": 4, "max_tokens": 4})
+    changed = online(beginner, reward=reward, eval={"examples": 4, "max_tokens": 6})
     recipe = write_recipe(tmp_path / "r.yaml", changed)
     ranks = zygote.start_ranks(2, "train", recipe, "--runs", tmp_path / "runs")
     codes = [rank.wait() for rank in ranks]

@@ -46,6 +46,7 @@ def test_chat_model_with_checkpointing_and_several_updates(tmp_path):
         "update.epochs=2",
         "update.minibatches=2",
         "rollout.top_p=0.9",
+        "algorithm.kl.coefficient=0",
     )
     assert run.finished
 

@@ -70,6 +70,7 @@ def groups_of(table: Any, *, error: float = 0.0) -> list[Group]:
 def config_of(algorithm: dict[str, Any], **update: Any) -> OnlineConfig:
     written = online("unused", algorithm=algorithm, update={"clip_norm": 1e9, **update})
     written["rollout"] = {"prompts": 2, "group": 2, "max_tokens": 8}
+    written["eval"] |= {"max_tokens": 8}
     return OnlineConfig.model_validate(written)
 
 

@@ -55,3 +55,18 @@ def test_its_reward_works(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     metrics = next((tmp_path / "runs").glob("*/metrics.jsonl")).read_text()
     assert '"parts/short"' in metrics
+
+
+def test_its_data_command_is_a_recipe(tmp_path, monkeypatch):
+    """The command with a file in its format and a small chat model in place of the pulled one."""
+    from tests.small import small_chat_model
+    from whet.cli.progress import SilentProgress
+    from whet.recipe import read_recipe
+    from whet.train.start import start_run
+
+    line = next(line for line in README.splitlines() if "task.path=questions.jsonl" in line)
+    (tmp_path / "questions.jsonl").write_text('{"prompt": "12+34", "answer": "46"}\n{"prompt": "1+1", "answer": "2"}\n')
+    monkeypatch.chdir(tmp_path)
+    tiny = [f"model.path={small_chat_model(tmp_path / 'model')}", "steps=1", "rollout.prompts=2", "device=cpu"]
+    recipe = read_recipe("grpo-arithmetic", [*line.split()[3:], *tiny])
+    assert (start_run(recipe, tmp_path / "runs", lambda config, run: SilentProgress()) / "report.html").is_file()

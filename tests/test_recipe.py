@@ -229,3 +229,11 @@ def test_no_text_crashes_the_reader_of_yaml(text: str) -> None:
 def test_the_nearest_word_or_none() -> None:
     assert nearest("stepz", ["steps", "seed"]) == "; did you mean 'steps'?"
     assert nearest("zzz", ["steps", "seed"]) == ""
+
+
+def test_another_task_drops_the_options_of_the_first() -> None:
+    config = read_recipe("grpo-arithmetic", ["task.name=rows", "task.path=q.jsonl", "task.chat=true"]).config
+    assert (config.task.name, config.task.options) == ("rows", {"path": "q.jsonl", "chat": True})
+    same = read_recipe("grpo-sorting", ["task.name=sorting"]).config
+    assert same.task.options == {"level": 1}
+    assert read_recipe("grpo-sorting", ["model.path=some/model"]).config.model.new is None

@@ -186,7 +186,10 @@ def _option_sections() -> dict[str, Any]:
     sections: dict[str, Any] = {}
     for cell in cells:
         if options(cell):
-            fields: dict[str, Any] = {key: (type(value), value) for key, value in options(cell).items()}
+            # A clip range, a temperature, a tolerance: no option so far means anything below zero.
+            fields: dict[str, Any] = {
+                key: (Annotated[type(value), Field(ge=0)], value) for key, value in options(cell).items()
+            }
             section = create_model(f"{name(cell).title()}Options", __base__=Section, **fields)
             sections[name(cell)] = (section, section())
     return sections

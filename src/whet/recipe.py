@@ -152,9 +152,14 @@ def _apply(written: dict[str, Any], override: str) -> None:
             raise UserError(f"{override!r}: {part!r} is a value, not a section")
         place = inner
     try:
-        place[last] = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
     except YAML_ERRORS:
-        place[last] = text
+        value = text
+    if (path, last) == (["task"], "name") and place.get("name") != value:
+        place.clear()  # the options were those of the other task
+    if (path, last) == (["model"], "path"):
+        place.pop("new", None)
+    place[last] = value
 
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:

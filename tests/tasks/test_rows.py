@@ -145,3 +145,23 @@ def test_steps_walk_through_the_file_in_epochs(tmp_path):
     assert len(set(drawn[:10])) == len(set(drawn[10:20])) == 10  # two epochs of ten rows in five steps of four
     assert drawn[:10] != drawn[10:20]
     assert [e.id for e in task.draw(4, seed=(8, 1))] != drawn[:4]
+
+
+def test_a_small_file_always_has_something_held_out(tmp_path):
+    for count in range(2, 12):
+        path = tmp_path / f"{count}.jsonl"
+        path.write_text("".join(json.dumps({"prompt": f"{count}-{i}", "answer": "a"}) + "\n" for i in range(count)))
+        task = Rows(path=str(path))
+        held_out = {example.id for example in task.held_out(count)}
+        assert held_out
+        assert held_out.isdisjoint(example.id for example in task.draw(3 * count, seed=(0, 1)))
+
+
+def test_chat_poses_plain_text_as_a_message(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        '{"prompt": "2+2?", "answer": "4"}\n{"prompt": [{"role": "user", "content": "3+3?"}], "answer": "6"}\n'
+    )
+    drawn = [*Rows(path=str(path), chat=True).draw(1, seed=(0, 1)), *Rows(path=str(path), chat=True).held_out(2)]
+    assert {example.prompt[0].content for example in drawn} == {"2+2?", "3+3?"}
+    assert {example.prompt[0].role for example in drawn} == {"user"}

@@ -24,7 +24,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what the first bytes of an unfinish
 def chat(
     model: str = typer.Argument(..., metavar="MODEL|RUN", help="A model directory or name, or a run (its best model)."),
     system: str = typer.Option("", "--system", metavar="TEXT", help="A system message to begin with."),
-    temperature: float = typer.Option(0.7, help="0 is greedy."),
+    temperature: float = typer.Option(0.0, help="0 is greedy, which suits small models best."),
     max_tokens: int = typer.Option(256, help="Longest answer."),
     seed: int = typer.Option(0, min=0, help="The same seed and questions give the same answers."),
 ) -> None:

@@ -89,7 +89,7 @@ def _question(
 
 def _standard_input() -> str:
     try:
-        return sys.stdin.read()
+        return sys.stdin.read().removesuffix("\n")  # what `echo` adds
     except UnicodeDecodeError as error:
         raise UserError(f"standard input is not text in {error.encoding}") from error
 

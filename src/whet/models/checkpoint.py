@@ -18,6 +18,7 @@ from whet.errors import RunFailed, UserError
 from whet.models.protocol import CausalLM
 
 SINGLE = "model.safetensors"
+FILE_MODE = 0o644  # safetensors writes files that only their owner can read
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 READABLE = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and cannot be trained
@@ -120,6 +121,7 @@ def write_model(directory: Path, config: Mapping[str, Any], tensors: Mapping[str
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         save_file(plain, directory / SINGLE, metadata={"format": "pt"})
+        (directory / SINGLE).chmod(FILE_MODE)
         (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     except (SafetensorError, OSError) as error:
         raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error

@@ -18,6 +18,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 
 from whet.errors import UserError
+from whet.models.checkpoint import FILE_MODE
 
 CONTROL = 3  # the token type of special tokens in `tokenizer.ggml.token_type`
 EOS_KEY = "tokenizer.ggml.eos_token_id"
@@ -58,6 +59,7 @@ def convert_gguf(source: Path, directory: Path, *, dtype: torch.dtype = torch.bf
         state[_module_name(name)] = expanded.to(dtype).contiguous()
     directory.mkdir(parents=True, exist_ok=True)
     save_file(state, str(directory / "model.safetensors"), metadata={"format": "pt"})
+    (directory / "model.safetensors").chmod(FILE_MODE)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     _save_tokenizer(fields, directory)
 
@@ -67,7 +69,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         import gguf
     except ImportError as error:
-        raise UserError("reading GGUF files needs gguf; install it with: pip install 'whet[gguf]'") from error
+        raise UserError("reading GGUF files needs gguf; install it with: pip install gguf") from error
     try:
         reader = gguf.GGUFReader(source)
         fields = {name: field.contents() for name, field in reader.fields.items()}

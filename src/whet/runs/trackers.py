@@ -65,7 +65,7 @@ class WeightsAndBiases:
         try:
             import wandb
         except ImportError as error:
-            raise UserError("tracker wandb: the package is not installed; pip install 'whet[wandb]'") from error
+            raise UserError("tracker wandb: the package is not installed; pip install wandb") from error
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
             mode=os.environ.get("WANDB_MODE") or None,  # type: ignore[arg-type,unused-ignore]  # wandb checks it

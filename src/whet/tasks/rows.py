@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ class Rows:
 
     path: str
     held_out_share: float = HELD_OUT_SHARE  # of the prompts, chosen by their hash; 0 keeps all rows for training
+    chat: bool = False  # pose a prompt that is plain text as a user's message
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out_share < 1:
@@ -64,12 +65,18 @@ class Rows:
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:
         """The training and the evaluation rows, in the order of the file."""
-        training: list[Example] = []
-        evaluation: list[Example] = []
-        for example in read_rows(Path(self.path)):
-            held_out = is_held_out(_prompt_text(example.prompt), self.held_out_share)
-            (evaluation if held_out else training).append(example)
-        return training, evaluation
+        examples = [self._posed(example) for example in read_rows(Path(self.path))]
+        prompts = {_prompt_text(example.prompt) for example in examples}
+        held_out = {prompt for prompt in prompts if is_held_out(prompt, self.held_out_share)}
+        if not held_out and self.held_out_share > 0 and len(prompts) > 1:  # a small file may be unlucky
+            held_out = {min(prompts, key=lambda prompt: fingerprint("side", prompt))}
+        training = [example for example in examples if _prompt_text(example.prompt) not in held_out]
+        return training, [example for example in examples if _prompt_text(example.prompt) in held_out]
+
+    def _posed(self, example: Example) -> Example:
+        if not self.chat or not isinstance(example.prompt, str):
+            return example
+        return replace(example, prompt=(Message(role="user", content=example.prompt),))
 
 
 @lru_cache(maxsize=2)

@@ -129,7 +129,7 @@ def test_full_disk_is_a_failed_run(published: Package, tmp_path: Path, monkeypat
 
 def test_gguf_is_optional(published: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"whet\[gguf\]"):
+    with pytest.raises(UserError, match="pip install gguf"):
         pull("tiny", cache=tmp_path / "models")
 
 

@@ -1,5 +1,7 @@
 """Padding, micro-batches, weights and minibatches."""
 
+from dataclasses import fields, replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from whet.algorithms import weightings
 from whet.batching import collate, global_weights, micro_batches, pad, split_prompts, take, take_batch
 from whet.distributed.world import World
-from whet.records import Batch
+from whet.records import Batch, Sampling
 
 CPU = torch.device("cpu")
 ROWS = [[5, 6, 7], [8], [9, 10]]
@@ -31,14 +33,20 @@ def test_no_rows_are_a_batch_too() -> None:
     assert pad([], torch.float32).shape == (0, 0)
 
 
-@given(lengths=st.lists(st.integers(1, 40), max_size=30), budget=st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
-def test_micro_batches_are_a_partition_within_the_budget(lengths: list[int], budget: int) -> None:
-    pieces = [piece.tolist() for piece in micro_batches(torch.tensor(lengths, dtype=torch.int64), budget)]
+@given(lengths=st.lists(st.integers(1, 40), max_size=30), budget=st.integers(1, 200), packed=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_micro_batches_are_a_partition_within_the_budget(lengths: list[int], budget: int, packed: bool) -> None:
+    pieces = [p.tolist() for p in micro_batches(torch.tensor(lengths, dtype=torch.int64), budget, packed=packed)]
     assert sorted(row for piece in pieces for row in piece) == list(range(len(lengths)))
-    for piece in pieces:
-        padded = len(piece) * max(lengths[row] for row in piece)
-        assert padded <= budget or len(piece) == 1
+
+    def cost(piece: list[int]) -> int:
+        sizes = [lengths[row] for row in piece]
+        return sum(sizes) if packed else len(sizes) * max(sizes)
+
+    for piece, after in zip(pieces, [*pieces[1:], []], strict=False):
+        assert cost(piece) <= budget or len(piece) == 1
+        if after:  # and as many as fit: one more row would be too much
+            assert cost([*piece, after[0]]) > budget
     spread = [lengths[row] for piece in pieces for row in piece]
     assert spread == sorted(lengths, reverse=True)  # like beside like: little padding
 
@@ -54,13 +62,20 @@ def test_a_piece_loses_the_padding_it_does_not_need() -> None:
 def test_all_arrays_of_a_batch_are_cut_alike() -> None:
     sequences = collate(ROWS, MASKS, CPU)
     marks = torch.arange(9.0).view(3, 3)
-    batch = Batch(sequences=sequences, logprobs_old=marks, logprobs_ref=marks + 10, advantages=marks + 20)
+    names = ("logprobs_old", "logprobs_ref", "advantages", "correction", "values", "targets")
+    arrays = {name: marks + 10 * index for index, name in enumerate(names)}
+    rest = {"sampling": Sampling(max_tokens=3), "kl_coefficient": 0.5, "entropy_coefficient": 0.25}
+    batch = Batch(sequences=sequences, prompts=torch.tensor([4, 4, 7]), **arrays, **rest)
     piece = take_batch(batch, torch.tensor([2]))
     assert piece.sequences.tokens.tolist() == [[9, 10]]
-    assert piece.logprobs_old.tolist() == [[6, 7]]
-    assert piece.logprobs_ref is not None
-    assert piece.logprobs_ref.tolist() == [[16, 17]]
-    assert piece.advantages.tolist() == [[26, 27]]
+    for index, name in enumerate(names):
+        assert getattr(piece, name).tolist() == [[10 * index + 6, 10 * index + 7]], name
+    assert piece.prompts.tolist() == [7]
+    assert (piece.sampling, piece.kl_coefficient, piece.entropy_coefficient) == tuple(rest.values())
+    bare = take_batch(replace(batch, logprobs_ref=None, values=None, targets=None), torch.tensor([0, 2]))
+    assert bare.logprobs_ref is bare.values is bare.targets is None
+    assert bare.correction.tolist() == [[30, 31, 32], [36, 37, 38]]
+    assert {field.name for field in fields(Batch)} == {*names, *rest, "sequences", "prompts"}  # none was forgotten
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from whet.algorithms.cells import name, options
-from whet.algorithms.table import ADVANTAGES, ALGORITHMS, SURROGATES, WEIGHTINGS
+from whet.algorithms.table import ALGORITHMS, CELLS, WEIGHTINGS
 from whet.config import AlgorithmBase, AlgorithmConfig, OfflineConfig, OnlineConfig
 
 MODEL = {"new": {"layers": 1, "heads": 2, "width": 8}}
@@ -34,14 +34,13 @@ def reason(make: Any) -> str:
 def test_a_preset_is_its_row_of_the_table(preset: str) -> None:
     config = algorithm_of(algorithm=preset, rollout={"group": 4})
     row = ALGORITHMS[preset]
-    assert (config.advantage, config.surrogate, config.weighting) == (
-        name(row.advantage),
-        name(row.surrogate),
-        name(row.weighting),
-    )
-    assert (config.kl.coefficient, config.kl.place) == (row.kl_coefficient, row.kl_place)
-    for cell in (row.advantage, row.surrogate, row.weighting):
+    assert row.cells.keys() == CELLS.keys()
+    for kind, cell in row.cells.items():
+        assert dict(config)[kind] == name(cell)
         assert config.options_of(name(cell)) == options(cell)
+        assert options(config.cell(kind)) == options(cell)
+    assert (config.kl.coefficient, config.kl.place) == (row.kl_coefficient, row.kl_place)
+    assert config.kl.estimator == name(row.kl)
 
 
 def test_one_option_of_a_preset_changes_and_its_neighbours_stay() -> None:
@@ -64,7 +63,7 @@ def test_without_a_preset_every_cell_must_be_named() -> None:
 
 def test_every_option_of_every_cell_has_a_section() -> None:
     fields = AlgorithmConfig.model_fields
-    for cell in (*ADVANTAGES.values(), *SURROGATES.values(), *WEIGHTINGS.values()):
+    for cell in (cell for table in CELLS.values() for cell in table.values()):
         assert (name(cell) in fields) == bool(options(cell))
 
 
@@ -90,9 +89,15 @@ def test_a_surrogate_without_a_ratio_serves_one_update(update: dict[str, int]) -
         ({"model": {}}, "give either path"),
         ({"model": {"path": "x", **MODEL}}, "give either path"),
         ({"model": {"new": {"width": 10, "heads": 4}}}, "width 10 is not a multiple of heads 4"),
-        ({"algorithm": "gpro"}, "unknown name 'gpro'; known: reinforce, rloo, grpo, dr_grpo"),
-        ({"algorithm": {"preset": "grpo", "surrogate": "clp"}}, "unknown name 'clp'; known: reinforce, clip"),
-        ({"algorithm": {"preset": "grpo", "kl": {"estimator": "k4"}}}, "unknown name 'k4'; known: k1, k2, k3"),
+        ({"algorithm": "gpro"}, "unknown name 'gpro'; known: reinforce, rloo, remax, opo, maxrl, gpg, ppo"),
+        (
+            {"algorithm": {"preset": "grpo", "surrogate": "clp"}},
+            "unknown name 'clp'; known: reinforce, clip, dual_clip",
+        ),
+        (
+            {"algorithm": {"preset": "grpo", "kl": {"estimator": "k4"}}},
+            "unknown name 'k4'; known: k1, k2, k3, unbiased",
+        ),
         ({"eval": {"samples": 2, "ks": [4]}}, "pass@4 needs at least 4 samples, not 2"),
         ({"seed": 2**63}, "less than"),
         ({"seed": -1}, "greater than or equal to 0"),
@@ -106,7 +111,7 @@ def test_nonsense_is_refused_with_its_reason(changes: dict[str, Any], told: str)
     assert told in reason(lambda: online(**changes))
 
 
-@pytest.mark.parametrize("section", ["optimizer", "rollout", "update", "eval", "save", "engine", "reward"])
+@pytest.mark.parametrize("section", ["optimizer", "rollout", "update", "eval", "save", "engine", "reward", "critic"])
 def test_no_section_takes_a_key_that_it_does_not_know(section: str) -> None:
     assert "Extra inputs are not permitted" in reason(lambda: online(**{section: {"colour": 1}}))
 
@@ -133,7 +138,10 @@ def test_evaluation_samples_as_training_does_but_for_the_length() -> None:
     ("sections", "reason"),
     [
         ({"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1, "estimator": "k1"}}}, "expected gradient of zero"),
-        ({"algorithm": {"preset": "rloo", "kl": {"coefficient": 0.1, "place": "reward"}}}, "only k1 in the reward"),
+        (
+            {"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1, "place": "reward"}}},
+            "only k1 in the reward has the gradient of the KL, not k3",
+        ),
         (
             {"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1}}, "rollout": {"top_p": 0.9}},
             "lose different tokens",

@@ -48,8 +48,8 @@ def test_add_an_algorithm(house):
             '    """−sign(A)·|A|^power·log π: strong opinions count more. Nobody 2026."""\n'
             "    return -advantages.sign() * advantages.abs() ** power * logprobs\n"
         )
-    edit(table, "(s.reinforce, s.clip)", "(s.reinforce, s.clip, s.tempered)")
-    row = '"mine": row(advantage=a.center, surrogate=s.tempered, weighting=w.token_mean, paper="Nobody26"),'
+    edit(table, "SURROGATES = _named(", "SURROGATES = _named(s.tempered, ")
+    row = '"mine": row(a.center, s.tempered, w.token_mean, "Nobody26"),'
     edit(table, '    "dr_grpo":', f'    {row}\n    "dr_grpo":')
     told = run(house, "-m", "whet", "explain", "grpo-sorting", "algorithm=mine", "algorithm.tempered.power=1.5")
     assert "−sign(A)·|A|^power·log π" in told
@@ -103,7 +103,7 @@ def test_add_a_task(house):
     shutil.copy(house / "my_module.py", house / "src/whet/tasks/doubling.py")
     table = house / "src/whet/tasks/table.py"
     edit(table, '    "reverse": Reverse,\n', '    "reverse": Reverse,\n    "doubling": Doubling,\n')
-    edit(table, "from whet.tasks.imports", "from whet.tasks.doubling import Doubling\nfrom whet.tasks.imports")
+    edit(table, "from whet.imports", "from whet.tasks.doubling import Doubling\nfrom whet.imports")
     assert "Writes a digit twice" in run(house, "-m", "whet", "tasks")
 
 
@@ -162,7 +162,7 @@ def test_add_an_engine(house):
     (house / "src/whet/engines/counting.py").write_text(ENGINE, "utf-8")
     shutil.copytree(ROOT / "tests", house / "tests", ignore=lambda _, names: [n for n in names if n != "small.py"])
     run(house, "-c", CHECK_ENGINE)
-    edit(house / "src/whet/config.py", 'name: Literal["native"]', 'name: Literal["native", "counting"]')
+    edit(house / "src/whet/config/parts.py", 'name: Literal["native"]', 'name: Literal["native", "counting"]')
     parts = house / "src/whet/train/parts.py"
     edit(parts, "    engine = NativeEngine(", "    engine = ENGINES[config.engine.name](")
     with parts.open("a", encoding="utf-8") as file:

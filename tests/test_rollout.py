@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from tests.small import small_model
 from whet.engines.native import NativeEngine
@@ -59,6 +60,22 @@ def test_a_text_does_not_depend_on_its_company() -> None:
     alone = sample(engine, [prompts[3]], SAMPLING, group=3)
     assert [c.tokens for c in together[3][1]] == [c.tokens for c in alone[0][1]]
     assert len({c.tokens for _, completions in together for c in completions}) > 4
+
+
+def test_the_likeliest_completion_stands_behind_the_group() -> None:
+    policy, tokenizer = small_model()
+    engine = NativeEngine(policy, tokenizer)
+    prompts = pose(EXAMPLES, tokenizer, stream=(3, 7))
+    plain = sample(engine, prompts, SAMPLING, group=3)
+    more = sample(engine, prompts, SAMPLING, group=3, greedy=True)
+    assert [c[:3] for _, c in more] == [c for _, c in plain]  # the others are what they would have been without it
+    for prompt, completions in more:
+        tokens = list(prompt.tokens)
+        for token in completions[3].tokens:  # each is the most likely one after what stands before it
+            states = policy.hidden(torch.tensor([tokens]), torch.tensor([len(tokens)]))
+            assert int(policy.head(states[0, -1]).argmax()) == token
+            tokens.append(token)
+        assert completions[3].logprobs == (0.0,) * len(completions[3].tokens)
 
 
 def completion(text: str) -> Completion:

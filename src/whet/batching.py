@@ -44,15 +44,23 @@ def global_weights(weighting: Cell, mask: Tensor, world: World, *, max_tokens: i
     return weights.float() / total
 
 
-def micro_batches(lengths: Tensor, micro_tokens: int) -> Iterator[Tensor]:
-    """Rows of like length, at most `micro_tokens` padded tokens at a time (or one row, if it is longer)."""
+def micro_batches(lengths: Tensor, micro_tokens: int, *, packed: bool = False) -> Iterator[Tensor]:
+    """Rows of like length, at most `micro_tokens` tokens at a time, padding included unless they are packed.
+
+    A row that is longer comes alone.
+    """
     order = torch.argsort(lengths, descending=True, stable=True)
+    sizes = lengths[order].tolist()
     start = 0
-    while start < len(order):
-        longest = max(1, int(lengths[order[start]]))
-        size = max(1, micro_tokens // longest)
-        yield order[start : start + size]
-        start += size
+    while start < len(sizes):
+        stop, tokens = start, 0
+        while stop < len(sizes):
+            tokens = tokens + sizes[stop] if packed else sizes[start] * (stop + 1 - start)
+            if tokens > micro_tokens and stop > start:
+                break
+            stop += 1
+        yield order[start:stop]
+        start = stop
 
 
 def take(sequences: Sequences, rows: Tensor) -> Sequences:
@@ -66,18 +74,29 @@ def take_batch(batch: Batch, rows: Tensor) -> Batch:
     """These rows of everything."""
     sequences = take(batch.sequences, rows)
     width = sequences.tokens.shape[1]
-    reference = None if batch.logprobs_ref is None else batch.logprobs_ref[rows, :width]
+
+    def few(tensor: Tensor) -> Tensor:
+        return tensor[rows, :width]
+
     return replace(
         batch,
         sequences=sequences,
-        logprobs_old=batch.logprobs_old[rows, :width],
-        logprobs_ref=reference,
-        advantages=batch.advantages[rows, :width],
+        prompts=batch.prompts[rows],
+        logprobs_old=few(batch.logprobs_old),
+        logprobs_ref=None if batch.logprobs_ref is None else few(batch.logprobs_ref),
+        advantages=few(batch.advantages),
+        correction=few(batch.correction),
+        values=None if batch.values is None else few(batch.values),
+        targets=None if batch.targets is None else few(batch.targets),
     )
 
 
 def split_prompts(prompts: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:
-    """Prompt indices (over all ranks) of each minibatch, shuffled by the seed: the same on every rank."""
+    """Prompt numbers (over all ranks) of each minibatch, shuffled by the seed: the same on every rank.
+
+    With fewer prompts than minibatches each prompt is a minibatch.
+    """
+    minibatches = min(prompts, minibatches)
     generator = torch.Generator().manual_seed(stream_key(seed))
     order = torch.randperm(prompts, generator=generator).tolist()
     bounds = [round(i * prompts / minibatches) for i in range(minibatches + 1)]

@@ -19,6 +19,7 @@ from whet.errors import UserError
 Config = OnlineConfig | OfflineConfig
 LOOPS: dict[str, type[Config]] = {"online": OnlineConfig, "offline": OfflineConfig}
 SHORT = {"lr": "optimizer.lr"}  # what people type most
+WHOLE = {"algorithm": "preset", "model": "path", "task": "name"}  # the key that a plain value of a section stands for
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: PyYAML builds dates and numbers unchecked
 WANTED = {  # pydantic's kind of mistake → our words
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
@@ -69,8 +70,11 @@ def validate(written: Mapping[str, Any], *, where: str) -> Config:
 
 def dump(config: Config) -> str:
     """The resolved config as YAML: reading it again gives an equal config."""
+    written = config.model_dump(mode="json")
+    if isinstance(config, OnlineConfig):  # without the options of all the cells that it does not use
+        written["algorithm"] = {key: value for key, value in written["algorithm"].items() if value is not None}
     # In ASCII: PyYAML writes U+0085 as it is and reads it as a new line.
-    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
+    return yaml.dump(written, Dumper=_Dumper, sort_keys=False)
 
 
 def parse_yaml(text: str, *, where: str) -> dict[str, Any]:
@@ -147,7 +151,7 @@ def _apply(written: dict[str, Any], override: str) -> None:
         if inner is None:
             inner = place[part] = {}
         elif isinstance(inner, str):  # `task: arithmetic` is short for a mapping
-            inner = place[part] = {{"algorithm": "preset", "model": "path"}.get(part, "name"): inner}
+            inner = place[part] = {WHOLE.get(part, "use" if ":" in inner else "name"): inner}
         elif not isinstance(inner, dict):
             raise UserError(f"{override!r}: {part!r} is a value, not a section")
         place = inner

@@ -115,6 +115,13 @@ class Batch:
     """Rollouts of one step, ready for updates."""
 
     sequences: Sequences
+    prompts: Tensor  # (B,) int64: the number of the row's prompt among those of all ranks
+    sampling: Sampling  # the distribution that the tokens were drawn from
     logprobs_old: Tensor  # (B, T) float: under the policy at the start of the step
     logprobs_ref: Tensor | None  # (B, T) float: under the reference, where the algorithm needs one
     advantages: Tensor  # (B, T) float
+    correction: Tensor  # (B, T) float: weights for a sampler that was not quite the policy
+    values: Tensor | None  # (B, T) float: of the critic at the start of the step
+    targets: Tensor | None  # (B, T) float: what the critic should have said
+    kl_coefficient: float
+    entropy_coefficient: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 from whet.engines.protocol import Engine
@@ -39,10 +40,14 @@ def pose(examples: Sequence[Example], tokenizer: Tokenizer, *, stream: tuple[int
 
 
 def sample(
-    engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, group: int
+    engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, group: int, greedy: bool = False
 ) -> list[tuple[Prompt, list[Completion]]]:
-    """`group` completions of each prompt."""
-    return list(zip(prompts, engine.generate(prompts, sampling, count=group), strict=True))
+    """`group` completions of each prompt and, where asked for, the most likely one behind them."""
+    groups = engine.generate(prompts, sampling, count=group)
+    if greedy:
+        likeliest = engine.generate(prompts, replace(sampling, temperature=0.0), count=1)
+        groups = [completions + one for completions, one in zip(groups, likeliest, strict=True)]
+    return list(zip(prompts, groups, strict=True))
 
 
 def judge(

@@ -1,98 +1,85 @@
-"""The table: rows compose, print themselves, and estimate the true policy gradient where they promise to."""
+"""The table: what rows and cells ask for, and where the KL goes."""
 
-from itertools import product
+from dataclasses import replace
 
 import pytest
 import torch
 
-from whet.algorithms.cells import bind, formula, name, options, terms
+from whet.algorithms import supervised
+from whet.algorithms.cells import bind, call, formula, name, options, terms
 from whet.algorithms.surrogates import clip
-from whet.algorithms.table import ALGORITHMS, Algorithm, describe, token_loss
-
-
-def test_the_first_rows():
-    cells = {key: (name(row.advantage), name(row.surrogate), name(row.weighting)) for key, row in ALGORITHMS.items()}
-    assert cells["reinforce"] == ("raw", "reinforce", "sequence_sum")
-    assert cells["rloo"] == ("leave_one_out", "reinforce", "sequence_sum")
-    assert cells["grpo"] == ("standardize", "clip", "sequence_mean")
-    # Dr. GRPO drops both biases: the deviation in the advantage and the length in the weights.
-    assert cells["dr_grpo"] == ("center", "clip", "budget_mean")
+from whet.algorithms.table import ALGORITHMS, CELLS, GROUP_STATISTICS, KL_ESTIMATORS, OBJECTIVES, token_loss
 
 
 def test_terms_and_options_come_from_the_signature():
     assert terms(clip) == ("logprobs", "logprobs_old", "advantages")
     assert options(clip) == {"low": 0.2, "high": 0.2}
-    assert options(bind(clip, {"high": 0.28})) == {"low": 0.2, "high": 0.28}
-    assert terms(bind(clip, {"high": 0.28})) == terms(clip)
+    assert bind(clip, {}) is clip
+    bound = bind(clip, {"high": 0.28})
+    assert options(bound) == {"low": 0.2, "high": 0.28}
+    assert (terms(bound), name(bound)) == (terms(clip), "clip")
+    assert options(bind(bound, {"low": 0.1})) == {"low": 0.1, "high": 0.28}, "options that were set stay set"
 
 
-@pytest.mark.parametrize("row", ALGORITHMS)
-def test_a_row_prints_itself(row):
-    lines = describe(ALGORITHMS[row])
-    assert formula(ALGORITHMS[row].surrogate) in lines["surrogate"]
-    assert "no reference model" in lines["kl"]
-    assert lines["paper"]
+def test_call_supplies_what_a_cell_names_and_nothing_else():
+    supply = {"advantages": torch.tensor(2.0), "logprobs": torch.tensor(-1.0), "mask": None}
+    assert float(call(ALGORITHMS["reinforce"].surrogate, supply)) == 2.0
+    with pytest.raises(KeyError, match="logprobs_old"):
+        call(clip, supply)
 
 
-def test_kl_is_added_to_the_loss_or_left_to_the_reward():
-    supply = {
-        "logprobs": torch.tensor([[0.0, -1.0]]),
-        "logprobs_old": torch.tensor([[0.0, -1.0]]),
-        "logprobs_ref": torch.tensor([[0.0, -1.5]]),
-        "advantages": torch.zeros(1, 2),
-    }
-
-    def algorithm(place):
-        row = ALGORITHMS["grpo"]
-        return Algorithm(
-            advantage=row.advantage,
-            surrogate=row.surrogate,
-            weighting=row.weighting,
-            kl_coefficient=0.1,
-            kl_place=place,
-            paper="",
-        )
-
-    d = 0.5
-    expected = 0.1 * (torch.exp(torch.tensor(-d)) - 1 + d)
-    assert float(token_loss(algorithm("loss"), supply)[0, 1]) == pytest.approx(float(expected), rel=1e-5)
-    assert float(token_loss(algorithm("reward"), supply)[0, 1]) == 0.0
-    assert algorithm("reward").needs_reference
-    assert not ALGORITHMS["grpo"].needs_reference
+def test_the_formula_is_the_first_line_of_the_docstring_with_what_is_set():
+    assert formula(ALGORITHMS["reinforce"].surrogate) == "−A·log π. Williams 1992."
+    assert formula(ALGORITHMS["dapo"].surrogate).endswith("Schulman et al. 2017, eq. 7. [low=0.2, high=0.28]")
 
 
-@pytest.mark.parametrize("row", ["reinforce", "rloo", "dr_grpo"])
-def test_expected_gradient_is_the_true_gradient_by_enumeration(row):
-    """A tabular policy over two tokens of two letters; every group of two sequences is listed with its probability.
+@pytest.mark.parametrize("kind", [*CELLS, "kl"])
+def test_every_cell_has_a_formula_and_the_name_it_is_listed_under(kind):
+    for key, cell in CELLS.get(kind, KL_ESTIMATORS).items():
+        assert name(cell) == key
+        assert formula(cell).split("\n")[0].strip(), key
 
-    `dr_grpo` at ratio 1 equals the true gradient up to its constant: (G−1)/G from the own reward in the mean, and
-    1/max_tokens.
-    """
-    logits = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64, requires_grad=True)
-    sequences = list(product(range(2), repeat=2))
-    reward = {s: float(i) - 0.7 for i, s in enumerate(sequences)}
 
-    def logprob(sequence):
-        return torch.stack([logits[t].log_softmax(0)[token] for t, token in enumerate(sequence)])
+def test_what_the_rows_need_follows_from_their_cells():
+    assert [key for key, row in ALGORITHMS.items() if row.needs_values] == ["ppo"]
+    assert [key for key, row in ALGORITHMS.items() if row.needs_greedy] == ["remax"]
+    assert not any(row.needs_reference for row in ALGORITHMS.values()), "no row has a KL unless a recipe asks for one"
+    assert replace(ALGORITHMS["grpo"], kl_coefficient=0.1).needs_reference
+    in_group = [key for key, row in ALGORITHMS.items() if row.advantage in GROUP_STATISTICS]
+    assert set(ALGORITHMS) - set(in_group) == {"reinforce", "remax", "ppo", "reinforce_pp"}
 
-    expected_reward = sum(logprob(s).sum().exp() * reward[s] for s in sequences)
-    (true,) = torch.autograd.grad(expected_reward, logits)
 
-    algorithm = ALGORITHMS[row]
-    estimate = torch.zeros_like(true)
-    for group in product(sequences, repeat=2):
-        logprobs = torch.stack([logprob(s) for s in group])
-        chance = logprobs.detach().sum().exp()
-        advantages = algorithm.advantage(torch.tensor([[reward[s] for s in group]], dtype=torch.float64))
-        supply = {
-            "logprobs": logprobs,
-            "logprobs_old": logprobs.detach(),
-            "logprobs_ref": None,
-            "advantages": advantages.view(2, 1).expand(2, 2),
-        }
-        mask = torch.ones(2, 2, dtype=torch.bool)
-        weights, count = algorithm.weighting(mask, 2) if row == "dr_grpo" else algorithm.weighting(mask)
-        loss = (token_loss(algorithm, supply) * weights.double()).sum() / count
-        estimate += chance * torch.autograd.grad(loss, logits)[0]
-    constant = (1 / 2) * (1 / 2) if row == "dr_grpo" else 1.0
-    assert torch.allclose(-estimate, true * constant, atol=1e-12)
+def test_methods_that_pay_for_the_divergence_use_the_one_estimator_that_may_stand_there():
+    for row in ALGORITHMS.values():
+        assert (row.kl_place == "reward") == (row.kl is KL_ESTIMATORS["k1"])
+
+
+SUPPLY = {
+    "logprobs": torch.tensor([[0.0, -1.0]]),
+    "logprobs_old": torch.tensor([[0.0, -1.0]]),
+    "logprobs_ref": torch.tensor([[0.0, -1.5]]),
+    "advantages": torch.tensor([[0.0, 2.0]]),
+    "correction": torch.tensor([[1.0, 0.5]]),
+    "entropies": torch.tensor([[0.0, 0.3]]),
+}
+
+
+@pytest.mark.parametrize(("place", "divergence"), [("loss", 0.1 * 0.10653066), ("reward", 0.0)])
+def test_kl_is_added_to_the_loss_or_left_to_the_reward(place, divergence):
+    # k3 at d = 0.5: exp(−0.5) − 1 + 0.5; the surrogate is −2 at ratio 1, and half of that is corrected away
+    row = replace(ALGORITHMS["grpo"], kl_place=place)
+    assert float(token_loss(row, SUPPLY, kl_coefficient=0.1)[0, 1]) == pytest.approx(-1.0 + divergence)
+
+
+def test_without_a_coefficient_neither_reference_nor_entropies_are_read():
+    supply = {**SUPPLY, "logprobs_ref": None, "entropies": None}
+    assert float(token_loss(ALGORITHMS["grpo"], supply)[0, 1]) == -1.0
+
+
+def test_the_entropy_bonus_lowers_the_loss():
+    assert float(token_loss(ALGORITHMS["grpo"], SUPPLY, entropy=0.5)[0, 1]) == pytest.approx(-1.0 - 0.15)
+
+
+def test_supervised_rows_maximise_the_log_likelihood_per_token():
+    assert torch.equal(supervised.negative_log_likelihood(torch.tensor([-2.0, -0.5])), torch.tensor([2.0, 0.5]))
+    assert name(OBJECTIVES["sft"].weighting) == "token_mean"

@@ -12,10 +12,11 @@ from tests.contracts.command import online
 from tests.contracts.here import save_small, train_here
 from whet.engines.native import NativeEngine
 from whet.errors import RunFailed
-from whet.models.logprobs import token_logprobs
+from whet.models.logprobs import read_tokens, token_logprobs
 from whet.records import Batch, Sampling
+from whet.train import annotate as annotate_module
 from whet.train import online as online_module
-from whet.train import update as update_module
+from whet.train.learner import Learner
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -46,13 +47,11 @@ def test_every_ratio_is_one_before_the_first_update(
     worst: list[float] = []
     original = online_module.update
 
-    def watched(
-        policy: Any, optimizer: Any, batch: Batch, algorithm: Any, config: Any, world: Any, *, step: int
-    ) -> Any:
+    def watched(learner: Learner, batch: Batch, *, step: int) -> Any:
         s = batch.sequences
-        logprobs, _ = token_logprobs(policy, s.tokens, s.lengths, s.mask, config.rollout.sampling)
+        logprobs, _ = token_logprobs(learner.policy, s.tokens, s.lengths, s.mask, learner.config.rollout.sampling)
         worst.append(float(torch.expm1(logprobs.detach() - batch.logprobs_old).abs().max()))
-        return original(policy, optimizer, batch, algorithm, config, world, step=step)
+        return original(learner, batch, step=step)
 
     monkeypatch.setattr(online_module, "update", watched)
     run = train_here(recipe(model, **SAMPLINGS[name]), tmp_path / "run")
@@ -61,6 +60,21 @@ def test_every_ratio_is_one_before_the_first_update(
     assert max(measured) < 1e-5  # sampler against trainer
     assert max(worst) < 1e-5  # trainer, in micro-batches without a gradient, against trainer with one
     assert run.metrics()[-1]["policy_kl"] > 1e-7  # and yet the updates moved the policy: it is not 1 by standing still
+
+
+def test_a_temperature_that_follows_the_rewards_is_that_of_both(model: Path, tmp_path: Path) -> None:
+    """The sampler and the trainer read the same dial; it moves from step to step."""
+    written = recipe(model, steps=4, temperature=0.8, adaptive_temperature={"low": 0.2, "high": 3.0})
+    written["reward"] = {"functions": [f"{Path(__file__).parent / 'digits.py'}:digits"]}
+    written["update"] = {"micro_tokens": 64}  # one update a step: it is measured before the policy moves
+    run = train_here(written, tmp_path / "run")
+    rows = [row for row in run.metrics() if row["step"] > 0]
+    temperatures = [row["temperature"] for row in rows]
+    expected = [0.8, *(min(3.0, max(0.2, 0.8 / row["reward/std"])) for row in rows[:-1])]
+    assert temperatures == pytest.approx(expected, rel=1e-5)
+    assert len(set(temperatures)) == 4
+    assert max(row["mismatch/max"] for row in rows) < 1e-5
+    assert max(row["policy_kl"] for row in rows) < 1e-9  # and it is that of the update too
 
 
 def test_an_engine_with_stale_weights_stops_the_run(
@@ -79,16 +93,16 @@ def test_an_engine_with_stale_weights_stops_the_run(
     assert "sampler and trainer disagree by" in message
     step = int(message.removeprefix("step ").partition(":")[0])
     assert 1 < step < 30
-    assert f"the engine's weights are not version {step - 1}" in message
+    assert "the engine's weights are not those of the policy" in message
 
 
 def test_a_trainer_that_forgets_the_temperature_is_caught(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def at_temperature_one(policy: Any, tokens: Any, lengths: Any, mask: Any, sampling: Sampling) -> Any:
-        return token_logprobs(policy, tokens, lengths, mask, replace(sampling, temperature=1.0))
+    def at_temperature_one(policy: Any, tokens: Any, lengths: Any, mask: Any, sampling: Sampling, **more: Any) -> Any:
+        return read_tokens(policy, tokens, lengths, mask, replace(sampling, temperature=1.0), **more)
 
-    monkeypatch.setattr(update_module, "token_logprobs", at_temperature_one)
+    monkeypatch.setattr(annotate_module, "read_tokens", at_temperature_one)
     with pytest.raises(RunFailed, match="step 1: sampler and trainer disagree"):
         train_here(recipe(model, temperature=0.6), tmp_path / "run")
 
@@ -97,10 +111,10 @@ def test_a_trainer_that_forgets_the_temperature_is_caught(
 def test_a_trainer_that_forgets_what_was_cut_off_is_caught(
     cut: dict[str, Any], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def uncut(policy: Any, tokens: Any, lengths: Any, mask: Any, sampling: Sampling) -> Any:
-        return token_logprobs(policy, tokens, lengths, mask, Sampling(max_tokens=1))
+    def uncut(policy: Any, tokens: Any, lengths: Any, mask: Any, sampling: Sampling, **more: Any) -> Any:
+        return read_tokens(policy, tokens, lengths, mask, Sampling(max_tokens=1), **more)
 
-    monkeypatch.setattr(update_module, "token_logprobs", uncut)
+    monkeypatch.setattr(annotate_module, "read_tokens", uncut)
     changed = recipe(model, **cut)
     changed["update"] = {"mismatch_limit": 1e-3}
     with pytest.raises(RunFailed, match="step 1: sampler and trainer disagree"):

@@ -24,6 +24,7 @@ from whet.runs.layout import by_step
 from whet.train import online as online_module
 from whet.train import supervised as supervised_module
 from whet.train import update as update_module
+from whet.train.collect import Harvest
 
 STEPS, BAD_STEP = 9, 8  # checkpoints at 3, 6 and 9
 
@@ -60,11 +61,11 @@ def poison_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
     """One advantage of one step is not a number."""
     original = online_module.annotate
 
-    def annotate(groups: Any, *rest: Any) -> tuple[Batch, dict[str, float]]:
-        batch, agreement = original(groups, *rest)
-        if groups[0][0].version == BAD_STEP - 1:
+    def annotate(learner: Any, harvest: Harvest, dials: Any) -> tuple[Batch, Any, dict[str, float]]:
+        batch, seen, metrics = original(learner, harvest, dials)
+        if harvest.drawn[0][0].version == BAD_STEP - 1:
             batch.advantages[2] *= float("nan")
-        return batch, agreement
+        return batch, seen, metrics
 
     monkeypatch.setattr(online_module, "annotate", annotate)
 

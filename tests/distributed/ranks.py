@@ -14,6 +14,16 @@ from whet.distributed.world import World
 from whet.errors import RunFailed
 
 
+def shares(rank: int) -> list[torch.Tensor]:
+    """What a rank brings: whole numbers, tables of different height and width, and a rank without rows."""
+    return [
+        torch.tensor([10 * rank, 2**60 + rank]),
+        torch.full((rank + 1, 3 - rank), float(rank)),
+        torch.full((0 if rank == 1 else 1, 0 if rank == 1 else 2), rank, dtype=torch.uint8),
+        torch.zeros(0),
+    ]
+
+
 def main() -> dict[str, Any]:
     world = World.init("cpu")
     module.BUCKET_BYTES = 24  # six floats: several buckets, and one parameter that is larger than a bucket
@@ -28,6 +38,7 @@ def main() -> dict[str, Any]:
         "max": world.max(-float(world.rank)),
         "gather": world.gather({"rank": world.rank, "text": "é" * (10 * world.rank)}),
         "interleave": [world.interleave(world.shard(list(range(n)))) for n in range(8)],
+        "concat": [world.concat(mine).tolist() for mine in shares(world.rank)],
         "writer": world.is_writer,
     }
     world.sum_gradients([*parameters, frozen])

@@ -57,6 +57,12 @@ def test_interleaving_undoes_sharding(seen: list[dict[str, Any]]) -> None:
     assert [one["interleave"] for one in seen] == [[list(range(n)) for n in range(8)]] * SIZE
 
 
+def test_rows_stand_one_behind_the_other_and_are_padded_to_the_widest(seen: list[dict[str, Any]]) -> None:
+    numbers = [number for rank in range(SIZE) for number in (10 * rank, 2**60 + rank)]
+    table = [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [2.0, 0.0, 0.0], [2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
+    assert [one["concat"] for one in seen] == [[numbers, table, [[0, 0], [2, 2]], []]] * SIZE
+
+
 def test_gradients_are_summed_bucket_by_bucket(seen: list[dict[str, Any]]) -> None:
     """Σ over ranks of (position + 100·index + 1000·rank) = 3·(position + 100·index) + 3000."""
     expected = [[3.0 * (i + 100 * index) + 3000 for i in range(n)] for index, n in enumerate((6, 1, 20, 2))]
@@ -80,6 +86,7 @@ def test_a_world_of_one_is_no_special_case() -> None:
     assert world.max(-2.5) == -2.5
     assert world.gather({"a": 1}) == [{"a": 1}]
     assert world.shard([3, 1, 2]) == world.interleave([3, 1, 2]) == [3, 1, 2]
+    assert world.concat(value) is value
     assert world.is_writer
     world.barrier()
     world.close()

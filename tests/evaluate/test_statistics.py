@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.evaluate.statistics import Interval, mean_interval, pass_at_k, t_quantile, wilson
+from whet.evaluate.statistics import (
+    Interval,
+    binomial_error,
+    clipped,
+    mean_interval,
+    paired_interval,
+    pass_at_k,
+    t_quantile,
+    wilson,
+)
 
 
 def test_wilson_equals_the_textbook_number():
@@ -104,6 +113,39 @@ def test_t_quantile_decreases_towards_the_normal_one():
     assert t_quantile(10**9) == pytest.approx(1.959964, abs=1e-6)
 
 
+# Printed tables of Student's t: degrees of freedom, level, quantile.
+PRINTED = [
+    *((1, 0.9, 3.078), (1, 0.995, 63.657), (1, 0.9995, 636.619), (2, 0.95, 2.920), (2, 0.995, 9.925)),
+    *((3, 0.99, 4.541), (5, 0.9995, 6.869), (7, 0.9, 1.415), (10, 0.995, 3.169), (15, 0.75, 0.691)),
+    *((20, 0.999, 3.552), (30, 0.95, 1.697), (60, 0.99, 2.390), (120, 0.995, 2.617)),
+]
+
+
+@pytest.mark.parametrize(("freedom", "level", "quantile"), PRINTED)
+def test_t_quantile_equals_the_printed_tables(freedom, level, quantile):
+    assert t_quantile(freedom, level) == pytest.approx(quantile, abs=5.1e-4)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.6, 0.975, 1 - 0.025 / 8, 1 - 0.025 / 120, 1 - 1e-6])
+def test_t_quantile_equals_the_closed_forms(level):
+    """With one degree the distribution is Cauchy's; with two its quantile is a root (Shaw 2006)."""
+    assert t_quantile(1, level) == pytest.approx(math.tan(math.pi * (level - 0.5)), rel=1e-9, abs=1e-12)
+    assert t_quantile(2, level) == pytest.approx((2 * level - 1) / math.sqrt(2 * level * (1 - level)), rel=1e-9)
+
+
+@pytest.mark.parametrize("level", [0.6, 0.975, 0.9995, 1 - 1e-5])
+def test_the_sum_and_the_expansion_of_t_meet(level):
+    """The quantile is smooth in 1 / freedom: across the seam it goes on as a straight line does."""
+    before, last, after = (t_quantile(freedom, level) for freedom in (999, 1000, 1001))
+    assert last - after == pytest.approx((before - last) * 999 / 1001, rel=1e-4)
+
+
+@pytest.mark.parametrize(("freedom", "level"), [(0, 0.975), (3, 1.0), (3, 0.4)])
+def test_t_quantile_refuses_what_has_none(freedom, level):
+    with pytest.raises(ValueError, match="needs"):
+        t_quantile(freedom, level)
+
+
 def test_mean_interval_by_hand():
     # 1, 2, 3: mean 2, deviation 1, standard error 1/√3, t(2) = 4.302653.
     interval = mean_interval([1, 2, 3])
@@ -126,3 +168,70 @@ def test_mean_interval_of_one_value_is_infinite_and_of_none_is_an_error():
     assert mean_interval([7.0]) == Interval(7.0, -math.inf, math.inf)
     with pytest.raises(ValueError, match="at least one"):
         mean_interval([])
+
+
+def test_several_intervals_are_wider_by_bonferroni():
+    # 1, 2, 3 as one of 5 intervals: each is a 99 % interval, t(2) at 99.5 % = 9.924843.
+    assert mean_interval([1, 2, 3], comparisons=5).high - 2 == pytest.approx(9.924843 / math.sqrt(3), rel=1e-6)
+    with pytest.raises(ValueError, match="at least one comparison"):
+        mean_interval([1, 2, 3], comparisons=0)
+
+
+def test_clipped_is_the_part_that_a_share_can_be():
+    assert clipped(Interval(0.9, 0.7, 1.1)) == Interval(0.9, 0.7, 1.0)
+    assert clipped(Interval(0.1, -math.inf, 0.3)) == Interval(0.1, 0.0, 0.3)
+
+
+def test_binomial_error_by_hand_and_never_zero():
+    assert binomial_error(0.5, 98) == pytest.approx(math.sqrt(0.25 / 98))  # (49 + 1) / (98 + 2) is one half again
+    assert binomial_error(1.0, 8) == pytest.approx(math.sqrt(0.9 * 0.1 / 8))  # 9 of 10
+    assert binomial_error(0.0, 8) == pytest.approx(binomial_error(1.0, 8))
+    with pytest.raises(ValueError, match="binomial_error needs"):
+        binomial_error(1.2, 8)
+
+
+def test_paired_interval_by_hand():
+    # Differences 0.1, 0.2, 0.3: mean 0.2, t part 4.302653 · 0.1 / √3; shares 0.5 and 0.3 of 98 examples.
+    interval = paired_interval([0.4, 0.5, 0.6], [0.3, 0.3, 0.3], trials=98)
+    seeds = 4.302653 * 0.1 / math.sqrt(3)
+    error = math.sqrt(0.25 / 98 + 0.304 * 0.696 / 98)  # (29.4 + 1) / 100 = 0.304
+    assert interval.mean == pytest.approx(0.2)
+    assert interval.high - 0.2 == pytest.approx(math.hypot(seeds, 1.959964 * error), rel=1e-6)
+    assert 0.2 - interval.low == pytest.approx(interval.high - 0.2)
+
+
+def test_equal_seeds_leave_the_error_of_the_examples():
+    """A t interval alone would have no width: two perfect methods on 8 examples would be equal for certain."""
+    same = paired_interval([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], trials=8)
+    assert same.high == -same.low == pytest.approx(1.959964 * math.sqrt(2) * math.sqrt(0.09 / 8), rel=1e-6)
+    # One wrong answer more in every seed, always the same one, is nothing to build on; half of all answers is.
+    assert paired_interval([1.0] * 3, [0.875] * 3, trials=8).low < 0
+    assert paired_interval([1.0] * 3, [0.5] * 3, trials=200).low > 0.4
+
+
+def test_one_pair_says_nothing():
+    assert paired_interval([1.0], [0.0], trials=1000) == Interval(1.0, -1.0, 1.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=6), st.integers(1, 500))
+def test_paired_interval_is_antisymmetric_and_wider_than_student(pairs, trials):
+    first, second = zip(*pairs, strict=True)
+    forth, back = (paired_interval(a, b, trials=trials, comparisons=3) for a, b in ((first, second), (second, first)))
+    assert (forth.low, forth.high) == pytest.approx((-back.high, -back.low), abs=1e-12)
+    student = mean_interval([a - b for a, b in pairs], comparisons=3)
+    assert forth.low <= max(-1, student.low) + 1e-12
+    assert forth.high >= min(1, student.high) - 1e-12
+
+
+@pytest.mark.parametrize(("rates", "spread"), [((0.6, 0.5), 0.08), ((0.999, 0.99), 0.0), ((0.7, 0.7), 0.02)])
+def test_paired_interval_covers_the_true_difference(rates, spread):
+    """Seeds vary and examples are few: the same hundred for every seed and both methods, some of them hard."""
+    draw = random.Random(0)
+    trials, examples, hits = 1500, 100, 0
+    for _ in range(trials):
+        hardness = sorted(draw.random() for _ in range(examples))
+        skills = [[min(1.0, max(0.0, draw.gauss(rate, spread))) for _ in range(3)] for rate in rates]
+        first, second = ([sum(h < skill for h in hardness) / examples for skill in each] for each in skills)
+        interval = paired_interval(first, second, trials=examples)
+        hits += interval.low <= rates[0] - rates[1] <= interval.high
+    assert hits / trials >= 0.94

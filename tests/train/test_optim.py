@@ -61,7 +61,7 @@ def two() -> Any:
 def test_matrices_decay_and_vectors_do_not() -> None:
     policy = two()
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1, weight_decay=0.5))
-    descend([(policy.matrix.sum() + policy.vector.sum()) * 0], optimizer, ALONE, clip_norm=1.0)
+    descend([(policy.matrix.sum() + policy.vector.sum()) * 0], [optimizer], ALONE, clip_norm=1.0)
     assert torch.allclose(policy.matrix, torch.tensor([[2.0, -3.0]]) * (1 - 0.1 * 0.5))
     assert policy.vector.item() == 4.0
 
@@ -69,9 +69,9 @@ def test_matrices_decay_and_vectors_do_not() -> None:
 def test_two_steps_of_adam_by_hand() -> None:
     policy = two()
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8))
-    descend([3 * policy.vector.sum()], optimizer, ALONE, clip_norm=1e9)
+    descend([3 * policy.vector.sum()], [optimizer], ALONE, clip_norm=1e9)
     assert policy.vector.item() == pytest.approx(4.0 - 0.1)  # the first step has the size of the rate
-    descend([-1 * policy.vector.sum()], optimizer, ALONE, clip_norm=1e9)
+    descend([-1 * policy.vector.sum()], [optimizer], ALONE, clip_norm=1e9)
     mean = (0.9 * 0.1 * 3 + 0.1 * -1) / (1 - 0.9**2)
     square = (0.95 * 0.05 * 9 + 0.05 * 1) / (1 - 0.95**2)
     assert policy.vector.item() == pytest.approx(3.9 - 0.1 * mean / math.sqrt(square))
@@ -87,11 +87,52 @@ def test_losses_are_added_and_the_norm_is_that_before_clipping() -> None:
     policy = two()
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     losses = [3 * policy.matrix[0, 0], 4 * policy.vector.sum(), 0 * policy.matrix.sum()]
-    descent = descend(losses, optimizer, ALONE, clip_norm=1.0)
+    descent = descend(losses, [optimizer], ALONE, clip_norm=1.0)
+    assert descent is not None
     assert descent.loss == pytest.approx(3 * 2 + 4 * 4)
-    assert descent.grad_norm == pytest.approx(5.0)
+    assert descent.grad_norms == pytest.approx((5.0,))
     assert policy.matrix[0, 0].item() == pytest.approx(2 - 3 / 5, abs=1e-5)
     assert policy.vector.item() == pytest.approx(4 - 4 / 5, abs=1e-5)
+
+
+def test_each_optimizer_is_clipped_by_itself() -> None:
+    policy = two()
+    optimizers = [torch.optim.SGD([parameter], lr=1.0) for parameter in policy.parameters()]
+    descent = descend([3 * policy.matrix[0, 0] + 0.5 * policy.vector.sum()], optimizers, ALONE, clip_norm=1.0)
+    assert descent is not None
+    assert descent.grad_norms == pytest.approx((3.0, 0.5))
+    assert policy.matrix[0, 0].item() == pytest.approx(2 - 1, abs=1e-5)  # clipped to the norm
+    assert policy.vector.item() == pytest.approx(4 - 0.5)  # short enough, whatever the other does
+
+
+def test_no_step_is_taken_unless_it_is_asked_to_proceed() -> None:
+    """It is asked once, when every loss has been computed."""
+    policy, events = two(), []
+
+    def losses() -> Iterator[Tensor]:
+        for index in range(2):
+            events.append(f"loss {index}")
+            yield policy.vector.sum() * 1
+
+    def never() -> bool:
+        events.append("asked")
+        return False
+
+    optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
+    assert descend(losses(), [optimizer], ALONE, clip_norm=1.0, proceed=never) is None
+    assert events == ["loss 0", "loss 1", "asked"]
+    assert policy.vector.item() == 4.0
+    assert not optimizer.state
+    assert descend(losses(), [optimizer], ALONE, clip_norm=1.0, proceed=lambda: True) is not None
+    assert policy.vector.item() == pytest.approx(3.9)
+
+
+def test_an_optimizer_that_never_moved_has_nothing_to_restore() -> None:
+    policy = two()
+    optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
+    assert optimizer_tensors(optimizer, policy) == {}
+    restore_optimizer(optimizer, policy, {})
+    assert not optimizer.state
 
 
 def test_one_micro_batch_is_in_memory_at_a_time() -> None:
@@ -104,7 +145,7 @@ def test_one_micro_batch_is_in_memory_at_a_time() -> None:
             loss.register_hook(lambda _, index=index: events.append(f"backward {index}"))
             yield loss
 
-    descend(losses(), torch.optim.SGD(policy.parameters(), lr=0.1), ALONE, clip_norm=1.0)
+    descend(losses(), [torch.optim.SGD(policy.parameters(), lr=0.1)], ALONE, clip_norm=1.0)
     assert events == [f"{what} {index}" for index in range(3) for what in ("compute", "backward")]
 
 
@@ -112,7 +153,9 @@ def test_no_losses_are_a_gradient_of_zero() -> None:
     """A rank without rows takes part in the sum of the others with zeros."""
     policy = two()
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
-    assert descend([], optimizer, ALONE, clip_norm=1.0).grad_norm == 0
+    descent = descend([], [optimizer], ALONE, clip_norm=1.0)
+    assert descent is not None
+    assert descent.grad_norms == (0.0,)
     assert policy.vector.item() == 4.0
     assert len(optimizer.state) == 2
 
@@ -121,7 +164,7 @@ def trained(policy: Any, optimizer: Any, steps: int) -> None:
     for step in range(steps):
         tokens = torch.arange(12).view(2, 6) + step
         states = policy.hidden(tokens, torch.tensor([6, 6]))
-        descend([policy.head(states).log_softmax(-1)[..., 3].sum()], optimizer, ALONE, clip_norm=1.0)
+        descend([policy.head(states).log_softmax(-1)[..., 3].sum()], [optimizer], ALONE, clip_norm=1.0)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])  # gpt2 ties two parameters
@@ -167,9 +210,9 @@ def test_a_gradient_that_is_no_number_is_not_followed() -> None:
         policy.vector.fill_(0.0)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     with pytest.raises(NotFinite, match="the loss is 0 but the norm of its gradient is inf"):
-        descend([policy.vector.sum().sqrt() + 0 * policy.matrix.sum()], optimizer, ALONE, clip_norm=1.0)
+        descend([policy.vector.sum().sqrt() + 0 * policy.matrix.sum()], [optimizer], ALONE, clip_norm=1.0)
     with pytest.raises(NotFinite, match="the loss is nan"):
-        descend([policy.vector.sum() * float("nan")], optimizer, ALONE, clip_norm=1.0)
+        descend([policy.vector.sum() * float("nan")], [optimizer], ALONE, clip_norm=1.0)
     assert policy.vector.item() == 0.0
     assert policy.matrix.tolist() == [[2.0, -3.0]]
 

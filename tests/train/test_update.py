@@ -1,100 +1,13 @@
 """Advantages and updates against sums that are written out, on a policy that is a table of logits."""
 
 import math
-from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from tests.contracts.command import online
-from whet.config import OnlineConfig
-from whet.distributed.world import World
+from tests.train.scenes import Table, config_of, follow, gaps, logprob, prepared, pull
 from whet.errors import RunFailed
-from whet.records import Batch, Example, Rollout, Score
-from whet.rollout import Group
 from whet.train.optim import make_optimizer
-from whet.train.parts import build_algorithm
-from whet.train.update import annotate, update
-
-ALONE = World.alone()
-VOCABULARY = 4
-# Prompt of one token, then the completion. Two prompts, two rollouts each.
-TOKENS = [[(0, 1, 2), (0, 3)], [(1, 2, 2, 0), (1, 0)]]
-REWARDS = [[1.0, 0.0], [0.25, 0.75]]
-
-
-class Table(nn.Module):
-    """The next token depends on the last one alone: row i of `logits` holds what follows token i."""
-
-    gradient_checkpointing = False
-    context, vocab_size = 16, VOCABULARY
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed)))
-
-    def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        return nn.functional.one_hot(tokens, VOCABULARY).float()
-
-    def head(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.logits
-
-
-def logprob(table: Any, before: int, token: int) -> float:
-    row = table.logits[before].tolist()
-    return float(row[token] - math.log(sum(math.exp(x) for x in row)))
-
-
-def groups_of(table: Any, *, error: float = 0.0) -> list[Group]:
-    def rollout(tokens: tuple[int, ...], reward: float) -> Rollout:
-        pairs = pairwise(tokens)
-        return Rollout(
-            example=Example(id="x", prompt="", answer=""),
-            tokens=tokens,
-            mask=(False, *(True,) * (len(tokens) - 1)),
-            logprobs=(0.0, *(logprob(table, a, b) + error for a, b in pairs)),
-            text="",
-            finish="stop",
-            version=3,
-            score=Score(reward=reward, parts={}),
-        )
-
-    return [
-        [rollout(tokens, reward) for tokens, reward in zip(row, rewards, strict=True)]
-        for row, rewards in zip(TOKENS, REWARDS, strict=True)
-    ]
-
-
-def config_of(algorithm: dict[str, Any], **update: Any) -> OnlineConfig:
-    written = online("unused", algorithm=algorithm, update={"clip_norm": 1e9, **update})
-    written["rollout"] = {"prompts": 2, "group": 2, "max_tokens": 8}
-    written["eval"] |= {"max_tokens": 8}
-    return OnlineConfig.model_validate(written)
-
-
-def prepared(
-    policy: Any, config: OnlineConfig, reference: Any = None, **options: float
-) -> tuple[Batch, dict[str, float]]:
-    algorithm = build_algorithm(config.algorithm)
-    return annotate(groups_of(policy, **options), policy, reference, algorithm, config, ALONE)
-
-
-def follow(policy: Any, batch: Batch, config: OnlineConfig, optimizer: Any = None) -> dict[str, float]:
-    optimizer = optimizer or torch.optim.SGD(policy.parameters(), lr=0.0)
-    return update(policy, optimizer, batch, build_algorithm(config.algorithm), config, ALONE, step=1)
-
-
-def pull(policy: Any, weights: list[list[float]]) -> Tensor:
-    """−Σ weight · d log π / d logits, written out: one-hot minus softmax in the row of the token before."""
-    gradient = torch.zeros(VOCABULARY, VOCABULARY)
-    flat = [tokens for row in TOKENS for tokens in row]
-    for tokens, row in zip(flat, weights, strict=True):
-        for before, token, weight in zip(tokens, tokens[1:], row, strict=False):
-            one_hot = torch.nn.functional.one_hot(torch.tensor(token), VOCABULARY)
-            gradient[before] -= weight * (one_hot - policy.logits[before].detach().softmax(-1))
-    return gradient
 
 
 def test_advantages_of_a_group_by_hand() -> None:
@@ -102,6 +15,7 @@ def test_advantages_of_a_group_by_hand() -> None:
     batch, agreement = prepared(policy, config_of({"preset": "rloo"}))
     assert batch.advantages.tolist() == [[0, 1, 1, 0], [0, -1, 0, 0], [0, -0.5, -0.5, -0.5], [0, 0.5, 0, 0]]
     assert batch.logprobs_ref is None
+    assert "kl" not in agreement
     assert agreement["mismatch/max"] < 1e-6
     assert float(batch.logprobs_old[2, 3]) == pytest.approx(logprob(policy, 2, 0))
 
@@ -125,7 +39,7 @@ def test_the_gradient_of_grpo_by_hand() -> None:
     assert torch.allclose(policy.logits.grad, pull(policy, by_length), atol=1e-6)
     assert statistics["loss"] == pytest.approx(-(a - a - b + b) / 4, abs=1e-6)
     assert statistics["clip_fraction"] == 0
-    assert "kl" not in statistics
+    assert statistics["updates"] == 1
 
 
 def test_a_ratio_beyond_the_clip_no_longer_pulls() -> None:
@@ -142,15 +56,16 @@ def test_a_ratio_beyond_the_clip_no_longer_pulls() -> None:
 
 def test_the_reference_enters_the_loss_and_the_statistics() -> None:
     policy, reference = Table(), Table(seed=1)
-    config = config_of({"preset": "rloo", "advantage": "center", "kl": {"coefficient": 0.5, "estimator": "k2"}})
-    batch, _ = prepared(policy, config, reference)
+    config = config_of({"preset": "grpo", "weighting": "sequence_sum", "kl": {"coefficient": 0.5, "estimator": "k2"}})
+    batch, metrics = prepared(policy, config, reference)
     batch.advantages.zero_()
-    statistics = follow(policy, batch, config)
-    flat = [tokens for row in TOKENS for tokens in row]
-    gaps = [[logprob(policy, a, b) - logprob(reference, a, b) for a, b in pairwise(tokens)] for tokens in flat]
-    assert statistics["kl"] == pytest.approx(sum(d * d / 2 for row in gaps for d in row) / 7, rel=1e-5)
+    follow(policy, batch, config)
+    found = gaps(policy, reference)
+    k3 = [math.exp(-d) - 1 + d for row in found for d in row]  # what is logged is k3, whatever stands in the loss
+    assert metrics["kl"] == pytest.approx(sum(k3) / 7, rel=1e-4)
+    assert metrics["kl_coefficient"] == 0.5
     # d/dθ of 0.5 · d²/2 is 0.5 · d · ∇log π: a pull of −0.5 d, over 4 sequences
-    assert torch.allclose(policy.logits.grad, pull(policy, [[-0.5 * d / 4 for d in row] for row in gaps]), atol=1e-6)
+    assert torch.allclose(policy.logits.grad, pull(policy, [[-0.5 * d / 4 for d in row] for row in found]), atol=1e-6)
 
 
 def test_the_reference_enters_the_reward() -> None:
@@ -182,8 +97,9 @@ def test_epochs_times_minibatches_updates(epochs: int, minibatches: int) -> None
 def test_the_mismatch_is_measured_and_limited() -> None:
     policy = Table()
     _, agreement = prepared(policy, config_of({"preset": "grpo"}), error=0.05)
-    assert agreement == pytest.approx({"mismatch/mean": 0.05, "mismatch/max": 0.05}, rel=1e-4)
+    k3 = math.exp(-0.05) - 1 + 0.05  # of sampled − old
+    assert agreement == pytest.approx({"mismatch/mean": 0.05, "mismatch/max": 0.05, "mismatch/kl": k3}, rel=1e-4)
     with pytest.raises(
-        RunFailed, match=r"disagree by 0.2 nats .* \(limit 0.1\): the engine's weights are not version 3"
+        RunFailed, match=r"disagree by 0.2 nats .* \(limit 0.1\): the engine's weights are not those of the policy"
     ):
         prepared(policy, config_of({"preset": "grpo"}), error=0.2)

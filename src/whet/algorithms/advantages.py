@@ -1,7 +1,12 @@
-"""Rewards to advantages. `rewards` is (P, G): one row per prompt, one column per rollout of its group."""
+"""Rewards to advantages. Every cell sees the rollouts of all ranks at once, so its statistics are exact.
+
+`rewards` is (P, G): one row per prompt, one column per rollout of its group. A cell returns (P, G), which counts for
+every token of a rollout, or (B, T) if it tells tokens apart (`values.py`). Scalings then see (B, T) advantages.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -10,21 +15,95 @@ def raw(rewards: Tensor) -> Tensor:
     return rewards
 
 
+def over_batch(rewards: Tensor) -> Tensor:
+    """A_i = R_i − mean of the whole batch. Williams 1992."""
+    return _less(rewards.reshape(1, -1), rewards.mean()).reshape(rewards.shape)
+
+
+def over_average(rewards: Tensor, history: Tensor, *, decay: float = 0.9) -> Tensor:
+    """A_i = R_i − b, b = Σ_k decay^k·h_k / Σ_k decay^k over the mean rewards h_k of k+1 steps ago. Williams 1992.
+
+    `history` is (steps,), oldest first; before the first step it is empty and b is 0.
+    """
+    ages = torch.arange(len(history) - 1, -1, -1, dtype=history.dtype, device=history.device)
+    weights = decay**ages
+    return rewards - (weights * history).sum() / weights.sum().clamp(min=1)
+
+
+def over_greedy(rewards: Tensor, greedy: Tensor) -> Tensor:
+    """A_i = R_i − R(greedy completion of the same prompt). Li et al. 2023 (ReMax)."""
+    return rewards - greedy[:, None]
+
+
 def center(rewards: Tensor) -> Tensor:
     """A_i = R_i − mean(R): the group's mean, own reward included. Liu et al. 2025 (Dr. GRPO), §3."""
-    return rewards - rewards.mean(dim=1, keepdim=True)
+    return _less(rewards, rewards.mean(dim=1, keepdim=True))
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
     """A_i = R_i − mean of the other G−1 rewards of the group. Ahmadian et al. 2024, eq. 8."""
     group = rewards.shape[1]
-    return (rewards - rewards.mean(dim=1, keepdim=True)) * (group / (group - 1))
+    return center(rewards) * (group / (group - 1))
 
 
 def standardize(rewards: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     """A_i = (R_i − mean(R)) / (std(R) + ε), std with Bessel's correction. Shao et al. 2024 (GRPO), §4.1.2."""
-    centered = rewards - rewards.mean(dim=1, keepdim=True)
-    # A group of equal rewards carries no signal. Rounding can leave 1e-8 in `centered`, and dividing that by a
-    # deviation of 1e-8 would make noise look like an advantage of one, so equal rewards are set to exactly zero.
-    equal = rewards.amax(dim=1, keepdim=True) == rewards.amin(dim=1, keepdim=True)
-    return (centered / (rewards.std(dim=1, keepdim=True) + epsilon)).masked_fill(equal, 0.0)
+    deviation = rewards.std(dim=1, keepdim=True) + epsilon
+    return center(rewards) / deviation.masked_fill(deviation == 0, 1.0)
+
+
+def over_length(rewards: Tensor, counts: Tensor) -> Tensor:
+    """A_i = R_i − Σ_j T_j·R_j / Σ_j T_j, T_j tokens of rollout j of the group. Hao et al. 2025 (OPO)."""
+    return _less(rewards, (counts * rewards).sum(dim=1, keepdim=True) / counts.sum(dim=1, keepdim=True).clamp(min=1))
+
+
+def over_valid(rewards: Tensor) -> Tensor:
+    """A_i = α·(R_i − mean(R)), α = groups / groups whose rewards differ. Chu et al. 2025 (GPG)."""
+    differing = mixed(rewards).sum().clamp(min=1)
+    return center(rewards) * (len(rewards) / differing)
+
+
+def max_likelihood(rewards: Tensor) -> Tensor:
+    """A_i = (R_i − mean(R)) / mean(R), and 0 where every reward is 0. MaxRL, arXiv 2602.02710."""
+    if bool((rewards < 0).any()):
+        raise ValueError("max_likelihood divides by the share of right answers, so no reward may be below 0")
+    mean = rewards.mean(dim=1, keepdim=True)
+    return center(rewards) / mean.masked_fill(mean == 0, 1.0)
+
+
+def unscaled(advantages: Tensor) -> Tensor:
+    """A: as it is."""
+    return advantages
+
+
+def whiten(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
+    """(A − mean) / (std + ε) over the trained tokens of the whole batch. Hu et al. 2025 (REINFORCE++)."""
+    chosen = advantages[mask]
+    if chosen.numel() == 0 or bool(chosen.max() == chosen.min()):  # as in `_less`: no signal, not noise
+        return torch.zeros_like(advantages)
+    return ((advantages - chosen.mean()) / (chosen.std(correction=0) + epsilon)) * mask
+
+
+def batch_deviation(advantages: Tensor, rewards: Tensor, *, epsilon: float = 1e-8) -> Tensor:
+    """A / (std(R) + ε), the deviation of the rewards of the whole batch. Lite PPO, arXiv 2508.08221."""
+    if bool(rewards.max() == rewards.min()):
+        return torch.zeros_like(advantages)
+    return advantages / (rewards.std() + epsilon).to(advantages.device)
+
+
+def every(rewards: Tensor) -> Tensor:
+    """All groups are kept."""
+    return torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
+
+
+def mixed(rewards: Tensor) -> Tensor:
+    """Groups whose rewards differ are kept: the others have no gradient. Yu et al. 2025 (DAPO), eq. 11."""
+    return rewards.amax(dim=1) != rewards.amin(dim=1)
+
+
+def _less(rewards: Tensor, baseline: Tensor) -> Tensor:
+    """R − b, and exactly 0 in a row of equal rewards, whose mean is b.
+
+    Rounding can leave 1e-8 there. A deviation of 1e-8, in `standardize` or in a scaling, would blow it up to one.
+    """
+    return (rewards - baseline).masked_fill(~mixed(rewards)[:, None], 0.0)

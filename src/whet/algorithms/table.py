@@ -3,41 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from torch import Tensor
 
-from whet.algorithms import advantages, kl, supervised, surrogates, weightings
-from whet.algorithms.cells import Cell, call, formula, name, terms
+from whet.algorithms import advantages, correction, kl, supervised, surrogates, values, weightings
+from whet.algorithms.cells import Cell, call, name, terms
+
+Place = Literal["loss", "reward"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
-    """A policy-gradient method: rewards → advantages → loss per token → weights, and where the KL goes."""
+    """A policy-gradient method: rewards → advantages → loss per token → weights, and what surrounds them."""
 
     advantage: Cell
+    scaling: Cell = advantages.unscaled
     surrogate: Cell
     weighting: Cell
     kl: Cell = kl.k3
+    kl_place: Place = "loss"
     kl_coefficient: float = 0.0
-    kl_place: Literal["loss", "reward"] = "loss"
+    correction: Cell = correction.uncorrected
+    keep: Cell = advantages.every
     paper: str  # arXiv number, or author and year
 
     @property
+    def cells(self) -> dict[str, Cell]:
+        """What stands in each column but the KL's."""
+        return {
+            "advantage": self.advantage,
+            "scaling": self.scaling,
+            "surrogate": self.surrogate,
+            "weighting": self.weighting,
+            "correction": self.correction,
+            "keep": self.keep,
+        }
+
+    @property
     def needs_reference(self) -> bool:
-        """Whether the loop must supply log-probs under a frozen reference."""
+        """Whether the loop must supply log-probs under a reference."""
         return self.kl_coefficient > 0 or "logprobs_ref" in terms(self.surrogate)
 
     @property
-    def kl_in_loss(self) -> float:
-        """The coefficient of the KL that is added to the loss."""
-        return self.kl_coefficient if self.kl_place == "loss" else 0.0
+    def needs_values(self) -> bool:
+        """Whether the loop must train a critic."""
+        return "values" in terms(self.advantage)
 
     @property
-    def kl_in_reward(self) -> float:
-        """The coefficient of the KL that is subtracted from the reward."""
-        return self.kl_coefficient if self.kl_place == "reward" else 0.0
+    def needs_greedy(self) -> bool:
+        """Whether the loop must also sample the most likely completion of every prompt."""
+        return "greedy" in terms(self.advantage)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,50 +67,110 @@ class Objective:
     paper: str
 
 
-row, a, s, w = Algorithm, advantages, surrogates, weightings
+a, s, v, w = advantages, surrogates, values, weightings
+
+
+def row(
+    advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled, keep: Cell = a.every
+) -> Algorithm:
+    """A method that puts a KL, where a recipe asks for one, into the loss."""
+    return Algorithm(
+        advantage=advantage, scaling=scaling, surrogate=surrogate, weighting=weighting, keep=keep, paper=paper
+    )
+
+
+def paid(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled) -> Algorithm:
+    """A method that takes the KL out of what the policy is paid."""
+    return replace(row(advantage, surrogate, weighting, paper, scaling), kl=kl.k1, kl_place="reward")
+
+
+wide = partial(s.clip, high=0.28)
 # fmt: off
 ALGORITHMS: dict[str, Algorithm] = {
-    #                rewards → advantages       advantages → loss      how tokens are weighed
-    "reinforce": row(advantage=a.raw,           surrogate=s.reinforce, weighting=w.sequence_sum,  paper="Williams92"),
-    "rloo":      row(advantage=a.leave_one_out, surrogate=s.reinforce, weighting=w.sequence_sum,  paper="2402.14740"),
-    "grpo":      row(advantage=a.standardize,   surrogate=s.clip,      weighting=w.sequence_mean, paper="2402.03300"),
-    "dr_grpo":   row(advantage=a.center,        surrogate=s.clip,      weighting=w.budget_mean,   paper="2503.20783"),
+    #                    rewards → advantages  → token loss       how tokens are weighed  paper
+    "reinforce":    paid(a.raw,              s.reinforce,      w.sequence_sum,          "Williams 1992"),
+    "rloo":         paid(a.leave_one_out,    s.reinforce,      w.sequence_sum,          "2402.14740"),
+    "remax":        paid(a.over_greedy,      s.reinforce,      w.sequence_sum,          "2310.10505"),
+    "opo":          paid(a.over_length,      s.reinforce,      w.sequence_sum,          "2505.23585"),
+    "maxrl":         row(a.max_likelihood,   s.reinforce,      w.sequence_sum,          "2602.02710"),
+    "gpg":           row(a.over_valid,       s.reinforce,      w.token_mean,            "2504.02546"),
+    "ppo":          paid(v.gae,              s.clip,           w.token_mean,            "1707.06347", scaling=a.whiten),
+    "reinforce_pp": paid(v.to_go,            s.clip,           w.token_mean,            "2501.03262", scaling=a.whiten),
+    "reinforce_pp_baseline": paid(a.center,  s.clip,           w.token_mean,            "2501.03262", scaling=a.whiten),
+    "grpo":          row(a.standardize,      s.clip,           w.sequence_mean,         "2402.03300"),
+    "dr_grpo":       row(a.center,           s.clip,           w.budget_mean,           "2503.20783"),
+    "dapo":          row(a.standardize,      wide,             w.token_mean,            "2503.14476", keep=a.mixed),
+    "cispo":         row(a.standardize,      s.stopped_ratio,  w.token_mean,            "2506.13585"),
+    "sapo":          row(a.standardize,      s.soft_gate,      w.sequence_mean,         "2511.20347"),
+    "gspo":          row(a.standardize,      s.sequence_clip,  w.sequence_mean,         "2507.18071"),
+    "gmpo":          row(a.standardize,      s.geometric_clip, w.sequence_mean,         "2507.20673"),
 }
 # fmt: on
 OBJECTIVES: dict[str, Objective] = {
     "sft": Objective(loss=supervised.negative_log_likelihood, weighting=w.token_mean, paper="maximum likelihood"),
 }
 
-ADVANTAGES: dict[str, Cell] = {f.__name__: f for f in (a.raw, a.center, a.leave_one_out, a.standardize)}
-SURROGATES: dict[str, Cell] = {f.__name__: f for f in (s.reinforce, s.clip)}
-WEIGHTINGS: dict[str, Cell] = {f.__name__: f for f in (w.token_mean, w.sequence_mean, w.sequence_sum, w.budget_mean)}
-KL_ESTIMATORS: dict[str, Cell] = {f.__name__: f for f in (kl.k1, kl.k2, kl.k3)}
+
+def _named(*cells: Cell) -> dict[str, Cell]:
+    return {name(cell): cell for cell in cells}
+
+
+ADVANTAGES = _named(
+    *(a.raw, a.over_batch, a.over_average, a.over_greedy, a.center, a.leave_one_out, a.standardize, a.over_length),
+    *(a.over_valid, a.max_likelihood, v.gae, v.to_go),
+)
+SCALINGS = _named(a.unscaled, a.whiten, a.batch_deviation)
+SURROGATES = _named(s.reinforce, s.clip, s.dual_clip, s.stopped_ratio, s.soft_gate, s.sequence_clip, s.geometric_clip)
+WEIGHTINGS = _named(w.token_mean, w.sequence_mean, w.sequence_sum, w.budget_mean)
+KL_ESTIMATORS = _named(kl.k1, kl.k2, kl.k3, kl.unbiased)
+CORRECTIONS = _named(
+    *(correction.uncorrected, correction.truncate_tokens, correction.truncate_sequences, correction.truncate_geometric),
+    *(correction.mask_tokens, correction.mask_sequences, correction.mask_geometric),
+)
+KEEPS = _named(a.every, a.mixed)
+CELLS: dict[str, dict[str, Cell]] = {  # kind of cell → what may stand there
+    "advantage": ADVANTAGES,
+    "scaling": SCALINGS,
+    "surrogate": SURROGATES,
+    "weighting": WEIGHTINGS,
+    "correction": CORRECTIONS,
+    "keep": KEEPS,
+}
+
+SUPPLIED: dict[str, tuple[str, ...]] = {  # kind of cell → the terms that the loop can supply
+    "advantage": ("rewards", "counts", "history", "greedy", "token_rewards", "values", "mask"),
+    "scaling": ("advantages", "rewards", "mask"),
+    "surrogate": ("logprobs", "logprobs_old", "logprobs_ref", "advantages", "mask"),
+    "weighting": ("mask", "max_tokens"),
+    "correction": ("logprobs_old", "logprobs_sampled", "mask"),
+    "keep": ("rewards",),
+}
 
 # These compare the rollouts of one prompt, so a group of one has nothing to compare.
-GROUP_STATISTICS = frozenset({a.center, a.leave_one_out, a.standardize})
+GROUP_STATISTICS = frozenset({a.center, a.leave_one_out, a.standardize, a.over_length, a.over_valid, a.max_likelihood})
+# These weigh each token by itself; a surrogate with one ratio per sequence would undo that.
+TOKEN_CORRECTIONS = frozenset({correction.truncate_tokens, correction.mask_tokens})
 
 
-def describe(algorithm: Algorithm) -> dict[str, str]:
-    """What will be computed, cell by cell."""
-    lines = {
-        "advantage": f"{name(algorithm.advantage)}: {formula(algorithm.advantage)}",
-        "surrogate": f"{name(algorithm.surrogate)}: {formula(algorithm.surrogate)}",
-        "weighting": f"{name(algorithm.weighting)}: {formula(algorithm.weighting)}",
-    }
-    estimate = f"{name(algorithm.kl)}: {formula(algorithm.kl)}"
-    if algorithm.kl_in_loss:
-        lines["kl"] = f"loss + {algorithm.kl_coefficient:g} · {estimate}"
-    elif algorithm.kl_in_reward:
-        lines["kl"] = f"reward − {algorithm.kl_coefficient:g} · Σ_t {estimate}"
-    else:
-        lines["kl"] = "none: no reference model is loaded"
-    lines["paper"] = algorithm.paper
-    return lines
+def tells_tokens_apart(advantage: Cell) -> bool:
+    """Whether the advantage differs between the tokens of one rollout."""
+    return "token_rewards" in terms(advantage)
 
 
-def token_loss(algorithm: Algorithm, supply: Mapping[str, Tensor | None]) -> Tensor:
-    """The loss of every token: the surrogate and, where it belongs there, the KL to the reference."""
-    per_token: Tensor = call(algorithm.surrogate, supply)
-    if algorithm.kl_in_loss:
-        per_token = per_token + algorithm.kl_in_loss * algorithm.kl(supply["logprobs"], supply["logprobs_ref"])
+def is_per_sequence(surrogate: Cell) -> bool:
+    """Whether a surrogate has one ratio for a whole sequence."""
+    return "mask" in terms(surrogate)
+
+
+def token_loss(
+    algorithm: Algorithm, supply: Mapping[str, Tensor | None], *, kl_coefficient: float = 0.0, entropy: float = 0.0
+) -> Tensor:
+    """The loss of every token: the corrected surrogate, the KL to the reference where it belongs here, the bonus."""
+    per_token: Tensor = call(algorithm.surrogate, supply) * supply["correction"]
+    if kl_coefficient and algorithm.kl_place == "loss":
+        per_token = per_token + kl_coefficient * call(algorithm.kl, supply)
+    if entropy:
+        entropies = supply["entropies"]
+        assert entropies is not None
+        per_token = per_token - entropy * entropies
     return per_token

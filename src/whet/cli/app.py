@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from whet import __version__
-from whet.cli import chat, demo, evaluate, explain, listing, models, report, sample, train
+from whet.cli import chat, check_loss, compare, demo, evaluate, explain, listing, models, report, sample, train
 from whet.errors import RunFailed, UserError
 
 # What a wrong command line raises. It is click's, or of typer's own copy of click, depending on typer's version.
@@ -27,10 +27,12 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("compare")(compare.compare)
 app.command("sample")(sample.sample)
 app.command("chat")(chat.chat)
 app.command("report")(report.report)
 app.command("explain")(explain.explain)
+app.command("check-loss")(check_loss.check_loss)
 app.command("tasks")(listing.tasks)
 app.command("recipes")(listing.recipes)
 app.add_typer(models.app, name="models")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from whet.train.explain import Explanation, Model, Schedule, Step, Tokens
+    from whet.train.explain import Explanation, Schedule, Step, Tokens
+    from whet.train.footprint import Model
+    from whet.train.formula import Loss
 
 LABEL_WIDTH = 16
 ONE_UPDATE = "1 optimizer step on all of them"
@@ -40,9 +42,7 @@ def _sections(found: Explanation) -> dict[str, list[str]]:
     task = {"loop": found.loop, "task": found.task}
     sections = {
         found.recipe: _rows(task),
-        "loss": _rows(
-            {"": found.loss.line, "where": "; ".join(found.loss.where) or "nothing more", **found.loss.cells}
-        ),
+        "loss": [*_formula(found.loss), *_rows(found.loss.cells)],
         "one step": _rows({**_step(found.loop, found.step), **_tokens(found.loop, found.tokens)}),
         "memory": _rows(_memory(found.model) if found.model else {"unknown": found.missing}),
         "schedule": _rows(_schedule(found.schedule)),
@@ -54,6 +54,16 @@ def _sections(found: Explanation) -> dict[str, list[str]]:
     return sections
 
 
+def _formula(loss: Loss) -> list[str]:
+    """The lines of mathematics, and what their letters mean, one to a line."""
+    labels = ["where", *[""] * len(loss.where)]
+    lines = [line for line in (loss.line, loss.critic) if line]
+    return [
+        *(f"  {line}" for line in lines),
+        *(f"  {label:<{LABEL_WIDTH}}  {meaning}" for label, meaning in zip(labels, loss.where, strict=False)),
+    ]
+
+
 def _rows(facts: Mapping[str, str]) -> list[str]:
     width = max([LABEL_WIDTH, *map(len, facts)])
     return [f"  {label:<{width}}  {text}" for label, text in facts.items()]
@@ -62,19 +72,28 @@ def _rows(facts: Mapping[str, str]) -> list[str]:
 def _step(loop: str, step: Step) -> dict[str, str]:
     if loop == "offline":
         return {"rows": f"{step.prompts:,}", "updates": ONE_UPDATE}
-    fewest, most = step.sequences_per_update
-    each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    updates = f"{step.updates:,} optimizer steps on {each} sequences each" if step.updates > 1 else ONE_UPDATE
     age = (
         "on-policy: the only update sees rollouts of the very policy that it changes"
         if step.oldest == 0
         else f"off-policy: rollouts are 0 updates old at the first update, {step.oldest:,} at the last"
     )
-    return {
-        "rollouts": f"{step.prompts:,} prompts × {step.group:,} = {step.sequences:,} sequences",
-        "updates": updates,
-        "age of the data": age,
-    }
+    facts = {"rollouts": f"{step.prompts:,} prompts × {step.group:,} = {step.sequences:,} sequences"}
+    if step.greedy:
+        facts["baselines"] = f"{step.greedy:,} greedy sequences more, which are not trained on"
+    if step.rounds > 1:
+        most = step.rounds * (step.sequences + step.greedy)
+        facts["refills"] = f"at most {step.rounds - 1:,} in place of dropped groups, {most:,} sequences in all"
+    return {**facts, "updates": _updates(step), "age of the data": age}
+
+
+def _updates(step: Step) -> str:
+    if step.updates == 1:
+        return ONE_UPDATE
+    fewest, most = step.sequences_per_update
+    each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    product = f"{step.epochs:,} × {step.minibatches:,} = {step.updates:,} optimizer steps on {each} sequences each"
+    stop = f", none after the policy has moved by {step.kl_limit:g} nats a token" if step.kl_limit is not None else ""
+    return product + stop
 
 
 def _tokens(loop: str, tokens: Tokens) -> dict[str, str]:
@@ -94,6 +113,7 @@ def _memory(model: Model) -> dict[str, str]:
         "gradients": _readable(model.gradients),
         "optimizer": _readable(model.optimizer) + " (two moments)",
         "reference": _readable(model.reference) if model.reference else "none",
+        "critic": _readable(model.critic) + " (weights, gradients, moments)" if model.critic else "none",
         "together": _readable(model.total) + ", without activations and the cache of the sampler",
     }
 
@@ -102,9 +122,14 @@ def _schedule(schedule: Schedule) -> dict[str, str]:
     first, highest, last = schedule.rates
     samples = schedule.eval_sequences - schedule.eval_examples
     answers = f"{schedule.eval_examples:,} greedy answers" + (f" and {samples:,} samples" if samples else "")
+    critic = {}
+    if schedule.critic_rate is not None:
+        alone = f", alone in the first {schedule.critic_alone:,} steps" if schedule.critic_alone else ""
+        critic = {"critic": f"learning rate {schedule.critic_rate:.3g} at most{alone}"}
     return {
         "steps": f"{schedule.steps:,}, {schedule.updates:,} optimizer steps",
         "learning rate": f"{first:.3g} at first, {highest:.3g} at most, {last:.3g} at last",
+        **critic,
         "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training",
         "checkpoints": f"{schedule.checkpoints:,}",
     }

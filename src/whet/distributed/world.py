@@ -110,6 +110,19 @@ class World:
         total = sum(len(shard) for shard in shards)
         return [shards[index % self.size][index // self.size] for index in range(total)]
 
+    def concat(self, tensor: Tensor) -> Tensor:
+        """Every rank's rows one behind the other, in the order of ranks, on every rank; other dimensions are padded."""
+        if self.size == 1:
+            return tensor
+        shapes = self.gather(list(tensor.shape))
+        largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+        padded = torch.zeros(largest, dtype=tensor.dtype, device=self.device)
+        padded[tuple(slice(size) for size in tensor.shape)] = tensor.to(self.device)
+        pieces = [torch.empty_like(padded) for _ in range(self.size)]
+        with _together():
+            dist.all_gather(pieces, padded)
+        return torch.cat([piece[: shape[0]] for piece, shape in zip(pieces, shapes, strict=True)]).to(tensor.device)
+
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Adds up the gradients of all ranks, in flat buckets."""
         if self.size == 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from whet.errors import UserError
+from whet.models.attention import causal_attention, packed_attention, packed_places, rotary_angles, rotate
 from whet.models.checkpoint import write_model
 from whet.models.decoder_config import DecoderConfig, RopeScaling, parameter_count
 from whet.models.families import export_config, family_named
@@ -82,6 +83,18 @@ class Decoder(nn.Module):
         attends = [causal_attention] * self.config.layers
         states: Tensor = self.model.norm(self.model(tokens, positions, attends, self.gradient_checkpointing))
         return states
+
+    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(N,) ids of sequences one behind the other, (B,) lengths → (N, D); no sequence sees another."""
+        positions, owners = packed_places(lengths)
+        if len(lengths) and int(lengths.max()) > self.context:
+            raise UserError(
+                f"a sequence of {int(lengths.max())} tokens exceeds the model's context of {self.context}: shorten it"
+            )
+        attends = [partial(packed_attention, owners=owners)] * self.config.layers
+        states: Tensor = self.model(tokens[None], positions, attends, self.gradient_checkpointing)
+        normed: Tensor = self.model.norm(states)[0]
+        return normed
 
     def head(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V) logits, in fp32 also under autocast: bf16 would round them to a few hundred values."""
@@ -304,44 +317,6 @@ class Norm(nn.Module):
         if self.bias is None:
             return F.rms_norm(states.float(), shape, weight, self.eps).to(states.dtype)
         return F.layer_norm(states.float(), shape, weight, self.bias.float(), self.eps).to(states.dtype)
-
-
-def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Every token attends to itself and to what stands before it; padding on the right therefore needs no mask."""
-    groups = queries.shape[1] // keys.shape[1]
-    # Only the half-precision CUDA kernels share keys among heads; elsewhere enable_gqa means quadratic memory.
-    shared = groups > 1 and queries.is_cuda and queries.dtype is not torch.float32
-    if groups > 1 and not shared:
-        keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
-    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=shared)
-
-
-def rotary_angles(config: DecoderConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """The fp32 cosine and sine of every position's angles, with a dimension for the heads."""
-    angles = positions[..., None].float() * rotary_frequencies(config, positions.device)
-    return angles.cos().unsqueeze(-3), angles.sin().unsqueeze(-3)
-
-
-@lru_cache(maxsize=32)
-def rotary_frequencies(config: DecoderConfig, device: torch.device) -> Tensor:
-    """(head_dim / 2,) radians per token; a function rather than a buffer, so that casting a model leaves it fp32."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    frequencies = 1.0 / config.rope_base**exponents
-    scaling = config.rope_scaling
-    if scaling is not None and scaling.kind == "linear":
-        frequencies = frequencies / scaling.factor
-    elif scaling is not None:
-        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-        turns = scaling.original_context * frequencies / (2 * math.pi)  # full turns within the first context
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
-        frequencies = frequencies * (kept + (1 - kept) / scaling.factor)
-    return frequencies.to(device)
-
-
-def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turns the pairs (i, i + head_dim / 2) by their angle. Su et al. 2021, in Hugging Face's order of dimensions."""
-    first, second = states.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(states.dtype)
 
 
 @torch.no_grad()

@@ -83,6 +83,12 @@ class ForeignLM(nn.Module):
         states: Tensor = output.last_hidden_state
         return states
 
+    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(N,) ids, (B,) lengths → (N, D); padded inside, as not every family of transformers can be packed."""
+        kept = torch.arange(int(lengths.max()), device=tokens.device) < lengths[:, None]
+        padded = torch.zeros(kept.shape, dtype=tokens.dtype, device=tokens.device).masked_scatter(kept, tokens)
+        return self.hidden(padded, lengths)[kept]
+
     def head(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V) logits, in fp32 also under autocast."""
         with full_precision(hidden.device):

@@ -7,6 +7,9 @@ trained positions only, a chunk at a time, and is run again in the backward pass
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -17,27 +20,79 @@ from whet.records import Sampling
 CHUNK_ELEMENTS = 2**24  # logits held at a time: 64 MiB in fp32
 CHUNK_ROWS = 512  # at least: each chunk adds a whole gradient of the head
 
+ValueHead = Callable[[Tensor], Tensor]  # (N, D) states → (N,) values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a model says of the tokens that are trained; (B, T), 0 where the mask is False."""
+
+    logprobs: Tensor  # of tokens[b, t] given tokens[b, :t]
+    entropies: Tensor  # of that choice
+    values: Tensor | None  # of the state before it, where a value head was given
+
 
 def token_logprobs(
     model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor, sampling: Sampling
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of tokens[b, t] given tokens[b, :t], and the entropy of that choice; both (B, T), 0 where mask is False.
+    """Log-probs (differentiable) and entropies (without gradient)."""
+    reading = read_tokens(model, tokens, lengths, mask, sampling)
+    return reading.logprobs, reading.entropies
 
-    Differentiable in the log-probs; the entropy carries no gradient. Index 0 has no past and must not be masked in.
-    """
+
+def read_tokens(
+    model: CausalLM,
+    tokens: Tensor,
+    lengths: Tensor,
+    mask: Tensor,
+    sampling: Sampling,
+    *,
+    value_head: ValueHead | None = None,
+    entropy_gradient: bool = False,
+    packed: bool = False,
+) -> Reading:
+    """One forward pass. Index 0 has no past and must not be masked in; the entropy has a gradient where asked."""
+    states, place = _states_before(model, tokens, lengths, mask, packed=packed)
+    logprobs, entropies = _chunked(model, states, tokens[place], sampling, entropy_gradient=entropy_gradient)
+    zeros = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
+    return Reading(
+        logprobs=zeros.index_put(place, logprobs),
+        entropies=zeros.index_put(place, entropies),
+        values=None if value_head is None else zeros.index_put(place, value_head(states)),
+    )
+
+
+def token_values(
+    model: CausalLM, value_head: ValueHead, tokens: Tensor, lengths: Tensor, mask: Tensor, *, packed: bool = False
+) -> Tensor:
+    """(B, T): the value of the state before each trained token, 0 elsewhere."""
+    states, place = _states_before(model, tokens, lengths, mask, packed=packed)
+    zeros = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
+    return zeros.index_put(place, value_head(states))
+
+
+def _states_before(
+    model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor, *, packed: bool
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """(N, D): the state before each of the N trained tokens, and the tokens' places."""
     if bool(mask[:, 0].any()):
         raise AssertionError("token 0 has nothing before it that could predict it")
     rows, columns = mask.nonzero(as_tuple=True)
-    states = model.hidden(tokens, lengths)[rows, columns - 1]  # the state before token t predicts token t
-    logprobs, entropies = _chunked(model, states, tokens[rows, columns], sampling)
-    zeros = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
-    return zeros.index_put((rows, columns), logprobs), zeros.index_put((rows, columns), entropies)
+    before = columns - 1  # the state before token t predicts token t
+    if not packed:
+        return model.hidden(tokens, lengths)[rows, before], (rows, columns)
+    starts = lengths.cumsum(dim=0) - lengths
+    kept = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+    return model.hidden_packed(tokens[kept], lengths)[starts[rows] + before], (rows, columns)
 
 
-def _chunked(model: CausalLM, states: Tensor, targets: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def _chunked(
+    model: CausalLM, states: Tensor, targets: Tensor, sampling: Sampling, *, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
     def piece(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         distribution = log_distribution(model.head(states), sampling, keep=targets)
-        return distribution.gather(-1, targets[:, None])[:, 0], _entropy(distribution.detach())
+        spread = _entropy(distribution if entropy_gradient else distribution.detach())
+        return distribution.gather(-1, targets[:, None])[:, 0], spread
 
     size = max(CHUNK_ROWS, CHUNK_ELEMENTS // model.vocab_size)
     if len(targets) <= size:

@@ -36,6 +36,10 @@ class CausalLM(Protocol):
         """(B, T) ids, (B,) lengths → (B, T, D), after the final norm. The training path."""
         ...
 
+    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(N,) ids of sequences one behind the other, (B,) lengths → (N, D): as `hidden`, without padding."""
+        ...
+
     def head(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V) logits."""
         ...

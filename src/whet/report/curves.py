@@ -42,8 +42,8 @@ def training_curves(panels: Sequence[Panel], *, title: str, subtitle: str) -> by
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white")
         FigureCanvasAgg(figure)
-        figure.text(0.62 / width, 1 - 0.4 / height, _literal(title), size=15, weight="bold", color=INK, va="center")
-        figure.text(0.62 / width, 1 - 0.7 / height, _literal(subtitle), size=9.5, color=QUIET, va="center")
+        figure.text(0.62 / width, 1 - 0.4 / height, literal(title), size=15, weight="bold", color=INK, va="center")
+        figure.text(0.62 / width, 1 - 0.7 / height, literal(subtitle), size=9.5, color=QUIET, va="center")
         if not panels:
             figure.text(0.5, 0.4, "no metrics yet", size=11, color=QUIET, ha="center", va="center")
         grid = _grid(figure, rows, columns)
@@ -51,10 +51,11 @@ def training_curves(panels: Sequence[Panel], *, title: str, subtitle: str) -> by
         heading = 1.18 if any(len(panel.lines) > 1 for panel in panels) else 1.07
         for index, panel in enumerate(panels):
             _draw(figure.add_subplot(grid[index // columns, index % columns]), panel, heading=heading)
-        return _png(figure)
+        return png(figure)
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """The bytes of the picture."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # A name in a script that no installed font has is drawn as boxes; that is nothing to act on.
@@ -63,7 +64,7 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Text in which a dollar sign begins no formula; a label with a leading _ would be left out of the legend."""
     shown = printable(text).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
@@ -102,7 +103,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
         raw = thin(line.faint, BUCKETS)
         axes.plot(raw.steps, raw.values, color=colour, alpha=0.22, linewidth=0.8)
     marker = "o" if len(steps) <= MARKED else ""
-    axes.plot(steps, values, color=colour, linewidth=1.7, marker=marker, markersize=3.2, label=_literal(line.label))
+    axes.plot(steps, values, color=colour, linewidth=1.7, marker=marker, markersize=3.2, label=literal(line.label))
 
 
 def _frame(axes: Axes, panel: Panel) -> None:

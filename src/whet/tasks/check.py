@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from whet.errors import UserError
+from whet.imports import one_line
 from whet.records import Example, Message, Score
-from whet.tasks.imports import one_line
 from whet.tasks.protocol import Task
 
 DRAW = 512  # enough to meet any evaluation example of a small task that leaked into training

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from whet.errors import RunFailed, UserError
+from whet.imports import one_line
 from whet.records import Example, Score
 from whet.tasks.check import HasAlphabet
-from whet.tasks.imports import one_line
 from whet.tasks.protocol import Task
 from whet.tasks.table import TASKS, load_task
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 from whet.errors import RunFailed, UserError
+from whet.imports import load_named, one_line
 from whet.records import Example, Message, Score
-from whet.tasks.imports import load_named, one_line
 
 ALWAYS_OFFERED = ("prompts", "completions", "answer")
 NEVER_OFFERED = ("completion_ids", "trainer_state")  # tokens and trainers are not a judge's business

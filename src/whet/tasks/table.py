@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from whet.errors import UserError
+from whet.imports import load_named, nearest, one_line
 from whet.tasks.arithmetic import Arithmetic
-from whet.tasks.imports import load_named, nearest, one_line
 from whet.tasks.protocol import Task
 from whet.tasks.reverse import Reverse
 from whet.tasks.rows import Rows

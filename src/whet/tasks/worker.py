@@ -20,8 +20,8 @@ from queue import SimpleQueue
 from typing import Any, TextIO
 
 from whet.errors import UserError
+from whet.imports import one_line
 from whet.records import Example, Score
-from whet.tasks.imports import one_line
 from whet.tasks.protocol import Task
 from whet.tasks.rewards import Report, RewardFailed, load_rewards, score_with
 from whet.tasks.table import load_task

@@ -7,18 +7,42 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from whet.distributed.world import World
 from whet.models.protocol import Tokenizer
 from whet.records import Batch, Rollout
-from whet.rollout import Group
+from whet.train.collect import Harvest
 
 
-def rollout_rows(groups: Sequence[Group], batch: Batch, tokenizer: Tokenizer) -> list[list[dict[str, Any]]]:
-    """What is worth keeping of each rollout, as JSON, one list per group."""
-    last = batch.sequences.lengths - 1
-    advantages = iter(batch.advantages.gather(1, last[:, None])[:, 0].tolist())
-    chosen = {token for group in groups for r in group for token, m in zip(r.tokens, r.mask, strict=True) if m}
+def rollout_rows(
+    harvest: Harvest, batch: Batch | None, tokenizer: Tokenizer, world: World
+) -> list[list[dict[str, Any]]]:
+    """What is worth keeping of each rollout of all ranks, as JSON, one list per group, in the order of drawing."""
+    chosen = {
+        token
+        for group in harvest.drawn.values()
+        for rollout in group
+        for token, trained in zip(rollout.tokens, rollout.mask, strict=True)
+        if trained
+    }
     pieces = {token: tokenizer.decode([token]) for token in chosen}
-    return [[_row(rollout, next(advantages), pieces) for rollout in group] for group in groups]
+    advantages = _advantages(harvest, batch)
+    mine = [
+        [place, [_row(r, advantage, pieces) for r, advantage in zip(group, advantages[place], strict=True)]]
+        for place, group in harvest.drawn.items()
+    ]
+    everyones = sorted((row for rows in world.gather(mine) for row in rows), key=lambda row: int(row[0]))
+    return [rows for _, rows in everyones]
+
+
+def _advantages(harvest: Harvest, batch: Batch | None) -> dict[int, list[list[float] | None]]:
+    """Place → the advantages of each rollout's trained tokens; None for a group that was dropped."""
+    found: dict[int, list[list[float] | None]] = {place: [None] * len(g) for place, g in harvest.drawn.items()}
+    if batch is not None:
+        rows = zip(batch.advantages.tolist(), batch.sequences.mask.tolist(), strict=True)
+        trained = iter([[a for a, m in zip(*row, strict=True) if m] for row in rows])
+        for place in sorted(harvest.numbers):
+            found[place] = [next(trained) for _ in found[place]]
+    return found
 
 
 def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, float], int]:
@@ -43,8 +67,8 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
     return metrics, sum(lengths)
 
 
-def _row(rollout: Rollout, advantage: float, pieces: Mapping[int, str]) -> dict[str, Any]:
-    return {
+def _row(rollout: Rollout, advantages: list[float] | None, pieces: Mapping[int, str]) -> dict[str, Any]:
+    row = {
         "id": rollout.example.id,
         "prompt": rollout.example.prompt_text,
         "text": rollout.text,
@@ -56,5 +80,9 @@ def _row(rollout: Rollout, advantage: float, pieces: Mapping[int, str]) -> dict[
         "version": rollout.version,
         "reward": rollout.score.reward,
         "parts": dict(rollout.score.parts),
-        "advantage": advantage,
+        "trained": bool(advantages),
+        "advantage": statistics.fmean(advantages) if advantages else 0.0,
     }
+    if advantages and min(advantages) != max(advantages):
+        row["advantages"] = advantages  # they differ from token to token
+    return row

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from whet.algorithms.table import OBJECTIVES
+from whet.algorithms.advantages import every
+from whet.algorithms.cells import plain
+from whet.algorithms.table import OBJECTIVES, Algorithm
 from whet.batching import split_prompts
-from whet.config import NewModel, OfflineConfig, OnlineConfig, TrainConfig
-from whet.errors import UserError
-from whet.models.decoder_config import DecoderConfig, parameter_count
-from whet.models.families import family_named, head_width
-from whet.models.hub import resolve_model
-from whet.models.load import model_summary, usual_mlp_width
+from whet.config import OfflineConfig, OnlineConfig
 from whet.models.protocol import Tokenizer
-from whet.models.tokenizers import load_tokenizer
+from whet.models.references import BIGRAM_LARGEST
 from whet.recipe import Config, Recipe
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
+from whet.train.footprint import FP32_BYTES, Model, find_model
 from whet.train.formula import Loss, policy_loss, supervised_loss
 from whet.train.inert import keys_without_effect
 from whet.train.optim import learning_rate
-from whet.train.parts import build_algorithm, new_tokenizer
+from whet.train.parts import build_algorithm
 
-FP32_BYTES = 4
-ADAM_MOMENTS = 2
 MEASURED = 64  # examples whose tokens are counted
 
 
@@ -37,7 +32,12 @@ class Step:
     prompts: int  # offline: rows
     group: int
     sequences: int  # prompts × group
+    greedy: int  # sequences that are sampled too, but only as baselines
+    rounds: int  # how often all of them may be drawn, at most
+    epochs: int
+    minibatches: int
     updates: int  # optimizer steps on them: epochs × minibatches
+    kl_limit: float | None  # nats a token, beyond which no update is made
     sequences_per_update: tuple[int, int]  # fewest and most
     oldest: int  # updates between the policy that sampled the rollouts and the one that the last update starts from
 
@@ -55,30 +55,14 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
-    """The policy, and the bytes that do not depend on the batch."""
-
-    about: str
-    context: int | None
-    parameters: int
-    weights: int
-    gradients: int
-    optimizer: int
-    reference: int  # 0 where none is needed
-
-    @property
-    def total(self) -> int:
-        """Bytes of all of them."""
-        return self.weights + self.gradients + self.optimizer + self.reference
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
     """What happens over the whole run."""
 
     steps: int
     updates: int  # optimizer steps
     rates: tuple[float, float, float]  # learning rate of the first step, the highest, of the last step
+    critic_rate: float | None  # the highest of the critic's; None where there is no critic
+    critic_alone: int  # first steps in which the policy waits for the critic
     evaluations: int  # the ones before the first and after the last step included
     eval_examples: int
     eval_sequences: int  # per evaluation: greedy answers and samples
@@ -106,16 +90,16 @@ def explain(recipe: Recipe) -> Explanation:
     """What will happen; a model that is not here leaves its numbers unknown, any other mistake is a UserError."""
     config = recipe.config
     task = guarded_task(config.task.name, config.task.options)
-    loss, copies = _loss(config)
-    model, tokenizer, missing = _model(config, task, copies=copies)
-    step = _step(config)
+    algorithm = build_algorithm(config.algorithm) if isinstance(config, OnlineConfig) else None
+    model, tokenizer, missing = find_model(config, task, algorithm)
+    step = _step(config, algorithm)
     tokens = _tokens(config, task, tokenizer, step)
-    schedule = _schedule(config, task, step)
+    schedule = _schedule(config, algorithm, task, step)
     return Explanation(
         recipe=recipe.name,
         loop=config.loop,
         task=" ".join([config.task.name, *(f"{key}={value}" for key, value in config.task.options.items())]),
-        loss=loss,
+        loss=policy_loss(config) if isinstance(config, OnlineConfig) else supervised_loss(OBJECTIVES[config.objective]),
         step=step,
         tokens=tokens,
         model=model,
@@ -126,24 +110,30 @@ def explain(recipe: Recipe) -> Explanation:
     )
 
 
-def _loss(config: Config) -> tuple[Loss, int]:
-    """The loss, and how many copies of the weights it needs: two with a reference."""
+def _step(config: Config, algorithm: Algorithm | None) -> Step:
     if isinstance(config, OfflineConfig):
-        return supervised_loss(OBJECTIVES[config.objective]), 1
-    algorithm = build_algorithm(config.algorithm)
-    return policy_loss(algorithm, max_tokens=config.rollout.max_tokens), 2 if algorithm.needs_reference else 1
+        return _offline_step(config)
+    assert algorithm is not None
+    return _online_step(config, algorithm)
 
 
-def _step(config: Config) -> Step:
-    if isinstance(config, OfflineConfig):
-        return Step(
-            prompts=config.rows,
-            group=1,
-            sequences=config.rows,
-            updates=1,
-            sequences_per_update=(config.rows, config.rows),
-            oldest=0,
-        )
+def _offline_step(config: OfflineConfig) -> Step:
+    return Step(
+        prompts=config.rows,
+        group=1,
+        sequences=config.rows,
+        greedy=0,
+        rounds=1,
+        epochs=1,
+        minibatches=1,
+        updates=1,
+        kl_limit=None,
+        sequences_per_update=(config.rows, config.rows),
+        oldest=0,
+    )
+
+
+def _online_step(config: OnlineConfig, algorithm: Algorithm) -> Step:
     rollout, update = config.rollout, config.update
     sizes = [len(prompts) for prompts in split_prompts(rollout.prompts, update.minibatches, seed=(config.seed,))]
     updates = update.epochs * update.minibatches
@@ -151,7 +141,12 @@ def _step(config: Config) -> Step:
         prompts=rollout.prompts,
         group=rollout.group,
         sequences=rollout.prompts * rollout.group,
+        greedy=rollout.prompts if algorithm.needs_greedy else 0,
+        rounds=1 if plain(algorithm.keep) is every else 1 + rollout.refills,
+        epochs=update.epochs,
+        minibatches=update.minibatches,
         updates=updates,
+        kl_limit=update.kl_limit,
         sequences_per_update=(min(sizes) * rollout.group, max(sizes) * rollout.group),
         oldest=updates - 1,
     )
@@ -180,59 +175,18 @@ def _tokens(config: Config, task: Task, tokenizer: Tokenizer | None, step: Step)
     )
 
 
-def _model(config: Config, task: Task, *, copies: int) -> tuple[Model | None, Tokenizer | None, str]:
-    """The policy and its tokeniser; or why they are not here."""
-    if config.model.new is not None:
-        new = config.model.new
-        tokenizer = new_tokenizer(new, task)
-        parameters = parameter_count(new_decoder_config(new, tokenizer.vocab_size))
-        facts: Mapping[str, Any] = {"family": new.family, "context": new.context, "parameters": parameters}
-        about = f"new {new.family}, {new.layers} layers, width {new.width}"
-    else:
-        try:
-            directory = resolve_model(config.model.path)
-        except UserError as error:
-            return None, None, str(error)
-        tokenizer, facts = load_tokenizer(directory), model_summary(directory)
-        about = f"{facts['family']} from {directory}"
-    weights = facts["parameters"] * FP32_BYTES
-    model = Model(
-        about=about,
-        context=facts["context"],
-        parameters=facts["parameters"],
-        weights=weights,
-        gradients=weights,
-        optimizer=ADAM_MOMENTS * weights,
-        reference=(copies - 1) * weights,
-    )
-    return model, tokenizer, ""
-
-
-def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
-    """The shape of the decoder that a run would make."""
-    family = family_named(new.family)
-    shape: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "layers": new.layers,
-        "heads": new.heads,
-        "kv_heads": new.heads,
-        "head_dim": head_width(new.width, new.heads),
-        "width": new.width,
-        "mlp_width": usual_mlp_width(family, new.width),
-        "context": new.context,
-    }
-    return DecoderConfig(**{**family.traits, **shape})
-
-
-def _schedule(config: TrainConfig, task: Task, step: Step) -> Schedule:
+def _schedule(config: Config, algorithm: Algorithm | None, task: Task, step: Step) -> Schedule:
     # The rate rises until the end of the warm-up and never afterwards.
     peak = min(config.steps, max(1, config.optimizer.warmup_steps))
     rates = [learning_rate(number, config.steps, config.optimizer) for number in (1, peak, config.steps)]
+    critic = config.critic if isinstance(config, OnlineConfig) and algorithm and algorithm.needs_values else None
     examples = len(task.held_out(config.eval.examples))
     return Schedule(
         steps=config.steps,
         updates=config.steps * step.updates,
         rates=(rates[0], rates[1], rates[2]),
+        critic_rate=None if critic is None else rates[1] * (critic.lr or config.optimizer.lr) / config.optimizer.lr,
+        critic_alone=0 if critic is None else min(config.steps, critic.warmup_steps),
         evaluations=1 + _times(config.eval.every_steps, config.steps),
         eval_examples=examples,
         eval_sequences=examples * (1 + config.eval.samples),
@@ -257,8 +211,20 @@ def _notes(config: Config, tokens: Tokens, model: Model | None, schedule: Schedu
         notes.append("eval.samples are drawn and recorded, but without eval.ks no pass@k is computed from them")
     if schedule.eval_examples < config.eval.examples:
         notes.append(f"the task has {schedule.eval_examples} held-out examples, fewer than eval.examples")
+    if schedule.critic_alone == config.steps:
+        notes.append("critic.warmup_steps is not less than steps: only the critic learns, the policy stays as it is")
+    if isinstance(config, OnlineConfig):
+        notes += _too_many_pairs(config, model)
     notes += _room(tokens.prompt_longest, config, model)
     return notes
+
+
+def _too_many_pairs(config: OnlineConfig, model: Model | None) -> Sequence[str]:
+    """Whether a bigram reference would be refused."""
+    largest = BIGRAM_LARGEST**2 * FP32_BYTES
+    if config.algorithm.kl.reference != "bigram" or model is None or model.reference <= largest:
+        return []
+    return [f"the bigram reference is for a vocabulary of at most {BIGRAM_LARGEST} tokens: the run will stop there"]
 
 
 def _room(prompt: int | None, config: Config, model: Model | None) -> Sequence[str]:

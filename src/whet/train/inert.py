@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from whet.algorithms.cells import options, terms
-from whet.algorithms.surrogates import clip
-from whet.algorithms.table import ADVANTAGES, SURROGATES, WEIGHTINGS
+from whet.algorithms.advantages import every
+from whet.algorithms.cells import name, options, plain, terms
+from whet.algorithms.surrogates import clip, dual_clip, geometric_clip, stopped_ratio
+from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
 from whet.recipe import Recipe
 from whet.tasks.table import TASKS
+
+# Surrogates that are the same for every clip range which holds a ratio of 1.
+CLIPPING = frozenset({clip, dual_clip, stopped_ratio, geometric_clip})
+ROUNDING = 0.01  # two passes over the same tokens may differ in the last digits: a narrower clip could see that
+ROUNDING_KL = 1e-3  # the same for a KL, which is its square
 
 
 def keys_without_effect(recipe: Recipe) -> dict[str, str]:
@@ -43,34 +49,89 @@ def _schedule(config: TrainConfig) -> dict[str, str]:
 
 def _online(config: OnlineConfig) -> dict[str, str]:
     algorithm: AlgorithmBase = config.algorithm
-    inert = _unused_cells(algorithm)
-    updates = config.update.epochs * config.update.minibatches
-    if SURROGATES[algorithm.surrogate] is clip and updates == 1 and _has_width(algorithm):
-        inert["algorithm.clip"] = "one update per rollout: every ratio is 1, so nothing is clipped"
-    if algorithm.kl.coefficient == 0:
-        inert["algorithm.kl.place"] = "algorithm.kl.coefficient is 0"
-        if "logprobs_ref" not in terms(SURROGATES[algorithm.surrogate]):
-            inert["algorithm.kl.estimator"] = "algorithm.kl.coefficient is 0, so no reference is loaded"
-    if not config.reward.functions and config.task.name in TASKS:
-        inert["reward.time_limit_seconds"] = "reward.functions is empty: a packaged task scores without a limit"
-    return inert
+    return {
+        **_unused_cells(algorithm),
+        **_one_update(config),
+        **_kl(config),
+        **_entropy(algorithm),
+        **_reward(config),
+        **_machinery(config),
+    }
 
 
 def _unused_cells(algorithm: AlgorithmBase) -> dict[str, str]:
     """Options that stand under the name of a cell that is not chosen."""
-    kinds = {"advantage": ADVANTAGES, "surrogate": SURROGATES, "weighting": WEIGHTINGS}
-    chosen = {"advantage": algorithm.advantage, "surrogate": algorithm.surrogate, "weighting": algorithm.weighting}
+    chosen = {kind: algorithm.cell(kind) for kind in CELLS}
     return {
-        f"algorithm.{name}": f"algorithm.{kind} is {chosen[kind]}"
-        for kind, table in kinds.items()
-        for name, cell in table.items()
-        if options(cell) and name != chosen[kind]
+        f"algorithm.{key}": f"algorithm.{kind} is {name(chosen[kind])}"
+        for kind, table in CELLS.items()
+        for key, cell in table.items()
+        if options(cell) and plain(chosen[kind]) is not cell
     }
 
 
-def _has_width(algorithm: AlgorithmBase) -> bool:
-    """Whether the clip range has room on both sides: at a width of 0 rounding decides which side a ratio of 1 is on."""
-    return all(width > 0 for width in algorithm.options_of("clip").values())
+def _one_update(config: OnlineConfig) -> dict[str, str]:
+    """What only matters once the policy has moved away from the one that sampled."""
+    if config.update.epochs * config.update.minibatches > 1:
+        return {}
+    inert = {}
+    surrogate = config.algorithm.cell("surrogate")
+    widths = [value for key, value in options(surrogate).items() if key != "bound"]
+    bound = options(surrogate).get("bound", 2.0)  # of dual_clip: at 1 or below it also cuts a ratio of 1
+    if plain(surrogate) in CLIPPING and min(widths) >= ROUNDING and bound >= 1 + ROUNDING:
+        inert[f"algorithm.{name(surrogate)}"] = "one update per rollout: every ratio is 1, so nothing is clipped"
+    if config.update.kl_limit is not None and config.update.kl_limit >= ROUNDING_KL:
+        inert["update.kl_limit"] = "one update per rollout: it is the first, so the policy has not moved before it"
+    return inert
+
+
+def _kl(config: OnlineConfig) -> dict[str, str]:
+    kl, inert = config.algorithm.kl, {}
+    if kl.target is None:
+        inert["algorithm.kl.horizon"] = "algorithm.kl.target is not set, so the coefficient does not follow it"
+    if kl.reference != "moving":
+        inert |= dict.fromkeys(
+            ("algorithm.kl.sync_steps", "algorithm.kl.sync_share"), f"algorithm.kl.reference is {kl.reference}"
+        )
+    elif kl.sync_steps >= config.steps:
+        inert["algorithm.kl.sync_share"] = "the run ends before the reference could move"
+    if kl.coefficient > 0:
+        return inert
+    keys = ["place", "estimator", "anneal_tokens"]
+    if "logprobs_ref" not in terms(config.algorithm.cell("surrogate")):
+        keys += ["reference", "sync_steps", "sync_share"]
+    return {**inert, **{f"algorithm.kl.{key}": "algorithm.kl.coefficient is 0" for key in keys}}
+
+
+def _entropy(algorithm: AlgorithmBase) -> dict[str, str]:
+    inert = {}
+    if algorithm.entropy.floor == 0:
+        inert["algorithm.entropy.floor_coefficient"] = "algorithm.entropy.floor is 0, and no entropy is below that"
+    elif algorithm.entropy.floor_coefficient == 0:
+        inert["algorithm.entropy.floor"] = "algorithm.entropy.floor_coefficient is 0"
+    return inert
+
+
+def _reward(config: OnlineConfig) -> dict[str, str]:
+    inert, reward = {}, config.reward
+    if reward.overlong_tokens == 0:
+        inert["reward.overlong_penalty"] = "reward.overlong_tokens is 0, so no completion is overlong"
+    elif reward.overlong_penalty == 0:
+        inert["reward.overlong_tokens"] = "reward.overlong_penalty is 0"
+    if not reward.functions and config.task.name in TASKS:
+        inert["reward.time_limit_seconds"] = "reward.functions is empty: a packaged task scores without a limit"
+    return inert
+
+
+def _machinery(config: OnlineConfig) -> dict[str, str]:
+    """The critic and the refills, where the algorithm has none."""
+    inert = {}
+    advantage = config.algorithm.cell("advantage")
+    if "values" not in terms(advantage):
+        inert["critic"] = f"algorithm.advantage is {name(advantage)}, which asks no critic"
+    if plain(config.algorithm.cell("keep")) is every:
+        inert["rollout.refills"] = "algorithm.keep is every, so no group is dropped"
+    return inert
 
 
 def _offline() -> dict[str, str]:
@@ -78,6 +139,8 @@ def _offline() -> dict[str, str]:
     return {
         "update.epochs": once,
         "update.minibatches": once,
+        "update.kl_limit": "the offline loop has no older policy to stay close to",
+        "update.packed": "the offline loop pads",
         "update.mismatch_limit": "the offline loop samples nothing that could disagree",
         "save.rollouts_every_steps": "the offline loop has no rollouts",
     }

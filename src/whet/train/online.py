@@ -12,41 +12,59 @@ from contextlib import closing
 
 from whet.config import OnlineConfig
 from whet.distributed.world import World
+from whet.records import Batch
 from whet.rollout import draw, judge, pose, sample
 from whet.runs.directory import Run
 from whet.tasks.grading import make_grader
+from whet.train.annotate import annotate
+from whet.train.cold_start import cold_start
+from whet.train.collect import Harvest
 from whet.train.describe import describe, rollout_rows
-from whet.train.parts import build_algorithm, build_parts, build_reference
+from whet.train.learner import build_learner
+from whet.train.memory import Memory
+from whet.train.parts import build_parts
 from whet.train.session import Progress, Session
-from whet.train.update import annotate, update
+from whet.train.update import update
 
 
 def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> None:
-    """Trains until the last step or Ctrl-C. Everything random is named by (seed, step), so resuming needs no state."""
+    """Trains until the last step or Ctrl-C. Everything random is named by a number that a checkpoint keeps."""
     parts = build_parts(config, world)
-    algorithm = build_algorithm(config.algorithm)
-    reference = build_reference(parts.policy, algorithm)
+    cold_start(parts, config, world, progress)
+    learner = build_learner(parts, config, world)
+    memory = Memory(kl_coefficient=config.algorithm.kl.coefficient)
     grader = make_grader(config.task.name, config.task.options, *config.reward.plain())
-    task, engine, policy, sampling = parts.task, parts.engine, parts.policy, config.rollout.sampling
+    task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
+    kept = {"memory": memory, "reference": learner.reference, "critic": learner.critic}
 
-    with closing(grader), Session(config, run, world, parts, progress) as session:
+    with closing(grader), Session(config, run, world, parts, progress, kept=kept) as session:
         for step in session.steps():
-            with session.timed("rollout"):
-                engine.sync(policy, version=step - 1)
-                everyones = draw(task, config.rollout.prompts, seed=(config.seed, step))
-                prompts = world.shard(pose(everyones, parts.tokenizer, stream=(config.seed, step)))
-                examples = world.shard(everyones)
-                samples = sample(engine, prompts, sampling, group=config.rollout.group)
+            dials = memory.dials(config, tokens=session.tokens)
+            harvest = Harvest(rollout, algorithm, world)
+            while harvest.is_short:
+                with session.timed("rollout"):
+                    engine.sync(learner.policy, version=step - 1)
+                    name = (config.seed, memory.next_draw())
+                    everyones = draw(task, rollout.prompts, seed=name)
+                    prompts = world.shard(pose(everyones, parts.tokenizer, stream=name))
+                    greedy = algorithm.needs_greedy
+                    samples = sample(engine, prompts, dials.sampling, group=rollout.group, greedy=greedy)
 
-            with session.timed("score"):
-                groups = judge(grader, examples, samples, version=step - 1)
+                with session.timed("score"):
+                    harvest.add(judge(grader, world.shard(everyones), samples, version=step - 1))
 
-            with session.timed("annotate"):
-                batch, agreement = annotate(groups, policy, reference, algorithm, config, world)
+            batch: Batch | None = None
+            metrics: dict[str, float] = {}
+            if harvest.total:
+                with session.timed("annotate"):
+                    batch, seen, metrics = annotate(learner, harvest, dials)
 
-            with session.timed("update"):
-                statistics = update(policy, parts.optimizer, batch, algorithm, config, world, step=step)
+                with session.timed("update"):
+                    metrics |= update(learner, batch, step=step)
 
-            rows = world.interleave(rollout_rows(groups, batch, parts.tokenizer))
-            metrics, tokens = describe(rows)
-            session.end_step(step, {**metrics, **agreement, **statistics}, tokens=tokens, groups=rows)
+                memory.learn(seen, config)
+                learner.follow(step)
+
+            rows = rollout_rows(harvest, batch, parts.tokenizer, world)
+            described, tokens = describe(rows)
+            session.end_step(step, {**described, **harvest.metrics(), **metrics}, tokens=tokens, groups=rows)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch import Tensor
 from whet.config import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
-from whet.models.protocol import CausalLM
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -31,12 +30,18 @@ class Descent:
     """What one optimizer step did."""
 
     loss: float
-    grad_norm: float  # before clipping
+    grad_norms: tuple[float, ...]  # before clipping, of each optimizer
 
 
-def make_optimizer(policy: CausalLM, config: OptimizerConfig) -> torch.optim.AdamW:
+class Trainable(Protocol):
+    """What has parameters with names."""
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
+
+
+def make_optimizer(model: Trainable, config: OptimizerConfig) -> torch.optim.AdamW:
     """AdamW on fp32 weights; matrices decay, norms and biases do not."""
-    trained = [p for p in policy.parameters() if p.requires_grad]
+    trained = [p for _, p in model.named_parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
@@ -65,30 +70,48 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def descend(losses: Iterable[Tensor], optimizer: torch.optim.Optimizer, world: World, *, clip_norm: float) -> Descent:
-    """One optimizer step on the sum of the losses, over ranks too.
+def descend(
+    losses: Iterable[Tensor],
+    optimizers: Sequence[torch.optim.Optimizer],
+    world: World,
+    *,
+    clip_norm: float,
+    proceed: Callable[[], bool] = lambda: True,
+) -> Descent | None:
+    """One step of each optimizer on the sum of the losses, over ranks too; None, and no step, unless `proceed`.
 
     The losses come from a generator: each is back-propagated before the next is computed, so one micro-batch is in
-    memory at a time.
+    memory at a time. `proceed` is asked when all have been computed. Each optimizer's gradient is clipped by itself.
     """
-    optimizer.zero_grad(set_to_none=True)
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)
     total = torch.zeros((), dtype=torch.float64)
     for loss in losses:
-        loss.backward()  # type: ignore[no-untyped-call]
+        if loss.requires_grad:  # a loss without a trained token has none
+            loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().double().cpu()
+    total = world.sum(total)
+    if not bool(total.isfinite()):
+        raise NotFinite(f"the loss is {float(total)}")
+    if not proceed():
+        return None
+    norms = [_clipped(optimizer, world, clip_norm) for optimizer in optimizers]
+    for norm in norms:
+        if not math.isfinite(norm):
+            raise NotFinite(f"the loss is {float(total):g} but the norm of its gradient is {norm}")
+    for optimizer in optimizers:
+        optimizer.step()
+    return Descent(loss=float(total), grad_norms=tuple(norms))
+
+
+def _clipped(optimizer: torch.optim.Optimizer, world: World, clip_norm: float) -> float:
+    """Sums an optimizer's gradient over ranks, clips it, and returns the norm that it had."""
     parameters = list(_parameters(optimizer))
     for parameter in parameters:
         if parameter.grad is None:  # a rank without rows in this minibatch still takes part in the sum
             parameter.grad = torch.zeros_like(parameter)
     world.sum_gradients(parameters)
-    total = world.sum(total)
-    if not bool(total.isfinite()):
-        raise NotFinite(f"the loss is {float(total)}")
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
-    if not math.isfinite(norm):
-        raise NotFinite(f"the loss is {float(total):g} but the norm of its gradient is {norm}")
-    optimizer.step()
-    return Descent(loss=float(total), grad_norm=norm)
+    return float(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
 
 
 def finite(loss: Tensor, **culprit: Tensor) -> Tensor:
@@ -100,9 +123,9 @@ def finite(loss: Tensor, **culprit: Tensor) -> Tensor:
     return loss
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, policy: CausalLM) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: torch.optim.Optimizer, model: Trainable) -> dict[str, Tensor]:
     """The optimizer's state by parameter name, for safetensors."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in policy.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{moment}/{names[parameter]}": state[moment].detach().cpu().contiguous()
         for parameter, state in optimizer.state.items()
@@ -110,9 +133,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, policy: CausalLM) -> dic
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, policy: CausalLM, tensors: Mapping[str, Tensor]) -> None:
-    """Puts back what `optimizer_tensors` gave."""
-    for name, parameter in policy.named_parameters():
+def restore_optimizer(optimizer: torch.optim.Optimizer, model: Trainable, tensors: Mapping[str, Tensor]) -> None:
+    """Puts back what `optimizer_tensors` gave: nothing, if it had not taken a step yet."""
+    if not any(key.startswith(f"{moment}/") for key in tensors for moment in MOMENTS):
+        return
+    for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         missing = [moment for moment in MOMENTS if f"{moment}/{name}" not in tensors]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from whet.algorithms.cells import bind
-from whet.algorithms.table import ADVANTAGES, ALGORITHMS, KL_ESTIMATORS, SURROGATES, WEIGHTINGS, Algorithm
+from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, NewModel, TrainConfig
 from whet.distributed.world import World
 from whet.engines.native import NativeEngine
 from whet.engines.protocol import Engine
 from whet.errors import UserError
 from whet.models.checkpoint import fingerprint
+from whet.models.decoder import Decoder
 from whet.models.hub import resolve_model
 from whet.models.load import load_model, new_model
 from whet.models.protocol import CausalLM, Tokenizer
@@ -59,7 +58,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts:
     task = guarded_task(config.task.name, config.task.options)
     if config.model.new is not None:
         tokenizer = new_tokenizer(config.model.new, task)
-        policy: CausalLM = _new_policy(config.model.new, tokenizer, config.seed)
+        policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed)
     else:
         directory = resolve_model(config.model.path)
         policy, tokenizer = load_model(directory), load_tokenizer(directory)
@@ -74,24 +73,17 @@ def build_parts(config: TrainConfig, world: World) -> Parts:
 def build_algorithm(config: AlgorithmBase) -> Algorithm:
     """The row that a config describes, its options bound."""
     return Algorithm(
-        advantage=bind(ADVANTAGES[config.advantage], config.options_of(config.advantage)),
-        surrogate=bind(SURROGATES[config.surrogate], config.options_of(config.surrogate)),
-        weighting=bind(WEIGHTINGS[config.weighting], config.options_of(config.weighting)),
+        advantage=config.cell("advantage"),
+        scaling=config.cell("scaling"),
+        surrogate=config.cell("surrogate"),
+        weighting=config.cell("weighting"),
+        correction=config.cell("correction"),
+        keep=config.cell("keep"),
         kl=KL_ESTIMATORS[config.kl.estimator],
         kl_coefficient=config.kl.coefficient,
         kl_place=config.kl.place,
         paper=ALGORITHMS[config.preset].paper if config.preset in ALGORITHMS else "custom",
     )
-
-
-def build_reference(policy: CausalLM, algorithm: Algorithm) -> CausalLM | None:
-    """A frozen copy of the policy as it is now, if the algorithm needs one."""
-    if not algorithm.needs_reference:
-        return None
-    reference = copy.deepcopy(policy)
-    for parameter in reference.parameters():
-        parameter.requires_grad_(False)
-    return reference
 
 
 def place(policy: CausalLM, device: torch.device) -> CausalLM:
@@ -114,7 +106,8 @@ def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
     return character_tokenizer(task.alphabet)
 
 
-def _new_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> CausalLM:
+def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
+    """A new model, its weights drawn with the seed."""
     return new_model(
         new.family,
         vocab_size=tokenizer.vocab_size,

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import whet
 from whet.config import OfflineConfig, OnlineConfig
@@ -39,6 +40,16 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
+class Kept(Protocol):
+    """What has a state besides the policy's weights that a resumed run needs."""
+
+    def numbers(self) -> dict[str, Any]: ...
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None: ...
+
+
 class Session:
     """One run of a loop: `steps()` yields the steps that are left, `end_step` does what is due after each."""
 
@@ -51,9 +62,11 @@ class Session:
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,
+        kept: Mapping[str, Kept | None] | None = None,
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
         self.measure = measure  # more to measure at every evaluation
+        self.kept = {name: one for name, one in (kept or {}).items() if one is not None}
         self.last = 0  # the last step that was completed
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, float] = {}
@@ -126,7 +139,8 @@ class Session:
         yield
         if self.world.device.type == "cuda":
             torch.cuda.synchronize()
-        self._timings[f"seconds/{name}"] = time.perf_counter() - started
+        key = f"seconds/{name}"
+        self._timings[key] = self._timings.get(key, 0.0) + time.perf_counter() - started
 
     def end_step(
         self,
@@ -182,8 +196,13 @@ class Session:
             (directory / "model").mkdir()
             self.parts.save_model(directory / "model")
             save_file(optimizer_tensors(self.parts.optimizer, self.parts.policy), directory / "optimizer.safetensors")
+            for name, one in self.kept.items():
+                tensors = {key: tensor.cpu().contiguous() for key, tensor in one.tensors().items()}
+                if tensors:
+                    save_file(tensors, directory / f"{name}.safetensors")
 
-        state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best}
+        numbers = {name: one.numbers() for name, one in self.kept.items()}
+        state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "kept": numbers}
         self.run.save(step, fill, state, keep=self.config.save.keep)
         self.world.barrier()
 
@@ -201,6 +220,9 @@ class Session:
             for name, tensor in mine.items():
                 tensor.copy_(saved[name])
         restore_optimizer(self.parts.optimizer, self.parts.policy, load_file(checkpoint.path / "optimizer.safetensors"))
+        for name, one in self.kept.items():
+            path = checkpoint.path / f"{name}.safetensors"
+            one.restore(checkpoint.state["kept"][name], load_file(path) if path.exists() else {})
         self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
         self.best = checkpoint.state["best"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from whet.algorithms.cells import call
 from whet.algorithms.table import Objective
 from whet.batching import collate, global_weights, micro_batches, take
-from whet.config import OfflineConfig
+from whet.config import OfflineConfig, TrainConfig
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.models.logprobs import token_logprobs
@@ -43,17 +43,18 @@ def fit(
     optimizer: torch.optim.Optimizer,
     rows: Sequence[Row],
     objective: Objective,
-    config: OfflineConfig,
+    config: TrainConfig,
     world: World,
 ) -> tuple[dict[str, float], int]:
     """One optimizer step; returns what to log and how many tokens were learned, over all ranks."""
     sequences = _collate(rows, world)
     entropies: list[Tensor] = []
     losses = _losses(policy, sequences, objective, config, world, entropies)
-    descent = descend(losses, optimizer, world, clip_norm=config.update.clip_norm)
+    descent = descend(losses, [optimizer], world, clip_norm=config.update.clip_norm)
+    assert descent is not None
     sums = torch.stack([sequences.mask.sum().double(), sum(entropies, torch.zeros(())).double().to(world.device)])
     tokens, entropy = world.sum(sums).tolist()
-    statistics = {"loss": descent.loss, "grad_norm": descent.grad_norm, "entropy": entropy / max(1.0, tokens)}
+    statistics = {"loss": descent.loss, "grad_norm": descent.grad_norms[0], "entropy": entropy / max(1.0, tokens)}
     return statistics, int(tokens)
 
 
@@ -71,7 +72,7 @@ def _losses(
     policy: CausalLM,
     sequences: Sequences,
     objective: Objective,
-    config: OfflineConfig,
+    config: TrainConfig,
     world: World,
     entropies: list[Tensor],
 ) -> Iterator[Tensor]:

@@ -1,0 +1,69 @@
+"""`whet check-loss`: whether a loss of your own is one that the loop can train with."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from whet.errors import UserError
+
+if TYPE_CHECKING:
+    from whet.train.check_loss import Report
+
+
+def check_loss(
+    spec: str = typer.Argument(..., metavar="NAME", help="module:function, path/to/file.py:function, or e.g. clip."),
+    settings: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the function."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Check a surrogate or an advantage: micro-batches, padding, packing, order, gradient. Exit code 1 if one fails.
+
+    Examples:
+
+    whet check-loss losses.py:my_surrogate
+
+    whet check-loss clip high=0.28
+    """
+    from whet.runs.logs import json_bytes
+    from whet.train.check_loss import check_loss as check
+
+    with redirect_stdout(sys.stderr):  # what the function prints is not part of the report
+        report = check(spec, _read_settings(settings or []))
+    if as_json:
+        typer.echo(json_bytes({**asdict(report), "failed": report.failed}, other=str, indent=2).decode())
+    else:
+        typer.echo(_page(report))
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _read_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """`key=value`, the values read as in a recipe."""
+    import yaml
+
+    settings = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not key.isidentifier() or not equals:
+            raise UserError(f"{pair!r} is not an option of a loss: write key=value, e.g. high=0.28")
+        try:
+            settings[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{pair!r} has a value that cannot be read: write key=value, e.g. high=0.28") from error
+    return settings
+
+
+def _page(report: Report) -> str:
+    given = ", ".join(f"{key}={value}" for key, value in report.options.items())
+    heading = f"{report.cell}: {report.kind} of {', '.join(report.terms)}" + (f" [{given}]" if given else "")
+    width = max(len(finding.check) for finding in report.findings)
+    lines = [f"  {found.outcome:<6}  {found.check:<{width}}  {found.sentence}" for found in report.findings]
+    outcomes = Counter(finding.outcome for finding in report.findings)
+    summary = f"{outcomes['passed']} passed, {outcomes['failed']} failed, {outcomes['note']} to know"
+    return "\n".join([heading, *lines, summary])

@@ -1,0 +1,129 @@
+"""`whet compare`: several methods × seeds of one recipe, in one table."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from whet.errors import RunFailed, UserError
+
+if TYPE_CHECKING:
+    from whet.report.comparison_writer import Written
+    from whet.runs.comparison import ComparisonDirectory
+    from whet.train.compare import Job
+
+TIP = "A packaged recipe or a YAML file; its algorithm is replaced by each method."
+
+
+def compare(
+    source: str = typer.Argument(..., metavar="RECIPE", help=TIP),
+    overrides: list[str] = typer.Argument(
+        None, metavar="KEY=VALUE", help="Change keys of the recipe, for all methods."
+    ),
+    *,
+    methods: str = typer.Option(..., "--methods", metavar="A,B,…", help="The presets to compare."),
+    seeds: str = typer.Option("3", "--seeds", metavar="N|A,B,…", help="How many seeds (0, 1, …), or a list: 3,7."),
+    changes: list[str] = typer.Option(
+        None, "--set", metavar="METHOD:KEY=VALUE", help="Change a key for one method; may be repeated."
+    ),
+    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Where the comparison is made."),
+    out: Path = typer.Option(None, "--out", help="Exactly where; a comparison that was begun there goes on."),
+    target: float = typer.Option(0.8, "--target", help="The held-out accuracy whose step is looked for."),
+    as_json: bool = typer.Option(False, "--json", help="Print comparison.json."),
+) -> None:
+    """Compare methods on one recipe: a run per method and seed, then a table, curves and a verdict. Examples:
+
+    whet compare --methods reinforce,rloo,grpo --seeds 3 grpo-sorting steps=100
+
+    whet compare --methods rloo,grpo --set grpo:update.epochs=2 grpo-sorting --out runs/epochs
+    """
+    from whet.cli.comparing import Watcher
+    from whet.report.comparison_writer import Setup, write_comparison
+    from whet.runs.comparison import ComparisonDirectory
+    from whet.train.compare import read_jobs, run_jobs, run_states
+
+    _check(target)
+    names, numbers = _names(methods), read_seeds(seeds)
+    words = _words(methods, seeds, source, overrides or [], changes or [], target)
+    jobs = read_jobs(source, names, numbers, overrides or [], changes or [])
+    recipe = jobs[0].recipe.name
+    directory = ComparisonDirectory.create(runs, recipe) if out is None else ComparisonDirectory.open(out.expanduser())
+    again = shlex.join([*words, "--out", str(directory.path)])
+    watcher = Watcher(jobs, run_states(jobs, directory), directory.path)
+    try:
+        failures = run_jobs(jobs, directory, watcher)
+    except KeyboardInterrupt:
+        watcher.say(f"stopped; go on with: {again}")
+        raise
+    except UserError:
+        directory.remove_if_unused()
+        raise
+    setup = Setup(
+        recipe=recipe,
+        command=shlex.join(words) if out is None else again,
+        overrides=_overrides(jobs, names),
+        seeds=numbers,
+        target=target,
+    )
+    written = write_comparison(directory, setup, failures)
+    _show(written, directory, as_json=as_json)
+    if failures:
+        (method, seed), why = next(iter(failures.items()))
+        raise RunFailed(f"{len(failures)} of {len(jobs)} runs failed, first {method} seed {seed}: {why}")
+
+
+def _show(written: Written, directory: ComparisonDirectory, *, as_json: bool) -> None:
+    from whet.runs.logs import json_bytes
+
+    if as_json:
+        typer.echo(json_bytes(written.results, indent=2).decode())
+        return
+    typer.echo(f"{written.table}\n\n{written.verdict.sentence}\n")
+    typer.echo(f"table    {directory.table_path}\ncurves   {directory.curves_path}\nnumbers  {directory.results_path}")
+
+
+def read_seeds(text: str) -> list[int]:
+    """`3` is 0, 1, 2; `3,7` is 3 and 7; `7,` is 7 alone."""
+    parts = [part.strip() for part in text.split(",")]
+    listed = len(parts) > 1
+    numbers: list[int] = []
+    with suppress(ValueError):
+        numbers = [int(part) for part in parts if part]
+    wrong = not numbers or min(numbers) < (0 if listed else 1) or len(set(numbers)) < len(numbers)
+    if wrong:
+        raise UserError(f"--seeds {text}: give how many seeds (3), or different seeds from 0 on (3,7)")
+    return numbers if listed else list(range(numbers[0]))
+
+
+def _names(methods: str) -> list[str]:
+    names = [name for name in (part.strip() for part in methods.split(",")) if name]
+    if not names:
+        raise UserError("--methods names no method: write e.g. --methods reinforce,rloo,grpo")
+    return names
+
+
+def _check(target: float) -> None:
+    if not 0 < target <= 1:
+        raise UserError(f"--target {target:g} must be a share above 0 and at most 1, e.g. 0.8")
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("whet compare trains in one process: start it without torchrun")
+
+
+def _words(
+    methods: str, seeds: str, source: str, overrides: Sequence[str], changes: Sequence[str], target: float
+) -> list[str]:
+    """The command, but for where it writes."""
+    words = ["whet", "compare", "--methods", methods, "--seeds", seeds, source, *overrides]
+    words += [word for change in changes for word in ("--set", change)]
+    return words if target == 0.8 else [*words, "--target", f"{target:g}"]
+
+
+def _overrides(jobs: Sequence[Job], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Method → its overrides, but for the seed, which comes last."""
+    return {name: next(job.overrides[:-1] for job in jobs if job.method == name) for name in names}

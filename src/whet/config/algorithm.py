@@ -1,0 +1,187 @@
+"""The algorithm of a recipe: a preset resolved into its cells, any of which may be replaced by name or by a function.
+
+Options of a packaged cell stand under the cell's name (`algorithm.clip.high`) and come from its signature, so a new
+cell needs no change here. A cell of the user's is `file.py:function`, or `{use: file.py:function, option: value}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+
+from whet.algorithms.cells import Cell, bind, name, options, terms
+from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
+from whet.config.section import Above, Amount, Count, Positive, Section, Share, merge, one_of
+from whet.imports import load_named
+
+SHARES = frozenset({"gamma", "lam", "decay"})  # options that mean nothing above 1
+
+
+class KlConfig(Section):
+    """KL(policy ‖ reference): how much, how it is estimated, where it goes, and what the reference is."""
+
+    coefficient: Amount = 0.0
+    estimator: str = "k3"
+    place: Literal["loss", "reward"] = "loss"
+    target: Above | None = None  # nats a token: the coefficient follows what was measured towards it
+    horizon: Above = 10_000.0  # rollouts in which the coefficient may change by a fifth at most
+    anneal_tokens: Count = 0  # from 0 to the coefficient over the first so many sampled tokens
+    reference: Literal["start", "moving", "bigram", "uniform", "random"] = "start"
+    sync_steps: Positive = 100  # moving: every so many steps the reference becomes
+    sync_share: Share = 1.0  # share · policy + (1 − share) · reference; every step with a small share is an average
+
+    @field_validator("estimator")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return one_of(value, KL_ESTIMATORS)
+
+    @model_validator(mode="after")
+    def _regularises(self) -> KlConfig:
+        """What does not pull the policy towards the reference, by enumeration (tests/algorithms)."""
+        if self.coefficient > 0 and self.place == "loss" and self.estimator == "k1":
+            raise ValueError("k1 in the loss has an expected gradient of zero: use k2, k3, unbiased, or place: reward")
+        if self.coefficient > 0 and self.place == "reward" and self.estimator != "k1":
+            raise ValueError(
+                f"only k1 in the reward has the gradient of the KL, not {self.estimator}: use estimator: k1"
+            )
+        if self.target is not None and self.anneal_tokens:
+            raise ValueError("target and anneal_tokens both move the coefficient: use one of them")
+        if self.target is not None and self.coefficient == 0:
+            raise ValueError("target has a coefficient of 0 to begin with, which no factor changes: set coefficient")
+        return self
+
+
+class EntropyConfig(Section):
+    """A bonus for entropy; below the floor it grows with the distance to it."""
+
+    coefficient: Amount = 0.0
+    floor: Amount = 0.0  # nats a token
+    floor_coefficient: Amount = 10.0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any bonus can arise."""
+        return self.coefficient > 0 or (self.floor > 0 and self.floor_coefficient > 0)
+
+
+class OwnCell(BaseModel):
+    """A function of the user's in the place of a cell; the other keys are its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    use: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class AlgorithmBase(Section):
+    """A preset, resolved into its cells."""
+
+    preset: str = "custom"
+    advantage: str | OwnCell
+    scaling: str | OwnCell = "unscaled"
+    surrogate: str | OwnCell
+    weighting: str | OwnCell
+    correction: str | OwnCell = "uncorrected"
+    keep: str | OwnCell = "every"
+    kl: KlConfig = KlConfig()
+    entropy: EntropyConfig = EntropyConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, value: Any) -> Any:
+        value = {"preset": value} if isinstance(value, str) else value
+        if not isinstance(value, Mapping):
+            return value
+        resolved: dict[str, Any] = {}
+        row_options: dict[str, dict[str, Any]] = {}
+        if value.get("preset", "custom") != "custom":
+            row = ALGORITHMS[one_of(str(value["preset"]), ALGORITHMS)]
+            resolved = {kind: name(cell) for kind, cell in row.cells.items()}
+            resolved["kl"] = {"coefficient": row.kl_coefficient, "estimator": name(row.kl), "place": row.kl_place}
+            row_options = {name(cell): options(cell) for cell in row.cells.values()}
+        resolved = merge(resolved, value)
+        for kind, table in CELLS.items():
+            chosen = resolved.get(kind)
+            if isinstance(chosen, str) and chosen in table and options(table[chosen]):
+                defaults = row_options.get(chosen, options(table[chosen]))
+                resolved[chosen] = merge(defaults, resolved.get(chosen) or {})
+        return resolved
+
+    @field_validator(*CELLS, mode="before")
+    @classmethod
+    def _names_a_cell(cls, value: Any) -> Any:
+        named = value.get("use") if isinstance(value, Mapping) else value
+        if not isinstance(named, str | OwnCell):
+            raise ValueError("must be a name, file.py:function, or {use: file.py:function, option: value}")
+        return value
+
+    @model_validator(mode="after")
+    def _cells_exist(self) -> AlgorithmBase:
+        for kind in CELLS:
+            self.cell(kind)
+        return self
+
+    def cell(self, kind: str) -> Cell:
+        """The function that stands there, its options bound."""
+        chosen = self._chosen(kind)
+        if isinstance(chosen, OwnCell):
+            return _own_cell(kind, chosen)
+        if ":" in chosen:
+            return _own_cell(kind, OwnCell(use=chosen))
+        return bind(CELLS[kind][one_of(chosen, CELLS[kind])], self.options_of(chosen))
+
+    def options_of(self, cell: str) -> dict[str, Any]:
+        """The options that stand under a packaged cell's name."""
+        return self.model_dump().get(cell) or {}
+
+    def _chosen(self, kind: str) -> str | OwnCell:
+        chosen: str | OwnCell = dict(self)[kind]
+        return chosen
+
+
+def _own_cell(kind: str, written: OwnCell) -> Cell:
+    """The user's function, after a look at its signature."""
+    cell = load_named(written.use, f"algorithm.{kind}")
+    if not callable(cell):
+        raise ValueError(f"{kind} {written.use!r} is not a function")
+    for term in terms(cell):
+        if term not in SUPPLIED[kind]:
+            raise ValueError(
+                f"{kind} {written.use!r} wants {term!r}{_nearest(term, SUPPLIED[kind])}; there is: "
+                f"{', '.join(SUPPLIED[kind])} (options of its own must be keyword-only, after a *)"
+            )
+    for option in written.options:
+        if option not in options(cell):
+            known = ", ".join(options(cell)) or "none"
+            raise ValueError(f"{kind} {written.use!r} has no option {option!r} (it has: {known})")
+    return bind(cell, written.options)
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    close = get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _option_sections() -> dict[str, Any]:
+    """One optional section per packaged cell that has options, from its signature; none means below zero."""
+    sections: dict[str, Any] = {}
+    for cell in (cell for table in CELLS.values() for cell in table.values()):
+        fields: dict[str, Any] = {
+            key: (Annotated[type(value), Field(ge=0, le=1 if key in SHARES else None)], value)
+            for key, value in options(cell).items()
+        }
+        if fields:
+            section = create_model(f"{name(cell).title().replace('_', '')}Options", __base__=Section, **fields)
+            sections[name(cell)] = (section | None, None)
+    return sections
+
+
+if TYPE_CHECKING:
+    AlgorithmConfig = AlgorithmBase
+else:
+    AlgorithmConfig = create_model("AlgorithmConfig", __base__=AlgorithmBase, **_option_sections())

@@ -1,0 +1,218 @@
+"""The sections of a recipe that both loops or the online loop have, but for the algorithm."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from whet.config.section import Above, Amount, Count, Decay, Positive, Section, Share
+from whet.records import Sampling
+
+
+class NewModel(Section):
+    """A model from scratch."""
+
+    family: Literal["gpt2", "llama", "qwen2", "qwen3", "olmo2"] = "gpt2"
+    layers: Positive = 4
+    heads: Positive = 4
+    width: Positive = 128
+    context: Positive = 256
+    tokenizer: str = "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or the directory of a saved tokeniser
+
+    @model_validator(mode="after")
+    def _divisible(self) -> NewModel:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        return self
+
+
+class ModelConfig(Section):
+    """A directory, a pulled name or a run; or a new model."""
+
+    path: str = ""
+    new: NewModel | None = None
+    gradient_checkpointing: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ModelConfig:
+        if bool(self.path) == (self.new is not None):
+            raise ValueError("give either path (a directory, a pulled name, a run) or new, not both and not neither")
+        return self
+
+
+class TaskConfig(BaseModel):
+    """A task by name, or `module:Class`; the other keys are the task's own options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @model_validator(mode="after")
+    def _plain_options(self) -> TaskConfig:
+        try:
+            json.dumps(self.options, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"an option is neither text nor a finite number, a list or a mapping of them: {error}"
+            ) from None
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class RewardFunction(Section):
+    """A function of the user's that scores completions: `module:function` or `file.py:function`."""
+
+    use: str
+    weight: float = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
+
+
+class RewardConfig(Section):
+    """Where the training reward comes from (the task itself unless functions are named), and how it is shaped.
+
+    In this order: penalties for length, clipping, normalisation; then the KL, where `algorithm.kl.place` is reward.
+    """
+
+    functions: tuple[RewardFunction, ...] = ()
+    time_limit_seconds: Above = 60.0  # for all completions of a step
+    overlong_tokens: Count = 0  # the last so many tokens before rollout.max_tokens cost up to overlong_penalty
+    overlong_penalty: Amount = 1.0
+    length_penalty: Amount = 0.0  # for each token
+    clip: tuple[float, float] | None = None  # no reward is lower or higher
+    normalize: Literal["none", "batch", "running"] = "none"  # to mean 0, deviation 1: of the step, or of all so far
+
+    def plain(self) -> tuple[list[tuple[str, float]], float]:
+        """(spec, weight) of each function, and the time limit."""
+        return [(function.use, function.weight) for function in self.functions], self.time_limit_seconds
+
+    @property
+    def may_be_negative(self) -> bool:
+        """Whether shaping can make a reward negative that was not."""
+        return bool(self.overlong_tokens or self.length_penalty or self.normalize != "none")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RewardConfig:
+        if self.clip is not None and self.clip[0] >= self.clip[1]:
+            raise ValueError(f"clip is {list(self.clip)}: the first number must be below the second")
+        return self
+
+
+class ColdStartConfig(Section):
+    """Supervised steps on the task's own answers before the first rollout; the reference is what they lead to."""
+
+    steps: Count = 0
+    rows: Positive = 64  # per step
+    lr: Above = 1e-3
+
+
+class TemperatureRange(Section):
+    """The temperature follows the spread of rewards: T' = clip(T/σ, low, high), σ that of the step before."""
+
+    low: Above
+    high: Above
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TemperatureRange:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+        return self
+
+
+class RolloutConfig(Section):
+    """What is sampled at every step: `prompts` × `group` completions."""
+
+    prompts: Positive = 16
+    group: Positive = 8
+    max_tokens: Positive = 256
+    temperature: Above = 1.0
+    adaptive_temperature: TemperatureRange | None = None
+    top_k: Count = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Share = 0.0
+    stop: tuple[str, ...] = ()
+    mask_truncated: bool = False  # do not train on completions that were cut off
+    refills: Count = 4  # how often to draw again, at most, when algorithm.keep drops groups
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            stop=self.stop,
+        )
+
+
+class CriticConfig(Section):
+    """The value model of an algorithm whose advantage takes `values`."""
+
+    model: Literal["separate", "shared"] = "separate"  # a copy of the policy, or a head on the policy's own trunk
+    lr: Above | None = None  # optimizer.lr unless it is given
+    warmup_steps: Count = 0  # first steps in which only the critic learns
+    coefficient: Above = 0.5  # of the critic's loss beside the policy's: matters where the trunk is shared
+    clip: Amount = 0.2  # how far a value may move from the old one in a step; 0: as far as it likes
+
+
+class UpdateConfig(Section):
+    """How the rollouts of a step become optimizer steps."""
+
+    epochs: Positive = 1
+    minibatches: Positive = 1  # optimizer steps per epoch; groups are kept whole
+    micro_tokens: Positive = 4096  # tokens per forward pass: bounds memory, never changes the result
+    packed: bool = False  # sequences one behind the other instead of padded: never changes the result
+    clip_norm: Above = 1.0
+    kl_limit: Above | None = None  # nats a token from the start of a step: no more updates in it above that
+    mismatch_limit: Above = 0.1  # stop when sampler and trainer disagree by more (mean, nats)
+
+
+class OptimizerConfig(Section):
+    """AdamW and its learning rate."""
+
+    lr: Above = 1e-5
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: Count = 0
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    epsilon: Above = 1e-8
+    weight_decay: Amount = 0.0
+
+
+class EvalConfig(Section):
+    """Held-out evaluation: greedy accuracy and, with samples, pass@k. Also before the first and after the last step."""
+
+    every_steps: Positive = 50
+    examples: Positive = 200
+    max_tokens: Positive = 256
+    samples: Count = 0
+    ks: tuple[Positive, ...] = ()
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> EvalConfig:
+        if self.ks and max(self.ks) > self.samples:
+            raise ValueError(f"pass@{max(self.ks)} needs at least {max(self.ks)} samples, not {self.samples}")
+        return self
+
+
+class SaveConfig(Section):
+    """Checkpoints (also at the end and on Ctrl-C), and which steps' rollouts are kept."""
+
+    every_steps: Positive = 50
+    keep: Positive = 2
+    rollouts_every_steps: Positive = 1
+
+
+class EngineConfig(Section):
+    """Where completions come from."""
+
+    name: Literal["native"] = "native"
+    max_sequences: Positive = 256  # sampled at a time: bounds memory, never changes the text

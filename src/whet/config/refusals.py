@@ -1,0 +1,103 @@
+"""Combinations that mean nothing or count something twice, each with the reason and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whet.algorithms.advantages import max_likelihood, mixed, standardize, unscaled
+from whet.algorithms.cells import Cell, name, plain, terms
+from whet.algorithms.table import GROUP_STATISTICS, TOKEN_CORRECTIONS, is_per_sequence, tells_tokens_apart
+from whet.algorithms.weightings import budget_mean, token_mean
+from whet.config.algorithm import AlgorithmBase
+from whet.config.parts import RewardConfig, RolloutConfig, UpdateConfig
+
+
+def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfig, reward: RewardConfig) -> None:
+    """Raises a ValueError for the first combination that is refused."""
+    cells = {kind: plain(algorithm.cell(kind)) for kind in ("advantage", "scaling", "surrogate", "weighting")}
+    cells |= {kind: plain(algorithm.cell(kind)) for kind in ("correction", "keep")}
+    for reason in (
+        *_groups(cells, rollout),
+        *_ratios(cells, update, rollout),
+        *_sequences(cells),
+        *_twice(cells, algorithm),
+        *_rewards(cells, algorithm, rollout, reward),
+    ):
+        raise ValueError(reason)
+
+
+def _groups(cells: dict[str, Cell], rollout: RolloutConfig) -> Iterator[str]:
+    if rollout.group == 1 and cells["advantage"] in GROUP_STATISTICS:
+        yield (
+            f"rollout.group is 1 and advantage {name(cells['advantage'])!r} compares the rollouts of a group: "
+            "set rollout.group to 2 or more, or algorithm.advantage=raw"
+        )
+    if rollout.group == 1 and cells["keep"] is mixed:
+        yield "rollout.group is 1 and keep 'mixed' drops groups whose rewards are equal: it would drop every group"
+
+
+def _ratios(cells: dict[str, Cell], update: UpdateConfig, rollout: RolloutConfig) -> Iterator[str]:
+    updates = update.epochs * update.minibatches
+    if updates > 1 and "logprobs_old" not in terms(cells["surrogate"]):
+        yield (
+            f"{updates} updates per rollout with surrogate {name(cells['surrogate'])!r}, which has no ratio and is "
+            "only right for the first: set update.epochs and update.minibatches to 1, or algorithm.surrogate=clip"
+        )
+    if update.minibatches > rollout.prompts:
+        yield (
+            f"update.minibatches {update.minibatches} is more than rollout.prompts {rollout.prompts}: "
+            "groups are kept whole, so each minibatch needs a prompt"
+        )
+
+
+def _sequences(cells: dict[str, Cell]) -> Iterator[str]:
+    """A surrogate with one ratio per sequence has one loss per sequence, which stands on each of its tokens."""
+    if not is_per_sequence(cells["surrogate"]):
+        return
+    surrogate = name(cells["surrogate"])
+    if cells["weighting"] in (token_mean, budget_mean):
+        yield (
+            f"surrogate {surrogate!r} is one loss per sequence and weighting {name(cells['weighting'])!r} would count "
+            "it once per token, so long sequences more: use algorithm.weighting=sequence_mean"
+        )
+    if cells["correction"] in TOKEN_CORRECTIONS:
+        yield (
+            f"surrogate {surrogate!r} has one ratio per sequence and correction {name(cells['correction'])!r} one "
+            "weight per token: use a correction of sequences, e.g. algorithm.correction=truncate_sequences"
+        )
+    if tells_tokens_apart(cells["advantage"]):
+        yield (
+            f"surrogate {surrogate!r} has one ratio per sequence, which cannot follow the advantages of "
+            f"{name(cells['advantage'])!r}, one per token: use algorithm.surrogate=clip"
+        )
+
+
+def _twice(cells: dict[str, Cell], algorithm: AlgorithmBase) -> Iterator[str]:
+    if cells["advantage"] is standardize and cells["scaling"] is not unscaled:
+        yield (
+            f"advantage 'standardize' divides by a deviation and scaling {name(cells['scaling'])!r} would divide "
+            "again: use algorithm.advantage=center, or algorithm.scaling=unscaled"
+        )
+    if algorithm.kl.coefficient > 0 and "logprobs_ref" in terms(cells["surrogate"]):
+        yield (
+            f"surrogate {name(cells['surrogate'])!r} compares with the reference itself, and algorithm.kl.coefficient "
+            "would count the KL a second time: set it to 0"
+        )
+
+
+def _rewards(
+    cells: dict[str, Cell], algorithm: AlgorithmBase, rollout: RolloutConfig, reward: RewardConfig
+) -> Iterator[str]:
+    if algorithm.kl.coefficient > 0 and (rollout.top_k or rollout.top_p < 1 or rollout.min_p):
+        yield (
+            "algorithm.kl with rollout.top_k, top_p or min_p: policy and reference lose different tokens, "
+            "so their KL is not one; leave one of them out"
+        )
+    if reward.overlong_tokens > rollout.max_tokens:
+        yield f"reward.overlong_tokens {reward.overlong_tokens} is more than rollout.max_tokens {rollout.max_tokens}"
+    paid = algorithm.kl.coefficient > 0 and algorithm.kl.place == "reward"
+    if cells["advantage"] is max_likelihood and (reward.may_be_negative or paid):
+        yield (
+            "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation or a KL in the "
+            "reward can make negative: leave them out, or put the KL into the loss"
+        )

@@ -1,0 +1,46 @@
+"""What every section of a recipe has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Above = Annotated[float, Field(gt=0)]
+Amount = Annotated[float, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch's generators take
+
+
+class Section(BaseModel):
+    """A part of a recipe: immutable, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Python counts True as 1, and `steps: yes` would be one step.
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
+
+
+def one_of(value: str, table: Mapping[str, Any]) -> str:
+    """The value, if the table has it."""
+    if value not in table:
+        raise ValueError(f"unknown name {value!r}; known: {', '.join(table)}")
+    return value
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` wins; nested mappings are merged key by key."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged

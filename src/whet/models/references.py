@@ -1,0 +1,56 @@
+"""References that are no trained policy: what to stay close to when there is no model to start from.
+
+They answer `hidden` and `head` as a decoder does, so the same function reads their log-probs and nothing is shifted
+here. The state after a token is the token itself: neither looks further back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from whet.errors import UserError
+
+BIGRAM_LARGEST = 8192  # words of vocabulary: the table has their square
+
+
+class Uniform:
+    """Every token is as likely as every other."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # noqa: ARG002 - the protocol's
+        """(B, T) ids → (B, T, 1): nothing to know."""
+        return torch.zeros(*tokens.shape, 1, device=tokens.device)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(N, 1) → (N, V): equal logits."""
+        return torch.zeros(*hidden.shape[:-1], self.vocab_size, device=hidden.device)
+
+
+class Bigram:
+    """How often each token follows each other one in some text, every pair counted once more (Laplace)."""
+
+    def __init__(self, sequences: Iterable[Sequence[int]], vocab_size: int) -> None:
+        if vocab_size > BIGRAM_LARGEST:
+            raise UserError(
+                f"algorithm.kl.reference is bigram and the vocabulary has {vocab_size} tokens: its table would have "
+                f"their square; use a tokeniser with at most {BIGRAM_LARGEST}, or reference: start"
+            )
+        self.vocab_size = vocab_size
+        counts = torch.ones(vocab_size, vocab_size)
+        for sequence in sequences:
+            ids = torch.tensor(sequence, dtype=torch.int64)
+            counts.index_put_((ids[:-1], ids[1:]), torch.ones(max(0, len(ids) - 1)), accumulate=True)
+        self.log_table = (counts / counts.sum(dim=1, keepdim=True)).log()
+
+    def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # noqa: ARG002 - the protocol's
+        """(B, T) ids → (B, T, 1): the id."""
+        return tokens[..., None].double()
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(N, 1) → (N, V): log-probs are logits."""
+        return self.log_table.to(hidden.device)[hidden[..., 0].long()]

@@ -1,0 +1,111 @@
+"""Which methods differ, in one sentence that claims no more than the intervals allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from whet.evaluate.statistics import Interval, paired_interval
+from whet.report.comparison import MethodResult
+
+PAIRS = 2  # seeds that two methods must share before anything can be said of their difference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gap:
+    """How far a method is behind the one with the highest mean: accuracy of the best minus its own, same seeds."""
+
+    interval: Interval
+    seeds: int  # pairs that it was computed from
+
+    @property
+    def below(self) -> bool:
+        """Whether the method is significantly below the best."""
+        return self.interval.low > 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What the comparison shows."""
+
+    sentence: str
+    best: str | None  # the method with the highest mean of those with enough seeds
+    gaps: dict[str, Gap]  # of the other methods that share enough seeds with it
+
+
+def judge(results: Sequence[MethodResult]) -> Verdict:
+    """Compares the method of the highest mean with each other one by paired differences over seeds.
+
+    The same seed means the same first weights, prompts and held-out examples, so differences within a seed vary less
+    than accuracies do. The intervals are corrected for their number. The best is chosen by the same data, which is
+    allowed for the statement that is made: "significantly below the best" means "is not the best method". The truly
+    best one is named so only if one of its own differences to the others, which are as many as the intervals, leaves
+    its interval (Hsu 1984). Of methods that are exactly equal one is named more often than in 5 % (nine: about 10 %),
+    and the methods below are not ranked: between those nothing is tested.
+    """
+    enough = [result for result in results if len(result.finished) >= PAIRS]
+    if not enough or len(results) < 2:
+        return Verdict(sentence=_too_few(results), best=None, gaps={})
+    best, *_ = enough
+    gaps = _gaps(best, [result for result in results if result is not best])
+    return Verdict(sentence=_sentence(best, results, gaps), best=best.method, gaps=gaps)
+
+
+def _gaps(best: MethodResult, others: Sequence[MethodResult]) -> dict[str, Gap]:
+    shared = {other.method: [seed for seed in best.accuracies if seed in other.accuracies] for other in others}
+    compared = [other for other in others if len(shared[other.method]) >= PAIRS]
+    gaps = {}
+    for other in compared:
+        seeds = shared[other.method]
+        interval = paired_interval(
+            [best.accuracies[seed] for seed in seeds],
+            [other.accuracies[seed] for seed in seeds],
+            trials=min(result.examples for result in (*best.finished, *other.finished)),
+            comparisons=len(compared),
+        )
+        gaps[other.method] = Gap(interval=interval, seeds=len(seeds))
+    return gaps
+
+
+def _too_few(results: Sequence[MethodResult]) -> str:
+    first = results[0]
+    if first.accuracy is None:
+        return "No run finished, so nothing can be said."
+    highest = f"the highest held-out accuracy is that of {first.method}, {_percent(first.accuracy.mean)}"
+    if len(results) == 1:
+        return f"There is one method, so there is nothing to compare: {highest}."
+    return f"One finished seed cannot tell methods apart, so nothing is claimed; {highest}."
+
+
+def _sentence(best: MethodResult, results: Sequence[MethodResult], gaps: Mapping[str, Gap]) -> str:
+    assert best.accuracy is not None
+    tied = [r.method for r in results if r.method in gaps and r.accuracy and r.accuracy.mean == best.accuracy.mean]
+    below = [method for method, gap in gaps.items() if gap.below]
+    unclear = [method for method, gap in gaps.items() if not gap.below and method not in tied]
+    left_out = [result.method for result in results if result is not best and result.method not in gaps]
+    verb = "share" if tied else "has"
+    parts = [
+        f"{_listed([best.method, *tied])} {verb} the highest mean held-out accuracy, {_percent(best.accuracy.mean)}"
+    ]
+    if below:
+        parts.append(f"significantly below the best {'is' if len(below) == 1 else 'are'} {_listed(below)}")
+    if unclear:
+        parts.append(f"{'' if below else 'but '}{_listed(unclear)} cannot be told apart from {best.method}")
+    if left_out:
+        parts.append(f"nothing can be said of {_listed(left_out)}, where too few seeds finished")
+    return "; ".join(parts) + (f" ({_basis(best, gaps)})." if gaps else ".")
+
+
+def _basis(best: MethodResult, gaps: Mapping[str, Gap]) -> str:
+    counts = [gap.seeds for gap in gaps.values()]
+    seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    together = "a 95 % interval" if len(gaps) == 1 else f"{len(gaps)} intervals that hold together with 95 %"
+    return f"{together}, from paired differences over {seeds} seeds and {best.finished[0].examples} held-out examples"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

@@ -1,0 +1,292 @@
+"""From judged rollouts to a batch: old and reference log-probs, values, corrections, shaped rewards, advantages.
+
+Whatever compares rollouts is computed on those of all ranks at once, by every rank, and each then takes its own rows:
+a mean or a deviation over the batch is exact, and the same on one rank and on many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from whet.algorithms import correction, shaping, values
+from whet.algorithms.cells import call, terms
+from whet.algorithms.control import entropy_bonus
+from whet.algorithms.kl import k3
+from whet.batching import collate, micro_batches, pad, take
+from whet.config import OnlineConfig
+from whet.distributed.world import World
+from whet.errors import RunFailed
+from whet.models.logprobs import read_tokens
+from whet.models.precision import autocast
+from whet.records import Batch, Rollout, Sequences
+from whet.train.collect import Harvest
+from whet.train.learner import Learner
+from whet.train.memory import Dials, Seen
+
+
+def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, Seen, dict[str, float]]:
+    """The batch of a step, what the next step should know, and what to log."""
+    config, world, algorithm = learner.config, learner.world, learner.algorithm
+    places = sorted(harvest.numbers)
+    rollouts = [rollout for place in places for rollout in harvest.drawn[place]]
+    sequences = collate([r.tokens for r in rollouts], _masks(rollouts, config), world.device)
+    frozen = _read(learner, sequences, dials)
+    sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
+    metrics = _agreement(frozen.old, sampled, sequences.mask, world, limit=config.update.mismatch_limit)
+    supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": sequences.mask}
+    corrections = call(algorithm.correction, supply)
+    if algorithm.correction is not correction.uncorrected:
+        metrics |= _corrections(corrections, supply, world)
+
+    everyone = Everyone(world=world, numbers=[harvest.numbers[place] for place in places], group=config.rollout.group)
+    paid = _pay(learner, harvest, dials, everyone, frozen, sequences.mask)
+    advantages, targets = _advantages(learner, dials, everyone, paid, frozen, sequences.mask)
+    if targets is not None and frozen.values is not None:
+        wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
+        metrics["critic/explained_variance"] = values.explained_variance(*wanted)
+    tokens, entropy, kl = world.sum(frozen.sums(sequences.mask)).tolist()
+    if tokens == 0:
+        raise RunFailed(
+            "the batch is empty: every completion was cut off, and rollout.mask_truncated leaves those out; "
+            "raise rollout.max_tokens"
+        )
+    if frozen.ref is not None:
+        metrics |= {"kl": kl / max(1.0, tokens), "kl_coefficient": dials.kl_coefficient}
+    bonus = config.algorithm.entropy
+    batch = Batch(
+        sequences=sequences,
+        prompts=everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group),
+        sampling=dials.sampling,
+        logprobs_old=frozen.old,
+        logprobs_ref=frozen.ref,
+        advantages=advantages,
+        correction=corrections,
+        values=frozen.values,
+        targets=targets,
+        kl_coefficient=dials.kl_coefficient,
+        entropy_coefficient=entropy_bonus(
+            bonus.coefficient,
+            entropy / max(1.0, tokens),
+            floor=bonus.floor,
+            floor_coefficient=bonus.floor_coefficient,
+        ),
+    )
+    if config.rollout.adaptive_temperature is not None:
+        metrics["temperature"] = dials.sampling.temperature
+    seen = Seen(
+        deviation=float(paid.given.std(correction=0)),
+        paid=float(paid.rewards.mean()),
+        moments=paid.moments,
+        kl=kl / max(1.0, tokens),
+        rollouts=paid.rewards.numel(),
+    )
+    return batch, seen, metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone:
+    """The groups of all ranks in the order of their numbers; `own` goes back to the rows of this rank."""
+
+    world: World
+    numbers: Sequence[int]  # of this rank's groups
+    group: int
+    order: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", torch.argsort(self.world.concat(self.own_numbers)))
+
+    @property
+    def own_numbers(self) -> Tensor:
+        """(p,): this rank's."""
+        return torch.tensor(self.numbers, dtype=torch.int64)
+
+    def groups(self, local: Tensor) -> Tensor:
+        """(p, …) of this rank → (P, …) of all."""
+        return self.world.concat(local)[self.order.to(local.device)]
+
+    def rows(self, local: Tensor) -> Tensor:
+        """(p·G, T) of this rank → (B, T) of all, T the longest of any rank."""
+        whole = self.world.concat(local.to(torch.uint8) if local.dtype is torch.bool else local)
+        return whole[self._rows(self.order).to(local.device)].to(local.dtype)
+
+    def own_rows(self, whole: Tensor, width: int) -> Tensor:
+        """(B, T) of all → (p·G, width) of this rank."""
+        return whole[self._rows(self.own_numbers).to(whole.device), :width]
+
+    def _rows(self, groups: Tensor) -> Tensor:
+        return (groups[:, None] * self.group + torch.arange(self.group)).flatten()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Frozen:
+    """What policy, reference and critic say of the rollouts before the first update; (B, T)."""
+
+    old: Tensor
+    entropies: Tensor
+    ref: Tensor | None
+    values: Tensor | None
+
+    def sums(self, mask: Tensor) -> Tensor:
+        """Trained tokens, their entropy, and their KL to the reference."""
+        kl = torch.zeros(()) if self.ref is None else k3(self.old, self.ref).mul(mask).sum()
+        return torch.stack([mask.sum().double().cpu(), self.entropies.sum().double().cpu(), kl.double().cpu()])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pay:
+    """Rewards of all ranks, (P, G), and per token of this one."""
+
+    given: Tensor  # as the judge gave them
+    rewards: Tensor  # shaped, less the KL where it belongs there
+    token_rewards: Tensor  # (B, T) of this rank: the same, spread over tokens
+    greedy: Tensor  # (P,), empty where none was sampled
+    counts: Tensor  # trained tokens
+    moments: tuple[float, float, float]
+
+
+def _masks(rollouts: Sequence[Rollout], config: OnlineConfig) -> list[Sequence[bool]]:
+    drop = config.rollout.mask_truncated
+    return [[False] * len(r.mask) if drop and r.finish == "length" else r.mask for r in rollouts]
+
+
+@torch.no_grad()
+def _read(learner: Learner, sequences: Sequences, dials: Dials) -> _Frozen:
+    """One pass of each model over the rollouts."""
+    config, critic, reference = learner.config, learner.critic, learner.reference
+    packed, shape = config.update.packed, sequences.mask.shape
+    old, entropies = (torch.zeros(shape, device=learner.world.device) for _ in range(2))
+    ref = torch.zeros_like(old) if reference is not None else None
+    worth = torch.zeros_like(old) if critic is not None else None
+    head = critic.beside(policy_learns=True) if critic is not None else None
+    for rows in micro_batches(sequences.lengths, config.update.micro_tokens, packed=packed):
+        s = take(sequences, rows)
+        place = (rows[:, None], torch.arange(s.tokens.shape[1], device=rows.device))
+        with autocast(s.tokens.device):
+            reading = read_tokens(
+                learner.policy, s.tokens, s.lengths, s.mask, dials.sampling, value_head=head, packed=packed
+            )
+            old[place], entropies[place] = reading.logprobs, reading.entropies
+            if ref is not None and reference is not None:
+                ref[place] = read_tokens(reference.model, s.tokens, s.lengths, s.mask, dials.sampling).logprobs
+            if worth is not None and critic is not None:
+                own = reading.values
+                worth[place] = own if own is not None else critic.values(learner.policy, s, packed=packed)
+    return _Frozen(old=old, entropies=entropies, ref=ref, values=worth)
+
+
+def _pay(learner: Learner, harvest: Harvest, dials: Dials, everyone: Everyone, frozen: _Frozen, mask: Tensor) -> _Pay:
+    """Judged → shaped → less the KL. A greedy rollout is shaped alike, but has no KL: it was not drawn."""
+    places = sorted(harvest.numbers)
+    mine = [harvest.drawn[place] for place in places]
+    likeliest = [[harvest.greedy[place]] for place in places] if learner.algorithm.needs_greedy else [[] for _ in mine]
+    given, counts = _judged(mine, everyone)
+    shape, moments = _shaping(given, counts, learner.config, dials)
+    penalties = torch.zeros_like(frozen.old)
+    if frozen.ref is not None and learner.algorithm.kl_place == "reward" and dials.kl_coefficient > 0:
+        estimate = call(learner.algorithm.kl, {"logprobs": frozen.old, "logprobs_ref": frozen.ref})
+        penalties = dials.kl_coefficient * estimate * mask
+    shaped = shape(given, counts)
+    own = shaped[everyone.own_numbers].flatten().to(mask.device)
+    return _Pay(
+        given=given,
+        rewards=shaped - everyone.groups(penalties.sum(dim=1).cpu().view(len(mine), shaped.shape[1])),
+        token_rewards=values.token_rewards(own, penalties, mask),
+        greedy=shape(*_judged(likeliest, everyone)).flatten(),
+        counts=counts,
+        moments=moments,
+    )
+
+
+def _judged(groups: Sequence[Sequence[Rollout]], everyone: Everyone) -> tuple[Tensor, Tensor]:
+    """Rewards as they were given and counts of trained tokens, (P, n) of all ranks for n rollouts a prompt."""
+    size = everyone.world.max(float(max((len(group) for group in groups), default=0)))
+    facts = [[(r.score.reward, float(sum(r.mask))) for r in group] for group in groups]
+    both = everyone.groups(torch.tensor(facts, dtype=torch.float32).view(len(groups), int(size), 2))
+    return both[..., 0], both[..., 1]
+
+
+def _shaping(
+    given: Tensor, counts: Tensor, config: OnlineConfig, dials: Dials
+) -> tuple[Callable[[Tensor, Tensor], Tensor], tuple[float, float, float]]:
+    """How rewards of so many tokens are shaped in this step; and the moments of all rewards so far."""
+    settings = config.reward
+
+    def penalised(rewards: Tensor, counts: Tensor) -> Tensor:
+        if settings.overlong_tokens:
+            ramp = shaping.overlong(counts, max_tokens=config.rollout.max_tokens, ramp=settings.overlong_tokens)
+            rewards = rewards + settings.overlong_penalty * ramp
+        rewards = rewards - settings.length_penalty * counts
+        return rewards if settings.clip is None else rewards.clamp(*settings.clip)
+
+    new = shaping.moments(penalised(given, counts))
+    moments = (dials.moments[0] + new[0], dials.moments[1] + new[1], dials.moments[2] + new[2])
+    if settings.normalize == "none":
+        return penalised, moments
+    mean, deviation = shaping.mean_and_deviation(*(moments if settings.normalize == "running" else new))
+    return lambda rewards, counts: shaping.standard(penalised(rewards, counts), mean, deviation), moments
+
+
+def _advantages(
+    learner: Learner, dials: Dials, everyone: Everyone, paid: _Pay, frozen: _Frozen, mask: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """(B, T) advantages of this rank and, with a critic, what it should have said."""
+    algorithm, needed = learner.algorithm, terms(learner.algorithm.advantage)
+    supply = {
+        "rewards": paid.rewards,
+        "counts": paid.counts,
+        "greedy": paid.greedy,
+        "history": dials.history.to(paid.rewards.dtype),
+        "mask": everyone.rows(mask),
+    }
+    if "token_rewards" in needed:
+        supply["token_rewards"] = everyone.rows(paid.token_rewards)
+    if frozen.values is not None:
+        supply["values"] = everyone.rows(frozen.values)
+    try:
+        raw: Tensor = call(algorithm.advantage, supply)
+        everywhere = raw if raw.shape == supply["mask"].shape else _spread(raw, supply["mask"])
+        scaled = call(algorithm.scaling, {**supply, "advantages": everywhere})
+    except ValueError as error:  # what a cell cannot take
+        raise RunFailed(f"advantages: {error}") from error
+    targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values
+    return everyone.own_rows(scaled, mask.shape[1]), targets
+
+
+def _spread(rewards: Tensor, mask: Tensor) -> Tensor:
+    """(P, G) → (B, T): on every trained token of its rollout."""
+    return rewards.reshape(-1, 1).to(mask.device) * mask
+
+
+def _agreement(old: Tensor, sampled: Tensor, mask: Tensor, world: World, *, limit: float) -> dict[str, float]:
+    """How far the trainer's log-probs are from the sampler's, over all ranks; `kl` is KL(sampler ‖ trainer)."""
+    difference = (old - sampled)[mask]
+    sums = [difference.abs().sum(), k3(sampled, old).mul(mask).sum(), torch.tensor(difference.numel())]
+    total, kl, count = world.sum(torch.stack([value.double().cpu() for value in sums])).tolist()
+    worst = world.max(float(difference.abs().max()) if difference.numel() else 0.0)
+    mean = total / max(1.0, count)
+    if mean > limit:  # nan passes: the loss says that better
+        raise RunFailed(
+            f"sampler and trainer disagree by {mean:.3g} nats a token on average (limit {limit:g}): "
+            "the engine's weights are not those of the policy"
+        )
+    return {"mismatch/mean": mean, "mismatch/max": worst, "mismatch/kl": kl / max(1.0, count)}
+
+
+def _corrections(weights: Tensor, supply: dict[str, Tensor], world: World) -> dict[str, float]:
+    """The spread of the importance weights before anything is cut off, and how much then is."""
+    mask = supply["mask"]
+    tokens = world.concat(call(correction.token_weights, supply)[mask])
+    trained = mask.any(dim=1)
+    whole = call(correction.sequence_weights, supply)[trained].amax(dim=1) if bool(trained.any()) else tokens[:0]
+    counts = torch.stack([(weights[mask] == 0).sum(), mask.sum()]).double().cpu()
+    dropped, count = world.sum(counts).tolist()
+    return {
+        "correction/effective_tokens": correction.effective_share(tokens),
+        "correction/effective_sequences": correction.effective_share(world.concat(whole)),
+        "correction/largest": float(tokens.max()) if tokens.numel() else 1.0,
+        "correction/dropped": dropped / max(1.0, count),
+    }

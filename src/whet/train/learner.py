@@ -1,0 +1,54 @@
+"""What learns in the online loop: the policy and everything that judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from whet.algorithms.table import Algorithm
+from whet.config import OnlineConfig
+from whet.distributed.world import World
+from whet.models.protocol import CausalLM
+from whet.train.critic import Critic
+from whet.train.parts import Parts, build_algorithm
+from whet.train.reference import Reference, build_reference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learner:
+    """The policy, its optimizer and its algorithm; a reference and a critic where the algorithm needs them."""
+
+    policy: CausalLM
+    optimizer: torch.optim.Optimizer
+    algorithm: Algorithm
+    reference: Reference | None
+    critic: Critic | None
+    config: OnlineConfig
+    world: World
+
+    def optimizers(self, step: int) -> Sequence[torch.optim.Optimizer]:
+        """Those that move at this step: while the critic warms up, the policy waits."""
+        if self.critic is None:
+            return [self.optimizer]
+        return [self.critic.optimizer] if self.critic.is_warming_up(step) else [self.optimizer, self.critic.optimizer]
+
+    def follow(self, step: int) -> None:
+        """Moves the reference after the policy, where it is one that moves."""
+        if self.reference is not None:
+            self.reference.follow(self.policy, step)
+
+
+def build_learner(parts: Parts, config: OnlineConfig, world: World) -> Learner:
+    """Everything that the algorithm needs, from the weights that the run starts from."""
+    algorithm = build_algorithm(config.algorithm)
+    return Learner(
+        policy=parts.policy,
+        optimizer=parts.optimizer,
+        algorithm=algorithm,
+        reference=build_reference(algorithm, parts.policy, parts.tokenizer, parts.task, config),
+        critic=Critic(parts.policy, config) if algorithm.needs_values else None,
+        config=config,
+        world=world,
+    )

@@ -1,0 +1,92 @@
+"""Weights for another sampler's tokens, by hand; what they do to the gradient is in test_enumeration_correction.py."""
+
+from math import inf
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whet.algorithms.cells import call
+from whet.algorithms.correction import (
+    effective_share,
+    geometric_weights,
+    mask_geometric,
+    mask_sequences,
+    mask_tokens,
+    sequence_weights,
+    token_weights,
+    truncate_geometric,
+    truncate_sequences,
+    truncate_tokens,
+    uncorrected,
+)
+from whet.algorithms.table import CORRECTIONS
+
+# Ratios on the mask: 4 and 1 (product 4, geometric mean 2); 0.25 alone; a row that trains nothing.
+MASK = torch.tensor([[False, True, False, True], [False, True, False, False], [False] * 4])
+OLD = torch.tensor([[9.0, 0.8, 9.0, 0.3], [9.0, 0.1, 9.0, 9.0], [9.0] * 4], dtype=torch.float64).log()
+SAMPLED = torch.tensor([[1.0, 0.2, 1.0, 0.3], [1.0, 0.4, 1.0, 1.0], [1.0] * 4], dtype=torch.float64).log()
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "first", "second", "third"),
+    [
+        (uncorrected, {}, 1.0, 1.0, 1.0),
+        (token_weights, {}, 4.0, 1.0, 0.25),
+        (sequence_weights, {}, 4.0, 4.0, 0.25),
+        (geometric_weights, {}, 2.0, 2.0, 0.25),
+        (truncate_tokens, {}, 2.0, 1.0, 0.25),
+        (truncate_sequences, {"high": 3.0}, 3.0, 3.0, 0.25),
+        (truncate_geometric, {"high": 1.5}, 1.5, 1.5, 0.25),
+        (mask_tokens, {}, 4.0, 1.0, 0.0),
+        (mask_tokens, {"low": 0.1, "high": 2.0}, 0.0, 1.0, 0.25),
+        (mask_sequences, {}, 0.0, 0.0, 0.25),
+        (mask_sequences, {"low": 0.5, "high": 4.5}, 4.0, 4.0, 0.0),
+        (mask_geometric, {}, 0.0, 0.0, 0.0),
+        (mask_geometric, {"low": 0.2, "high": 2.5}, 2.0, 2.0, 0.25),
+    ],
+)
+def test_weights_by_hand(cell, options, first, second, third):
+    found = cell(MASK) if cell is uncorrected else cell(OLD, SAMPLED, MASK, **options)
+    wanted = [[0.0, first, 0.0, second], [0.0, third, 0.0, 0.0], [0.0] * 4]
+    assert torch.allclose(found.double(), torch.tensor(wanted, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("cell", CORRECTIONS)
+def test_a_sampler_that_is_the_policy_gets_weight_one(cell):
+    supply = {"logprobs_old": OLD, "logprobs_sampled": OLD, "mask": MASK}
+    assert torch.equal(call(CORRECTIONS[cell], supply).double(), MASK.double())
+
+
+@pytest.mark.parametrize("cell", CORRECTIONS)
+@pytest.mark.parametrize("drift", [1.0, -1.0])
+def test_a_long_row_that_drifted_far_stays_finite(cell, drift):
+    """exp(200) is more than fp32 holds: the row is capped or dropped, and its untrained tokens still weigh 0."""
+    mask = torch.tensor([[False] + [True] * 200 + [False]])
+    supply = {"logprobs_old": torch.full(mask.shape, drift - 2), "logprobs_sampled": torch.full(mask.shape, -2.0)}
+    found = call(CORRECTIONS[cell], {**supply, "mask": mask})
+    assert bool(found.isfinite().all())
+    assert not found[~mask].any()
+
+
+def test_effective_share_by_hand():
+    assert effective_share(torch.ones(7)) == 1.0
+    assert effective_share(torch.tensor([3.0, 3.0])) == 1.0
+    assert effective_share(torch.tensor([1.0, 0.0, 0.0, 0.0])) == 0.25
+    assert effective_share(torch.tensor([3.0, 1.0])) == pytest.approx(16 / 20)
+
+
+def test_effective_share_of_nothing_of_zeros_and_of_infinite_weights():
+    assert effective_share(torch.tensor([])) == 1.0
+    assert effective_share(torch.zeros(3)) == 0.0
+    assert effective_share(torch.tensor([inf, 1.0, 1.0, 1.0])) == 0.25
+    assert effective_share(torch.tensor([1e300, 1e300], dtype=torch.float64)) == 1.0
+
+
+@given(st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=1, max_size=20), st.floats(1e-3, 1e3))
+def test_effective_share_lies_between_one_of_n_and_one_and_knows_no_scale(weights, scale):
+    tensor = torch.tensor(weights, dtype=torch.float64)
+    share = effective_share(tensor)
+    assert share == 0.0 if not any(weights) else 1 / len(weights) - 1e-9 <= share <= 1 + 1e-9
+    assert effective_share(tensor * scale) == pytest.approx(share)

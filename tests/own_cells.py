@@ -1,0 +1,36 @@
+"""Cells as a user would write them in a file of their own."""
+
+import torch
+from torch import Tensor
+
+NOT_A_FUNCTION = 3
+
+
+def steep(logprobs: Tensor, advantages: Tensor, *, power: float = 1.0) -> Tensor:
+    """−sign(A)·|A|^power·log π."""
+    return -advantages.sign() * advantages.abs() ** power * logprobs
+
+
+def regularised(logprobs: Tensor, logprobs_old: Tensor, logprobs_ref: Tensor, advantages: Tensor) -> Tensor:
+    """−ρA + (log π − log π_ref)²."""
+    return -(logprobs - logprobs_old).exp() * advantages + (logprobs - logprobs_ref).square()
+
+
+def over_half(rewards: Tensor) -> Tensor:
+    """A = R − ½."""
+    return rewards - 0.5
+
+
+def above(rewards: Tensor, *, least: float = 0.0) -> Tensor:
+    """Groups with a mean reward above `least`."""
+    return rewards.mean(dim=1) > least
+
+
+def misspelt(logprobs: Tensor, advantage: Tensor) -> Tensor:
+    """Wants a term that is called otherwise."""
+    return -advantage * logprobs
+
+
+def with_default(logprobs: Tensor, advantages: Tensor, power: float = 1.0) -> Tensor:
+    """Its option looks like a term."""
+    return torch.zeros_like(logprobs) + power

@@ -1,0 +1,211 @@
+"""Combinations that mean nothing: each is refused with its sentence, and the nearest that means something passes."""
+
+import ast
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from whet.config import OnlineConfig, refusals
+from whet.errors import UserError
+from whet.recipe import validate
+
+MODEL = {"new": {"layers": 1, "heads": 2, "width": 8}}
+KL = {"coefficient": 0.1}
+PAID = {"coefficient": 0.1, "estimator": "k1", "place": "reward"}
+OWN = f"{Path(__file__).parent / 'own_cells.py'}"
+
+# What is written, the sentence, and the change that makes it right.
+CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    **{
+        f"a group of one has no {advantage}": (
+            {"algorithm": {"preset": preset, "advantage": advantage}, "rollout": {"group": 1}},
+            f"rollout.group is 1 and advantage '{advantage}' compares the rollouts of a group: "
+            "set rollout.group to 2 or more, or algorithm.advantage=raw",
+            {"rollout": {"group": 2}},
+        )
+        for preset, advantage in [
+            ("grpo", "standardize"),
+            ("grpo", "center"),
+            ("rloo", "leave_one_out"),
+            ("opo", "over_length"),
+            ("gpg", "over_valid"),
+            ("maxrl", "max_likelihood"),
+        ]
+    },
+    "a group of one is never mixed": (
+        {"algorithm": {"preset": "reinforce", "keep": "mixed"}, "rollout": {"group": 1}},
+        "rollout.group is 1 and keep 'mixed' drops groups whose rewards are equal: it would drop every group",
+        {"algorithm": "reinforce"},
+    ),
+    "several updates without a ratio": (
+        {"algorithm": "rloo", "update": {"epochs": 3, "minibatches": 2}},
+        "6 updates per rollout with surrogate 'reinforce', which has no ratio and is only right for the first: "
+        "set update.epochs and update.minibatches to 1, or algorithm.surrogate=clip",
+        {"algorithm": {"preset": "rloo", "surrogate": "clip"}},
+    ),
+    "more minibatches than prompts": (
+        {"algorithm": "grpo", "update": {"minibatches": 5}, "rollout": {"prompts": 4}},
+        "update.minibatches 5 is more than rollout.prompts 4: groups are kept whole, so each minibatch needs a prompt",
+        {"update": {"minibatches": 4}},
+    ),
+    **{
+        f"{preset} weighed by {weighting}": (
+            {"algorithm": {"preset": preset, "weighting": weighting}},
+            f"surrogate '{surrogate}' is one loss per sequence and weighting '{weighting}' would count it once per "
+            "token, so long sequences more: use algorithm.weighting=sequence_mean",
+            {"algorithm": {"preset": preset, "weighting": "sequence_mean"}},
+        )
+        for preset, surrogate, weighting in [
+            ("gspo", "sequence_clip", "token_mean"),
+            ("gmpo", "geometric_clip", "budget_mean"),
+        ]
+    },
+    **{
+        f"gspo with {correction}": (
+            {"algorithm": {"preset": "gspo", "correction": correction}},
+            f"surrogate 'sequence_clip' has one ratio per sequence and correction '{correction}' one weight per "
+            "token: use a correction of sequences, e.g. algorithm.correction=truncate_sequences",
+            {"algorithm": {"preset": "gspo", "correction": correction.replace("tokens", "sequences")}},
+        )
+        for correction in ("truncate_tokens", "mask_tokens")
+    },
+    **{
+        f"gspo with {advantage}": (
+            {"algorithm": {"preset": "gspo", "advantage": advantage}},
+            f"surrogate 'sequence_clip' has one ratio per sequence, which cannot follow the advantages of "
+            f"'{advantage}', one per token: use algorithm.surrogate=clip",
+            {"algorithm": {"preset": "gspo", "advantage": advantage, "surrogate": "clip"}},
+        )
+        for advantage in ("gae", "to_go")
+    },
+    **{
+        f"two deviations: {scaling}": (
+            {"algorithm": {"preset": "grpo", "scaling": scaling}},
+            f"advantage 'standardize' divides by a deviation and scaling '{scaling}' would divide again: use "
+            "algorithm.advantage=center, or algorithm.scaling=unscaled",
+            {"algorithm": {"preset": "grpo", "scaling": scaling, "advantage": "center"}},
+        )
+        for scaling in ("whiten", "batch_deviation")
+    },
+    "a surrogate with a reference of its own": (
+        {"algorithm": {"preset": "grpo", "surrogate": f"{OWN}:regularised", "kl": KL}},
+        "surrogate 'regularised' compares with the reference itself, and algorithm.kl.coefficient would count the KL "
+        "a second time: set it to 0",
+        {"algorithm": {"preset": "grpo", "surrogate": f"{OWN}:regularised"}},
+    ),
+    **{
+        f"a KL of what {name} cut off": (
+            {"algorithm": {"preset": "grpo", "kl": KL}, "rollout": {name: value}},
+            "algorithm.kl with rollout.top_k, top_p or min_p: policy and reference lose different tokens, so their KL "
+            "is not one; leave one of them out",
+            {"algorithm": "grpo"},
+        )
+        for name, value in [("top_k", 5), ("top_p", 0.9), ("min_p", 0.1)]
+    },
+    "a ramp longer than everything": (
+        {"algorithm": "grpo", "reward": {"overlong_tokens": 300}},
+        "reward.overlong_tokens 300 is more than rollout.max_tokens 256",
+        {"reward": {"overlong_tokens": 256}},
+    ),
+    **{
+        f"max_likelihood of negative rewards: {name}": (
+            {"algorithm": "maxrl", **sections},
+            "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation or a KL in the "
+            "reward can make negative: leave them out, or put the KL into the loss",
+            right,
+        )
+        for name, sections, right in [
+            ("ramp", {"reward": {"overlong_tokens": 4}}, {"reward": {"clip": [0.0, 1.0]}}),
+            ("length", {"reward": {"length_penalty": 0.1}}, {"reward": {}}),
+            ("normalised", {"reward": {"normalize": "batch"}}, {"reward": {}}),
+            (
+                "kl",
+                {"algorithm": {"preset": "maxrl", "kl": PAID}},
+                {"algorithm": {"preset": "maxrl", "kl": {"coefficient": 0.1, "estimator": "k3"}}},
+            ),
+        ]
+    },
+    "k1 in the loss": (
+        {"algorithm": {"preset": "grpo", "kl": {**KL, "estimator": "k1"}}},
+        "k1 in the loss has an expected gradient of zero: use k2, k3, unbiased, or place: reward",
+        {"algorithm": {"preset": "grpo", "kl": {**KL, "estimator": "unbiased"}}},
+    ),
+    "k3 in the reward": (
+        {"algorithm": {"preset": "rloo", "kl": {**KL, "estimator": "k3"}}},
+        "only k1 in the reward has the gradient of the KL, not k3: use estimator: k1",
+        {"algorithm": {"preset": "rloo", "kl": KL}},
+    ),
+    "two hands on the coefficient": (
+        {"algorithm": {"preset": "grpo", "kl": {**KL, "target": 0.1, "anneal_tokens": 10}}},
+        "target and anneal_tokens both move the coefficient: use one of them",
+        {"algorithm": {"preset": "grpo", "kl": {**KL, "target": 0.1}}},
+    ),
+    "a target for nothing": (
+        {"algorithm": {"preset": "grpo", "kl": {"target": 0.1}}},
+        "target has a coefficient of 0 to begin with, which no factor changes: set coefficient",
+        {"algorithm": {"preset": "grpo", "kl": {**KL, "target": 0.1}}},
+    ),
+    "random weights of no shape": (
+        {"algorithm": {"preset": "grpo", "kl": {**KL, "reference": "random"}}, "model": "some/model"},
+        "algorithm.kl.reference is random, which needs the shape of a model.new",
+        {"model": MODEL},
+    ),
+    "a clip upside down": (
+        {"algorithm": "grpo", "reward": {"clip": [1.0, 1.0]}},
+        "clip is [1.0, 1.0]: the first number must be below the second",
+        {"reward": {"clip": [0.0, 1.0]}},
+    ),
+    "a range upside down": (
+        {"algorithm": "grpo", "rollout": {"adaptive_temperature": {"low": 2.0, "high": 1.0}}},
+        "low 2 is above high 1",
+        {"rollout": {"adaptive_temperature": {"low": 1.0, "high": 1.0}}},
+    ),
+    "a discount above one": (
+        {"algorithm": {"preset": "ppo", "gae": {"gamma": 1.5}}},
+        "algorithm.gae.gamma must be less than or equal to 1, not 1.5",
+        {"algorithm": {"preset": "ppo", "gae": {"gamma": 1.0}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nonsense_is_refused_in_a_sentence_and_its_neighbour_passes(case: str) -> None:
+    written, sentence, right = CASES[case]
+    whole = {"steps": 3, "model": MODEL, "task": "sorting", **written}
+    with pytest.raises(UserError) as refusal:
+        validate(whole, where="mine.yaml")
+    message = str(refusal.value)
+    assert message.endswith(sentence)
+    assert message.startswith("mine.yaml: ")
+    assert "\n" not in message
+    assert isinstance(validate({**whole, **right}, where="mine.yaml"), OnlineConfig)
+
+
+def test_every_reason_has_a_case() -> None:
+    """Follows the lines that the cases above reach: a reason that is added without a case is noticed."""
+    path = refusals.__file__
+    reasons = [node for node in ast.walk(ast.parse(Path(path).read_text("utf-8"))) if isinstance(node, ast.Yield)]
+    reached: set[int] = set()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != path:
+            return None
+        if event == "line":
+            reached.add(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for written, _, _ in CASES.values():
+            with suppress(UserError):
+                validate({"steps": 3, "model": MODEL, "task": "sorting", **written}, where="mine.yaml")
+    finally:
+        sys.settrace(before)
+    assert len(reasons) >= 10
+    untold = [ast.unparse(node) for node in reasons if not reached & set(range(node.lineno, node.end_lineno + 1))]
+    assert untold == []

@@ -1,0 +1,203 @@
+"""From judged rollouts to a batch, against numbers that are written out."""
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.scenes import REWARDS, TOKENS, Table, annotated, config_of, gaps, groups_of, learner_of, rollout_of
+from whet.errors import RunFailed
+from whet.rollout import Group
+from whet.train.memory import Memory
+
+COUNTS = [[2, 1], [3, 1]]  # trained tokens
+TAUGHT = [1.0, 0.0, 0.25, 0.75]
+RAW: dict[str, Any] = {"preset": "reinforce"}  # its advantages are the rewards, so they show
+
+
+def rewards_of(sections: dict[str, Any], memory: Memory | None = None, rewards: Any = REWARDS) -> list[float]:
+    """What the advantage saw of each rollout."""
+    policy = Table()
+    learner = learner_of(policy, config_of(RAW, sections=sections))
+    batch, _, _ = annotated(learner, groups_of(policy, rewards=rewards), memory)
+    return [float(row[mask][0]) for row, mask in zip(batch.advantages, batch.sequences.mask, strict=True)]
+
+
+def test_rewards_reach_the_advantage_as_they_are() -> None:
+    assert rewards_of({}) == TAUGHT
+
+
+def test_the_ramp_before_the_limit() -> None:
+    """Of at most 4 tokens the last 2 cost up to half a point: 3 tokens are half way."""
+    shaping = {"rollout": {"max_tokens": 4}, "reward": {"overlong_tokens": 2, "overlong_penalty": 0.5}}
+    assert rewards_of(shaping) == pytest.approx([1.0, 0.0, 0.25 - 0.5 * 0.5, 0.75])
+    shaping["rollout"] = {"max_tokens": 3}
+    assert rewards_of(shaping) == pytest.approx([1.0 - 0.5 * 0.5, 0.0, 0.25 - 0.5, 0.75])
+
+
+def test_every_token_has_its_price() -> None:
+    assert rewards_of({"reward": {"length_penalty": 0.1}}) == pytest.approx([0.8, -0.1, -0.05, 0.65])
+
+
+def test_penalties_come_before_clipping_and_clipping_before_normalisation() -> None:
+    shaping = {"length_penalty": 0.1, "clip": [0.0, 0.5]}
+    clipped = [0.5, 0.0, 0.0, 0.5]
+    assert rewards_of({"reward": shaping}) == pytest.approx(clipped)
+    assert rewards_of({"reward": {**shaping, "normalize": "batch"}}) == pytest.approx([1, -1, -1, 1], rel=1e-5)
+
+
+def test_normalised_by_the_step() -> None:
+    mean, deviation = statistics.fmean(TAUGHT), statistics.pstdev(TAUGHT)
+    expected = [(reward - mean) / deviation for reward in TAUGHT]
+    assert rewards_of({"reward": {"normalize": "batch"}}) == pytest.approx(expected, rel=1e-5)
+    assert rewards_of({"reward": {"normalize": "batch"}}, rewards=[[0.5, 0.5], [0.5, 0.5]]) == [0, 0, 0, 0]
+
+
+def test_normalised_by_all_rewards_so_far() -> None:
+    """Two steps: the second is measured by the eight rewards of both."""
+    policy = Table()
+    config = config_of(RAW, sections={"reward": {"normalize": "running"}})
+    learner, memory = learner_of(policy, config), Memory(kl_coefficient=0.0)
+    _, seen, _ = annotated(learner, groups_of(policy), memory)
+    assert seen.moments == (4, 2.0, 1 + 0.0625 + 0.5625)
+    memory.learn(seen, config)
+    second = [3.0, 2.0, 0.0, -1.0]
+    batch, seen, _ = annotated(learner, groups_of(policy, rewards=[second[:2], second[2:]]), memory)
+    both = [*TAUGHT, *second]
+    expected = [(reward - statistics.fmean(both)) / statistics.pstdev(both) for reward in second]
+    assert batch.advantages[:, 1].tolist() == pytest.approx(expected, rel=1e-5)
+    assert seen.moments[0] == 8
+
+
+def test_what_the_next_step_is_told() -> None:
+    """The spread is that of the rewards as they were given; what was paid is after shaping and KL."""
+    policy, reference = Table(), Table(seed=1)
+    kl = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
+    config = config_of({**RAW, "kl": kl}, sections={"reward": {"length_penalty": 0.1}})
+    _, seen, metrics = annotated(learner_of(policy, config, reference), groups_of(policy))
+    total = sum(d for row in gaps(policy, reference) for d in row)
+    assert seen.deviation == pytest.approx(statistics.pstdev(TAUGHT))
+    assert seen.paid == pytest.approx((sum(TAUGHT) - 0.1 * 7 - 0.5 * total) / 4, rel=1e-5)
+    assert seen.kl == metrics["kl"] > 0
+    assert seen.rollouts == 4
+
+
+def test_the_kl_in_the_reward_of_each_token() -> None:
+    """The score stands on the last token; every token pays for its own distance, and answers for all that follow."""
+    policy, reference = Table(), Table(seed=1)
+    kl = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
+    config = config_of({"preset": "reinforce_pp", "scaling": "unscaled", "to_go": {"gamma": 0.5}, "kl": kl})
+    batch, _, _ = annotated(learner_of(policy, config, reference), groups_of(policy))
+    for row, (found, score) in enumerate(zip(gaps(policy, reference), TAUGHT, strict=True)):
+        paid = [-0.5 * d for d in found]
+        paid[-1] += score
+        expected = [sum(0.5**k * r for k, r in enumerate(paid[t:])) for t in range(len(paid))]
+        assert batch.advantages[row].tolist()[: 1 + len(paid)] == pytest.approx([0, *expected], rel=1e-4, abs=1e-6)
+        assert not batch.advantages[row, 1 + len(paid) :].any()
+
+
+def test_the_kl_in_the_reward_of_a_group() -> None:
+    """A baseline within the group sees the whole rollout's KL."""
+    policy, reference = Table(), Table(seed=1)
+    config = config_of({"preset": "rloo", "kl": {"coefficient": 0.5}})
+    batch, _, _ = annotated(learner_of(policy, config, reference), groups_of(policy))
+    paid = [score - 0.5 * sum(row) for score, row in zip(TAUGHT, gaps(policy, reference), strict=True)]
+    expected = [paid[0] - paid[1], paid[1] - paid[0], paid[2] - paid[3], paid[3] - paid[2]]
+    assert batch.advantages[:, 1].tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def cut_off(policy: Any, which: set[int]) -> list[Group]:
+    finish = {True: "length", False: "stop"}
+    return [
+        [
+            rollout_of(policy, tokens, reward, finish=finish[2 * g + i in which])  # type: ignore[arg-type]
+            for i, (tokens, reward) in enumerate(zip(row, given, strict=True))
+        ]
+        for g, (row, given) in enumerate(zip(TOKENS, REWARDS, strict=True))
+    ]
+
+
+def test_completions_that_were_cut_off_are_left_out_of_the_loss_but_not_of_the_comparison() -> None:
+    policy = Table()
+    learner = learner_of(policy, config_of({"preset": "rloo"}, sections={"rollout": {"mask_truncated": True}}))
+    batch, seen, _ = annotated(learner, cut_off(policy, {0}))
+    assert batch.sequences.mask.sum(dim=1).tolist() == [0, 1, 3, 1]
+    assert not batch.advantages[0].any()
+    assert batch.advantages[1].tolist() == [0, -1, 0, 0]  # still one less than its neighbour
+    assert seen.rollouts == 4
+    with pytest.raises(RunFailed, match=r"every completion was cut off, and rollout\.mask_truncated leaves those out"):
+        annotated(learner, cut_off(policy, {0, 1, 2, 3}))
+    kept = annotated(learner_of(policy, config_of({"preset": "rloo"})), cut_off(policy, {0, 1, 2, 3}))[0]
+    assert kept.sequences.mask.sum(dim=1).tolist() == [2, 1, 3, 1]
+
+
+def test_the_greedy_completion_is_the_baseline() -> None:
+    policy = Table()
+    groups = groups_of(policy)
+    for group, greedy in zip(groups, (0.5, 1.0), strict=True):
+        group.append(rollout_of(policy, (0, 2, 2, 2, 2), greedy))
+    batch, seen, _ = annotated(learner_of(policy, config_of({"preset": "remax"})), groups)
+    assert batch.advantages[:, 1].tolist() == [0.5, -0.5, -0.75, -0.25]
+    assert batch.sequences.tokens.shape == (4, 4)  # it is not trained
+    assert seen.deviation == pytest.approx(statistics.pstdev(TAUGHT))  # nor counted
+
+
+def test_the_spread_of_the_corrections_is_measured_before_they_are_cut() -> None:
+    """The sampler's log-probs are 0.1 too high: ρ = e^−0.1 of every token, e^−0.1T of a sequence of T tokens."""
+    policy = Table()
+    algorithm = {"preset": "grpo", "correction": "mask_sequences", "mask_sequences": {"low": 0.8, "high": 3.0}}
+    learner = learner_of(policy, config_of(algorithm, mismatch_limit=1.0))
+    batch, _, metrics = annotated(learner, groups_of(policy, error=0.1))
+    weights = [math.exp(-0.1 * count) for row in COUNTS for count in row]
+    expected = [[w] * n if w >= 0.8 else [0] * n for w, n in zip(weights, [2, 1, 3, 1], strict=True)]
+    for row, wanted in enumerate(expected):
+        assert batch.correction[row, 1 : 1 + len(wanted)].tolist() == pytest.approx(wanted, rel=1e-5)
+    assert metrics["correction/effective_tokens"] == pytest.approx(1.0)
+    share = sum(weights) ** 2 / (4 * sum(w * w for w in weights))
+    assert metrics["correction/effective_sequences"] == pytest.approx(share, rel=1e-5)
+    assert metrics["correction/largest"] == pytest.approx(math.exp(-0.1), rel=1e-5)
+    assert metrics["correction/dropped"] == pytest.approx(3 / 7)
+    assert "correction/dropped" not in annotated(learner_of(policy, config_of(RAW)), groups_of(policy))[2]
+
+
+def test_the_entropy_bonus_grows_below_its_floor() -> None:
+    policy = Table()
+    entropies = torch.distributions.Categorical(logits=policy.logits.detach()).entropy()
+    measured = float(entropies[[0, 1, 0, 1, 2, 2, 1]].mean())  # of the row before each of the seven choices
+    for floor in (measured - 0.1, measured + 0.1):
+        entropy = {"coefficient": 0.01, "floor": floor, "floor_coefficient": 3.0}
+        batch, _, _ = annotated(learner_of(policy, config_of({**RAW, "entropy": entropy})), groups_of(policy))
+        expected = 0.01 + (2 * 3.0 * 0.1 if floor > measured else 0)
+        assert batch.entropy_coefficient == pytest.approx(expected, rel=1e-4)
+
+
+def test_values_advantages_and_targets_of_a_critic() -> None:
+    """The value before token t is that of the token before it: here one number for each of the four tokens."""
+    policy = Table()
+    config = config_of({"preset": "ppo", "scaling": "unscaled", "gae": {"gamma": 0.9, "lam": 0.8}})
+    learner = learner_of(policy, config)
+    assert learner.critic is not None
+    worth = [0.1, -0.2, 0.4, 0.3]
+    with torch.no_grad():
+        learner.critic.head.weight.copy_(torch.tensor(worth))
+        learner.critic.head.bias.fill_(0.05)
+    batch, _, metrics = annotated(learner, groups_of(policy))
+    assert batch.values is not None
+    assert batch.targets is not None
+    wanted, missed = [], []
+    for row, (tokens, score) in enumerate(zip([t for group in TOKENS for t in group], TAUGHT, strict=True)):
+        values = [worth[before] + 0.05 for before in tokens[:-1]]
+        deltas = [0.9 * after - now for now, after in zip(values, [*values[1:], 0.0], strict=True)]
+        deltas[-1] += score
+        advantages = [sum((0.9 * 0.8) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(deltas))]
+        targets = [a + v for a, v in zip(advantages, values, strict=True)]
+        span = slice(1, len(tokens))
+        assert batch.values[row, span].tolist() == pytest.approx(values)
+        assert batch.advantages[row, span].tolist() == pytest.approx(advantages, abs=1e-6)
+        assert batch.targets[row, span].tolist() == pytest.approx(targets, abs=1e-6)
+        wanted += targets
+        missed += advantages
+    explained = 1 - statistics.pvariance(missed) / statistics.pvariance(wanted)
+    assert metrics["critic/explained_variance"] == pytest.approx(explained, abs=1e-5)

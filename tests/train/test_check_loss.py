@@ -1,0 +1,478 @@
+"""check_loss: what we ship passes, and each promise is broken once on purpose and named in the sentence."""
+
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from whet.algorithms.surrogates import clip
+from whet.algorithms.table import ADVANTAGES, KL_ESTIMATORS, SURROGATES
+from whet.errors import UserError
+from whet.train import probes
+from whet.train.check_advantage import check_advantage
+from whet.train.check_loss import check_loss, kind_of
+from whet.train.check_surrogate import check_surrogate
+from whet.train.findings import Broken, check_determinism
+
+
+def outcomes(findings, outcome):
+    return {finding.check: finding.sentence for finding in findings if finding.outcome == outcome}
+
+
+def only_failure(findings, check):
+    """The sentence of the one check that failed."""
+    failed = outcomes(findings, "failed")
+    assert set(failed) == {check}, failed
+    return failed[check]
+
+
+# What we ship
+
+
+@pytest.mark.parametrize("name", [*SURROGATES, *KL_ESTIMATORS])
+def test_every_packaged_loss_passes(name):
+    report = check_loss(name, {})
+    assert report.kind == "surrogate"
+    assert not report.failed, outcomes(report.findings, "failed")
+    assert len(report.findings) == 11
+    notes = outcomes(report.findings, "note")
+    assert ("gradient" in notes) == (name == "stopped_ratio")
+    assert ("direction" in notes) == (name in KL_ESTIMATORS)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_every_packaged_advantage_passes(name):
+    report = check_loss(name, {})
+    assert report.kind == "advantage"
+    assert not report.failed, outcomes(report.findings, "failed")
+    notes, passed = outcomes(report.findings, "note"), outcomes(report.findings, "passed")
+    assert ("other groups" in notes) == (name in {"over_batch", "over_valid"})
+    assert ("padding" in passed) == (name in {"gae", "to_go"})
+    assert ("negative rewards" in notes) == (name == "max_likelihood")
+
+
+def test_facts_about_advantages_are_the_ones_that_algebra_gives():
+    said = {name: outcomes(check_loss(name, {}).findings, "note") for name in ("raw", "center", "standardize")}
+    higher = "rewards 0.5 higher give advantages that are"
+    assert said["raw"]["scale and shift"].endswith(f"that are 3 times larger; {higher} 0.5 higher")
+    assert said["center"]["scale and shift"].endswith(f"that are 3 times larger; {higher} the same")
+    assert said["standardize"]["scale and shift"].endswith(f"that are the same; {higher} the same")
+    assert said["raw"]["equal rewards"] == "groups of equal rewards get advantages up to 1, not 0"
+    alone = outcomes(check_loss("leave_one_out", {}).findings, "note")["group of one"]
+    assert alone == "needs groups of two or more: raises ZeroDivisionError: division by zero on groups of one"
+
+
+# Surrogates that break one promise
+
+
+def mean_of_batch(logprobs, advantages, mask):
+    return -(advantages - (advantages * mask).sum() / mask.sum()) * logprobs
+
+
+def deviation_of_batch(logprobs, advantages, mask):
+    return -advantages * logprobs / advantages[mask].square().mean().sqrt().clamp(min=0.1)
+
+
+def width(logprobs, advantages, mask):
+    return -advantages * (logprobs * mask).sum(dim=1, keepdim=True) / mask.shape[1]
+
+
+def outside(logprobs, advantages):
+    return -advantages * logprobs.mean(dim=1, keepdim=True)
+
+
+def columns(logprobs, advantages):
+    return -advantages * logprobs * 0.9 ** torch.arange(logprobs.shape[1])
+
+
+def place_in_batch(logprobs, advantages):
+    return -advantages * logprobs * (1 + torch.arange(len(logprobs)))[:, None]
+
+
+def flipped(logprobs, advantages):
+    return advantages * logprobs
+
+
+def one_sided(logprobs, advantages):
+    return -advantages.clamp(min=0) * logprobs
+
+
+def without_advantage(logprobs, advantages):
+    return -(advantages + 0.1) * logprobs
+
+
+def noisy(logprobs, advantages):
+    return -advantages * logprobs + 0.01 * torch.randn(logprobs.shape)
+
+
+def in_place(logprobs, advantages):
+    return -advantages.clamp_(min=-1.0) * logprobs
+
+
+def overflowing(logprobs, logprobs_old, advantages):
+    ratio = (logprobs - logprobs_old).square().exp()
+    return -ratio * advantages * logprobs
+
+
+def divided_by_nothing(logprobs, advantages, mask):
+    return -advantages * (logprobs * mask).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True)
+
+
+def steep(logprobs, logprobs_old, advantages):
+    return -advantages * (logprobs + 1e-3 * (logprobs - logprobs_old).square().sqrt().sqrt())
+
+
+def impossible(logprobs, advantages):
+    return -advantages * (logprobs - 1e-3 * torch.log(-torch.expm1(logprobs)))
+
+
+def squeezed(logprobs, advantages):
+    return (-advantages * logprobs).squeeze(0)
+
+
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(context, values):
+        return values * 1.0
+
+    @staticmethod
+    def backward(context, slope):
+        return slope / 2
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, values):
+        return values * 2.0
+
+    @staticmethod
+    def backward(context, slope):
+        return slope * 2
+
+
+class Raising(torch.autograd.Function):
+    @staticmethod
+    def forward(context, values):
+        return values * 1.0
+
+    @staticmethod
+    def backward(context, slope):
+        raise KeyError("no way back")
+
+
+def wrong_backward(logprobs, advantages):
+    return -advantages * Halved.apply(logprobs)
+
+
+def wrong_backward_and_stop(logprobs, logprobs_old, advantages):
+    return -(logprobs - logprobs_old).detach().exp() * advantages * Halved.apply(logprobs)
+
+
+def raising_backward(logprobs, advantages):
+    return -advantages * Raising.apply(logprobs)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "told"),
+    [
+        (mean_of_batch, "micro-batches", "rows are mixed, by a mean or a deviation over the batch"),
+        (place_in_batch, "order", "the place of a row in the batch counts"),
+        (width, "padding", "it divides by the width"),
+        (outside, "mask", "reads tokens that the policy did not choose"),
+        (columns, "packing", "takes the column for the position of a token"),
+        (flipped, "direction", "a positive advantage pushes the log-prob down"),
+        (one_sided, "direction", "a negative advantage gives no gradient at all"),
+        (without_advantage, "direction", "an advantage of 0 moves the log-prob"),
+        (noisy, "determinism", "another seed of torch's random numbers moves the result"),
+        (in_place, "inputs", "changes its input 'advantages' in place"),
+        (overflowing, "finite", "on a log-ratio of +20"),
+        (divided_by_nothing, "finite", "on a row without a trained token"),
+        (steep, "finite", "has a gradient of nan at"),
+        (impossible, "finite", "on tokens of probability one"),
+        (squeezed, "micro-batches", "returns (9,) for (1, 9) on 1 row at a time"),
+        (wrong_backward, "gradient", "nothing stops the gradient on the way: a backward of your own is wrong"),
+        (wrong_backward_and_stop, "gradient", "the stops of the gradient do not explain it"),
+        (raising_backward, "gradient", "raises KeyError: 'no way back' on the backward pass of ordinary input"),
+    ],
+)
+def test_a_surrogate_that_breaks_a_promise_is_told_which(broken, check, told):
+    failed = outcomes(check_surrogate(broken), "failed")
+    assert told in failed[check], failed
+    assert "\n" not in failed[check]
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (deviation_of_batch, "micro-batches"),
+        (columns, "packing"),
+        (flipped, "direction"),
+        (in_place, "inputs"),
+        (overflowing, "finite"),
+        (wrong_backward, "gradient"),
+    ],
+)
+def test_one_broken_promise_is_not_reported_as_several(broken, check):
+    only_failure(check_surrogate(broken), check)
+
+
+def test_the_numbers_in_a_sentence_are_those_of_the_place_it_names():
+    supply = probes.surrogate_supply()
+    sentence = outcomes(check_surrogate(mean_of_batch), "failed")["micro-batches"]
+    words = sentence.replace(",", "").split()
+    row, token = int(words[words.index("changes") + 2]), int(words[words.index("changes") + 4])
+    before, after = float(words[words.index("from") + 1]), float(words[words.index("to") + 1])
+    mask, advantages = supply["mask"], supply["advantages"]
+    own, logprob = advantages[row, token], supply["logprobs"][row, token]
+    assert before == pytest.approx(float(-(own - advantages[mask].mean()) * logprob), rel=1e-5)
+    assert after == pytest.approx(float(-(own - advantages[row][mask[row]].mean()) * logprob), rel=1e-5)
+
+
+# Stopped gradients: meant, unmeant, total
+
+
+def stopped_by_no_grad(logprobs, logprobs_old, advantages):
+    with torch.no_grad():
+        ratio = (logprobs - logprobs_old).exp()
+    return -ratio * advantages * logprobs
+
+
+def stopped_by_data(logprobs, logprobs_old, advantages):
+    return -(logprobs.data - logprobs_old).exp() * advantages * logprobs
+
+
+def stopped_by_a_number(logprobs, advantages, mask):
+    size = torch.stack([row[chosen].sum() for row, chosen in zip(logprobs, mask, strict=True)])
+    return -advantages * logprobs * (1 + torch.tensor([abs(s) for s in size.tolist()], dtype=logprobs.dtype))[:, None]
+
+
+def stopped_beside_a_right_backward(logprobs, logprobs_old, advantages):
+    return -(logprobs - logprobs_old).detach().exp() * advantages * Doubled.apply(logprobs)
+
+
+@pytest.mark.parametrize(
+    "surrogate", [stopped_by_no_grad, stopped_by_data, stopped_by_a_number, stopped_beside_a_right_backward]
+)
+def test_a_stopped_gradient_is_a_note_and_not_a_failure(surrogate):
+    findings = check_surrogate(surrogate)
+    assert outcomes(findings, "failed") == {}
+    told = outcomes(findings, "note")["gradient"]
+    assert told.startswith("stops the gradient: autograd gives ")
+    assert "so it is right if the stop is meant" in told
+
+
+def test_a_backward_of_ones_own_that_is_right_passes():
+    assert outcomes(check_surrogate(lambda logprobs, advantages: -advantages * Doubled.apply(logprobs)), "failed") == {}
+
+
+def test_a_surrogate_that_lets_no_gradient_through_fails():
+    failed = outcomes(check_surrogate(lambda logprobs, advantages: -advantages * logprobs.detach()), "failed")
+    assert failed["gradient"].startswith("no gradient reaches logprobs, so nothing would be learned")
+    assert failed["direction"].startswith("no gradient reaches logprobs")
+
+
+def test_computing_in_float32_is_no_failure():
+    def single(logprobs, logprobs_old, advantages):
+        return clip(logprobs.float(), logprobs_old.float(), advantages.float())
+
+    findings = check_surrogate(single)
+    assert outcomes(findings, "failed") == {}
+    assert "gradient" in outcomes(findings, "passed")
+
+
+def test_a_kink_is_not_taken_for_a_wrong_gradient():
+    def hinge(logprobs, logprobs_old, advantages):  # its corner is at ratio 1, where every run begins
+        return -advantages * (logprobs + 0.1 * (logprobs - logprobs_old).relu())
+
+    findings = check_surrogate(hinge)
+    assert outcomes(findings, "failed") == {}
+    assert "too rough" in outcomes(findings, "note")["gradient"]
+
+
+# Functions that are hardly surrogates at all
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (lambda logprobs, advantages: (-advantages * logprobs).mean(), "returns a single number for (7, 9)"),
+        (lambda logprobs, advantages: (-advantages * logprobs).sum(dim=1), "returns (7,) for (7, 9)"),
+        (lambda logprobs, advantages: None, "returns a NoneType on ordinary float64 input, not a tensor"),
+        (lambda logprobs, advantages: logprobs > 0, "returns bool on ordinary float64 input"),
+        (lambda logprobs, advantages: 1 / 0, "raises ZeroDivisionError: division by zero on ordinary float64 input"),
+        (lambda logprobs, advantages: sys.exit(3), "raises SystemExit: 3 on ordinary float64 input"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_once(broken, told):
+    findings = check_surrogate(broken)
+    assert told in only_failure(findings, "shape")
+    assert [finding.check for finding in findings] == ["shape", "rest"]
+    assert "packing, micro-batches" in findings[1].sentence
+
+
+def test_what_is_kept_between_calls_is_found():
+    calls = []
+
+    def counting(logprobs, advantages):
+        calls.append(1)
+        return -advantages * logprobs * len(calls)
+
+    failed = outcomes(check_surrogate(counting), "failed")
+    assert "two calls with the same input are" in failed["determinism"]
+
+
+def test_the_callers_random_numbers_are_left_alone():
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    check_surrogate(clip)
+    check_advantage(ADVANTAGES["center"])
+    assert torch.equal(torch.rand(3), expected)
+
+
+# Advantages
+
+
+def by_first(rewards):
+    return rewards - rewards[:, :1]
+
+
+def wrong_axis(rewards):
+    return rewards - rewards.mean(dim=0)
+
+
+def by_group_number(rewards):
+    return rewards * (1 + torch.arange(len(rewards)))[:, None]
+
+
+def no_epsilon(rewards):
+    return (rewards - rewards.mean(dim=1, keepdim=True)) / rewards.std(dim=1, keepdim=True)
+
+
+def tiny_epsilon(rewards):
+    return (rewards - rewards.mean(dim=1, keepdim=True)) / (rewards.std(dim=1, keepdim=True) + 1e-12)
+
+
+def per_group(rewards):
+    return rewards.mean(dim=1)
+
+
+def worst_first(rewards):
+    return rewards.mean(dim=1, keepdim=True) - rewards
+
+
+def centred_in_place(rewards):
+    return rewards.sub_(rewards.mean(dim=1, keepdim=True))
+
+
+def random_baseline(rewards):
+    return rewards - torch.rand(())
+
+
+def log_of_rewards(rewards):
+    return (rewards + 0.01).log()
+
+
+def without_mask(token_rewards):
+    return token_rewards.flip(dims=[1]).cumsum(dim=1).flip(dims=[1])
+
+
+def over_padding(token_rewards, mask):
+    return (token_rewards * mask - (token_rewards * mask).mean()) * mask
+
+
+def time_passes(token_rewards, mask):
+    found = torch.zeros_like(token_rewards)
+    running = torch.zeros_like(token_rewards[:, 0])
+    for t in range(token_rewards.shape[1] - 1, -1, -1):
+        running = token_rewards[:, t] * mask[:, t] + 0.9 * running
+        found[:, t] = running
+    return found
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "told"),
+    [
+        (by_first, "order in a group", "the place of a rollout in its group counts, or groups are mixed"),
+        (wrong_axis, "order in a group", "a group is a row of rewards"),
+        (by_group_number, "order of groups", "the place of a group in the batch counts"),
+        (no_epsilon, "finite", "returns nan at [0, 0] on rewards that are all 0"),
+        (tiny_epsilon, "equal rewards", "rounding is divided by a deviation of nearly 0"),
+        (per_group, "shape", "returns (4,) on ordinary float64 input, not (4, 3)"),
+        (worst_first, "direction", "the sign is flipped"),
+        (centred_in_place, "inputs", "changes its input 'rewards' in place"),
+        (random_baseline, "determinism", "it draws random numbers"),
+        (log_of_rewards, "negative rewards", "returns nan at"),
+        (without_mask, "padding", "it reads what stands outside the mask"),
+        (over_padding, "padding", "divides by the width"),
+        (time_passes, "packing", "time passes over tokens that were not chosen"),
+    ],
+)
+def test_an_advantage_that_breaks_a_promise_is_told_which(broken, check, told):
+    assert kind_of(broken, "mine") == "advantage"
+    failed = outcomes(check_advantage(broken), "failed")
+    assert told in failed[check], failed
+    assert "\n" not in failed[check]
+
+
+def test_statistics_of_the_whole_batch_are_a_note_with_the_numbers():
+    def flattened(rewards: Tensor) -> Tensor:
+        return (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+
+    findings = check_advantage(flattened)
+    assert outcomes(findings, "failed") == {}
+    told = outcomes(findings, "note")["other groups"]
+    assert told.startswith("uses the whole batch: leaving out the other groups changes group ")
+    assert "all ranks are supplied at once" in told
+
+
+def test_an_advantage_that_is_now_per_rollout_and_now_per_token_is_found():
+    def undecided(rewards, mask):
+        return rewards if rewards.shape[1] > 1 and mask.shape[1] < 10 else rewards.reshape(-1, 1) * mask
+
+    failed = outcomes(check_advantage(undecided), "failed")
+    assert "returns (12, 14) on the same tokens after padding with junk, not (4, 3)" in failed["padding"]
+
+
+def test_a_result_whose_shape_changes_between_calls_is_found():
+    supply, calls = probes.surrogate_supply(), []
+
+    def growing(logprobs, advantages):
+        calls.append(1)
+        return (-advantages * logprobs)[: len(calls)]
+
+    with pytest.raises(Broken, match="results of different shapes: it keeps something between calls"):
+        check_determinism(growing, supply)
+
+
+# What is refused
+
+
+def test_the_kind_follows_from_the_terms():
+    assert kind_of(lambda logprobs, advantages, *, low=0.1: None, "mine") == "surrogate"
+    assert kind_of(lambda logprobs: None, "mine") == "surrogate"
+    assert kind_of(lambda rewards, counts: None, "mine") == "advantage"
+    assert kind_of(lambda token_rewards, values, mask: None, "mine") == "advantage"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda logprob, advantages: None, "takes 'logprob', which the loop does not supply; did you mean 'logprobs'?"),
+        (lambda logprobs, rewards: None, "takes logprobs and so is a surrogate, which is not supplied with rewards"),
+        (lambda rewards, advantages: None, "is an advantage, which is not supplied with advantages"),
+        (lambda advantages, mask: None, "takes advantages, mask, but neither logprobs nor rewards or token_rewards"),
+        (lambda: None, "takes nothing, but neither"),
+        (lambda logprobs, low=0.2: None, "takes 'low' by position; make it an option: write *, before"),
+        (lambda logprobs, *rest: None, "takes *rest: name what it needs"),
+        (lambda logprobs, **rest: None, "takes *rest: name what it needs"),
+        (lambda logprobs, *, low: None, "option 'low' has no default"),
+    ],
+)
+def test_a_signature_that_no_loop_could_serve_is_refused(function, told):
+    with pytest.raises(UserError) as refusal:
+        kind_of(function, "mine")
+    assert told in str(refusal.value)
+    assert str(refusal.value).startswith("mine")
+    assert "\n" not in str(refusal.value)

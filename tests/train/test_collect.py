@@ -1,0 +1,122 @@
+"""The groups of a step: who drew which, which are kept, what is drawn again; on one rank and on several."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contracts.fake_ranks import on_ranks
+from whet.algorithms.table import ALGORITHMS
+from whet.config import RolloutConfig
+from whet.distributed.world import World
+from whet.records import Example, Rollout, Score
+from whet.rollout import Group
+from whet.train.collect import Harvest
+
+ALONE = World.alone()
+ALL, MIXED, GREEDY = (ALGORITHMS[name] for name in ("grpo", "dapo", "remax"))
+F, T = (1.0, 1.0), (0.0, 1.0)  # a flat group, a telling one
+
+
+def group(name: str, rewards: tuple[float, ...]) -> Group:
+    return [
+        Rollout(
+            example=Example(id=name, prompt="", answer=""),
+            tokens=(1, 2),
+            mask=(False, True),
+            logprobs=(0.0, -1.0),
+            text="",
+            finish="stop",
+            version=0,
+            score=Score(reward=reward, parts={}),
+        )
+        for reward in rewards
+    ]
+
+
+def config(prompts: int = 3, refills: int = 4, size: int = 2) -> RolloutConfig:
+    return RolloutConfig(prompts=prompts, group=size, refills=refills)
+
+
+def gathered(rounds: list[list[tuple[float, ...]]], algorithm: Any, world: World = ALONE, **settings: int) -> Harvest:
+    """Everything that is drawn in these rounds, each group named by its round and place; every rank adds its own."""
+    harvest = Harvest(config(**settings), algorithm, world)
+    for number, rewards in enumerate(rounds):
+        assert harvest.is_short
+        harvest.add(world.shard([group(f"{number}.{place}", given) for place, given in enumerate(rewards)]))
+    return harvest
+
+
+def test_one_round_is_enough_where_everything_is_kept() -> None:
+    harvest = gathered([[F, F, F]], ALL)
+    assert not harvest.is_short
+    assert harvest.total == 3
+    assert harvest.numbers == {0: 0, 1: 1, 2: 2}
+    assert harvest.metrics() == {"groups/drawn": 3.0, "groups/kept": 1.0}
+
+
+def test_a_dropped_group_is_replaced_by_the_next_that_tells_something() -> None:
+    harvest = gathered([[F, T, F], [F, F, T], [T, T, F]], MIXED)
+    assert not harvest.is_short
+    assert harvest.total == 3
+    # Places count on through the rounds; the fourth telling group (place 7) is one too many and is not trained on.
+    assert harvest.numbers == {1: 0, 5: 1, 6: 2}
+    assert [harvest.drawn[place][0].example.id for place in harvest.numbers] == ["0.1", "1.2", "2.0"]
+    assert harvest.metrics() == {"groups/drawn": 9.0, "groups/kept": pytest.approx(4 / 9)}
+
+
+@pytest.mark.parametrize("refills", [0, 1, 3])
+def test_refills_come_to_an_end(refills: int) -> None:
+    harvest = gathered([[F, T, F], *[[F, F, F]] * refills], MIXED, refills=refills)
+    assert not harvest.is_short
+    assert harvest.rounds == refills + 1
+    assert harvest.total == 1
+
+
+def test_a_step_may_keep_nothing() -> None:
+    harvest = gathered([[F, F, F]], MIXED, refills=0)
+    assert harvest.total == 0
+    assert harvest.numbers == {}
+    assert harvest.metrics() == {"groups/drawn": 3.0, "groups/kept": 0.0}
+
+
+def test_the_likeliest_completion_is_no_member_of_its_group() -> None:
+    harvest = gathered([[(0.0, 1.0, 0.25), (1.0, 0.0, 0.75)]], GREEDY, prompts=2)
+    assert harvest.greedy == {0: 0.25, 1: 0.75}
+    assert [[r.score.reward for r in harvest.drawn[place]] for place in (0, 1)] == [[0.0, 1.0], [1.0, 0.0]]
+    # Nor does it decide whether the group is kept: both members agree, and it does not.
+    dropped = gathered([[(1.0, 1.0, 0.0)]], replace(GREEDY, keep=MIXED.keep), prompts=1, refills=0)
+    assert dropped.total == 0
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ranks_agree_on_what_one_process_would_keep(size: int) -> None:
+    rounds = [[F, T, F, T], [T, F, F, F], [F, F, T, T]]
+    alone = gathered(rounds, MIXED, prompts=4)
+    assert list(alone.numbers) == [1, 3, 4, 10]
+
+    def work(world: World) -> tuple[dict[int, int], dict[int, str], bool, dict[str, float]]:
+        harvest = gathered(rounds, MIXED, world, prompts=4)
+        names = {place: rollouts[0].example.id for place, rollouts in harvest.drawn.items()}
+        return harvest.numbers, names, harvest.is_short, harvest.metrics()
+
+    parts = on_ranks(size, work)
+    assert {place: number for numbers, *_ in parts for place, number in numbers.items()} == alone.numbers
+    assert sum(len(numbers) for numbers, *_ in parts) == 4  # and no group is trained twice
+    names = {place: name for _, mine, *_ in parts for place, name in mine.items()}
+    assert names == {place: rollouts[0].example.id for place, rollouts in alone.drawn.items()}
+    assert [said for *_, said in parts] == [alone.metrics()] * size
+    assert not any(short for _, _, short, _ in parts)
+
+
+def test_a_cell_sees_the_rewards_of_this_ranks_groups() -> None:
+    seen: list[torch.Tensor] = []
+
+    def keep(rewards: torch.Tensor) -> torch.Tensor:
+        seen.append(rewards)
+        return torch.tensor([True, False, True])
+
+    harvest = gathered([[F, T, T]], replace(ALL, keep=keep), refills=0)
+    assert seen[0].tolist() == [[1, 1], [0, 1], [0, 1]]
+    assert harvest.numbers == {0: 0, 2: 1}

@@ -1,0 +1,212 @@
+"""Updates with a critic, with an entropy bonus, and updates that stop when the policy has moved far."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.contracts import additive
+from tests.train.scenes import FLAT, Table, annotated, config_of, groups_of, learner_of, prepared
+from whet.config import OnlineConfig
+from whet.records import Batch
+from whet.train.critic import Critic, state_width
+from whet.train.learner import Learner
+from whet.train.optim import make_optimizer
+from whet.train.update import update
+
+LR = 1e-2
+PPO: dict[str, Any] = {"preset": "ppo"}
+BEFORE = [before for tokens in FLAT for before in tokens[:-1]]  # the token before each of the seven choices
+
+
+def ppo(*, critic: dict[str, Any] | None = None, **settings: Any) -> OnlineConfig:
+    optimizer = {"lr": LR, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.0}
+    return config_of(PPO, sections={"critic": critic or {}, "optimizer": optimizer}, **settings)
+
+
+def alive(policy: Any, config: OnlineConfig) -> Learner:
+    """A learner that really moves."""
+    return learner_of(policy, config, optimizer=make_optimizer(policy, config.optimizer))
+
+
+def weights(module: Any) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def same(one: list[Tensor], two: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def decoder_scene(model: str, warmup_steps: int) -> tuple[Learner, Batch]:
+    """PPO on a real decoder, whose trunk has weights that a shared critic could pull at."""
+    scene = additive.Scene("ppo, shared" if model == "shared" else "ppo")
+    learner = additive.learner_of(scene.policy, scene.name)
+    config = ppo(critic={"model": model, "warmup_steps": warmup_steps}, epochs=2, mismatch_limit=10.0)
+    config = config.model_copy(update={"rollout": learner.config.rollout})
+    learner = alive(scene.policy, config)
+    return learner, additive.annotated(learner, scene.groups)[0]
+
+
+@pytest.mark.parametrize("model", ["separate", "shared"])
+def test_while_the_critic_warms_up_the_policy_does_not_move_a_bit(model: str) -> None:
+    learner, batch = decoder_scene(model, warmup_steps=2)
+    assert learner.critic is not None
+    before = weights(learner.policy)
+    for step in (1, 2):
+        critic = weights(learner.critic)
+        said = update(learner, batch, step=step)
+        assert same(before, weights(learner.policy))
+        assert not same(critic, weights(learner.critic))
+        assert "grad_norm" not in said
+        assert said["critic/grad_norm"] > 0
+    said = update(learner, batch, step=3)
+    assert not same(before, weights(learner.policy))
+    assert said["grad_norm"] > 0
+
+
+def test_a_shared_trunk_learns_from_the_critic_too() -> None:
+    """Without advantages the policy has no reason to move but its critic; a separate one does not reach it."""
+    for model, moves in (("shared", True), ("separate", False)):
+        learner, batch = decoder_scene(model, warmup_steps=0)
+        assert learner.critic is not None
+        with torch.no_grad():
+            learner.critic.head.weight.fill_(0.1)
+        batch.advantages.zero_()
+        said = update(learner, batch, step=1)
+        assert (said["grad_norm"] > 1e-6) == moves
+
+
+def test_a_separate_critic_trains_its_trunk_but_not_a_head_that_predicts_no_tokens() -> None:
+    learner, _ = decoder_scene("separate", warmup_steps=0)
+    assert learner.critic is not None
+    trained = {name for name, parameter in learner.critic.named_parameters() if parameter.requires_grad}
+    assert {"head.weight", "head.bias", "trunk.model.embed_tokens.weight"} <= trained
+    assert "trunk.lm_head.weight" not in trained
+    assert state_width(learner.policy) == 32 == len(learner.critic.head.weight)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(None, LR), (0.05, 0.05)])
+def test_the_critic_has_its_own_rate_on_the_policys_schedule(rate: float | None, expected: float) -> None:
+    """The first step of Adam has the size of the rate."""
+    policy = Table()
+    learner = alive(policy, ppo(critic={"lr": rate, "clip": 0.0}))
+    batch, _, _ = annotated(learner, groups_of(policy))
+    assert learner.critic is not None
+    bias, logits = float(learner.critic.head.bias.detach()), policy.logits.detach().clone()
+    update(learner, batch, step=1)
+    assert abs(float(learner.critic.head.bias.detach()) - bias) == pytest.approx(expected, rel=1e-3)
+    assert float((policy.logits.detach() - logits).abs().max()) == pytest.approx(LR, rel=1e-3)
+    linear = config_of(PPO, sections={"critic": {"lr": 0.05}, "optimizer": {"lr": LR, "schedule": "linear"}})
+    critic = Critic(policy, linear)
+    critic.set_rate(31)  # of 60 steps after 3 of warm-up
+    assert critic.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * (1 - 27 / 57))
+
+
+def test_the_gradient_and_the_loss_of_the_critic_by_hand() -> None:
+    """½·coefficient·mean (V − G)², V = w[token before] + b: its gradient is the mean of V − G where it applies."""
+    policy, config = Table(), ppo(critic={"clip": 0.0, "coefficient": 0.3})
+    learner = learner_of(policy, config)
+    assert learner.critic is not None
+    batch, _, _ = annotated(learner, groups_of(policy))
+    assert batch.targets is not None
+    targets = batch.targets[batch.sequences.mask].tolist()
+    learner.critic.settings = learner.critic.settings.model_copy(update={"lr": 0.0})
+    said = update(learner, batch, step=1)
+    assert said["critic/loss"] == pytest.approx(sum(t * t for t in targets) / 2 / 7, rel=1e-5)  # every V is still 0
+    grad = [-0.3 * sum(t for t, b in zip(targets, BEFORE, strict=True) if b == token) / 7 for token in range(4)]
+    assert learner.critic.head.weight.grad is not None
+    assert learner.critic.head.bias.grad is not None
+    assert learner.critic.head.weight.grad.tolist() == pytest.approx(grad, abs=1e-6)
+    assert float(learner.critic.head.bias.grad) == pytest.approx(-0.3 * sum(targets) / 7, rel=1e-5)
+
+
+def test_values_that_left_the_clip_are_counted() -> None:
+    """Tokens 0 and 1 are now worth 0.3 more than at the start of the step, 2 and 3 only 0.1 more."""
+    policy = Table()
+    for clip, expected in ((0.2, 5 / 7), (0.0, 0.0)):  # 5 of the 7 choices follow a 0 or a 1; without a clip, none
+        learner = learner_of(policy, ppo(critic={"clip": clip}))
+        assert learner.critic is not None
+        batch, _, _ = annotated(learner, groups_of(policy))
+        with torch.no_grad():
+            learner.critic.head.weight.add_(torch.tensor([0.3, 0.3, 0.1, 0.1]))
+        assert update(learner, batch, step=1)["critic/clip_fraction"] == pytest.approx(expected)
+
+
+def test_a_policy_that_is_too_far_takes_no_step() -> None:
+    policy = Table()
+    learner = alive(policy, ppo(kl_limit=0.01, epochs=2))
+    assert learner.critic is not None
+    batch, _, _ = annotated(learner, groups_of(policy))
+    with torch.no_grad():
+        policy.logits.mul_(1.5)
+    before = [*weights(policy), *weights(learner.critic)]
+    said = update(learner, batch, step=1)
+    assert said["policy_kl"] > 0.01
+    assert said["updates"] == said["grad_norm"] == said["critic/grad_norm"] == 0
+    assert same(before, [*weights(policy), *weights(learner.critic)])
+    assert not learner.optimizer.state
+
+
+def test_updates_end_where_the_limit_is_passed() -> None:
+    """The first update of a step is always near; the rate is so high that the second is not."""
+    outcomes = {}
+    for limit, epochs in ((None, 1), (1e-3, 4), (None, 4), (50.0, 4)):
+        policy = Table()
+        config = config_of({"preset": "grpo"}, kl_limit=limit, epochs=epochs)
+        batch, _ = prepared(policy, config)
+        learner = learner_of(policy, config, optimizer=torch.optim.SGD(policy.parameters(), lr=3.0))
+        outcomes[limit, epochs] = (update(learner, batch, step=1)["updates"], policy.logits.detach().clone())
+    assert [updates for updates, _ in outcomes.values()] == [1, 1, 4, 4]
+    one, stopped, four, near = (moved for _, moved in outcomes.values())
+    assert torch.equal(one, stopped)
+    assert torch.equal(four, near)
+    assert not torch.equal(one, four)
+
+
+def entropy_of(logits: Tensor) -> float:
+    """The mean entropy of the seven choices, in double precision."""
+    p = logits.double().softmax(-1)
+    return float(-(p * p.log()).sum(-1)[BEFORE].mean())
+
+
+def test_the_bonus_pulls_towards_entropy() -> None:
+    """Its gradient is −coefficient · dH/dθ, by central differences; a step along it raises the entropy."""
+    policy = Table()
+    config = config_of({"preset": "dapo", "keep": "every", "entropy": {"coefficient": 0.2}})
+    batch, _ = prepared(policy, config)
+    batch.advantages.zero_()
+    before = policy.logits.detach().clone()
+    update(learner_of(policy, config), batch, step=1)
+    assert policy.logits.grad is not None
+    for place in [(0, 1), (1, 2), (2, 0), (3, 3)]:
+        up, down = (before.double().clone() for _ in range(2))
+        up[place] += 1e-4
+        down[place] -= 1e-4
+        slope = (entropy_of(up) - entropy_of(down)) / 2e-4
+        assert float(policy.logits.grad[place]) == pytest.approx(-0.2 * slope, abs=1e-6)
+    update(learner_of(policy, config, optimizer=torch.optim.SGD(policy.parameters(), lr=1.0)), batch, step=1)
+    assert entropy_of(policy.logits.detach()) > entropy_of(before) + 1e-3
+    without = config_of({"preset": "dapo", "keep": "every"})
+    batch, _ = prepared(policy, without)
+    batch.advantages.zero_()
+    update(learner_of(policy, without), batch, step=1)
+    assert not policy.logits.grad.any()
+
+
+def test_a_critic_survives_the_disk_bit_for_bit() -> None:
+    policy, config = Table(), ppo()
+    learner = alive(policy, config)
+    batch, _, _ = annotated(learner, groups_of(policy))
+    update(learner, batch, step=1)
+    assert learner.critic is not None
+    again = Critic(Table(seed=9), config)
+    again.restore(learner.critic.numbers(), copy.deepcopy(learner.critic.tensors()))
+    for critic in (learner.critic, again):
+        critic.set_rate(2)
+        critic.zero_grad()
+        (critic.head.weight.sum() * math.pi + critic.head.bias).backward()
+        critic.optimizer.step()
+    assert same(weights(learner.critic), weights(again))

@@ -1,0 +1,113 @@
+"""What the KL is measured against: built as the recipe says, and following the policy where it should."""
+
+import copy
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from tests.small import small_model
+from tests.train.scenes import Table, config_of
+from whet.config import OnlineConfig
+from whet.models.logprobs import token_logprobs
+from whet.models.references import Bigram, Uniform
+from whet.models.tokenizers import character_tokenizer
+from whet.records import Sampling
+from whet.tasks.sorting import Sorting
+from whet.train.parts import build_algorithm, random_policy
+from whet.train.reference import BIGRAM_EXAMPLES, Reference, build_reference
+
+TASK = Sorting(level=1)
+TOKENIZER = character_tokenizer(TASK.alphabet)
+NEW = {"new": {"family": "llama", "layers": 1, "heads": 2, "width": 32, "context": 32}}
+
+
+def kl(**changes: Any) -> dict[str, Any]:
+    return {"preset": "grpo", "kl": {"coefficient": 0.1, **changes}}
+
+
+def built(config: OnlineConfig, policy: Any) -> Reference | None:
+    return build_reference(build_algorithm(config.algorithm), policy, TOKENIZER, TASK, config)
+
+
+def test_no_reference_is_loaded_that_nobody_asks_for() -> None:
+    assert built(config_of({"preset": "grpo"}), Table()) is None
+
+
+def test_the_start_is_a_copy_that_stays() -> None:
+    policy, _ = small_model(layers=1)
+    reference = built(config_of(kl()), policy)
+    assert reference is not None
+    before = copy.deepcopy(policy.state_dict())
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+    reference.follow(policy, 1)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in reference.model.state_dict().items())
+    assert not any(parameter.requires_grad for parameter in reference.model.parameters())
+    assert all(parameter.requires_grad for parameter in policy.parameters())
+    assert reference.tensors() == {}  # nothing to save: it is what the run starts from
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1.0, [0, 4, 4, 8]), (0.25, [0, 1, 1, 2.75])])
+def test_a_moving_reference_goes_a_share_of_the_way_when_it_is_due(share: float, expected: list[float]) -> None:
+    """The policy's weights are 2·step; the reference starts at 0 and moves at steps 2 and 4."""
+    policy = Table()
+    with torch.no_grad():
+        policy.logits.zero_()
+    reference = built(config_of(kl(reference="moving", sync_steps=2, sync_share=share)), policy)
+    assert reference is not None
+    found = []
+    for step in (1, 2, 3, 4):
+        with torch.no_grad():
+            policy.logits.fill_(2.0 * step)
+        reference.follow(policy, step)
+        found.append(float(reference.model.logits[1, 2]))
+    assert found == expected
+    # Its weights are saved, and put back into another one.
+    again = built(config_of(kl(reference="moving")), Table(seed=5))
+    assert again is not None
+    again.restore(reference.numbers(), reference.tensors())
+    assert torch.equal(again.model.logits, reference.model.logits)
+
+
+def test_random_weights_are_not_the_policys_own() -> None:
+    written = {"steps": 1, "model": NEW, "task": "sorting", "algorithm": kl(reference="random"), "seed": 4}
+    config = OnlineConfig.model_validate(written)
+    assert config.model.new is not None
+    policy = random_policy(config.model.new, TOKENIZER, config.seed)
+    reference = built(config, policy)
+    assert reference is not None
+    mine, its = policy.state_dict(), reference.model.state_dict()
+    assert {n: t.shape for n, t in mine.items()} == {n: t.shape for n, t in its.items()}
+    matrices = [name for name, tensor in mine.items() if tensor.dim() == 2]
+    assert not any(torch.equal(mine[name], its[name]) for name in matrices)
+
+
+def test_a_bigram_reference_counts_the_tasks_own_training_text() -> None:
+    policy = small_model(vocab=TOKENIZER.vocab_size, layers=1)[0]
+    reference = built(config_of(kl(reference="bigram")), policy)
+    assert reference is not None
+    assert isinstance(reference.model, Bigram)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for example in TASK.draw(BIGRAM_EXAMPLES, seed=(5, 1)):
+        ids = [*TOKENIZER.prompt(example.prompt), *TOKENIZER.encode(example.answer), TOKENIZER.eos]
+        pairs.update(pairwise(ids))
+    size = TOKENIZER.vocab_size
+    for before, after in [(TOKENIZER.encode("3")[0], TOKENIZER.eos), (TOKENIZER.encode("9")[0], 2), *list(pairs)[:20]]:
+        row = sum(count for (first, _), count in pairs.items() if first == before)
+        expected = math.log((pairs[before, after] + 1) / (row + size))
+        assert float(reference.model.log_table[before, after]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_uniform_has_one_log_prob() -> None:
+    reference = built(config_of(kl(reference="uniform")), Table())
+    assert reference is not None
+    assert isinstance(reference.model, Uniform)
+    tokens, mask = torch.tensor([[0, 1, 3]]), torch.tensor([[False, True, True]])
+    logprobs, entropies = token_logprobs(reference.model, tokens, torch.tensor([3]), mask, Sampling(max_tokens=1))  # type: ignore[arg-type]
+    assert logprobs.tolist()[0] == pytest.approx([0, -math.log(4), -math.log(4)])
+    assert entropies.tolist()[0] == pytest.approx([0, math.log(4), math.log(4)])

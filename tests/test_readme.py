@@ -26,7 +26,7 @@ def test_every_command_runs(tmp_path):
     script = " && ".join(f"echo '$ {c}' && {c}" for c in commands())
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert len(commands()) == 8
+    assert len(commands()) == 10
     assert "pass@4" in done.stdout
 
 

@@ -40,7 +40,7 @@ def pose(examples: Sequence[Example], tokenizer: Tokenizer, *, stream: tuple[int
 
 
 def sample(
-    engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, group: int, greedy: bool = False
+    engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, group: int, *, greedy: bool = False
 ) -> list[tuple[Prompt, list[Completion]]]:
     """`group` completions of each prompt and, where asked for, the most likely one behind them."""
     groups = engine.generate(prompts, sampling, count=group)

@@ -17,7 +17,7 @@ from whet.errors import RunFailed
 WHET = (sys.executable, "-m", "whet")
 COMMANDS = [
     *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("tasks",), ("recipes",)),
-    *(("models", "list"), ("models", "inspect"), ("models", "pull")),
+    *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
 ]
 
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from whet.batching import pad
 from whet.distributed.world import World
 
 T = TypeVar("T")
@@ -51,10 +50,12 @@ class FakeRank(World):
         return self.table.exchange(self.rank, value)
 
     def concat(self, tensor: Tensor) -> Tensor:
-        everyones = self.table.exchange(self.rank, tensor)
-        if tensor.dim() == 1:
-            return torch.cat(everyones)
-        return pad([row.tolist() for one in everyones for row in one], tensor.dtype)
+        pieces = self.table.exchange(self.rank, tensor.clone())
+        largest = [max(sizes) for sizes in zip(*(piece.shape[1:] for piece in pieces), strict=True)]
+        padded = [torch.zeros(len(piece), *largest, dtype=piece.dtype) for piece in pieces]
+        for wide, piece in zip(padded, pieces, strict=True):
+            wide[tuple(slice(size) for size in piece.shape)] = piece
+        return torch.cat(padded)
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         for parameter in parameters:

@@ -83,7 +83,7 @@ def test_a_step_may_keep_nothing() -> None:
 
 def test_the_likeliest_completion_is_no_member_of_its_group() -> None:
     harvest = gathered([[(0.0, 1.0, 0.25), (1.0, 0.0, 0.75)]], GREEDY, prompts=2)
-    assert harvest.greedy == {0: 0.25, 1: 0.75}
+    assert {place: rollout.score.reward for place, rollout in harvest.greedy.items()} == {0: 0.25, 1: 0.75}
     assert [[r.score.reward for r in harvest.drawn[place]] for place in (0, 1)] == [[0.0, 1.0], [1.0, 0.0]]
     # Nor does it decide whether the group is kept: both members agree, and it does not.
     dropped = gathered([[(1.0, 1.0, 0.0)]], replace(GREEDY, keep=MIXED.keep), prompts=1, refills=0)

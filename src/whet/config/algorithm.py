@@ -155,6 +155,8 @@ def _own_cell(kind: str, written: OwnCell) -> Cell:
                 f"{kind} {written.use!r} wants {term!r}{_nearest(term, SUPPLIED[kind])}; there is: "
                 f"{', '.join(SUPPLIED[kind])} (options of its own must be keyword-only, after a *)"
             )
+    if kind == "surrogate" and "logprobs" not in terms(cell):
+        raise ValueError(f"surrogate {written.use!r} does not take logprobs, so it could train nothing")
     for option in written.options:
         if option not in options(cell):
             known = ", ".join(options(cell)) or "none"

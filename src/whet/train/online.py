@@ -12,7 +12,6 @@ from contextlib import closing
 
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.records import Batch
 from whet.rollout import draw, judge, pose, sample
 from whet.runs.directory import Run
 from whet.tasks.grading import make_grader
@@ -47,13 +46,12 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
                     name = (config.seed, memory.next_draw())
                     everyones = draw(task, rollout.prompts, seed=name)
                     prompts = world.shard(pose(everyones, parts.tokenizer, stream=name))
-                    greedy = algorithm.needs_greedy
-                    samples = sample(engine, prompts, dials.sampling, group=rollout.group, greedy=greedy)
+                    samples = sample(engine, prompts, dials.sampling, rollout.group, greedy=algorithm.needs_greedy)
 
                 with session.timed("score"):
                     harvest.add(judge(grader, world.shard(everyones), samples, version=step - 1))
 
-            batch: Batch | None = None
+            batch = None
             metrics: dict[str, float] = {}
             if harvest.total:
                 with session.timed("annotate"):
@@ -64,6 +62,8 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
 
                 memory.learn(seen, config)
                 learner.follow(step)
+            else:
+                progress.note(f"step {step}: no group was kept, so nothing was learned")
 
             rows = rollout_rows(harvest, batch, parts.tokenizer, world)
             described, tokens = describe(rows)

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import call
+from whet.algorithms.cells import call, name
 from whet.algorithms.table import Algorithm, token_loss
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
 from whet.batching import global_weights, micro_batches, split_prompts, take_batch
 from whet.distributed.world import World
+from whet.errors import RunFailed
 from whet.models.logprobs import Reading, read_tokens
 from whet.models.precision import autocast
 from whet.records import Batch
@@ -150,7 +151,12 @@ def _count(tally: Tally, algorithm: Algorithm, micro: Batch, supply: dict[str, T
     mask, leaf = micro.sequences.mask, logprobs.detach().requires_grad_()
     # A token is clipped when its advantage no longer reaches its log-prob: asked of the gradient, so it holds for any
     # surrogate.
-    (pull,) = torch.autograd.grad(call(algorithm.surrogate, {**supply, "logprobs": leaf}).sum(), leaf)
+    loss = call(algorithm.surrogate, {**supply, "logprobs": leaf}).sum()
+    if not loss.requires_grad:
+        raise RunFailed(
+            f"surrogate {name(algorithm.surrogate)!r} has no gradient in the log-probs, so it trains nothing"
+        )
+    (pull,) = torch.autograd.grad(loss, leaf)
     log_ratio = leaf.detach() - micro.logprobs_old
     tally.add(
         tokens=mask.sum(),

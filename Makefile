@@ -12,8 +12,9 @@ PARITY_STAMP := $(PARITY_VENV)/.installed
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
 
+# Two workers with a thread each are twice as fast on small models as one with two.
 test: $(STAMP)  ## the default suite: two CPU cores, under twelve minutes
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

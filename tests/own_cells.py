@@ -26,6 +26,21 @@ def above(rewards: Tensor, *, least: float = 0.0) -> Tensor:
     return rewards.mean(dim=1) > least
 
 
+def differing(rewards: Tensor) -> Tensor:
+    """Groups whose rewards differ."""
+    return rewards.amax(dim=1) != rewards.amin(dim=1)
+
+
+def scalar(logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """One number instead of one per token."""
+    return (-advantages * logprobs).mean()
+
+
+def broken(rewards: Tensor) -> Tensor:
+    """Fails."""
+    return rewards[:, 99]
+
+
 def misspelt(logprobs: Tensor, advantage: Tensor) -> Tensor:
     """Wants a term that is called otherwise."""
     return -advantage * logprobs

@@ -89,14 +89,17 @@ def test_a_surrogate_without_a_ratio_serves_one_update(update: dict[str, int]) -
         ({"model": {}}, "give either path"),
         ({"model": {"path": "x", **MODEL}}, "give either path"),
         ({"model": {"new": {"width": 10, "heads": 4}}}, "width 10 is not a multiple of heads 4"),
-        ({"algorithm": "gpro"}, "unknown name 'gpro'; known: reinforce, rloo, remax, opo, maxrl, gpg, ppo"),
+        (
+            {"algorithm": "gpro"},
+            "unknown preset 'gpro'; did you mean 'gspo'",
+        ),
         (
             {"algorithm": {"preset": "grpo", "surrogate": "clp"}},
-            "unknown name 'clp'; known: reinforce, clip, dual_clip",
+            "unknown surrogate 'clp'; did you mean 'clip'",
         ),
         (
             {"algorithm": {"preset": "grpo", "kl": {"estimator": "k4"}}},
-            "unknown name 'k4'; known: k1, k2, k3, unbiased",
+            "unknown name 'k4' ",
         ),
         ({"eval": {"samples": 2, "ks": [4]}}, "pass@4 needs at least 4 samples, not 2"),
         ({"seed": 2**63}, "less than"),

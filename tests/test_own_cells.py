@@ -11,7 +11,7 @@ from tests.contracts.here import save_small, train_here
 from tests.train.scenes import Table, config_of, follow, prepared, pull
 from whet.algorithms.cells import name, options
 from whet.config import OnlineConfig
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.recipe import dump, parse_yaml, read_recipe, validate
 from whet.train.parts import build_algorithm
 
@@ -71,11 +71,11 @@ def test_a_saved_config_names_them(tmp_path: Path) -> None:
     [
         (
             "surrogate: {own}:misspelt",
-            "wants 'advantage' (did you mean 'advantages'?); there is: logprobs, logprobs_old, logprobs_ref, "
+            "wants 'advantage' (did you mean 'advantages'?); it may take: logprobs, logprobs_old, logprobs_ref, "
             "advantages, mask (options of its own must be keyword-only, after a *)",
         ),
-        ("surrogate: {own}:with_default", "wants 'power'; there is: logprobs, logprobs_old"),
-        ("advantage: {own}:steep", "wants 'logprobs'; there is: rewards, counts, history, greedy, token_rewards"),
+        ("surrogate: {own}:with_default", "wants 'power'; it may take: logprobs, logprobs_old"),
+        ("advantage: {own}:steep", "wants 'logprobs'; it may take: rewards, counts, history, greedy, token_rewards"),
         ("surrogate: {{use: '{own}:steep', powr: 2}}", "has no option 'powr' (it has: power)"),
         ("advantage: {{use: '{own}:over_half', least: 2}}", "has no option 'least' (it has: none)"),
         ("surrogate: {own}:NOT_A_FUNCTION", "is not a function"),
@@ -126,3 +126,17 @@ def test_a_run_with_them(tmp_path: Path) -> None:
     assert [(row["groups/drawn"], row["groups/kept"]) for row in rows] == [(2.0, 1.0)] * 2
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert rows[1]["kl"] > 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [
+        ({"surrogate": f"{OWN}:scalar"}, r"step 1: 'scalar' gave a result of shape \(\) instead of \(\d+, \d+\)"),
+        ({"advantage": f"{OWN}:broken"}, r"step 1: 'broken' failed: IndexError: index 99 is out of bounds"),
+        ({"keep": f"{OWN}:over_half"}, r"step 1: 'over_half' gave a result of shape \(\d+, \d+\) instead of \(\d+,\)"),
+    ],
+)
+def test_what_it_cannot_do_ends_the_run_in_a_sentence(tmp_path: Path, algorithm: dict[str, Any], told: str) -> None:
+    recipe = online(save_small(tmp_path / "model"), algorithm={"preset": "grpo", **algorithm}, update={})
+    with pytest.raises(RunFailed, match=told):
+        train_here(recipe, tmp_path / "run")

@@ -106,7 +106,10 @@ def test_what_is_no_override_is_shown_how_to_be_one(mine: str, override: str) ->
         ("track=[csv]", "track.0 must be 'tensorboard' or 'wandb', not 'csv'"),
         ("task.name=[1]", "task.name must be text"),
         ("device=tpu", "device must be 'auto', 'cpu' or 'cuda', not 'tpu'"),
-        ("algorithm=gpro", "algorithm: unknown name 'gpro'; known: reinforce, rloo, remax, opo, maxrl, gpg, ppo"),
+        (
+            "algorithm=gpro",
+            "algorithm: unknown preset 'gpro'; did you mean 'gspo'? (known: reinforce, rloo",
+        ),
         ("loop=[online]", "loop is ['online']; it must be one of online, offline"),
         ("loop=sideways", "loop is 'sideways'; it must be one of online, offline"),
         ("loop=offline", "unknown key 'algorithm' (valid here: "),

@@ -38,8 +38,45 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     },
     "a group of one is never mixed": (
         {"algorithm": {"preset": "reinforce", "keep": "mixed"}, "rollout": {"group": 1}},
-        "rollout.group is 1 and keep 'mixed' drops groups whose rewards are equal: it would drop every group",
+        "rollout.group is 1 and keep 'mixed' drops groups whose rewards are equal, so every group: "
+        "set rollout.group to 2 or more, or algorithm.keep=every",
         {"algorithm": "reinforce"},
+    ),
+    **{
+        f"dropped groups that {advantage} learns from": (
+            {"algorithm": {"preset": "ppo", "advantage": advantage, "keep": "mixed"}},
+            f"keep 'mixed' drops groups of equal rewards, which advantage '{advantage}' learns from: use "
+            "algorithm.keep=every, or an advantage that compares the rollouts of a group",
+            {"algorithm": {"preset": "ppo", "advantage": "center", "keep": "mixed"}},
+        )
+        for advantage in ("gae", "raw", "over_batch", "over_greedy")
+    },
+    "max_likelihood scaled again": (
+        {"algorithm": {"preset": "maxrl", "scaling": "whiten"}},
+        "advantage 'max_likelihood' divides by what scaling 'whiten' would too: use algorithm.advantage=center, or "
+        "algorithm.scaling=unscaled",
+        {"algorithm": "maxrl"},
+    ),
+    "a reference of its own, cut off": (
+        {"algorithm": {"preset": "grpo", "surrogate": f"{OWN}:regularised"}, "rollout": {"top_p": 0.9}},
+        "a reference with rollout.top_k, top_p or min_p: policy and reference lose different tokens, so what is "
+        "measured is no KL: leave the cuts or the KL out",
+        {"rollout": {}},
+    ),
+    "a policy that never learns": (
+        {"algorithm": "ppo", "steps": 5, "critic": {"warmup_steps": 5}},
+        "critic.warmup_steps 5 of 5 steps leave the policy none: lower it",
+        {"critic": {"warmup_steps": 4}},
+    ),
+    "a band without width": (
+        {"algorithm": {"preset": "grpo", "correction": "mask_tokens", "mask_tokens": {"low": 3, "high": 2}}},
+        "correction 'mask_tokens' lets no weight through: set its low below its high",
+        {"algorithm": {"preset": "grpo", "correction": "mask_tokens", "mask_tokens": {"low": 1, "high": 2}}},
+    ),
+    "a cap of nothing": (
+        {"algorithm": {"preset": "grpo", "correction": "truncate_tokens", "truncate_tokens": {"high": 0}}},
+        "correction 'truncate_tokens' lets no weight through: set its low below its high",
+        {"algorithm": {"preset": "grpo", "correction": "truncate_tokens"}},
     ),
     "several updates without a ratio": (
         {"algorithm": "rloo", "update": {"epochs": 3, "minibatches": 2}},
@@ -49,7 +86,8 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "more minibatches than prompts": (
         {"algorithm": "grpo", "update": {"minibatches": 5}, "rollout": {"prompts": 4}},
-        "update.minibatches 5 is more than rollout.prompts 4: groups are kept whole, so each minibatch needs a prompt",
+        "update.minibatches 5 is more than rollout.prompts 4: groups are kept whole, so each minibatch needs a prompt; "
+        "lower the one or raise the other",
         {"update": {"minibatches": 4}},
     ),
     **{
@@ -85,8 +123,8 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     **{
         f"two deviations: {scaling}": (
             {"algorithm": {"preset": "grpo", "scaling": scaling}},
-            f"advantage 'standardize' divides by a deviation and scaling '{scaling}' would divide again: use "
-            "algorithm.advantage=center, or algorithm.scaling=unscaled",
+            f"advantage 'standardize' divides by what scaling '{scaling}' would too: use algorithm.advantage=center, "
+            "or algorithm.scaling=unscaled",
             {"algorithm": {"preset": "grpo", "scaling": scaling, "advantage": "center"}},
         )
         for scaling in ("whiten", "batch_deviation")
@@ -100,15 +138,15 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     **{
         f"a KL of what {name} cut off": (
             {"algorithm": {"preset": "grpo", "kl": KL}, "rollout": {name: value}},
-            "algorithm.kl with rollout.top_k, top_p or min_p: policy and reference lose different tokens, so their KL "
-            "is not one; leave one of them out",
+            "a reference with rollout.top_k, top_p or min_p: policy and reference lose different tokens, so what is "
+            "measured is no KL: leave the cuts or the KL out",
             {"algorithm": "grpo"},
         )
         for name, value in [("top_k", 5), ("top_p", 0.9), ("min_p", 0.1)]
     },
     "a ramp longer than everything": (
         {"algorithm": "grpo", "reward": {"overlong_tokens": 300}},
-        "reward.overlong_tokens 300 is more than rollout.max_tokens 256",
+        "reward.overlong_tokens 300 is more than rollout.max_tokens 256: lower the one or raise the other",
         {"reward": {"overlong_tokens": 256}},
     ),
     **{
@@ -119,7 +157,7 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
             right,
         )
         for name, sections, right in [
-            ("ramp", {"reward": {"overlong_tokens": 4}}, {"reward": {"clip": [0.0, 1.0]}}),
+            ("ramp", {"reward": {"overlong_tokens": 4}}, {"reward": {"overlong_tokens": 4, "clip": [0.0, 1.0]}}),
             ("length", {"reward": {"length_penalty": 0.1}}, {"reward": {}}),
             ("normalised", {"reward": {"normalize": "batch"}}, {"reward": {}}),
             (
@@ -131,7 +169,7 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     },
     "k1 in the loss": (
         {"algorithm": {"preset": "grpo", "kl": {**KL, "estimator": "k1"}}},
-        "k1 in the loss has an expected gradient of zero: use k2, k3, unbiased, or place: reward",
+        "k1 in the loss has an expected gradient of zero: use estimator k2, k3 or unbiased, or place: reward",
         {"algorithm": {"preset": "grpo", "kl": {**KL, "estimator": "unbiased"}}},
     ),
     "k3 in the reward": (
@@ -146,12 +184,12 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "a target for nothing": (
         {"algorithm": {"preset": "grpo", "kl": {"target": 0.1}}},
-        "target has a coefficient of 0 to begin with, which no factor changes: set coefficient",
+        "target starts from a coefficient of 0, which no factor changes: set coefficient, e.g. 0.05",
         {"algorithm": {"preset": "grpo", "kl": {**KL, "target": 0.1}}},
     ),
     "random weights of no shape": (
         {"algorithm": {"preset": "grpo", "kl": {**KL, "reference": "random"}}, "model": "some/model"},
-        "algorithm.kl.reference is random, which needs the shape of a model.new",
+        "algorithm.kl.reference is random, which needs the shape of a model.new: train one, or choose another",
         {"model": MODEL},
     ),
     "a clip upside down": (

@@ -50,5 +50,6 @@ def step_loss(
     supply["advantages"] = advantages(algorithm, supply, kl_coefficient).detach()
     supply["correction"] = call(algorithm.correction, supply)
     weights, count = call(algorithm.weighting, {**supply, "max_tokens": MAX_TOKENS})
-    per_token = token_loss(algorithm, supply, kl_coefficient=kl_coefficient, entropy=entropy)
-    return (per_token * weights).sum() / count, logprobs
+    per_token = token_loss(algorithm, supply, kl_coefficient=kl_coefficient)
+    bonus = (supply["entropies"] * supply["mask"]).sum() / supply["mask"].sum()
+    return (per_token * weights).sum() / count - entropy * bonus, logprobs

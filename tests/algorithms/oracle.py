@@ -98,12 +98,12 @@ def step_loss(step: Step, new: Array) -> float:
 def row_loss(step: Step, new: Array, b: int) -> float:
     """The part of rollout b: it reads no log-probs of other rollouts."""
     row, case, total = step.row, step.case, 0.0
+    everything = sum(1 for _ in trained(case.mask))
     for t in places(case.mask, b):
         term = SURROGATES[row.surrogate](new, case, step.advantages, b, t, **row.options) * step.correction[b, t]
         if row.place == "loss":
             term += step.kl_coefficient * KL[row.kl](new[b, t], case.old[b, t], case.ref[b, t])
-        term -= step.entropy * case.entropies[b, t]
-        total += term * step.weights[b, t]
+        total += term * step.weights[b, t] - step.entropy * case.entropies[b, t] / everything
     return total
 
 

@@ -71,13 +71,9 @@ def test_kl_is_added_to_the_loss_or_left_to_the_reward(place, divergence):
     assert float(token_loss(row, SUPPLY, kl_coefficient=0.1)[0, 1]) == pytest.approx(-1.0 + divergence)
 
 
-def test_without_a_coefficient_neither_reference_nor_entropies_are_read():
-    supply = {**SUPPLY, "logprobs_ref": None, "entropies": None}
+def test_without_a_coefficient_no_reference_is_read():
+    supply = {**SUPPLY, "logprobs_ref": None}
     assert float(token_loss(ALGORITHMS["grpo"], supply)[0, 1]) == -1.0
-
-
-def test_the_entropy_bonus_lowers_the_loss():
-    assert float(token_loss(ALGORITHMS["grpo"], SUPPLY, entropy=0.5)[0, 1]) == pytest.approx(-1.0 - 0.15)
 
 
 def test_supervised_rows_maximise_the_log_likelihood_per_token():

@@ -54,7 +54,7 @@ def test_a_good_surrogate_has_a_page_and_exit_code_0(whet: Whet, losses: Path) -
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0] == f"{losses}:mine: surrogate of logprobs, logprobs_old, advantages [power=2]"
-    assert lines[-1] == "11 passed, 0 failed, 0 to know"
+    assert lines[-1] == "11 passed, 0 failed, 0 notes"
     assert all(line.startswith("  passed  ") for line in lines[1:-1])
 
 
@@ -132,4 +132,4 @@ def test_the_real_command(losses: Path) -> None:
     command = (sys.executable, "-m", "whet", "check-loss", "losses:averaged")  # as a module of this directory
     done = subprocess.run(command, cwd=losses.parent, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.splitlines()[-1] == "10 passed, 1 failed, 0 to know"
+    assert done.stdout.splitlines()[-1] == "10 passed, 1 failed, 0 notes"

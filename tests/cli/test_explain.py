@@ -91,6 +91,7 @@ def test_the_numbers_of_an_online_recipe(whet: Whet, write: Any) -> None:
         # Warm-up: 1/5 of the rate at step 1, all of it at step 5; then 100 steps fall to 1/100 of it.
         "rates": [pytest.approx(2e-4), pytest.approx(1e-3), pytest.approx(1e-5)],
         "critic_rate": None,
+        "cold_start": None,
         "critic_alone": 0,
         "evaluations": 4,  # before step 1, after 50, 100 and 105
         "eval_examples": 20,
@@ -168,12 +169,15 @@ def test_the_memory_of_a_critic_is_what_training_allocates(write: Any, tmp_path:
     assert found.total == 16 * found.parameters + found.critic
 
 
+OWN_KEEP = f"algorithm.keep={Path(__file__).parents[1] / 'own_cells.py'}:differing"
+
+
 def test_what_a_step_samples_besides(whet: Whet, write: Any) -> None:
     one = ("update.epochs=1", "update.minibatches=1")
     assert _json(whet, write(ONLINE), "algorithm=remax", *one)["step"]["greedy"] == 10
     step = _json(whet, write(ONLINE), "algorithm=dapo", "rollout.refills=2")["step"]
     assert (step["greedy"], step["rounds"]) == (0, 3)
-    shown = whet("explain", write(ONLINE), "algorithm=remax", "algorithm.keep=mixed", "rollout.refills=2", *one).out
+    shown = whet("explain", write(ONLINE), "algorithm=remax", OWN_KEEP, "rollout.refills=2", *one).out
     assert "10 greedy sequences more" in shown
     assert "at most 2 in place of dropped groups, 150 sequences in all" in shown  # 3 · (40 + 10)
     shown = whet("explain", write(ONLINE), "update.kl_limit=0.02").out
@@ -189,8 +193,8 @@ def test_the_schedule_of_a_critic(whet: Whet, write: Any) -> None:
     shown = whet("explain", write(ONLINE), *critic).out
     assert "learning rate 0.01 at most, alone in the first 7 steps" in shown
     assert "critic loss = 0.5·Σ_{i,t} [ ½·max(" in shown
-    (note,) = _json(whet, write(ONLINE), "algorithm=ppo", "critic.warmup_steps=105")["notes"]
-    assert "the policy stays as it is" in note
+    cold = whet("explain", write(ONLINE), "cold_start={steps: 15, rows: 8, lr: 2e-3}").out
+    assert "15 supervised steps × 8 rows, learning rate 0.002, before all else" in cold
 
 
 def test_the_numbers_of_an_offline_recipe(whet: Whet, write: Any) -> None:

@@ -28,7 +28,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ppo": {
         "algorithm": {
             "preset": "ppo",
-            "keep": "mixed",
+            "keep": f"{Path(__file__).parents[1] / 'own_cells.py'}:differing",
             "kl": {**KL, "reference": "moving", "sync_steps": 1, "sync_share": 0.3},
         },
         "critic": {"lr": 3e-3},

@@ -37,8 +37,9 @@ def our_loss(
     supply = supplied(tensors, logprobs=leaf, entropies=entropies)
     supply["correction"] = call(algorithm.correction, supply) if correction is None else correction
     weights = global_weights(algorithm.weighting, tensors.mask, World.alone(), max_tokens=MAX_TOKENS)
-    per_token = token_loss(algorithm, supply, kl_coefficient=kl_coefficient, entropy=entropy)
-    return differentiated((per_token * weights).sum(), leaf, entropies)
+    per_token = token_loss(algorithm, supply, kl_coefficient=kl_coefficient)
+    bonus = (entropies * tensors.mask).sum() / tensors.mask.sum()
+    return differentiated((per_token * weights).sum() - entropy * bonus, leaf, entropies)
 
 
 def supplied(tensors: Tensors, **changed: Tensor) -> dict[str, Tensor]:

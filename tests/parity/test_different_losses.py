@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from trl import RLOOConfig, RLOOTrainer
 
-from tests.parity.ours import MAX_TOKENS, our_loss, row
+from tests.parity.ours import our_loss, row
 from tests.parity.tensors import GROUP, LENGTHS, random_tensors
 from tests.parity.theirs import trl_loss, trl_trainer
 from whet.algorithms import kl, weightings
@@ -160,11 +160,8 @@ def test_the_product_of_ratios_clips_long_sequences_first(checkpoint):
 
 
 @pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "sapo"])
-def test_the_entropy_bonus_of_trl_is_a_mean_over_tokens_for_every_loss(checkpoint, preset):
-    """Ours is weighed like the rest of the row's loss."""
+def test_the_entropy_bonus_is_a_mean_over_tokens_for_every_loss_in_both(checkpoint, preset):
     tensors = random_tensors()
     theirs = trl_loss(trl_trainer(checkpoint, loss_type=preset, entropy_coef=0.05), tensors)[2]
     close(theirs, tensors.mask * (-0.05 / COUNTS.sum()))
-    ours = our_loss(row(preset), tensors, entropy=0.05)[2]
-    per_sequence = COUNTS if preset != "dr_grpo" else torch.full_like(COUNTS, MAX_TOKENS)
-    close(ours, tensors.mask * (-0.05 / len(LENGTHS) / per_sequence)[:, None])
+    close(our_loss(row(preset), tensors, entropy=0.05)[2], theirs)

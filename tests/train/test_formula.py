@@ -36,7 +36,7 @@ def test_every_part_of_grpo() -> None:
         "high = 0.28",
         "A_i = (R_i − mean(R)) / (std(R) + ε), std with Bessel's correction [epsilon = 1e-06]",
         "d = log π − log π_ref",
-        "π_ref the model that the run starts from",
+        "π_ref the model before the first step",
     )
     assert found.cells["kl"].startswith("loss + 0.04 · k3: exp(−d) − 1 + d: unbiased")
     assert found.cells["paper"] == "arXiv 2402.03300 (grpo)"
@@ -51,7 +51,7 @@ def test_every_part_of_ppo() -> None:
     assert "r_t = R_i on the last token, 0 before, less 0.1·(d) on every token" in found.where
     assert "d = log π_old − log π_ref" in found.where
     assert any(line.startswith("then A ← (A − mean) / (std + ε)") for line in found.where)
-    assert "G = A + V_old of the unscaled A" in found.where
+    assert "G = A + V_old, A before scaling" in found.where
     unclipped = loss("ppo", critic={"clip": 0})
     assert unclipped.critic == "critic loss = 0.5·Σ_{i,t} [ ½·(V − G)² ] / number of tokens"
 
@@ -88,7 +88,7 @@ def test_a_row_prints_its_cells(preset: str) -> None:
         (
             {"coefficient": 0.1, "target": 0.05, "horizon": 2000},
             "β",
-            "β = 0.1 at first, after every step β·(1 + clip(KL/target − 1, ±0.2)·count/horizon) "
+            "β = 0.1 at first, after every step β·(1 + clip(KL/target − 1, ±0.2)·min(1, count/horizon)) "
             "[target = 0.05, horizon = 2000, count rollouts in a step]",
         ),
         (
@@ -137,10 +137,10 @@ def test_a_correction_has_letters_of_its_own() -> None:
 
 def test_the_entropy_bonus() -> None:
     assert loss({"preset": "gpg", "entropy": {"coefficient": 0.01}}).line.endswith(
-        "[ −A·log π − 0.01·H ] / number of tokens"
+        "[ −A·log π ] / number of tokens − 0.01·Σ_{i,t} H / number of tokens"
     )
     floor = loss({"preset": "gpg", "entropy": {"coefficient": 0.01, "floor": 0.5, "floor_coefficient": 3}})
-    assert floor.line.endswith("[ −A·log π − e·H ] / number of tokens")
+    assert floor.line.endswith("[ −A·log π ] / number of tokens − e·Σ_{i,t} H / number of tokens")
     assert "e = 0.01 + 2·3·max(0, 0.5 − mean of H in the step)" in floor.where
     assert "H" not in loss({"preset": "gpg", "entropy": {"floor": 0.5, "floor_coefficient": 0}}).line
 
@@ -213,7 +213,7 @@ def test_cells_of_the_users(tmp_path: Path) -> None:
         "power = 1.5",
         "mode = hard",
         "A = plain(rewards)",
-        "π_ref the model that the run starts from",
+        "π_ref the model before the first step",
         "ω = half(mask)",
     )
     assert found.cells["surrogate"] == (

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.small import small_chat_model
+from whet.algorithms.table import ALGORITHMS
 from whet.cli.progress import SilentProgress
 from whet.models.load import load_model
 from whet.recipe import read_recipe
@@ -66,3 +67,25 @@ def test_resume_on_cuda_goes_on(tmp_path):
     again = load_model(run.path / "checkpoints" / "step-000004" / "model").state_dict()
     difference = torch.cat([(tensor - again[name]).abs().flatten() for name, tensor in weights.items()]).mean()
     assert float(difference) < 0.002  # sums on a GPU differ in the last bit; without the moments it is ten times more
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(["algorithm=" + row] for row in ALGORITHMS),
+        ["algorithm=ppo", "critic.model=shared", "critic.warmup_steps=1", "update.kl_limit=0.05"],
+        ["algorithm=ppo", "algorithm.kl.coefficient=0.05", "update.epochs=2", "update.minibatches=2"],
+        ["algorithm=grpo", "algorithm.kl.coefficient=0.05", "algorithm.kl.reference=bigram"],
+        ["algorithm.kl.coefficient=0.05", "algorithm.kl.reference=moving", "algorithm.kl.sync_steps=1"],
+        ["algorithm=grpo", "algorithm.kl.coefficient=0.05", "algorithm.kl.reference=uniform"],
+        ["algorithm=grpo", "algorithm.correction=mask_tokens", "algorithm.entropy.coefficient=0.01"],
+        ["algorithm=reinforce", "algorithm.advantage=over_average", "reward.normalize=running"],
+        ["algorithm=dr_grpo", "algorithm.scaling=batch_deviation", "update.packed=true", "rollout.mask_truncated=true"],
+    ],
+    ids=" ".join,
+)
+def test_every_part_of_the_loop_runs_on_cuda(changes, tmp_path):
+    small = ["steps=3", "rollout.prompts=8", "eval.examples=16", "eval.every_steps=3", "save.every_steps=2"]
+    rows = train("toy-sorting", tmp_path, *small, *changes).metrics()
+    assert rows[-1]["step"] == 3
+    assert max(row["mismatch/mean"] for row in rows[1:] if "mismatch/mean" in row) < 0.02

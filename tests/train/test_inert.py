@@ -120,7 +120,7 @@ def test_the_recipe_learns(run) -> None:
 
 @pytest.mark.parametrize(
     "uncertain",
-    ["algorithm.clip.low=0.001", "algorithm.dual_clip.bound=1.0", "update.kl_limit=1e-6"],
+    ["algorithm.clip.low=0.001", "algorithm.dual_clip.bound=1.001", "update.kl_limit=1e-6"],
 )
 def test_what_rounding_could_show_is_not_listed(run, tmp_path: Path, uncertain: str) -> None:
     surrogate = ("algorithm.surrogate=dual_clip",) if "dual_clip" in uncertain else ()

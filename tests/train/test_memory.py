@@ -13,7 +13,7 @@ KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 
 
 def seen(**changes: Any) -> Seen:
-    made: dict[str, Any] = {"deviation": 0.5, "paid": 0.25, "moments": (4.0, 1.0, 2.0), "kl": 0.1, "rollouts": 4}
+    made: dict[str, Any] = {"paid": 0.25, "moments": (4.0, 1.0, 2.0), "kl": 0.1, "rollouts": 4}
     return Seen(**{**made, **changes})
 
 
@@ -70,7 +70,7 @@ def test_the_temperature_follows_the_spread_of_the_last_rewards() -> None:
     config, memory = config_of({"preset": "rloo"}, sections={"rollout": span}), Memory(kl_coefficient=0.0)
     found = [memory.dials(config, tokens=0).sampling.temperature]
     for deviation in (0.5, 1.0, 4.0, 0.1, 0.0):
-        memory.learn(seen(deviation=deviation), config)
+        memory.deviation = deviation
         found.append(memory.dials(config, tokens=0).sampling.temperature)
     assert found == pytest.approx([0.8, 1.6, 0.8, 0.5, 2.0, 2.0])
 
@@ -80,7 +80,8 @@ def test_it_survives_json() -> None:
     memory = Memory(kl_coefficient=0.5)
     for _ in range(3):
         memory.next_draw()
-        memory.learn(seen(paid=1 / 3, deviation=0.1 + 0.2, moments=(3.0, 0.1, 1e-17)), config)
+        memory.learn(seen(paid=1 / 3, moments=(3.0, 0.1, 1e-17)), config)
+        memory.deviation = 0.1 + 0.2
     again = Memory(kl_coefficient=0.0)
     again.restore(json.loads(json.dumps(memory.numbers())), memory.tensors())
     assert again == memory

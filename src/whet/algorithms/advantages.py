@@ -97,7 +97,7 @@ def every(rewards: Tensor) -> Tensor:
 
 
 def mixed(rewards: Tensor) -> Tensor:
-    """Groups whose rewards differ are kept: the others have no gradient. Yu et al. 2025 (DAPO), eq. 11."""
+    """Groups whose rewards differ are kept: rewards say nothing of the others. Yu et al. 2025 (DAPO), eq. 11."""
     return rewards.amax(dim=1) != rewards.amin(dim=1)
 
 

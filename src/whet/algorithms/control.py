@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def adapted(coefficient: float, measured: float, *, target: float, horizon: float, count: int) -> float:
-    """β·(1 + clip(KL/target − 1, ±0.2)·count/horizon). Ziegler et al. 2019, §2.2."""
+    """β·(1 + clip(KL/target − 1, ±0.2)·min(1, count/horizon)). Ziegler et al. 2019, §2.2."""
     error = min(0.2, max(-0.2, measured / target - 1))
-    return coefficient * (1 + error * count / horizon)
+    return coefficient * (1 + error * min(1.0, count / horizon))
 
 
 def annealed(coefficient: float, tokens: int, *, over: int) -> float:

@@ -1,7 +1,7 @@
 """Estimates of KL(policy ‖ reference) from tokens that the policy sampled, one value per token.
 
 Schulman, "Approximating KL divergence" (2020). With d = log π − log π_ref, all have non-negative expectation under the
-policy and are zero where the two agree. What their *gradients* estimate differs: see `place` in the table.
+policy and are zero where the two agree. What their *gradients* estimate differs: see `kl_place` in the table.
 """
 
 from __future__ import annotations

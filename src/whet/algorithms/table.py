@@ -162,15 +162,9 @@ def is_per_sequence(surrogate: Cell) -> bool:
     return "mask" in terms(surrogate)
 
 
-def token_loss(
-    algorithm: Algorithm, supply: Mapping[str, Tensor | None], *, kl_coefficient: float = 0.0, entropy: float = 0.0
-) -> Tensor:
-    """The loss of every token: the corrected surrogate, the KL to the reference where it belongs here, the bonus."""
+def token_loss(algorithm: Algorithm, supply: Mapping[str, Tensor | None], *, kl_coefficient: float = 0.0) -> Tensor:
+    """The loss of every token: the corrected surrogate and, where it belongs here, the KL to the reference."""
     per_token: Tensor = call(algorithm.surrogate, supply) * supply["correction"]
     if kl_coefficient and algorithm.kl_place == "loss":
         per_token = per_token + kl_coefficient * call(algorithm.kl, supply)
-    if entropy:
-        entropies = supply["entropies"]
-        assert entropies is not None
-        per_token = per_token - entropy * entropies
     return per_token

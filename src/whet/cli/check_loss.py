@@ -22,7 +22,9 @@ def check_loss(
     settings: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the function."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Check a surrogate or an advantage: micro-batches, padding, packing, order, gradient. Exit code 1 if one fails.
+    """Check a surrogate, an advantage or a KL estimator: splits, padding, packing, order, gradient.
+
+    The exit code is 1 if a check fails.
 
     Examples:
 
@@ -65,5 +67,5 @@ def _page(report: Report) -> str:
     width = max(len(finding.check) for finding in report.findings)
     lines = [f"  {found.outcome:<6}  {found.check:<{width}}  {found.sentence}" for found in report.findings]
     outcomes = Counter(finding.outcome for finding in report.findings)
-    summary = f"{outcomes['passed']} passed, {outcomes['failed']} failed, {outcomes['note']} to know"
+    summary = f"{outcomes['passed']} passed, {outcomes['failed']} failed, {outcomes['note']} notes"
     return "\n".join([heading, *lines, summary])

@@ -126,7 +126,12 @@ def _schedule(schedule: Schedule) -> dict[str, str]:
     if schedule.critic_rate is not None:
         alone = f", alone in the first {schedule.critic_alone:,} steps" if schedule.critic_alone else ""
         critic = {"critic": f"learning rate {schedule.critic_rate:.3g} at most{alone}"}
+    cold = {}
+    if schedule.cold_start is not None:
+        steps, rows, rate = schedule.cold_start
+        cold = {"cold start": f"{steps:,} supervised steps × {rows:,} rows, learning rate {rate:.3g}, before all else"}
     return {
+        **cold,
         "steps": f"{schedule.steps:,}, {schedule.updates:,} optimizer steps",
         "learning rate": f"{first:.3g} at first, {highest:.3g} at most, {last:.3g} at last",
         **critic,

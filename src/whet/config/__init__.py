@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
+from whet.algorithms.cells import terms
 from whet.algorithms.table import OBJECTIVES
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
 from whet.config.parts import (
@@ -84,8 +85,14 @@ class OnlineConfig(TrainConfig):
     @model_validator(mode="after")
     def _sensible(self) -> OnlineConfig:
         refuse(self.algorithm, self.rollout, self.update, self.reward)
-        if self.algorithm.kl.reference == "random" and self.algorithm.kl.coefficient > 0 and self.model.new is None:
-            raise ValueError("algorithm.kl.reference is random, which needs the shape of a model.new")
+        if self.algorithm.kl.reference == "random" and self.algorithm.needs_reference and self.model.new is None:
+            raise ValueError(
+                "algorithm.kl.reference is random, which needs the shape of a model.new: train one, or choose another"
+            )
+        if "values" in terms(self.algorithm.cell("advantage")) and self.critic.warmup_steps >= self.steps:
+            raise ValueError(
+                f"critic.warmup_steps {self.critic.warmup_steps} of {self.steps} steps leave the policy none: lower it"
+            )
         if self.eval.max_tokens < self.rollout.max_tokens:
             raise ValueError(
                 f"eval.max_tokens {self.eval.max_tokens} is less than rollout.max_tokens {self.rollout.max_tokens}: "

@@ -17,7 +17,11 @@ from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
 from whet.config.section import Above, Amount, Count, Positive, Section, Share, merge, one_of
 from whet.imports import load_named
 
-SHARES = frozenset({"gamma", "lam", "decay"})  # options that mean nothing above 1
+BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no other means anything below 0
+    **{key: {"ge": 0, "le": 1} for key in ("gamma", "lam", "decay")},
+    **{key: {"gt": 0} for key in ("positive", "negative")},
+    "bound": {"gt": 1},
+}
 
 
 class KlConfig(Section):
@@ -42,7 +46,9 @@ class KlConfig(Section):
     def _regularises(self) -> KlConfig:
         """What does not pull the policy towards the reference, by enumeration (tests/algorithms)."""
         if self.coefficient > 0 and self.place == "loss" and self.estimator == "k1":
-            raise ValueError("k1 in the loss has an expected gradient of zero: use k2, k3, unbiased, or place: reward")
+            raise ValueError(
+                "k1 in the loss has an expected gradient of zero: use estimator k2, k3 or unbiased, or place: reward"
+            )
         if self.coefficient > 0 and self.place == "reward" and self.estimator != "k1":
             raise ValueError(
                 f"only k1 in the reward has the gradient of the KL, not {self.estimator}: use estimator: k1"
@@ -50,7 +56,9 @@ class KlConfig(Section):
         if self.target is not None and self.anneal_tokens:
             raise ValueError("target and anneal_tokens both move the coefficient: use one of them")
         if self.target is not None and self.coefficient == 0:
-            raise ValueError("target has a coefficient of 0 to begin with, which no factor changes: set coefficient")
+            raise ValueError(
+                "target starts from a coefficient of 0, which no factor changes: set coefficient, e.g. 0.05"
+            )
         return self
 
 
@@ -100,7 +108,7 @@ class AlgorithmBase(Section):
         resolved: dict[str, Any] = {}
         row_options: dict[str, dict[str, Any]] = {}
         if value.get("preset", "custom") != "custom":
-            row = ALGORITHMS[one_of(str(value["preset"]), ALGORITHMS)]
+            row = ALGORITHMS[one_of(str(value["preset"]), ALGORITHMS, what="preset")]
             resolved = {kind: name(cell) for kind, cell in row.cells.items()}
             resolved["kl"] = {"coefficient": row.kl_coefficient, "estimator": name(row.kl), "place": row.kl_place}
             row_options = {name(cell): options(cell) for cell in row.cells.values()}
@@ -108,8 +116,9 @@ class AlgorithmBase(Section):
         for kind, table in CELLS.items():
             chosen = resolved.get(kind)
             if isinstance(chosen, str) and chosen in table and options(table[chosen]):
-                defaults = row_options.get(chosen, options(table[chosen]))
-                resolved[chosen] = merge(defaults, resolved.get(chosen) or {})
+                defaults, given = row_options.get(chosen, options(table[chosen])), resolved.get(chosen)
+                if given is None or isinstance(given, Mapping):  # anything else is refused as no section
+                    resolved[chosen] = merge(defaults, given or {})
         return resolved
 
     @field_validator(*CELLS, mode="before")
@@ -124,7 +133,15 @@ class AlgorithmBase(Section):
     def _cells_exist(self) -> AlgorithmBase:
         for kind in CELLS:
             self.cell(kind)
+        band = options(self.cell("correction"))
+        if band and not band.get("low", 0.0) < band.get("high", 1.0):
+            raise ValueError(f"correction {self.correction!r} lets no weight through: set its low below its high")
         return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether anything compares with a reference."""
+        return self.kl.coefficient > 0 or "logprobs_ref" in terms(self.cell("surrogate"))
 
     def cell(self, kind: str) -> Cell:
         """The function that stands there, its options bound."""
@@ -133,7 +150,7 @@ class AlgorithmBase(Section):
             return _own_cell(kind, chosen)
         if ":" in chosen:
             return _own_cell(kind, OwnCell(use=chosen))
-        return bind(CELLS[kind][one_of(chosen, CELLS[kind])], self.options_of(chosen))
+        return bind(CELLS[kind][one_of(chosen, CELLS[kind], what=kind)], self.options_of(chosen))
 
     def options_of(self, cell: str) -> dict[str, Any]:
         """The options that stand under a packaged cell's name."""
@@ -148,15 +165,15 @@ def _own_cell(kind: str, written: OwnCell) -> Cell:
     """The user's function, after a look at its signature."""
     cell = load_named(written.use, f"algorithm.{kind}")
     if not callable(cell):
-        raise ValueError(f"{kind} {written.use!r} is not a function")
+        raise ValueError(f"{kind} {written.use!r} is not a function: name one")
     for term in terms(cell):
         if term not in SUPPLIED[kind]:
             raise ValueError(
-                f"{kind} {written.use!r} wants {term!r}{_nearest(term, SUPPLIED[kind])}; there is: "
+                f"{kind} {written.use!r} wants {term!r}{_nearest(term, SUPPLIED[kind])}; it may take: "
                 f"{', '.join(SUPPLIED[kind])} (options of its own must be keyword-only, after a *)"
             )
     if kind == "surrogate" and "logprobs" not in terms(cell):
-        raise ValueError(f"surrogate {written.use!r} does not take logprobs, so it could train nothing")
+        raise ValueError(f"surrogate {written.use!r} does not take logprobs, so it could train nothing: add it")
     for option in written.options:
         if option not in options(cell):
             known = ", ".join(options(cell)) or "none"
@@ -174,7 +191,7 @@ def _option_sections() -> dict[str, Any]:
     sections: dict[str, Any] = {}
     for cell in (cell for table in CELLS.values() for cell in table.values()):
         fields: dict[str, Any] = {
-            key: (Annotated[type(value), Field(ge=0, le=1 if key in SHARES else None)], value)
+            key: (Annotated[type(value), Field(**BOUNDS.get(key, {"ge": 0}))], value)
             for key, value in options(cell).items()
         }
         if fields:

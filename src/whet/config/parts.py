@@ -96,7 +96,8 @@ class RewardConfig(Section):
     @property
     def may_be_negative(self) -> bool:
         """Whether shaping can make a reward negative that was not."""
-        return bool(self.overlong_tokens or self.length_penalty or self.normalize != "none")
+        penalised = bool(self.overlong_tokens or self.length_penalty) and (self.clip is None or self.clip[0] < 0)
+        return penalised or self.normalize != "none"
 
     @model_validator(mode="after")
     def _ordered(self) -> RewardConfig:

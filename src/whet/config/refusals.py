@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from whet.algorithms.advantages import max_likelihood, mixed, standardize, unscaled
 from whet.algorithms.cells import Cell, name, plain, terms
-from whet.algorithms.table import GROUP_STATISTICS, TOKEN_CORRECTIONS, is_per_sequence, tells_tokens_apart
+from whet.algorithms.table import ADVANTAGES, GROUP_STATISTICS, TOKEN_CORRECTIONS, is_per_sequence, tells_tokens_apart
 from whet.algorithms.weightings import budget_mean, token_mean
 from whet.config.algorithm import AlgorithmBase
 from whet.config.parts import RewardConfig, RolloutConfig, UpdateConfig
@@ -33,7 +33,15 @@ def _groups(cells: dict[str, Cell], rollout: RolloutConfig) -> Iterator[str]:
             "set rollout.group to 2 or more, or algorithm.advantage=raw"
         )
     if rollout.group == 1 and cells["keep"] is mixed:
-        yield "rollout.group is 1 and keep 'mixed' drops groups whose rewards are equal: it would drop every group"
+        yield (
+            "rollout.group is 1 and keep 'mixed' drops groups whose rewards are equal, so every group: "
+            "set rollout.group to 2 or more, or algorithm.keep=every"
+        )
+    if cells["keep"] is mixed and cells["advantage"] in set(ADVANTAGES.values()) - GROUP_STATISTICS:
+        yield (
+            f"keep 'mixed' drops groups of equal rewards, which advantage {name(cells['advantage'])!r} learns from: "
+            "use algorithm.keep=every, or an advantage that compares the rollouts of a group"
+        )
 
 
 def _ratios(cells: dict[str, Cell], update: UpdateConfig, rollout: RolloutConfig) -> Iterator[str]:
@@ -46,12 +54,15 @@ def _ratios(cells: dict[str, Cell], update: UpdateConfig, rollout: RolloutConfig
     if update.minibatches > rollout.prompts:
         yield (
             f"update.minibatches {update.minibatches} is more than rollout.prompts {rollout.prompts}: "
-            "groups are kept whole, so each minibatch needs a prompt"
+            "groups are kept whole, so each minibatch needs a prompt; lower the one or raise the other"
         )
 
 
 def _sequences(cells: dict[str, Cell]) -> Iterator[str]:
-    """A surrogate with one ratio per sequence has one loss per sequence, which stands on each of its tokens."""
+    """A surrogate with one ratio per sequence has one loss per sequence, which stands on each of its tokens.
+
+    Their sum, `sequence_sum`, weighs a sequence by its length on purpose: sequence_clip with it is LUSPO (2602.05261).
+    """
     if not is_per_sequence(cells["surrogate"]):
         return
     surrogate = name(cells["surrogate"])
@@ -73,10 +84,10 @@ def _sequences(cells: dict[str, Cell]) -> Iterator[str]:
 
 
 def _twice(cells: dict[str, Cell], algorithm: AlgorithmBase) -> Iterator[str]:
-    if cells["advantage"] is standardize and cells["scaling"] is not unscaled:
+    if cells["advantage"] in (standardize, max_likelihood) and cells["scaling"] is not unscaled:
         yield (
-            f"advantage 'standardize' divides by a deviation and scaling {name(cells['scaling'])!r} would divide "
-            "again: use algorithm.advantage=center, or algorithm.scaling=unscaled"
+            f"advantage {name(cells['advantage'])!r} divides by what scaling {name(cells['scaling'])!r} would too: "
+            "use algorithm.advantage=center, or algorithm.scaling=unscaled"
         )
     if algorithm.kl.coefficient > 0 and "logprobs_ref" in terms(cells["surrogate"]):
         yield (
@@ -88,13 +99,16 @@ def _twice(cells: dict[str, Cell], algorithm: AlgorithmBase) -> Iterator[str]:
 def _rewards(
     cells: dict[str, Cell], algorithm: AlgorithmBase, rollout: RolloutConfig, reward: RewardConfig
 ) -> Iterator[str]:
-    if algorithm.kl.coefficient > 0 and (rollout.top_k or rollout.top_p < 1 or rollout.min_p):
+    if algorithm.needs_reference and (rollout.top_k or rollout.top_p < 1 or rollout.min_p):
         yield (
-            "algorithm.kl with rollout.top_k, top_p or min_p: policy and reference lose different tokens, "
-            "so their KL is not one; leave one of them out"
+            "a reference with rollout.top_k, top_p or min_p: policy and reference lose different tokens, "
+            "so what is measured is no KL: leave the cuts or the KL out"
         )
     if reward.overlong_tokens > rollout.max_tokens:
-        yield f"reward.overlong_tokens {reward.overlong_tokens} is more than rollout.max_tokens {rollout.max_tokens}"
+        yield (
+            f"reward.overlong_tokens {reward.overlong_tokens} is more than rollout.max_tokens {rollout.max_tokens}: "
+            "lower the one or raise the other"
+        )
     paid = algorithm.kl.coefficient > 0 and algorithm.kl.place == "reward"
     if cells["advantage"] is max_likelihood and (reward.may_be_negative or paid):
         yield (

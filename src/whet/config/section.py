@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from difflib import get_close_matches
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -25,15 +26,18 @@ class Section(BaseModel):
     @classmethod
     def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         # Python counts True as 1, and `steps: yes` would be one step.
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and {annotation, *get_args(annotation)} & {int, float}:
             raise ValueError(f"must be a number, not {str(value).lower()}")
         return value
 
 
-def one_of(value: str, table: Mapping[str, Any]) -> str:
+def one_of(value: str, table: Mapping[str, Any], *, what: str = "name") -> str:
     """The value, if the table has it."""
     if value not in table:
-        raise ValueError(f"unknown name {value!r}; known: {', '.join(table)}")
+        close = get_close_matches(value, table, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"unknown {what} {value!r}{hint} (known: {', '.join(table)})")
     return value
 
 

@@ -26,6 +26,10 @@ class Uniform:
         """(B, T) ids → (B, T, 1): nothing to know."""
         return torch.zeros(*tokens.shape, 1, device=tokens.device)
 
+    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(N,) ids → (N, 1)."""
+        return self.hidden(tokens, lengths)
+
     def head(self, hidden: Tensor) -> Tensor:
         """(N, 1) → (N, V): equal logits."""
         return torch.zeros(*hidden.shape[:-1], self.vocab_size, device=hidden.device)
@@ -51,6 +55,11 @@ class Bigram:
         """(B, T) ids → (B, T, 1): the id."""
         return tokens[..., None].double()
 
+    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(N,) ids → (N, 1)."""
+        return self.hidden(tokens, lengths)
+
     def head(self, hidden: Tensor) -> Tensor:
         """(N, 1) → (N, V): log-probs are logits."""
-        return self.log_table.to(hidden.device)[hidden[..., 0].long()]
+        self.log_table = self.log_table.to(hidden.device)  # once
+        return self.log_table[hidden[..., 0].long()]

@@ -30,6 +30,7 @@ OWN = "losses.py:anchored"  # stands for `anchored` below: the table has no surr
 REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: grpo\nrollout: {group: 1}",
     "algorithm: {preset: reinforce, keep: mixed}\nrollout: {group: 1}",
+    "algorithm: {preset: ppo, keep: mixed}",
     "algorithm: rloo\nupdate: {epochs: 2}",
     "algorithm: ppo\nrollout: {prompts: 4}\nupdate: {minibatches: 8}",
     "algorithm: {preset: gspo, weighting: token_mean}",
@@ -45,6 +46,8 @@ REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, target: 0.1, anneal_tokens: 1000}}",
     "algorithm: {preset: grpo, kl: {target: 0.1}}",
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, reference: random}}\nmodel: smollm2-135m-instruct",
+    "algorithm: {preset: grpo, correction: mask_tokens, mask_tokens: {low: 2, high: 1}}",
+    "algorithm: ppo\ncritic: {warmup_steps: 100}\nsteps: 100",
 )
 
 

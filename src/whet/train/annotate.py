@@ -23,6 +23,7 @@ from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens
 from whet.models.precision import autocast
 from whet.records import Batch, Rollout, Sequences
+from whet.train.cells import ask
 from whet.train.collect import Harvest
 from whet.train.learner import Learner
 from whet.train.memory import Dials, Seen
@@ -38,7 +39,7 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
     metrics = _agreement(frozen.old, sampled, sequences.mask, world, limit=config.update.mismatch_limit)
     supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": sequences.mask}
-    corrections = call(algorithm.correction, supply)
+    corrections = ask(algorithm.correction, supply, shapes=(sequences.mask.shape,))
     if algorithm.correction is not correction.uncorrected:
         metrics |= _corrections(corrections, supply, world)
 
@@ -49,11 +50,6 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
         wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
         metrics["critic/explained_variance"] = values.explained_variance(*wanted)
     tokens, entropy, kl = world.sum(frozen.sums(sequences.mask)).tolist()
-    if tokens == 0:
-        raise RunFailed(
-            "the batch is empty: every completion was cut off, and rollout.mask_truncated leaves those out; "
-            "raise rollout.max_tokens"
-        )
     if frozen.ref is not None:
         metrics |= {"kl": kl / max(1.0, tokens), "kl_coefficient": dials.kl_coefficient}
     bonus = config.algorithm.entropy
@@ -78,7 +74,6 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
     if config.rollout.adaptive_temperature is not None:
         metrics["temperature"] = dials.sampling.temperature
     seen = Seen(
-        deviation=float(paid.given.std(correction=0)),
         paid=float(paid.rewards.mean()),
         moments=paid.moments,
         kl=kl / max(1.0, tokens),
@@ -140,11 +135,10 @@ class _Frozen:
 class _Pay:
     """Rewards of all ranks, (P, G), and per token of this one."""
 
-    given: Tensor  # as the judge gave them
     rewards: Tensor  # shaped, less the KL where it belongs there
     token_rewards: Tensor  # (B, T) of this rank: the same, spread over tokens
     greedy: Tensor  # (P,), empty where none was sampled
-    counts: Tensor  # trained tokens
+    counts: Tensor  # sampled tokens
     moments: tuple[float, float, float]
 
 
@@ -171,7 +165,9 @@ def _read(learner: Learner, sequences: Sequences, dials: Dials) -> _Frozen:
             )
             old[place], entropies[place] = reading.logprobs, reading.entropies
             if ref is not None and reference is not None:
-                ref[place] = read_tokens(reference.model, s.tokens, s.lengths, s.mask, dials.sampling).logprobs
+                ref[place] = read_tokens(
+                    reference.model, s.tokens, s.lengths, s.mask, dials.sampling, packed=packed
+                ).logprobs
             if worth is not None and critic is not None:
                 own = reading.values
                 worth[place] = own if own is not None else critic.values(learner.policy, s, packed=packed)
@@ -192,7 +188,6 @@ def _pay(learner: Learner, harvest: Harvest, dials: Dials, everyone: Everyone, f
     shaped = shape(given, counts)
     own = shaped[everyone.own_numbers].flatten().to(mask.device)
     return _Pay(
-        given=given,
         rewards=shaped - everyone.groups(penalties.sum(dim=1).cpu().view(len(mine), shaped.shape[1])),
         token_rewards=values.token_rewards(own, penalties, mask),
         greedy=shape(*_judged(likeliest, everyone)).flatten(),
@@ -246,19 +241,13 @@ def _advantages(
         supply["token_rewards"] = everyone.rows(paid.token_rewards)
     if frozen.values is not None:
         supply["values"] = everyone.rows(frozen.values)
-    try:
-        raw: Tensor = call(algorithm.advantage, supply)
-        everywhere = raw if raw.shape == supply["mask"].shape else _spread(raw, supply["mask"])
-        scaled = call(algorithm.scaling, {**supply, "advantages": everywhere})
-    except ValueError as error:  # what a cell cannot take
-        raise RunFailed(f"advantages: {error}") from error
+    supply = {term: tensor.to(mask.device) for term, tensor in supply.items()}
+    shape = supply["mask"].shape
+    raw = ask(algorithm.advantage, supply, shapes=(paid.rewards.shape, shape))
+    everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
+    scaled = ask(algorithm.scaling, {**supply, "advantages": everywhere}, shapes=(shape,))
     targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values
     return everyone.own_rows(scaled, mask.shape[1]), targets
-
-
-def _spread(rewards: Tensor, mask: Tensor) -> Tensor:
-    """(P, G) → (B, T): on every trained token of its rollout."""
-    return rewards.reshape(-1, 1).to(mask.device) * mask
 
 
 def _agreement(old: Tensor, sampled: Tensor, mask: Tensor, world: World, *, limit: float) -> dict[str, float]:

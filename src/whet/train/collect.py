@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from whet.algorithms.cells import call
 from whet.algorithms.table import Algorithm
 from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Rollout
 from whet.rollout import Group
+from whet.train.cells import ask
 
 
 class Harvest:
@@ -37,13 +37,11 @@ class Harvest:
             self.drawn[place] = group[: self.rollout.group]
             if self.algorithm.needs_greedy:
                 self.greedy[place] = group[-1]
-            mine.append(place)
-        rewards = [[rollout.score.reward for rollout in self.drawn[place]] for place in mine]
-        kept = call(
-            self.algorithm.keep, {"rewards": torch.tensor(rewards).view(len(mine), self.rollout.group)}
-        ).tolist()
-        places = self.world.gather([place for place, keep in zip(mine, kept, strict=True) if keep])
-        self._kept = sorted([*self._kept, *(place for ranks in places for place in ranks)])
+            mine.append([place, [rollout.score.reward for rollout in self.drawn[place]]])
+        everyones = sorted(row for rows in self.world.gather(mine) for row in rows)
+        rewards = torch.tensor([rewards for _, rewards in everyones], dtype=torch.float32)
+        kept = ask(self.algorithm.keep, {"rewards": rewards}, shapes=[(len(everyones),)]).tolist()
+        self._kept += [place for (place, _), keep in zip(everyones, kept, strict=True) if keep]
         self.rounds += 1
 
     @property

@@ -63,6 +63,7 @@ class Schedule:
     rates: tuple[float, float, float]  # learning rate of the first step, the highest, of the last step
     critic_rate: float | None  # the highest of the critic's; None where there is no critic
     critic_alone: int  # first steps in which the policy waits for the critic
+    cold_start: tuple[int, int, float] | None  # supervised steps before everything, their rows and learning rate
     evaluations: int  # the ones before the first and after the last step included
     eval_examples: int
     eval_sequences: int  # per evaluation: greedy answers and samples
@@ -181,12 +182,14 @@ def _schedule(config: Config, algorithm: Algorithm | None, task: Task, step: Ste
     rates = [learning_rate(number, config.steps, config.optimizer) for number in (1, peak, config.steps)]
     critic = config.critic if isinstance(config, OnlineConfig) and algorithm and algorithm.needs_values else None
     examples = len(task.held_out(config.eval.examples))
+    cold = config.cold_start if isinstance(config, OnlineConfig) and config.cold_start.steps else None
     return Schedule(
         steps=config.steps,
         updates=config.steps * step.updates,
         rates=(rates[0], rates[1], rates[2]),
         critic_rate=None if critic is None else rates[1] * (critic.lr or config.optimizer.lr) / config.optimizer.lr,
         critic_alone=0 if critic is None else min(config.steps, critic.warmup_steps),
+        cold_start=None if cold is None else (cold.steps, cold.rows, cold.lr),
         evaluations=1 + _times(config.eval.every_steps, config.steps),
         eval_examples=examples,
         eval_sequences=examples * (1 + config.eval.samples),
@@ -211,8 +214,6 @@ def _notes(config: Config, tokens: Tokens, model: Model | None, schedule: Schedu
         notes.append("eval.samples are drawn and recorded, but without eval.ks no pass@k is computed from them")
     if schedule.eval_examples < config.eval.examples:
         notes.append(f"the task has {schedule.eval_examples} held-out examples, fewer than eval.examples")
-    if schedule.critic_alone == config.steps:
-        notes.append("critic.warmup_steps is not less than steps: only the critic learns, the policy stays as it is")
     if isinstance(config, OnlineConfig):
         notes += _too_many_pairs(config, model)
     notes += _room(tokens.prompt_longest, config, model)

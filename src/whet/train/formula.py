@@ -26,7 +26,7 @@ RATIO = "ρ = π/π_old"
 # The letter of the KL estimators; what a rollout pays is settled before the first update.
 KL_DIFFERENCE = {"loss": "d = log π − log π_ref", "reward": "d = log π_old − log π_ref"}
 REFERENCES = {
-    "start": "the model that the run starts from",
+    "start": "the model before the first step",
     "moving": "a copy that follows the policy",
     "bigram": "how often tokens follow each other in the task's examples",
     "uniform": "every token equally likely",
@@ -56,11 +56,11 @@ def policy_loss(config: OnlineConfig) -> Loss:
     bonus, bonus_where = _entropy(config.algorithm)
     where += [*weight_where, *bonus_where, *_advantage(algorithm), *reward_lines(config, algorithm, weight)]
     where += _reference(config) if algorithm.needs_reference else []
-    line, line_where = _weighed(algorithm.weighting, inner + bonus, max_tokens=config.rollout.max_tokens)
+    line, line_where = _weighed(algorithm.weighting, inner, max_tokens=config.rollout.max_tokens)
     critic, critic_where = _critic(config, algorithm)
     where += [*line_where, *critic_where, *_sampling(config)]
     cells = {**describe(algorithm), "paper": _paper(config.algorithm, algorithm)}
-    return Loss(line=f"loss = {line}", critic=critic, where=tuple(dict.fromkeys(where)), cells=cells)
+    return Loss(line=f"loss = {line}{bonus}", critic=critic, where=tuple(dict.fromkeys(where)), cells=cells)
 
 
 def supervised_loss(objective: Objective) -> Loss:
@@ -153,16 +153,17 @@ def _advantage(algorithm: Algorithm) -> list[str]:
 
 
 def _entropy(config: AlgorithmBase) -> tuple[str, list[str]]:
-    """The bonus, as it stands at the end of a token's loss."""
+    """The bonus, as it stands at the end of the loss: a mean over tokens whatever the row's weighting."""
     bonus = config.entropy
     if not bonus.is_wanted:
         return "", []
     meaning = "H entropy of the choice of a token"
+    mean = f"{expression(token_mean)[0].replace(' / ', ' H / ')}"
     if bonus.floor == 0 or bonus.floor_coefficient == 0:
-        return f" − {bonus.coefficient:g}·H", [meaning]
+        return f" − {bonus.coefficient:g}·{mean}", [meaning]
     slope = f"2·{bonus.floor_coefficient:g}·max(0, {bonus.floor:g} − mean of H in the step)"
     fixed = f"{bonus.coefficient:g} + " if bonus.coefficient else ""
-    return " − e·H", [meaning, f"e = {fixed}{slope}"]
+    return f" − e·{mean}", [meaning, f"e = {fixed}{slope}"]
 
 
 def _reference(config: OnlineConfig) -> list[str]:
@@ -179,7 +180,7 @@ def _critic(config: OnlineConfig, algorithm: Algorithm) -> tuple[str, list[str]]
         return "", []
     settings = config.critic
     squared, definitions = expression(value_loss)
-    where = [f"{', '.join(definitions)} of the unscaled A", "V_t value of the state before token t"]
+    where = [f"{', '.join(definitions)}, A before scaling", "V_t value of the state before token t"]
     squared = "½·(V − G)²" if settings.clip == 0 else squared.replace("± clip", f"± {settings.clip:g}")
     line, _ = _weighed(token_mean, squared, max_tokens=config.rollout.max_tokens)
     return f"critic loss = {settings.coefficient:g}·{line}", where

@@ -30,7 +30,6 @@ class Dials:
 class Seen:
     """What one step teaches the next."""
 
-    deviation: float  # of all rewards, as they were given
     paid: float  # the mean reward as the advantage saw it
     moments: tuple[float, float, float]
     kl: float  # to the reference, nats a token
@@ -43,7 +42,7 @@ class Memory:
 
     kl_coefficient: float
     draws: int = 0
-    deviation: float | None = None
+    deviation: float | None = None  # of all rewards of the last step, as they were given
     history: list[float] = field(default_factory=list)
     moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
@@ -67,7 +66,6 @@ class Memory:
 
     def learn(self, seen: Seen, config: OnlineConfig) -> None:
         """Takes up what a step has shown."""
-        self.deviation = seen.deviation
         self.history = [*self.history, seen.paid][-LONGEST_HISTORY:]
         self.moments = seen.moments
         kl = config.algorithm.kl

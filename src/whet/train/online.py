@@ -51,20 +51,17 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
                 with session.timed("score"):
                     harvest.add(judge(grader, world.shard(everyones), samples, version=step - 1))
 
-            batch = None
-            metrics: dict[str, float] = {}
+            batch, metrics = None, {"updates": 0.0}
             if harvest.total:
                 with session.timed("annotate"):
                     batch, seen, metrics = annotate(learner, harvest, dials)
+                    memory.learn(seen, config)
 
                 with session.timed("update"):
                     metrics |= update(learner, batch, step=step)
 
-                memory.learn(seen, config)
-                learner.follow(step)
-            else:
-                progress.note(f"step {step}: no group was kept, so nothing was learned")
-
+            learner.follow(step)
             rows = rollout_rows(harvest, batch, parts.tokenizer, world)
             described, tokens = describe(rows)
+            memory.deviation = described["reward/std"]
             session.end_step(step, {**described, **harvest.metrics(), **metrics}, tokens=tokens, groups=rows)

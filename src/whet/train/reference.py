@@ -23,8 +23,10 @@ OTHER_SEED = 1  # added to the run's seed: random weights, but not the policy's 
 class Reference:
     """A frozen model, and how it follows the policy if it does."""
 
-    def __init__(self, model: Any, *, sync_steps: int | None = None, sync_share: float = 1.0) -> None:
-        self.model = model
+    def __init__(
+        self, model: Any, *, sync_steps: int | None = None, sync_share: float = 1.0, is_saved: bool = False
+    ) -> None:
+        self.model, self.is_saved = model, is_saved or sync_steps is not None
         self.sync_steps, self.sync_share = sync_steps, sync_share
 
     @torch.no_grad()
@@ -41,15 +43,15 @@ class Reference:
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights, where they are not those that the run starts from."""
-        if self.sync_steps is None:
+        """The weights, where they are not simply those that the run starts from."""
+        if not self.is_saved:
             return {}
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     @torch.no_grad()
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
         """Puts back what `tensors` gave."""
-        if self.sync_steps is not None:
+        if self.is_saved:
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(tensors[name])
 
@@ -72,7 +74,9 @@ def build_reference(
         other = random_policy(config.model.new, tokenizer, config.seed + OTHER_SEED)
         return Reference(frozen(other.to(next(policy.parameters()).device)))
     sync_steps = kl.sync_steps if kl.reference == "moving" else None
-    return Reference(frozen(copy.deepcopy(policy)), sync_steps=sync_steps, sync_share=kl.sync_share)
+    # A cold start that is made again may round differently on a GPU.
+    is_saved = config.cold_start.steps > 0
+    return Reference(frozen(copy.deepcopy(policy)), sync_steps=sync_steps, sync_share=kl.sync_share, is_saved=is_saved)
 
 
 def frozen(model: CausalLM) -> CausalLM:

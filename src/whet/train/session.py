@@ -165,6 +165,8 @@ class Session:
         if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping:
             self._save(step)
         self.last = step
+        if metrics.get("updates") == 0:
+            self.progress.note(f"step {step}: nothing to learn from, so no update was made")
         self.progress.step(step, logged, self._timings)
 
     def _evaluate(self, step: int) -> dict[str, float]:

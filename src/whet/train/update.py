@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import call, name
+from whet.algorithms.cells import name
 from whet.algorithms.table import Algorithm, token_loss
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
@@ -17,6 +17,7 @@ from whet.errors import RunFailed
 from whet.models.logprobs import Reading, read_tokens
 from whet.models.precision import autocast
 from whet.records import Batch
+from whet.train.cells import ask
 from whet.train.learner import Learner
 from whet.train.optim import Descent, descend, finite
 
@@ -91,7 +92,7 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
         micro = take_batch(batch, rows)
         s = micro.sequences
         width = s.mask.shape[1]
-        with autocast(world.device):
+        with autocast(world.device), torch.set_grad_enabled(policy_learns and torch.is_grad_enabled()):
             reading = read_tokens(
                 learner.policy,
                 s.tokens,
@@ -102,15 +103,18 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
                 entropy_gradient=batch.entropy_coefficient > 0,
                 packed=packed,
             )
-            values = reading.values
-            if critic is not None and values is None:
+        values = reading.values
+        if critic is not None and values is None:
+            with autocast(world.device):
                 values = critic.values(learner.policy, s, packed=packed)
         loss = torch.zeros((), device=world.device)
         supply = _supply(micro, reading)
-        _count(tally, algorithm, micro, supply)
+        _count(tally, algorithm, micro, reading, supply)
         if policy_learns:
-            coefficients = {"kl_coefficient": batch.kl_coefficient, "entropy": batch.entropy_coefficient}
-            loss = (token_loss(algorithm, supply, **coefficients) * weights[rows, :width]).sum()
+            per_token = token_loss(algorithm, supply, kl_coefficient=batch.kl_coefficient)
+            loss = (per_token * weights[rows, :width]).sum()
+            if batch.entropy_coefficient:
+                loss = loss - batch.entropy_coefficient * (reading.entropies * even[rows, :width]).sum()
         if critic is not None and values is not None:
             loss = (
                 loss
@@ -129,7 +133,6 @@ def _supply(micro: Batch, reading: Reading) -> dict[str, Tensor | None]:
         "advantages": micro.advantages,
         "mask": micro.sequences.mask,
         "correction": micro.correction,
-        "entropies": reading.entropies,
     }
 
 
@@ -143,15 +146,15 @@ def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: Tally) -> Ten
     return per_token
 
 
-def _count(tally: Tally, algorithm: Algorithm, micro: Batch, supply: dict[str, Tensor | None]) -> None:
+@torch.enable_grad()
+def _count(
+    tally: Tally, algorithm: Algorithm, micro: Batch, reading: Reading, supply: dict[str, Tensor | None]
+) -> None:
     """Adds one micro-batch to the statistics; everything is 0 where the mask is False."""
-    logprobs, entropies = supply["logprobs"], supply["entropies"]
-    assert logprobs is not None
-    assert entropies is not None
-    mask, leaf = micro.sequences.mask, logprobs.detach().requires_grad_()
+    mask, leaf = micro.sequences.mask, reading.logprobs.detach().requires_grad_()
     # A token is clipped when its advantage no longer reaches its log-prob: asked of the gradient, so it holds for any
     # surrogate.
-    loss = call(algorithm.surrogate, {**supply, "logprobs": leaf}).sum()
+    loss = ask(algorithm.surrogate, {**supply, "logprobs": leaf}, shapes=(leaf.shape,)).sum()
     if not loss.requires_grad:
         raise RunFailed(
             f"surrogate {name(algorithm.surrogate)!r} has no gradient in the log-probs, so it trains nothing"
@@ -160,7 +163,7 @@ def _count(tally: Tally, algorithm: Algorithm, micro: Batch, supply: dict[str, T
     log_ratio = leaf.detach() - micro.logprobs_old
     tally.add(
         tokens=mask.sum(),
-        entropy=entropies.sum(),
+        entropy=reading.entropies.sum(),
         policy_kl=(torch.expm1(log_ratio) - log_ratio).mul(mask).sum(),
         clip_fraction=((pull == 0) & (micro.advantages != 0)).mul(mask).sum(),
     )

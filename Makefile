@@ -20,7 +20,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
 test-learning: $(STAMP)  ## every method on three seeds
-	$(BIN)/python -m pytest -m learning
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m learning
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu

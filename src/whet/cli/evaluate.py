@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from whet.cli import server
 from whet.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ EXAMPLES = 200
 
 
 def evaluate(
-    model: str = typer.Argument(..., metavar="RUN|MODEL", help="A run (its best model), a model directory or name."),
+    model: str = typer.Argument(
+        ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, a server."
+    ),
     options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task."),
     *,
     task: str = typer.Option(None, "--task", metavar="NAME", help="The task; a run has its own."),
@@ -33,19 +36,25 @@ def evaluate(
     seed: int = typer.Option(None, min=0, help="Of the samples.  [default: the run's, else 0]"),
     show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N right and N wrong answers."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    served: str = server.MODEL,
+    ids_of: str = server.TOKENIZER,
+    key_env: str = server.KEY_ENV,
+    concurrency: int = server.CONCURRENCY,
 ) -> None:
     """Held-out accuracy (greedy) and pass@k with 95 % intervals. Examples:
 
     whet eval runs/20260101-120000-grpo-sorting
 
     whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
+
+    whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
-    from whet.cli.target import choose_sampling, find_target, find_task, load_engine, sampling_status
+    from whet.cli.target import choose_sampling, find_task, sampling_status
     from whet.distributed.world import World
     from whet.evaluate.evaluation import evaluate as measure
     from whet.runs.logs import json_bytes
 
-    target = find_target(model)
+    target = server.find_model(model, served, ids_of, key_env, concurrency)
     posed = find_task(target, task, options or [])
     config = target.config if task is None else None  # a run's settings are those of its own task
     sampling = choose_sampling(config, {"max_tokens": max_tokens, "temperature": temperature})
@@ -55,7 +64,7 @@ def evaluate(
     world = World.init()
     try:
         with sampling_status(f"answering {examples} examples") as on_token:
-            tokenizer, engine = load_engine(target.directory, device=world.device, on_token=on_token)
+            tokenizer, engine = target.open(device=world.device, on_token=on_token)
             asked = partial(measure, engine, tokenizer, posed.task, examples=examples, sampling=sampling)
             result = asked(samples=count, ks=ks, seed=seed, world=world)
     finally:
@@ -63,10 +72,10 @@ def evaluate(
     if not world.is_writer:
         return
     if as_json:
-        about = {"model": str(target.directory), "task": posed.name, "options": dict(posed.options)}
+        about = {"model": target.name, "task": posed.name, "options": dict(posed.options)}
         typer.echo(json_bytes({**about, "sampling": asdict(sampling), **_plain(result)}, indent=2).decode())
         return
-    typer.echo(f"{target.directory} on {posed.name}: {result.examples} held-out examples, seed {seed}")
+    typer.echo(f"{target.name} on {posed.name}: {result.examples} held-out examples, seed {seed}")
     Console().print(_table(result))
     for answer in _shown(result, show):
         typer.echo(_story(answer))

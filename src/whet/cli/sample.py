@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from whet.cli import server
 from whet.errors import UserError
 
 if TYPE_CHECKING:
+    from whet.cli.server import Served
     from whet.cli.target import Target
     from whet.models.protocol import Tokenizer
     from whet.records import Completion, Example
@@ -20,7 +23,9 @@ PROMPT_ID = "prompt"  # names the random stream of a typed prompt, so that equal
 
 
 def sample(
-    model: str = typer.Argument(..., metavar="RUN|MODEL", help="A run (its best model), a model directory or name."),
+    model: str = typer.Argument(
+        ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, a server."
+    ),
     words: list[str] = typer.Argument(
         None, metavar="PROMPT|KEY=VALUE", help="A prompt (- reads standard input); with --task, its options."
     ),
@@ -36,6 +41,10 @@ def sample(
     seed: int = typer.Option(0, min=0, help="The same seed gives the same completions."),
     raw: bool = typer.Option(False, "--raw", help="Give a chat model the prompt as it is, not as a user's message."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    served: str = server.MODEL,
+    ids_of: str = server.TOKENIZER,
+    key_env: str = server.KEY_ENV,
+    concurrency: int = server.CONCURRENCY,
 ) -> None:
     """Completions of a prompt, or of held-out examples of a task. Examples:
 
@@ -44,17 +53,19 @@ def sample(
     whet sample runs/20260101-120000-grpo-sorting --count 2
 
     whet sample MODEL --task arithmetic level=2
+
+    whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """
-    from whet.cli.target import choose_sampling, find_target, load_engine, sampling_status
+    from whet.cli.target import choose_sampling, sampling_status
     from whet.rollout import pose
     from whet.runs.logs import json_bytes
 
-    target = find_target(model)
+    target = server.find_model(model, served, ids_of, key_env, concurrency)
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     sampling = choose_sampling(target.config if task is None else None, given)
     prompt, judge, posed = _question(target, task, words or [], examples)
     with sampling_status("sampling") as on_token:
-        tokenizer, engine = load_engine(target.directory, on_token=on_token)
+        tokenizer, engine = target.open(on_token=on_token, logprobs="raw")
         asked = posed or [_example(prompt, tokenizer, raw=raw)]
         completions = engine.generate(pose(asked, tokenizer, stream=(seed,)), sampling, count=count)
     rows = [
@@ -62,14 +73,14 @@ def sample(
         for example, answers in zip(asked, completions, strict=True)
     ]
     if as_json:
-        typer.echo(json_bytes({"model": str(target.directory), "seed": seed, "prompts": rows}, indent=2).decode())
+        typer.echo(json_bytes({"model": target.name, "seed": seed, "prompts": rows}, indent=2).decode())
         return
     for row in rows:
         typer.echo(_story(row))
 
 
 def _question(
-    target: Target, task: str | None, words: Sequence[str], count: int
+    target: Target | Served, task: str | None, words: Sequence[str], count: int
 ) -> tuple[str, Task | None, list[Example]]:
     """A typed prompt; or a task and its held-out examples."""
     from whet.cli.target import find_task
@@ -123,7 +134,8 @@ def _row(prompt: str, example: Example, completions: Sequence[Completion], judge
 def _story(row: dict[str, Any]) -> str:
     lines = [row["prompt"] + (f"   (a right answer is {row['answer']!r})" if "answer" in row else "")]
     for number, completion in enumerate(row["completions"], start=1):
-        facts = [f"{completion['tokens']} tokens", f"log-prob {completion['logprob']:.2f}"]
+        facts = [f"{completion['tokens']} tokens"]
+        facts += [] if math.isnan(completion["logprob"]) else [f"log-prob {completion['logprob']:.2f}"]
         facts += ["cut off"] if completion["finish"] == "length" else []
         facts += [("wrong", "right")[completion["correct"]]] if "correct" in completion else []
         lines.append(f"── {number} · {' · '.join(facts)}\n{completion['text']}")

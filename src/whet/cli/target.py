@@ -17,7 +17,10 @@ from whet.records import Sampling
 if TYPE_CHECKING:
     import torch
 
+    from whet.cli.server import Served
+    from whet.engines.http import Logprobs
     from whet.engines.native import NativeEngine, OnToken
+    from whet.engines.protocol import Engine
     from whet.models.protocol import Tokenizer
     from whet.recipe import Config
     from whet.tasks.protocol import Task
@@ -33,6 +36,21 @@ class Target:
     directory: Path
     config: Config | None
 
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return str(self.directory)
+
+    def open(
+        self,
+        *,
+        device: torch.device | None = None,
+        on_token: OnToken | None = None,
+        logprobs: Logprobs = "processed",  # noqa: ARG002 - ours always come, and exactly
+    ) -> tuple[Tokenizer, Engine]:
+        """The tokeniser to pose prompts with, and an engine with the model's weights."""
+        return load_engine(self.directory, device=device, on_token=on_token)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Posed:
@@ -43,12 +61,19 @@ class Posed:
     options: Mapping[str, Any]
 
 
+def is_url(text: str) -> bool:
+    """Whether a user means a server instead of a model on this machine."""
+    return text.startswith(("http://", "https://"))
+
+
 def find_target(text: str) -> Target:
     """The best model of a run, or a model by directory or pulled name."""
     from whet.models.hub import resolve_model
     from whet.recipe import parse_yaml, validate
     from whet.runs.directory import Run
 
+    if is_url(text):
+        raise UserError(f"{text} is a server, and this needs a model on this machine: use `whet eval` or `whet sample`")
     path = Path(text).expanduser()
     try:
         run = Run.open(path, is_writer=False)
@@ -62,13 +87,13 @@ def find_target(text: str) -> Target:
     )
 
 
-def find_task(target: Target, name: str | None, options: Sequence[str]) -> Posed:
+def find_task(target: Target | Served, name: str | None, options: Sequence[str]) -> Posed:
     """The task that was named, or the run's own; `key=value` options go on top of the run's."""
     from whet.tasks.guard import guarded_task
 
     given = read_options(options)
     if name is None and target.config is None:
-        raise UserError(f"{target.directory} is a model, not a run: say which task with --task (see `whet tasks`)")
+        raise UserError(f"{target.name} is a model, not a run: say which task with --task (see `whet tasks`)")
     if name is None:
         assert target.config is not None
         name, given = target.config.task.name, {**target.config.task.options, **given}
@@ -127,8 +152,11 @@ def load_engine(
 
 def is_chat(tokenizer: Tokenizer) -> bool:
     """Whether a conversation means something to the model."""
+    from whet.engines.server_text import ServerText
     from whet.models.tokenizers import HuggingFaceTokenizer
 
+    if isinstance(tokenizer, ServerText):
+        return True  # the server has the template, or says that it has none
     return isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.has_chat_template
 
 

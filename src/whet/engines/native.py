@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from whet.batching import pad
+from whet.engines.shapes import is_served
 from whet.errors import UserError
+from whet.models.decoder import Decoder
 from whet.models.logprobs import log_distribution
 from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Finish, Prompt, Sampling
 from whet.streams import stream_key, uniform
+
+if TYPE_CHECKING:
+    from whet.engines.cuda import CudaSampler
 
 OnToken = Callable[[int, int, int], None]  # prompt, sample, token: told of every token as it is sampled
 TOKENS_PER_CHARACTER = 4  # a character is at most four bytes, and a token at least one
@@ -54,6 +60,7 @@ class NativeEngine:
         self.max_sequences = max_sequences
         self.device = device or next(policy.parameters()).device
         self.version = 0
+        self._sampler: CudaSampler | None = None
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
         """From now on sample with these weights: they are the trainer's own, so there is nothing to copy."""
@@ -66,6 +73,8 @@ class NativeEngine:
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
         self._check(prompts)
+        if self._is_fast(sampling):
+            return self._generate_fast(prompts, sampling, count)
         sequences = [
             _Sequence(i, j, stream_key((*p.stream, j)), min(sampling.max_tokens, self.policy.context - len(p.tokens)))
             for i, p in enumerate(prompts)
@@ -75,6 +84,30 @@ class NativeEngine:
             for wave in _waves(sequences, self.max_sequences, count):
                 self._complete(prompts, wave, sampling)
         done = [self._completion(sequence, sampling) for sequence in sequences]
+        return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
+
+    def _is_fast(self, sampling: Sampling) -> bool:
+        """Whether the graphs of `whet.engines.cuda` can do it: our decoder on a GPU, nothing cut off, no strings."""
+        plain = not (sampling.top_k or sampling.top_p < 1 or sampling.min_p or sampling.stop)
+        ours = isinstance(self.policy, Decoder) and is_served(self.policy.config)
+        return self.device.type == "cuda" and plain and ours and self.on_token is None
+
+    def _generate_fast(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
+        from whet.engines.cuda import CudaSampler  # triton comes with CUDA builds of torch only
+
+        assert isinstance(self.policy, Decoder)
+        if self._sampler is None or self._sampler.policy is not self.policy:
+            self._sampler = CudaSampler(self.policy, self.tokenizer.stops, max_slots=self.max_sequences)
+        drawn = self._sampler.sample(prompts, sampling, count=count)
+        done = [
+            Completion(
+                tokens=tuple(one.tokens),
+                logprobs=tuple(one.logprobs),
+                text=self.tokenizer.decode(one.tokens),
+                finish="stop" if one.tokens[-1] in self.tokenizer.stops else "length",
+            )
+            for one in drawn
+        ]
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
     def _check(self, prompts: Sequence[Prompt]) -> None:

@@ -1,0 +1,16 @@
+"""Which decoders the graphs of `whet.engines.decode` compute. Imports no CUDA, so that anybody may ask."""
+
+from __future__ import annotations
+
+from whet.models.decoder_config import DecoderConfig
+
+HEAD_WIDTHS = (16, 32, 64, 128, 256)  # what the attention kernel's tiles fit
+
+
+def is_served(config: DecoderConfig) -> bool:
+    """Whether the fast path computes this shape."""
+    plain = (
+        config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
+    )
+    biases = config.attention_out_bias or config.mlp_bias
+    return plain and not biases and config.qk_norm != "full" and config.head_dim in HEAD_WIDTHS

@@ -26,18 +26,6 @@ SHAPED = Sampling(max_tokens=16, temperature=0.7, top_k=8, top_p=0.9, min_p=0.02
 QUICK = Connection(retries=2, backoff_seconds=0.01, timeout_seconds=20, concurrency=4)
 
 
-@pytest.fixture(scope="module")
-def native():
-    model, tokenizer = small_model()
-    return NativeEngine(model, tokenizer)
-
-
-@pytest.fixture
-def served(native):
-    with serving(Served(native)) as served:
-        yield served
-
-
 def pose(tokenizer, *texts):
     return [Prompt(tokens=tuple(tokenizer.prompt(text)), stream=(3, i)) for i, text in enumerate(texts)]
 

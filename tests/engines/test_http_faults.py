@@ -13,27 +13,13 @@ from email.utils import format_datetime
 import pytest
 
 from tests.engines.openai_server import MODEL, Served, serving
-from tests.small import small_model
 from whet.engines.http import HttpEngine
-from whet.engines.native import NativeEngine
 from whet.engines.transport import Connection, Transport
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling
 
 GREEDY = Sampling(max_tokens=8, temperature=0.0)
 QUICK = {"retries": 2, "backoff_seconds": 0.01, "timeout_seconds": 20.0, "concurrency": 4}
-
-
-@pytest.fixture(scope="module")
-def native():
-    model, tokenizer = small_model()
-    return NativeEngine(model, tokenizer)
-
-
-@pytest.fixture
-def served(native):
-    with serving(Served(native)) as served:
-        yield served
 
 
 def prompts(native, count=1):

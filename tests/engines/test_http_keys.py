@@ -2,28 +2,14 @@
 
 import pytest
 
-from tests.engines.openai_server import MODEL, Served, serving
-from tests.small import small_model
+from tests.engines.openai_server import MODEL
 from whet.engines.http import HttpEngine
-from whet.engines.native import NativeEngine
 from whet.engines.transport import Connection
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling
 
 GREEDY = Sampling(max_tokens=8, temperature=0.0)
 KEY = "sk-secret-0123456789"
-
-
-@pytest.fixture
-def native():
-    model, tokenizer = small_model()
-    return NativeEngine(model, tokenizer)
-
-
-@pytest.fixture
-def served(native):
-    with serving(Served(native)) as served:
-        yield served
 
 
 def prompts(native):

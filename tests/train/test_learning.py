@@ -30,7 +30,7 @@ def test_rewards_alone_teach(tmp_path):
     assert sum(rewards[-5:]) / 5 > 2 * sum(rewards[:5]) / 5 + 0.02
 
 
-# At temperature 1 ReMax loses accuracy here. Likely because the greedy completion is right far more often than a sampled
+# At temperature 1 ReMax loses accuracy. Likely because the greedy completion is right far more often than a sampled
 # one, so as a baseline it is too high and pushes down what is sampled, right or wrong. Nearer to greedy the two meet.
 OWN = {"remax": ["rollout.temperature=0.5", "optimizer.lr=5e-4"]}
 

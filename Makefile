@@ -6,8 +6,11 @@ STAMP := $(VENV)/.installed
 PARITY_VENV ?= .venv-parity
 PARITY_BIN := $(PARITY_VENV)/bin
 PARITY_STAMP := $(PARITY_VENV)/.installed
+VLLM_VENV ?= .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -28,6 +31,16 @@ test-gpu: $(STAMP)
 test-parity: $(PARITY_STAMP)  ## our losses against TRL's on the same tensors, in a venv of their own
 	HF_HUB_OFFLINE=1 $(PARITY_BIN)/python -m pytest -m parity tests/parity
 
+# MODEL: the directory of SmolLM2-135M-Instruct; without it, random weights in the same shape.
+bench-cpu: $(PARITY_STAMP)  ## whole GRPO steps against TRL and transformers, about half an hour on two cores
+	$(PARITY_BIN)/python -m bench.cpu $(if $(MODEL),--model $(MODEL)) $(BENCH)
+
+bench-gpu: $(STAMP)  ## rollouts and whole GRPO steps on one GPU; BENCH='--only group --model qwen3' for a part
+	$(BIN)/python -m bench.gpu $(BENCH)
+
+test-vllm: $(VLLM_STAMP)  ## the vLLM engine and the HTTP engine against a real vLLM on CPU, in a venv of their own
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 $(VLLM_BIN)/python -m pytest -m vllm tests/with_vllm
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,8 +52,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from its template and the table
+docs: $(STAMP)  ## docs/algorithms.md from the table, docs/performance.md from bench/results
 	$(BIN)/python -m whet.train.algorithm_page docs/algorithms.template.md docs/algorithms.md
+	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
+	$(BIN)/python -m bench.figure docs/learning.png
 
 check: lint types test
 
@@ -56,6 +71,13 @@ $(PARITY_STAMP): pyproject.toml constraints.txt tests/parity/requirements.txt
 	$(PARITY_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r tests/parity/requirements.txt
 	@touch $@
 
+# What vLLM brings for pictures and sound is built for another torch, and breaks its import.
+$(VLLM_STAMP): pyproject.toml constraints.txt tests/with_vllm/requirements.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r tests/with_vllm/requirements.txt
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(PARITY_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

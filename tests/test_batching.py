@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.algorithms import weightings
-from whet.batching import collate, global_weights, micro_batches, pad, split_prompts, take, take_batch
+from whet.batching import (
+    collate,
+    global_weights,
+    micro_batches,
+    packed_batches,
+    pad,
+    split_prompts,
+    take,
+    take_batch,
+)
 from whet.distributed.world import World
 from whet.records import Batch, Sampling
 
@@ -33,15 +42,15 @@ def test_no_rows_are_a_batch_too() -> None:
     assert pad([], torch.float32).shape == (0, 0)
 
 
-@given(lengths=st.lists(st.integers(1, 40), max_size=30), budget=st.integers(1, 200), packed=st.booleans())
+@given(lengths=st.lists(st.integers(1, 40), max_size=30), budget=st.integers(1, 200))
 @settings(max_examples=100, deadline=None)
-def test_micro_batches_are_a_partition_within_the_budget(lengths: list[int], budget: int, packed: bool) -> None:
-    pieces = [p.tolist() for p in micro_batches(torch.tensor(lengths, dtype=torch.int64), budget, packed=packed)]
+def test_micro_batches_are_a_partition_within_the_budget(lengths: list[int], budget: int) -> None:
+    pieces = [p.tolist() for p in micro_batches(torch.tensor(lengths, dtype=torch.int64), budget)]
     assert sorted(row for piece in pieces for row in piece) == list(range(len(lengths)))
 
     def cost(piece: list[int]) -> int:
         sizes = [lengths[row] for row in piece]
-        return sum(sizes) if packed else len(sizes) * max(sizes)
+        return len(sizes) * max(sizes)
 
     for piece, after in zip(pieces, [*pieces[1:], []], strict=False):
         assert cost(piece) <= budget or len(piece) == 1
@@ -49,6 +58,28 @@ def test_micro_batches_are_a_partition_within_the_budget(lengths: list[int], bud
             assert cost([*piece, after[0]]) > budget
     spread = [lengths[row] for piece in pieces for row in piece]
     assert spread == sorted(lengths, reverse=True)  # like beside like: little padding
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12)), min_size=1, max_size=30), budget=st.integers(1, 60)
+)
+@settings(max_examples=100, deadline=None)
+def test_packed_batches_are_a_partition_within_the_budget(rows: list[tuple[int, int]], budget: int) -> None:
+    """Group g has a prompt of g + 1 tokens; a row with n trained tokens needs all of its tokens but the last."""
+    tokens = [[1] * (group + 1 + trained) for group, trained in rows]
+    masks = [[False] * (group + 1) + [True] * trained for group, trained in rows]
+    groups = torch.tensor([group for group, _ in rows])
+    pieces = [p.tolist() for p in packed_batches(collate(tokens, masks, CPU), groups, budget)]
+    assert sorted(row for piece in pieces for row in piece) == list(range(len(rows)))
+
+    def cost(piece: list[int]) -> int:
+        used = [rows[row] for row in piece if rows[row][1]]
+        return sum(group + 1 for group in {group for group, _ in used}) + sum(trained - 1 for _, trained in used)
+
+    for piece, after in zip(pieces, [*pieces[1:], []], strict=False):
+        assert cost(piece) <= budget or len(piece) == 1
+        if after:
+            assert cost([*piece, after[0]]) > budget
 
 
 def test_a_piece_loses_the_padding_it_does_not_need() -> None:
@@ -62,7 +93,7 @@ def test_a_piece_loses_the_padding_it_does_not_need() -> None:
 def test_all_arrays_of_a_batch_are_cut_alike() -> None:
     sequences = collate(ROWS, MASKS, CPU)
     marks = torch.arange(9.0).view(3, 3)
-    names = ("logprobs_old", "logprobs_ref", "advantages", "correction", "values", "targets")
+    names = ("logprobs_old", "logprobs_sampled", "logprobs_ref", "advantages", "correction", "values", "targets")
     arrays = {name: marks + 10 * index for index, name in enumerate(names)}
     rest = {"sampling": Sampling(max_tokens=3), "kl_coefficient": 0.5, "entropy_coefficient": 0.25}
     batch = Batch(sequences=sequences, prompts=torch.tensor([4, 4, 7]), **arrays, **rest)
@@ -72,9 +103,10 @@ def test_all_arrays_of_a_batch_are_cut_alike() -> None:
         assert getattr(piece, name).tolist() == [[10 * index + 6, 10 * index + 7]], name
     assert piece.prompts.tolist() == [7]
     assert (piece.sampling, piece.kl_coefficient, piece.entropy_coefficient) == tuple(rest.values())
-    bare = take_batch(replace(batch, logprobs_ref=None, values=None, targets=None), torch.tensor([0, 2]))
-    assert bare.logprobs_ref is bare.values is bare.targets is None
-    assert bare.correction.tolist() == [[30, 31, 32], [36, 37, 38]]
+    optional = ("logprobs_old", "logprobs_sampled", "logprobs_ref", "values", "targets")
+    bare = take_batch(replace(batch, **dict.fromkeys(optional)), torch.tensor([0, 2]))
+    assert all(getattr(bare, name) is None for name in optional)
+    assert bare.correction.tolist() == [[40, 41, 42], [46, 47, 48]]
     assert {field.name for field in fields(Batch)} == {*names, *rest, "sequences", "prompts"}  # none was forgotten
 
 

@@ -162,12 +162,11 @@ def test_add_an_engine(house):
     (house / "src/whet/engines/counting.py").write_text(ENGINE, "utf-8")
     shutil.copytree(ROOT / "tests", house / "tests", ignore=lambda _, names: [n for n in names if n != "small.py"])
     run(house, "-c", CHECK_ENGINE)
-    edit(house / "src/whet/config/parts.py", 'name: Literal["native"]', 'name: Literal["native", "counting"]')
+    edit(house / "src/whet/config/parts.py", 'Literal["native", "vllm"]', 'Literal["native", "vllm", "counting"]')
     parts = house / "src/whet/train/parts.py"
-    edit(parts, "    engine = NativeEngine(", "    engine = ENGINES[config.engine.name](")
-    with parts.open("a", encoding="utf-8") as file:
-        file.write(
-            "\n\nfrom whet.engines.counting import CountingEngine\n"
-            'ENGINES = {"native": NativeEngine, "counting": CountingEngine}\n'
-        )
+    branch = '    if config.name == "counting":\n        return CountingEngine(policy, tokenizer)\n'
+    edit(parts, '    if config.name == "native":\n', f'{branch}    if config.name == "native":\n')
+    edit(
+        parts, "from whet.engines.native", "from whet.engines.counting import CountingEngine\nfrom whet.engines.native"
+    )
     run(house, "-m", "whet", "train", "grpo-sorting", "engine.name=counting", *TINY.split())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,9 +29,11 @@ def collate(tokens: Sequence[Sequence[int]], masks: Sequence[Sequence[bool]], de
 
 def pad(rows: Sequence[Sequence[Any]], dtype: torch.dtype) -> Tensor:
     """(B, T) with zeros after the end of each row."""
-    padded = torch.zeros(len(rows), max((len(row) for row in rows), default=0), dtype=dtype)
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = torch.tensor(row, dtype=dtype)
+    lengths = [len(row) for row in rows]
+    padded = torch.zeros(len(rows), max(lengths, default=0), dtype=dtype)
+    kind = {torch.int64: "int64", torch.float32: "float32", torch.bool: "bool"}[dtype]
+    flat = np.fromiter(chain.from_iterable(rows), dtype=kind, count=sum(lengths))  # far quicker than a tensor of a list
+    padded[torch.arange(padded.shape[1]) < torch.tensor(lengths, dtype=torch.int64)[:, None]] = torch.from_numpy(flat)
     return padded
 
 
@@ -44,23 +47,44 @@ def global_weights(weighting: Cell, mask: Tensor, world: World, *, max_tokens: i
     return weights.float() / total
 
 
-def micro_batches(lengths: Tensor, micro_tokens: int, *, packed: bool = False) -> Iterator[Tensor]:
-    """Rows of like length, at most `micro_tokens` tokens at a time, padding included unless they are packed.
-
-    A row that is longer comes alone.
-    """
+def micro_batches(lengths: Tensor, micro_tokens: int) -> Iterator[Tensor]:
+    """Rows of like length, at most `micro_tokens` tokens at a time, padding included; a longer row comes alone."""
     order = torch.argsort(lengths, descending=True, stable=True)
     sizes = lengths[order].tolist()
     start = 0
     while start < len(sizes):
-        stop, tokens = start, 0
-        while stop < len(sizes):
-            tokens = tokens + sizes[stop] if packed else sizes[start] * (stop + 1 - start)
-            if tokens > micro_tokens and stop > start:
-                break
-            stop += 1
+        stop = min(len(sizes), start + max(1, micro_tokens // max(1, sizes[start])))
         yield order[start:stop]
         start = stop
+
+
+def packed_batches(sequences: Sequences, groups: Tensor, micro_tokens: int) -> Iterator[Tensor]:
+    """Rows, at most `micro_tokens` tokens that trained ones depend on at a time, what a group shares counted once.
+
+    Long groups come first and stay together where they fit.
+    """
+    trained = sequences.mask.cpu()
+    if not trained.numel():
+        return
+    columns = torch.arange(trained.shape[1])
+    wholes = torch.where(trained, columns, 0).amax(dim=1)
+    prompts = trained.int().argmax(dim=1).tolist()
+    names, owners = torch.unique(groups.cpu(), return_inverse=True)
+    longest = torch.zeros(len(names), dtype=torch.int64).scatter_reduce(0, owners, wholes, "amax")
+    sizes, owner, reach = wholes.tolist(), owners.tolist(), longest[owners].tolist()
+    order = sorted(range(len(sizes)), key=lambda row: (reach[row], owner[row], sizes[row]), reverse=True)
+    some: list[int] = []
+    tokens = 0
+    for row in order:
+        repeats = bool(some) and owner[some[-1]] == owner[row]
+        cost = sizes[row] - (prompts[row] if repeats else 0)
+        if some and tokens + cost > micro_tokens:
+            yield torch.tensor(some, device=groups.device)
+            some, tokens, cost = [], 0, sizes[row]
+        some.append(row)
+        tokens += cost
+    if some:
+        yield torch.tensor(some, device=groups.device)
 
 
 def take(sequences: Sequences, rows: Tensor) -> Sequences:
@@ -82,7 +106,8 @@ def take_batch(batch: Batch, rows: Tensor) -> Batch:
         batch,
         sequences=sequences,
         prompts=batch.prompts[rows],
-        logprobs_old=few(batch.logprobs_old),
+        logprobs_old=None if batch.logprobs_old is None else few(batch.logprobs_old),
+        logprobs_sampled=None if batch.logprobs_sampled is None else few(batch.logprobs_sampled),
         logprobs_ref=None if batch.logprobs_ref is None else few(batch.logprobs_ref),
         advantages=few(batch.advantages),
         correction=few(batch.correction),

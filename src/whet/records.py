@@ -60,6 +60,11 @@ class Sampling:
     min_p: float = 0.0  # keep tokens at least this likely relative to the most likely one
     stop: tuple[str, ...] = ()  # strings that end a completion; the string itself is kept
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every token may be drawn."""
+        return self.top_k == 0 and self.top_p == 1 and self.min_p == 0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
@@ -67,6 +72,7 @@ class Prompt:
 
     tokens: tuple[int, ...]
     stream: tuple[int, ...]  # names the random stream; sample i of this prompt draws from (*stream, i)
+    limit: int | None = None  # at most so many tokens, where that is less than the sampling's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +123,10 @@ class Batch:
     sequences: Sequences
     prompts: Tensor  # (B,) int64: the number of the row's prompt among those of all ranks
     sampling: Sampling  # the distribution that the tokens were drawn from
-    logprobs_old: Tensor  # (B, T) float: under the policy at the start of the step
+    logprobs_old: Tensor | None  # (B, T) float: under the policy at the start of the step; None: it has not moved yet
+    logprobs_sampled: (
+        Tensor | None
+    )  # (B, T) float: the sampler's, where they are still to be compared with the policy's
     logprobs_ref: Tensor | None  # (B, T) float: under the reference, where the algorithm needs one
     advantages: Tensor  # (B, T) float
     correction: Tensor  # (B, T) float: weights for a sampler that was not quite the policy

@@ -30,6 +30,7 @@ from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.models import decoder as decoder_module
 from whet.models.attention import causal_attention
+from whet.models.packed_attention import PackedAttention
 from whet.records import Batch, Row
 from whet.train import update as update_module
 from whet.train.learner import Learner
@@ -70,10 +71,15 @@ def test_no_split_or_packing_changes_the_batch(name: str) -> None:
 
 def test_rows_that_see_each_other_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed without knowing where a sequence begins, each reads its neighbours."""
+
+    class Blind(PackedAttention):
+        def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            return causal_attention(queries, keys, values)
+
     scene = Scene("grpo")
     batch = scene.batch()
     whole = scene.gradient(batch)
-    monkeypatch.setattr(decoder_module, "packed_attention", lambda q, k, v, *, owners: causal_attention(q, k, v))
+    monkeypatch.setattr(decoder_module, "PackedAttention", Blind)
     assert distance(whole, scene.gradient(batch, micro_tokens=1, packed=True)) < NEAR  # alone, a row has no neighbour
     assert distance(whole, scene.gradient(batch, micro_tokens=40, packed=True)) > 1e-2
 

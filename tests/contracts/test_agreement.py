@@ -14,8 +14,8 @@ from whet.engines.native import NativeEngine
 from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens, token_logprobs
 from whet.records import Batch, Sampling
-from whet.train import annotate as annotate_module
 from whet.train import online as online_module
+from whet.train import update as update_module
 from whet.train.learner import Learner
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
@@ -102,7 +102,7 @@ def test_a_trainer_that_forgets_the_temperature_is_caught(
     def at_temperature_one(policy: Any, tokens: Any, lengths: Any, mask: Any, sampling: Sampling, **more: Any) -> Any:
         return read_tokens(policy, tokens, lengths, mask, replace(sampling, temperature=1.0), **more)
 
-    monkeypatch.setattr(annotate_module, "read_tokens", at_temperature_one)
+    monkeypatch.setattr(update_module, "read_tokens", at_temperature_one)
     with pytest.raises(RunFailed, match="step 1: sampler and trainer disagree"):
         train_here(recipe(model, temperature=0.6), tmp_path / "run")
 
@@ -114,7 +114,7 @@ def test_a_trainer_that_forgets_what_was_cut_off_is_caught(
     def uncut(policy: Any, tokens: Any, lengths: Any, mask: Any, sampling: Sampling, **more: Any) -> Any:
         return read_tokens(policy, tokens, lengths, mask, Sampling(max_tokens=1), **more)
 
-    monkeypatch.setattr(annotate_module, "read_tokens", uncut)
+    monkeypatch.setattr(update_module, "read_tokens", uncut)
     changed = recipe(model, **cut)
     changed["update"] = {"mismatch_limit": 1e-3}
     with pytest.raises(RunFailed, match="step 1: sampler and trainer disagree"):

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,15 @@ def test_a_trainer_that_skips_bad_batches_is_caught(
 
 def test_a_supervised_loss_that_is_no_number_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(1000))
-    original = supervised_module.token_logprobs
+    original = supervised_module.read_tokens
 
-    def poisoned(*arguments: Any) -> Any:
-        logprobs, entropy = original(*arguments)
-        return (logprobs * float("inf") if torch.is_grad_enabled() and next(calls) == 20 else logprobs), entropy
+    def poisoned(*arguments: Any, **more: Any) -> Any:
+        reading = original(*arguments, **more)
+        if torch.is_grad_enabled() and next(calls) == 20:
+            return replace(reading, logprobs=reading.logprobs * float("inf"))
+        return reading
 
-    monkeypatch.setattr(supervised_module, "token_logprobs", poisoned)
+    monkeypatch.setattr(supervised_module, "read_tokens", poisoned)
     with pytest.raises(
         RunFailed, match=r"step \d+: the loss is (nan|inf); see .*loss-001.json; the last good checkpoint"
     ):

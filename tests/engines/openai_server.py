@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
             self.error(401, f"wrong key: {self.headers.get('Authorization')}")
         elif served.fault is not None and served.fault(self, number):
             return
-        elif body["model"] != MODEL:
+        elif body.get("model", MODEL) != MODEL:  # vLLM takes none for its only one
             self.error(404, f"The model `{body['model']}` does not exist.")
         else:
             self.send(200, json.dumps(served.answer(self.path, body)).encode())

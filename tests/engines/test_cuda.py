@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from whet.batching import pad
-from whet.engines.shapes import is_served
 from whet.models.load import new_model
 from whet.models.logprobs import token_logprobs
 from whet.models.precision import autocast
+from whet.models.shapes import is_served
 from whet.records import Prompt, Sampling
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -95,19 +94,66 @@ def test_tokens_follow_their_distribution():
     assert float(spread.mean()) == pytest.approx(1.0, abs=0.6)  # chi-square of that many cells
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(1, 1, 16), (6, 2, 64), (9, 3, 64), (16, 1, 128), (40, 2, 32)])
-def test_attention_reads_the_live_part_only(heads, kv_heads, dim):
-    from whet.engines import kernels
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_in_fp32_log_probs_are_exact_and_no_text_depends_on_its_batch(family):
+    from whet.engines.cuda import CudaSampler
 
-    positions = torch.tensor([0, 1, 62, 63, 64, 129, 255], device=CUDA, dtype=torch.int32)
-    rows, capacity = len(positions), 256
-    keys, values = (torch.randn(rows, kv_heads, capacity, dim, device=CUDA, dtype=torch.bfloat16) for _ in range(2))
-    queries = torch.randn(rows, heads, dim, device=CUDA, dtype=torch.bfloat16)
-    out = torch.empty_like(queries)
-    beyond = torch.arange(capacity, device=CUDA) > positions[:, None]
-    junk = torch.where(beyond[:, None, :, None], torch.full_like(keys, 9e3), keys)
-    kernels.attend(queries, junk, values, positions, out)
-    visible = ~beyond[:, None, None, :]
-    wide = [t.repeat_interleave(heads // kv_heads, dim=1).float() for t in (keys, values)]
-    expected = F.scaled_dot_product_attention(queries.float()[:, :, None], *wide, attn_mask=visible)[:, :, 0]
-    assert torch.allclose(out.float(), expected, atol=2e-2)
+    policy, sampling, asked = model(family), Sampling(max_tokens=60, temperature=0.9), prompts()
+    sampler = CudaSampler(policy, [7], max_slots=64, dtype=torch.float32)
+    drawn = sampler.sample(asked, sampling, count=5)
+    rows = [list(asked[index // 5].tokens) + one.tokens for index, one in enumerate(drawn)]
+    tokens, lengths = pad(rows, torch.int64).to(CUDA), torch.tensor([len(row) for row in rows], device=CUDA)
+    mask = torch.zeros(tokens.shape, dtype=torch.bool, device=CUDA)
+    for index, row in enumerate(rows):
+        mask[index, len(row) - len(drawn[index].tokens) : len(row)] = True
+    with torch.no_grad():
+        expected = token_logprobs(policy, tokens, lengths, mask, sampling)[0][mask]
+    said = torch.tensor([x for one in drawn for x in one.logprobs], device=CUDA)
+    assert float((expected - said).abs().max()) < 1e-3
+    for slots in (1, 3, 40):
+        again = CudaSampler(policy, [7], max_slots=slots, dtype=torch.float32).sample(asked, sampling, count=5)
+        assert again == drawn, slots
+    alone = [CudaSampler(policy, [7], max_slots=9, dtype=torch.float32).sample([p], sampling, count=5) for p in asked]
+    assert [one for group in alone for one in group] == drawn
+
+
+def test_the_memory_of_the_cache_is_given_back_and_the_graphs_still_work():
+    from whet.engines.cuda import CudaSampler
+
+    policy, sampling = model(), Sampling(max_tokens=200)
+    sampler = CudaSampler(policy, [], max_slots=64)
+    first = sampler.sample(prompts(), sampling, count=9)
+    loop = sampler._loop
+    before = loop.cache.table.tolist()
+    assert loop.cache.keys is None
+    held = [torch.empty(64, 1024, 1024, device=CUDA) for _ in range(4)]  # someone else takes the place
+    second = sampler.sample(prompts(), sampling, count=9)
+    assert sampler._loop is loop
+    assert loop.cache.table.tolist() != before
+    assert second == first
+    del held
+
+
+def test_out_of_memory_halves_the_batch_once_and_says_so(monkeypatch, caplog):
+    from whet.engines.cuda import CudaSampler
+    from whet.engines.decode import DecodeLoop
+
+    policy, sampling = model(), Sampling(max_tokens=40, temperature=0.0)
+    whole = CudaSampler(policy, [7], max_slots=16).sample(prompts(), sampling, count=4)
+    original, asked = DecodeLoop.run, []
+
+    def short(self, steps, *, count):
+        asked.append(self.slots)
+        if self.slots > 8 and len(asked) > 1:
+            raise torch.cuda.OutOfMemoryError("pretended")
+        original(self, steps, count=count)
+
+    monkeypatch.setattr(DecodeLoop, "run", short)
+    sampler = CudaSampler(policy, [7], max_slots=16)
+    found = sampler.sample(prompts(), sampling, count=4)
+    assert [len(one.tokens) for one in found] == [len(one.tokens) for one in whole]
+    assert set(asked) == {16, 8}
+    assert "going on with 8 sequences at a time" in caplog.text
+    monkeypatch.setattr(DecodeLoop, "run", lambda *_, **__: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("again")))
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        CudaSampler(policy, [7], max_slots=16).sample(prompts(), sampling, count=4)

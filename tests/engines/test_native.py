@@ -1,6 +1,7 @@
 """The native engine: exact log-probs, one text per stream whatever the batch, stops, limits."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from tests.small import small_model
 from whet.batching import collate
 from whet.engines.check import EngineProblem, check_engine
-from whet.engines.native import NativeEngine, draw
+from whet.engines.drawing import draw
+from whet.engines.native import NativeEngine, _closed_up
 from whet.errors import UserError
 from whet.models.logprobs import token_logprobs
 from whet.records import Prompt, Sampling
@@ -172,8 +174,6 @@ class Wrong(NativeEngine):
     """Reports log-probs that are off by one in a hundred."""
 
     def generate(self, prompts, sampling, *, count=1):
-        from dataclasses import replace
-
         groups = super().generate(prompts, sampling, count=count)
         return [[replace(c, logprobs=tuple(x * 1.01 for x in c.logprobs)) for c in group] for group in groups]
 
@@ -191,3 +191,52 @@ def test_check_engine_catches(broken, sentence):
     model, tokenizer = small_model()
     with pytest.raises(EngineProblem, match=sentence):
         check_engine(broken(model, tokenizer), model, tokenizer, [tokenizer.encode("12+"), tokenizer.encode("a")])
+
+
+def test_rows_that_go_on_keep_their_places():
+    is_done = torch.tensor([False, True, False, True, False, True, False])
+    assert _closed_up(is_done).tolist() == [0, 4, 2, 6]
+    assert _closed_up(torch.tensor([True, True])).tolist() == []
+    assert _closed_up(torch.tensor([True, False, False])).tolist() == [2, 1]
+
+
+def test_every_token_is_told_in_order_and_once():
+    model, tokenizer = small_model()
+    told: dict[tuple[int, int], list[int]] = {}
+    engine = NativeEngine(
+        model, tokenizer, max_sequences=6, on_token=lambda p, s, token: told.setdefault((p, s), []).append(token)
+    )
+    prompts = [prompt(tokenizer, f"{i}+", 3, i) for i in range(5)]
+    groups = engine.generate(prompts, Sampling(max_tokens=20), count=3)
+    assert told == {(p, s): list(c.tokens) for p, group in enumerate(groups) for s, c in enumerate(group)}
+    assert len({len(tokens) for tokens in told.values()}) > 3
+    silent = NativeEngine(model, tokenizer).generate(prompts, Sampling(max_tokens=20), count=3)
+    assert [[c.tokens for c in group] for group in silent] == [[c.tokens for c in group] for group in groups]
+
+
+def test_a_prompt_may_have_a_limit_of_its_own():
+    model, tokenizer = small_model()
+    prompts = [replace(prompt(tokenizer, "1+", 0, i), limit=limit) for i, limit in enumerate((1, 5, None))]
+    free = NativeEngine(model, tokenizer).generate([replace(p, limit=None) for p in prompts], Sampling(max_tokens=9))
+    bound = NativeEngine(model, tokenizer).generate(prompts, Sampling(max_tokens=9))
+    assert [b[0].tokens for b in bound] == [f[0].tokens[:n] for f, n in zip(free, (1, 5, 9), strict=True)]
+    assert bound[0][0].finish == ("stop" if bound[0][0].tokens[0] in tokenizer.stops else "length")
+
+
+def test_a_large_vocabulary_is_sampled_alike_alone_and_in_a_batch():
+    """Above 4,096 tokens the quick draw takes over; the trainer's log-probs and the texts must not notice."""
+    model, tokenizer = small_model(vocab=6000, sharp=4.0)
+    prompts = [prompt(tokenizer, f"{i}+", 4, i) for i in range(6)]
+    sampling = Sampling(max_tokens=12, temperature=0.9)
+    groups = NativeEngine(model, tokenizer).generate(prompts, sampling, count=2)
+    alone = [NativeEngine(model, tokenizer).generate([p], sampling, count=2)[0] for p in prompts]
+    assert [[c.tokens for c in g] for g in groups] == [[c.tokens for c in g] for g in alone]
+    rows = [(p.tokens, c) for p, group in zip(prompts, groups, strict=True) for c in group]
+    s = collate(
+        [p + c.tokens for p, c in rows],
+        [(False,) * len(p) + (True,) * len(c.tokens) for p, c in rows],
+        torch.device("cpu"),
+    )
+    logprobs, _ = token_logprobs(model, s.tokens, s.lengths, s.mask, sampling)
+    sampled = torch.tensor([value for _, c in rows for value in c.logprobs])
+    assert torch.allclose(logprobs[s.mask], sampled, atol=1e-5)

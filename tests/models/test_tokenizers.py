@@ -290,3 +290,20 @@ def test_directories_without_a_tokenizer(content: dict[str, str] | None, said: s
             (directory / name).write_text(text)
     with pytest.raises(UserError, match=said):
         load_tokenizer(directory)
+
+
+@pytest.mark.parametrize("kind", ["characters", "bpe", "bytes"])
+def test_many_rows_are_decoded_as_each_of_them(kind: str) -> None:
+    tokenizer = {
+        "characters": lambda: character_tokenizer("0123456789+= "),
+        "bpe": lambda: train_bpe(["a , b . don't  漢é🙂 <eos>"] * 3, 300),
+        "bytes": lambda: HuggingFaceTokenizer(
+            bytes_tokenizer(MARKERS, eos_token="<|endoftext|>", clean_up_tokenization_spaces=True)
+        ),
+    }[kind]()
+    text = "1 + 2" if kind == "characters" else "a , b . don't  漢é🙂"
+    whole = tokenizer.encode(text)
+    rows = [whole, whole[:-1], [tokenizer.eos], [*whole, tokenizer.eos], [], whole[::-1], *([token] for token in whole)]
+    assert tokenizer.decode_many(rows) == [tokenizer.decode(row) for row in rows]
+    assert tokenizer.decode_many([tuple(row) for row in rows])[0] == text
+    assert tokenizer.decode_many([]) == []

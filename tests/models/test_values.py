@@ -5,6 +5,7 @@ import torch
 
 from tests.small import small_model
 from whet.models.logprobs import read_tokens, token_logprobs, token_values
+from whet.models.packing import pack
 from whet.models.value_head import LinearValue
 from whet.records import Sampling
 
@@ -40,7 +41,7 @@ def test_a_head_is_a_sum_and_a_constant():
 def test_the_value_at_t_is_that_of_the_prefix_before_t(packed):
     """An independent pass over the prefix alone; and nothing outside the mask."""
     model, _ = small_model()
-    found = token_values(model, head(), TOKENS, LENGTHS, MASK, packed=packed)
+    found = token_values(model, head(), TOKENS, LENGTHS, MASK, pack(TOKENS, MASK) if packed else None)
     for b, t in MASK.nonzero().tolist():
         with torch.no_grad():
             prefix = model.hidden(TOKENS[b : b + 1, :t], torch.tensor([t]))[0, -1]
@@ -54,7 +55,9 @@ def test_a_token_does_not_change_its_own_value_nor_an_earlier_one(t, packed):
     model, _ = small_model()
     changed = TOKENS.clone()
     changed[0, t] = (changed[0, t] + 1) % 20
-    one, two = (token_values(model, head(), tokens, LENGTHS, MASK, packed=packed) for tokens in (TOKENS, changed))
+    packings = [pack(tokens, MASK) if packed else None for tokens in (TOKENS, changed)]
+    one = token_values(model, head(), TOKENS, LENGTHS, MASK, packings[0])
+    two = token_values(model, head(), changed, LENGTHS, MASK, packings[1])
     assert torch.equal(one[0, : t + 1], two[0, : t + 1])
     assert torch.equal(one[1], two[1])
     if t < 6:  # but it does change the next one: the comparison can fail

@@ -5,14 +5,16 @@ import math
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.runs.test_kill import files_of
 from tests.runs.trainer import fill_with
 from whet.errors import RunFailed, UserError
-from whet.runs import Run, layout
+from whet.runs import Run, layout, logs
 
 CHAIN = "ab" * 32
 
@@ -80,9 +82,9 @@ def test_rows_come_back_by_step(tmp_path: Path) -> None:
         run.record(12, [{"text": "a\nb", "logprobs": (-0.1, 0.0)}])
         run.record_answers(12, [{"text": "c", "reward": math.nan}])
         run.record_answers(0, [])
-        assert (run.path / "rollouts" / "step-000012.jsonl.gz").is_file()
         assert (run.path / "evals" / "step-000012.jsonl").read_text() == '{"text": "c", "reward": null}\n'
         assert run.rollouts(12) == [{"text": "a\nb", "logprobs": [-0.1, 0.0]}]
+        assert (run.path / "rollouts" / "step-000012.jsonl.gz").is_file()
         assert run.answers(0) == []
         assert (run.rollout_steps(), run.answer_steps()) == ([12], [0, 12])
         with pytest.raises(UserError, match="no rollouts of step 7; it has those of steps: 12"):
@@ -242,6 +244,76 @@ def test_a_write_that_fails_is_one_line_with_the_reason(tmp_path: Path) -> None:
             with pytest.raises(RunFailed, match=r"cannot write .*; there is no checkpoint yet") as failure:
                 write()
             assert "\n" not in str(failure.value)
+
+
+class Gate:
+    """Lets nothing be written until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        plain = logs.write_rows
+
+        def late(path: Path, rows: Any) -> None:
+            assert self.opened.wait(20)
+            plain(path, rows)
+
+        monkeypatch.setattr(logs, "write_rows", late)
+
+
+def test_rollouts_are_written_while_the_next_step_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    with Run.create(tmp_path, "r", "") as run:
+        run.record(1, [{"step": 1}])
+        run.log(1, {"reward": 1.0})  # nobody has waited
+        assert list((run.path / "rollouts").iterdir()) == []
+        gate.opened.set()
+        assert run.rollout_steps() == [1]  # who reads waits
+        assert run.rollouts(1) == [{"step": 1}]
+
+
+@pytest.mark.parametrize("end", ["save", "finish", "rewind", "close", "record"])
+def test_nothing_overtakes_the_rollouts_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    gate = Gate(monkeypatch)
+    run = Run.create(tmp_path, "r", "")
+    run.record(1, [{"step": 1}])
+    threading.Timer(0.2, gate.opened.set).start()
+    acts = {
+        "save": lambda: run.save(1, fill_with(CHAIN), {}, keep=1),
+        "finish": lambda: run.finish({}),
+        "rewind": lambda: run.rewind(1),
+        "close": run.close,
+        "record": lambda: run.record(2, [{}]),
+    }
+    acts[end]()
+    assert (run.path / "rollouts" / "step-000001.jsonl.gz").is_file()
+    run.close()
+
+
+@pytest.mark.parametrize("end", ["save", "finish", "close", "record"])
+def test_a_write_that_fails_behind_the_loop_stops_the_run_and_names_its_step(tmp_path: Path, end: str) -> None:
+    run = Run.create(tmp_path, "r", "")
+    run.record(3, [{"step": 3}])
+    run.rollouts(3)
+    (run.path / "rollouts" / "step-000003.jsonl.gz").unlink()
+    (run.path / "rollouts").rmdir()
+    run.save(3, fill_with(CHAIN), {}, keep=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "_inside", lambda self, folder: self.path / folder)  # it vanishes after this look
+        run.record(4, [{"step": 4}])
+    acts = {
+        "save": lambda: run.save(4, fill_with(CHAIN), {}, keep=1),
+        "finish": lambda: run.finish({}),
+        "close": run.close,
+        "record": lambda: run.record(5, [{}]),
+    }
+    with pytest.raises(RunFailed, match=r"cannot write rollouts of step 4 .*the last good checkpoint is .*step-000003"):
+        acts[end]()
+    assert not run.finished
+    latest = run.latest()
+    assert latest is not None
+    assert latest.step == 3
+    run.close()
+    Run.open(run.path).close()  # the failure does not keep the lock
 
 
 def test_reading_does_not_import_the_rest_of_the_library() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tests.contracts.command import online
 from whet.config import OnlineConfig
 from whet.distributed.world import World
+from whet.models.packing import Packing
 from whet.records import Batch, Example, Finish, Rollout, Score
 from whet.rollout import Group
 from whet.train.annotate import annotate
@@ -32,7 +33,7 @@ FLAT = [tokens for row in TOKENS for tokens in row]
 class Table(nn.Module):
     """The next token depends on the last one alone: row i of `logits` holds what follows token i."""
 
-    gradient_checkpointing = False
+    gradient_checkpointing, head_weight = False, None
     context, vocab_size = 16, VOCABULARY
 
     def __init__(self, seed: int = 0) -> None:
@@ -42,8 +43,8 @@ class Table(nn.Module):
     def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         return nn.functional.one_hot(tokens, VOCABULARY).float()
 
-    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        return nn.functional.one_hot(tokens, VOCABULARY).float()
+    def hidden_packed(self, packing: Packing) -> Tensor:
+        return nn.functional.one_hot(packing.tokens, VOCABULARY).float()
 
     def head(self, hidden: Tensor) -> Tensor:
         return hidden @ self.logits

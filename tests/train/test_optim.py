@@ -223,3 +223,38 @@ def test_a_bad_loss_carries_what_it_was_computed_from() -> None:
     with pytest.raises(NotFinite, match="the loss is inf") as failure:
         finite(torch.tensor(float("inf"), requires_grad=True), tokens=torch.tensor([[1, 2]]))
     assert failure.value.culprit == {"tokens": [[1, 2]]}
+
+
+def step_along_noise(policy: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    """Steps whose gradients do not depend on the weights: otherwise a rounding would grow from step to step."""
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        for parameter in policy.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+
+
+def test_fused_steps_are_those_of_plain_adamw_and_go_on_from_its_state() -> None:
+    """The plain optimizer is the oracle, and its state is what older checkpoints hold."""
+    config = OptimizerConfig(lr=1e-2, weight_decay=0.1)
+    oracle, _ = small_model()
+    policy, resumed = copy.deepcopy(oracle), copy.deepcopy(oracle)
+    groups = [
+        {"params": [p for p in oracle.parameters() if p.dim() >= 2], "weight_decay": 0.1},
+        {"params": [p for p in oracle.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    plain = torch.optim.AdamW(
+        groups, lr=1e-2, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=False, foreach=False
+    )
+    step_along_noise(oracle, plain, range(3))
+    step_along_noise(policy, make_optimizer(policy, config), range(3))
+    for ours, theirs in zip(policy.parameters(), oracle.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    resumed.load_state_dict(oracle.state_dict())
+    again = make_optimizer(resumed, config)
+    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(plain, oracle).items()}
+    restore_optimizer(again, resumed, saved)
+    step_along_noise(resumed, again, range(3, 5))
+    step_along_noise(oracle, plain, range(3, 5))
+    for ours, theirs in zip(resumed.parameters(), oracle.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)

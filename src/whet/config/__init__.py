@@ -23,6 +23,7 @@ from whet.config.parts import (
     SaveConfig,
     TaskConfig,
     UpdateConfig,
+    refuse_engine,
 )
 from whet.config.refusals import refuse
 from whet.config.section import Positive, Section, Seed, one_of
@@ -31,6 +32,7 @@ from whet.records import Sampling
 __all__ = [
     "AlgorithmBase",
     "AlgorithmConfig",
+    "EngineConfig",
     "NewModel",
     "OfflineConfig",
     "OnlineConfig",
@@ -85,6 +87,7 @@ class OnlineConfig(TrainConfig):
     @model_validator(mode="after")
     def _sensible(self) -> OnlineConfig:
         refuse(self.algorithm, self.rollout, self.update, self.reward)
+        refuse_engine(self.engine, self.rollout)
         if self.algorithm.kl.reference == "random" and self.algorithm.needs_reference and self.model.new is None:
             raise ValueError(
                 "algorithm.kl.reference is random, which needs the shape of a model.new: train one, or choose another"

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from whet.config.section import Above, Amount, Count, Decay, Positive, Section, Share
 from whet.records import Sampling
 
+VLLM_COLDEST = 0.01  # vLLM silently raises a temperature below it
+
 
 class NewModel(Section):
     """A model from scratch."""
@@ -169,8 +171,8 @@ class UpdateConfig(Section):
 
     epochs: Positive = 1
     minibatches: Positive = 1  # optimizer steps per epoch; groups are kept whole
-    micro_tokens: Positive = 4096  # tokens per forward pass: bounds memory, never changes the result
-    packed: bool = False  # sequences one behind the other instead of padded: never changes the result
+    micro_tokens: Positive | None = None  # tokens per forward pass: bounds memory, never changes the result; None: auto
+    packed: bool = True  # sequences one behind the other, a group's prompt once, instead of padded: same result
     clip_norm: Above = 1.0
     kl_limit: Above | None = None  # nats a token from the start of a step: no more updates in it above that
     mismatch_limit: Above = 0.1  # stop when sampler and trainer disagree by more (mean, nats)
@@ -215,5 +217,37 @@ class SaveConfig(Section):
 class EngineConfig(Section):
     """Where completions come from."""
 
-    name: Literal["native"] = "native"
-    max_sequences: Positive = 256  # sampled at a time: bounds memory, never changes the text
+    name: Literal["native", "vllm"] = "native"
+    max_sequences: Positive = 512  # sampled at a time: bounds memory, never changes the text
+    precision: Literal["bf16", "fp32"] = "bf16"  # of native on a GPU: in fp32 no text depends on the rest of its batch
+    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4  # of the GPU, for vllm in this process while it samples
+    url: str = ""  # of a running `vllm serve` that follows the policy; without one vllm runs in this process
+    weights_directory: str = ""  # a folder that this process and the one behind url see; needed on two machines
+
+    @model_validator(mode="after")
+    def _one_place(self) -> EngineConfig:
+        if self.url and self.name != "vllm":
+            raise ValueError(
+                f"url is for a vLLM server and name is {self.name!r}: set name to vllm, or leave the url out"
+            )
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url {self.url!r} is not the address of a server: write e.g. http://127.0.0.1:8000")
+        if self.weights_directory and not self.url:
+            raise ValueError("weights_directory is for a server and there is no url: leave it out")
+        return self
+
+
+def refuse_engine(engine: EngineConfig, rollout: RolloutConfig) -> None:
+    """Raises a ValueError where an engine would not draw from the distribution that the trainer thinks of."""
+    if engine.name != "vllm":
+        return
+    if rollout.top_p < 1 and rollout.min_p > 0:
+        raise ValueError(
+            "rollout.top_p and rollout.min_p with engine.name vllm, which applies them in the other order, so that "
+            "it keeps other tokens than the trainer: use one of the two"
+        )
+    low = rollout.temperature if rollout.adaptive_temperature is None else rollout.adaptive_temperature.low
+    if low < VLLM_COLDEST:
+        raise ValueError(
+            f"a temperature of {low:g} with engine.name vllm, which samples at {VLLM_COLDEST:g} or above: raise it"
+        )

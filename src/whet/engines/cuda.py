@@ -1,27 +1,35 @@
-"""Continuous batching on one GPU: sequences enter as others finish; the host looks every few tokens.
+"""Continuous batching: sequences enter as others finish; the host looks every few tokens.
 
-Each prompt is read once for its whole group. Sequences keep their own random streams, so what is drawn does not depend
-on when a sequence entered; only the rounding of bf16 products does.
+Each prompt is read once, and its cache is shared by all samples of its group. Sequences keep their own random streams,
+so what is drawn does not depend on when a sequence entered; only the rounding of products does. In fp32 not even that:
+prompts are then read one by one and steps have a fixed number of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from whet.batching import pad
-from whet.engines.decode import DecodeLoop
+from whet.engines.decode import BUCKET, DecodeLoop
+from whet.engines.slots import slot_bytes
 from whet.models.decoder import Decoder
-from whet.models.precision import autocast
 from whet.records import Prompt, Sampling
 from whet.streams import stream_key
 
-BUCKET = 32  # graphs are for multiples of so many slots
 LOOK = 16  # tokens between looks of the host
-PREFILL_TOKENS = 65_536  # of prompts read at a time
+PREFILL_TOKENS = 32_768  # of prompts read at a time
+CAPACITY_STEP = 64  # positions of a cache come in multiples
 SPARE_MEMORY = 0.15  # share of the free memory that the cache leaves alone
+CPU_SLOTS = 64  # where there is no free memory to ask for
+
+log = logging.getLogger("whet")
 
 
 @dataclass(frozen=True)
@@ -42,119 +50,195 @@ class Drawn:
 
 
 class CudaSampler:
-    """The cache and the graphs of one policy; kept between calls as long as they fit."""
+    """The slots and the graphs of one policy; kept between calls as long as they fit, but for the cache's memory."""
 
-    def __init__(self, policy: Decoder, stops: Collection[int], *, max_slots: int) -> None:
-        self.policy, self.max_slots = policy, max_slots
+    def __init__(
+        self, policy: Decoder, stops: Collection[int], *, max_slots: int, dtype: torch.dtype = torch.bfloat16
+    ) -> None:
+        self.policy, self.max_slots, self.dtype = policy, max_slots, dtype
         self.device = next(policy.parameters()).device
         self.stops = torch.tensor(sorted(stops), dtype=torch.int64, device=self.device)
+        self.timings: defaultdict[str, float] = defaultdict(float)  # seconds of the last call
         self._loop: DecodeLoop | None = None
         self._asked = 0  # slots that the loop was made for, of which memory may have allowed fewer
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int) -> list[Drawn]:
         """`count` completions of each prompt, one behind the other."""
-        context = self.policy.context
         jobs = [
-            Job(i, stream_key((*p.stream, j)), min(sampling.max_tokens, context - len(p.tokens)))
+            Job(i, stream_key((*p.stream, j)), token_limit(p, sampling, self.policy.context))
             for i, p in enumerate(prompts)
             for j in range(count)
         ]
-        loop = self._prepared(prompts, jobs, sampling)
-        loop.set_temperature(sampling.temperature)
-        loop.weights.refresh(self.policy)
+        self.timings.clear()
         done: dict[int, Drawn] = {}
-        waiting = list(range(len(jobs)))[::-1]
-        live: list[int] = []  # slot → job
-        while waiting or live:
-            if waiting and len(live) < loop.slots:
-                new = [waiting.pop() for _ in range(min(loop.slots - len(live), len(waiting)))]
-                self._admit(loop, prompts, jobs, new, first_slot=len(live))
-                live += new
-            bucket = min(loop.slots, -(-len(live) // BUCKET) * BUCKET)
-            loop.run(LOOK, slots=bucket)
-            live = self._harvest(loop, live, done)
+        try:
+            self._complete(prompts, jobs, sampling, done)
+        except torch.cuda.OutOfMemoryError:
+            slots = min(len(jobs), self.max_slots) if self._loop is None else self._loop.slots
+            self.max_slots, self._loop = max(1, slots // 2), None
+            message = "out of memory while sampling: going on with %d sequences at a time instead of %d"
+            log.warning(message, self.max_slots, slots)
+            torch.cuda.empty_cache()
+            self._complete(prompts, jobs, sampling, done)
         return [done[job] for job in range(len(jobs))]
 
-    def _prepared(self, prompts: Sequence[Prompt], jobs: Sequence[Job], sampling: Sampling) -> DecodeLoop:
+    def _complete(
+        self, prompts: Sequence[Prompt], jobs: Sequence[Job], sampling: Sampling, done: dict[int, Drawn]
+    ) -> None:
+        """Makes the completions that are not yet done."""
+        loop = self._prepared(prompts, jobs)
+        loop.set_temperature(sampling.temperature)
+        loop.weights.refresh(self.policy)
+        loop.cache.hold()
+        try:
+            waiting = [job for job in range(len(jobs)) if job not in done][::-1]
+            crew = _Crew(loop.slots)
+            while waiting or crew.live:
+                with self._timed("prefill"):
+                    new = crew.enter(waiting)
+                    self._admit(loop, prompts, jobs, new, crew)
+                with self._timed("decode"):
+                    self._grow(loop, crew)
+                with self._timed("harvest"):
+                    self._harvest(loop, crew, done)
+        finally:
+            loop.cache.release()
+
+    def _prepared(self, prompts: Sequence[Prompt], jobs: Sequence[Job]) -> DecodeLoop:
         longest = max(len(prompts[job.prompt].tokens) + job.limit for job in jobs)
-        capacity, room = -(-longest // 64) * 64, sampling.max_tokens
+        room = max(job.limit for job in jobs)
         wanted = min(len(jobs), self.max_slots)
         loop = self._loop
-        if loop is None or loop.capacity < capacity or loop.room < room or self._asked < wanted:
+        if loop is None or loop.capacity < longest or loop.room < room or self._asked < wanted:
             self._loop = loop = None
-            slots = min(wanted, self._slots_that_fit(capacity))
-            loop = DecodeLoop(self.policy, slots=slots, capacity=capacity, room=room, stops=self.stops)
+            capacity = -(-longest // CAPACITY_STEP) * CAPACITY_STEP
+            slots = min(wanted, self._slots_that_fit(capacity, room))
+            loop = DecodeLoop(
+                self.policy, slots=slots, capacity=capacity, room=room, stops=self.stops, dtype=self.dtype
+            )
             self._loop, self._asked = loop, wanted
         return loop
 
-    def _slots_that_fit(self, capacity: int) -> int:
-        c = self.policy.config
+    def _slots_that_fit(self, capacity: int, room: int) -> int:
+        if self.device.type != "cuda":
+            return CPU_SLOTS
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
-        slot = 4 * c.layers * c.kv_heads * capacity * c.head_dim + 64 * c.width + 4 * c.vocab_size
-        return max(1, int(free * (1 - SPARE_MEMORY)) // slot)
+        each = slot_bytes(self.policy.config, capacity=capacity, room=room, dtype=self.dtype)
+        return max(1, int(free * (1 - SPARE_MEMORY)) // each)
 
     def _admit(
-        self, loop: DecodeLoop, prompts: Sequence[Prompt], jobs: Sequence[Job], new: Sequence[int], *, first_slot: int
+        self, loop: DecodeLoop, prompts: Sequence[Prompt], jobs: Sequence[Job], new: Sequence[int], crew: _Crew
     ) -> None:
-        """Reads the prompts of these jobs, each once, and draws their first tokens."""
-        owners = list(dict.fromkeys(jobs[job].prompt for job in new))
-        start = 0
-        while start < len(owners):
-            some: list[int] = []
-            tokens = 0
-            for owner in owners[start:]:
-                if some and tokens + len(prompts[owner].tokens) > PREFILL_TOKENS:
-                    break
-                some.append(owner)
-                tokens += len(prompts[owner].tokens)
-            start += len(some)
-            mine = [(slot, jobs[job]) for slot, job in enumerate(new, first_slot) if jobs[job].prompt in set(some)]
-            self._read(loop, [prompts[owner].tokens for owner in some], some, mine)
+        """Reads the prompts of these slots' jobs, each once, and draws their first tokens."""
+        groups: dict[int, list[int]] = {}
+        for slot in new:
+            groups.setdefault(jobs[crew.live[slot]].prompt, []).append(slot)
+        for some in self._pieces(groups, prompts):
+            leaders = {prompt: groups[prompt][0] for prompt in some}
+            states = loop.read([prompts[prompt].tokens for prompt in some], list(leaders.values()))
+            mine = [(slot, index) for index, prompt in enumerate(some) for slot in groups[prompt]]
+            told = [jobs[crew.live[slot]] for slot, _ in mine]
+            for prompt, leader in leaders.items():
+                crew.share(leader, groups[prompt], age=len(prompts[prompt].tokens))
+            loop.admit(
+                self._tensor([slot for slot, _ in mine]),
+                states[self._tensor([index for _, index in mine])],
+                self._tensor([len(prompts[job.prompt].tokens) for job in told]),
+                self._tensor([job.stream for job in told]),
+                self._tensor([job.limit for job in told]),
+                self._tensor([leaders[job.prompt] for job in told]),
+            )
 
-    def _read(
-        self, loop: DecodeLoop, texts: Sequence[Sequence[int]], owners: Sequence[int], mine: Sequence[tuple[int, Job]]
-    ) -> None:
-        place = {owner: index for index, owner in enumerate(owners)}
-        rows = torch.tensor([place[job.prompt] for _, job in mine], device=self.device)
-        slots = torch.tensor([slot for slot, _ in mine], device=self.device)
-        lengths = torch.tensor([len(text) for text in texts], device=self.device)
-        with autocast(self.device):
-            states, cache = self.policy.begin(pad(texts, torch.int64).to(self.device), lengths, room=0)
-        width = cache.keys[0].shape[2]
-        for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
-            loop.keys[layer, slots, :, :width] = keys[rows].to(torch.bfloat16)
-            loop.values[layer, slots, :, :width] = values[rows].to(torch.bfloat16)
-        loop.admit(
-            slots,
-            states[rows],
-            lengths[rows],
-            torch.tensor([job.stream for _, job in mine], device=self.device),
-            torch.tensor([job.limit for _, job in mine], device=self.device),
-        )
+    def _pieces(self, groups: Collection[int], prompts: Sequence[Prompt]) -> Iterator[list[int]]:
+        """Prompts to be read together."""
+        budget = PREFILL_TOKENS if self.dtype is torch.bfloat16 else 1
+        some: list[int] = []
+        tokens = 0
+        for prompt in groups:
+            size = len(prompts[prompt].tokens)
+            if some and tokens + size > budget:
+                yield some
+                some, tokens = [], 0
+            some.append(prompt)
+            tokens += size
+        if some:
+            yield some
 
-    def _harvest(self, loop: DecodeLoop, live: list[int], done: dict[int, Drawn]) -> list[int]:
-        """Takes what has ended off the device, and moves the rest together."""
-        rows = loop.rows.first(len(live))
-        is_done = (rows.steps >= rows.ended).tolist()
-        gone = [slot for slot, ended in enumerate(is_done) if ended]
+    def _grow(self, loop: DecodeLoop, crew: _Crew) -> None:
+        """Some tokens more in every live slot, long sequences first: their attention takes longest."""
+        slots = sorted(crew.live, key=lambda slot: crew.ages[slot], reverse=True)
+        for slot in slots:
+            crew.ages[slot] += LOOK
+        size = len(slots) if self.dtype is torch.bfloat16 else BUCKET
+        for start in range(0, len(slots), size):
+            count = loop.activate(slots[start : start + size])
+            loop.run(LOOK, count=count)
+
+    def _harvest(self, loop: DecodeLoop, crew: _Crew, done: dict[int, Drawn]) -> None:
+        """Takes what has ended off the device."""
+        rows = loop.rows
+        ends = torch.where(rows.steps >= rows.ended, rows.ended, 0).tolist()
+        gone = [slot for slot in crew.live if ends[slot]]
         if not gone:
-            return live
-        at = torch.tensor(gone, device=self.device)
-        lengths = rows.ended[at].tolist()
-        widest = max(lengths)
+            return
+        widest = max(ends[slot] for slot in gone)
+        at = self._tensor(gone)
         tokens, logprobs = rows.out_tokens[at, :widest].tolist(), rows.logprobs[at, :widest].tolist()
-        for index, slot in enumerate(gone):
-            size = lengths[index]
-            done[live[slot]] = Drawn(tokens[index][:size], logprobs[index][:size])
-        kept = len(live) - len(gone)
-        holes = [slot for slot in gone if slot < kept]
-        movers = [slot for slot in range(kept, len(live)) if not is_done[slot]]
-        if holes:
-            loop.move(torch.tensor(movers, device=self.device), torch.tensor(holes, device=self.device))
-        loop.rows.positions[kept : len(live)] = 0  # an empty slot in a bucket reads one key, not a finished text
-        moved = list(live)
-        for hole, mover in zip(holes, movers, strict=True):
-            moved[hole] = live[mover]
-        return moved[:kept]
+        for slot, said, sure in zip(gone, tokens, logprobs, strict=True):
+            done[crew.live[slot]] = Drawn(said[: ends[slot]], sure[: ends[slot]])
+            crew.leave(slot)
+
+    def _tensor(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64).to(self.device)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.timings[name] += time.perf_counter() - started
+
+
+class _Crew:
+    """Which job sits in which slot. A slot whose cache others look into is free only when they have left too."""
+
+    def __init__(self, slots: int) -> None:
+        self.free = list(range(slots))[::-1]
+        self.live: dict[int, int] = {}  # slot → job
+        self.ages: dict[int, int] = {}  # slot → about how many tokens it has
+        self._leaders: dict[int, int] = {}  # slot → the slot that holds its prompt
+        self._guests: Counter[int] = Counter()  # leader → live slots that look into it, itself included
+
+    def enter(self, waiting: list[int]) -> list[int]:
+        """Gives free slots to the jobs that have waited longest."""
+        new = []
+        while waiting and self.free:
+            slot = self.free.pop()
+            self.live[slot] = waiting.pop()
+            new.append(slot)
+        return new
+
+    def share(self, leader: int, slots: Sequence[int], *, age: int) -> None:
+        """These slots, the leader among them, look into the leader's cache of so many tokens."""
+        for slot in slots:
+            self._leaders[slot], self.ages[slot] = leader, age
+            self._guests[leader] += 1
+
+    def leave(self, slot: int) -> None:
+        """A slot is done."""
+        del self.live[slot]
+        leader = self._leaders[slot]
+        self._guests[leader] -= 1
+        if slot != leader:
+            self.free.append(slot)
+        if not self._guests[leader]:
+            self.free.append(leader)
+
+
+def token_limit(prompt: Prompt, sampling: Sampling, context: int) -> int:
+    """The most tokens that a completion of this prompt may have."""
+    asked = sampling.max_tokens if prompt.limit is None else min(prompt.limit, sampling.max_tokens)
+    return min(asked, context - len(prompt.tokens))

@@ -67,6 +67,11 @@ class HttpEngine:
         """The server's address."""
         return self._transport.url
 
+    @property
+    def is_exact(self) -> bool:
+        """Never: the server rounds as it likes."""
+        return False
+
     def sync(self, policy: CausalLM, *, version: int) -> None:  # noqa: ARG002 - as the protocol has it
         """Refused: nothing here can change the server's weights."""
         raise UserError(
@@ -110,7 +115,7 @@ class HttpEngine:
         """The endpoint, and the fields that all samples of a prompt share."""
         body: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": sampling.max_tokens,
+            "max_tokens": sampling.max_tokens if prompt.limit is None else min(sampling.max_tokens, prompt.limit),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "stop": list(sampling.stop) or None,
@@ -120,6 +125,8 @@ class HttpEngine:
             body |= {"top_k": sampling.top_k, "min_p": sampling.min_p, "repetition_penalty": 1.0}
             # Two ways to get ids: the first is vLLM's since 0.10.2, the second, older, spells them among log-probs.
             body |= {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": 1}
+            # The ids that end a completion are the tokeniser's, not those that the server's files name.
+            body |= {"stop_token_ids": sorted(self._exact.stops), "ignore_eos": True}
             return "completions", {**body, "prompt": list(prompt.tokens)}
         # Hosted models refuse fields they do not know.
         body |= {"top_k": sampling.top_k or None, "min_p": sampling.min_p or None}

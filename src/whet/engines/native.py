@@ -7,21 +7,21 @@ leave the batch. Knows nothing about rewards.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from whet.batching import pad
-from whet.engines.shapes import is_served
+from whet.engines.drawing import draw
 from whet.errors import UserError
 from whet.models.decoder import Decoder
-from whet.models.logprobs import log_distribution
 from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.records import Completion, Finish, Prompt, Sampling
-from whet.streams import stream_key, uniform
+from whet.models.shapes import is_served
+from whet.records import Completion, Prompt, Sampling
+from whet.streams import stream_key
 
 if TYPE_CHECKING:
     from whet.engines.cuda import CudaSampler
@@ -30,17 +30,14 @@ OnToken = Callable[[int, int, int], None]  # prompt, sample, token: told of ever
 TOKENS_PER_CHARACTER = 4  # a character is at most four bytes, and a token at least one
 
 
-@dataclass(slots=True)
-class _Sequence:
-    """One completion in the making."""
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What was sampled for one wave: a row per sequence, in the order of prompts and samples."""
 
-    prompt: int
-    sample: int
-    key: int
-    limit: int
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish: Finish | None = None
+    tokens: Tensor  # (B, room) int64
+    logprobs: Tensor  # (B, room) float
+    lengths: Tensor  # (B,) int64: tokens before the padding
+    is_stopped: Tensor  # (B,) bool: ended by itself
 
 
 class NativeEngine:
@@ -51,16 +48,28 @@ class NativeEngine:
         policy: CausalLM,
         tokenizer: Tokenizer,
         *,
-        max_sequences: int = 256,
+        max_sequences: int = 512,
         device: torch.device | None = None,
+        dtype: torch.dtype = torch.bfloat16,
         on_token: OnToken | None = None,
     ) -> None:
+        """`dtype` is that of products on a GPU; a CPU computes in fp32."""
         self.policy, self.tokenizer = policy, tokenizer
         self.on_token = on_token
-        self.max_sequences = max_sequences
+        self.max_sequences, self.dtype = max_sequences, dtype
         self.device = device or next(policy.parameters()).device
         self.version = 0
         self._sampler: CudaSampler | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """In fp32 on a CPU, with our own decoder, the sampler computes what the trainer does."""
+        return self.device.type == "cpu" and isinstance(self.policy, Decoder)
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds of the stages of the last call, where they are known."""
+        return dict(self._sampler.timings) if self._sampler is not None else {}
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
         """From now on sample with these weights: they are the trainer's own, so there is nothing to copy."""
@@ -75,15 +84,12 @@ class NativeEngine:
         self._check(prompts)
         if self._is_fast(sampling):
             return self._generate_fast(prompts, sampling, count)
-        sequences = [
-            _Sequence(i, j, stream_key((*p.stream, j)), min(sampling.max_tokens, self.policy.context - len(p.tokens)))
-            for i, p in enumerate(prompts)
-            for j in range(count)
-        ]
+        done: list[Completion] = []
+        size = max(1, self.max_sequences // count)  # whole groups, so that each prompt is read once
         with autocast(self.device):
-            for wave in _waves(sequences, self.max_sequences, count):
-                self._complete(prompts, wave, sampling)
-        done = [self._completion(sequence, sampling) for sequence in sequences]
+            for start in range(0, len(prompts), size):
+                drawn = self._complete(prompts[start : start + size], sampling, count, first=start)
+                done += self._completions(drawn, sampling)
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
     def _is_fast(self, sampling: Sampling) -> bool:
@@ -97,16 +103,18 @@ class NativeEngine:
 
         assert isinstance(self.policy, Decoder)
         if self._sampler is None or self._sampler.policy is not self.policy:
-            self._sampler = CudaSampler(self.policy, self.tokenizer.stops, max_slots=self.max_sequences)
+            slots = self.max_sequences
+            self._sampler = CudaSampler(self.policy, self.tokenizer.stops, max_slots=slots, dtype=self.dtype)
         drawn = self._sampler.sample(prompts, sampling, count=count)
+        texts = self.tokenizer.decode_many([one.tokens for one in drawn])
         done = [
             Completion(
                 tokens=tuple(one.tokens),
                 logprobs=tuple(one.logprobs),
-                text=self.tokenizer.decode(one.tokens),
+                text=text,
                 finish="stop" if one.tokens[-1] in self.tokenizer.stops else "length",
             )
-            for one in drawn
+            for one, text in zip(drawn, texts, strict=True)
         ]
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
@@ -120,74 +128,91 @@ class NativeEngine:
                     "shorten the prompt or use a model with a longer context"
                 )
 
-    def _complete(self, prompts: Sequence[Prompt], wave: list[_Sequence], sampling: Sampling) -> None:
-        """Samples every sequence of one wave to its end."""
-        owners = list(dict.fromkeys(sequence.prompt for sequence in wave))
-        tokens = pad([prompts[owner].tokens for owner in owners], torch.int64).to(self.device)
-        lengths = torch.tensor([len(prompts[owner].tokens) for owner in owners], device=self.device)
-        states, cache = self.policy.begin(tokens, lengths, room=max(sequence.limit for sequence in wave))
-        fan_out = torch.tensor([owners.index(sequence.prompt) for sequence in wave], device=self.device)
+    def _complete(self, prompts: Sequence[Prompt], sampling: Sampling, count: int, *, first: int) -> _Drawn:
+        """Samples every sequence of one wave to its end; `first` is the number of its first prompt."""
+        tokens = pad([prompt.tokens for prompt in prompts], torch.int64).to(self.device)
+        lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=self.device)
+        limits = torch.tensor([self._limit(prompt, sampling) for prompt in prompts], device=self.device)
+        names = [stream_key((*prompt.stream, sample)) for prompt in prompts for sample in range(count)]
+        keys = torch.tensor(names, device=self.device)
+        states, cache = self.policy.begin(tokens, lengths, room=int(limits.max()))
+        fan_out = torch.arange(len(prompts), device=self.device).repeat_interleave(count)
         cache.select(fan_out)
-        states = states[fan_out]
-        live = wave
-        keys = torch.tensor([sequence.key for sequence in live], device=self.device)
-        position = 0
-        while True:
-            logits = self.policy.head(states)
-            chosen, logprobs = draw(logits, sampling, keys, torch.full_like(keys, position))
-            self._append(live, chosen.tolist(), logprobs.tolist(), sampling)
-            position += 1
-            rows = [row for row, sequence in enumerate(live) if sequence.finish is None]
-            if not rows:
-                return
-            if len(rows) < len(live):
-                keep = torch.tensor(rows, device=self.device)
-                cache.select(keep)
-                live, keys, chosen = [live[row] for row in rows], keys[keep], chosen[keep]
+        states, limits = states[fan_out], limits[fan_out]
+        drawn = _nothing_drawn(len(keys), int(limits.max()), self.device)
+        stops = torch.tensor(sorted(self.tokenizer.stops), device=self.device)
+        live = torch.arange(len(keys), device=self.device)  # the sequence of each row
+        for position in range(drawn.tokens.shape[1]):
+            chosen, logprobs = draw(self.policy.head(states), sampling, keys, torch.full_like(keys, position))
+            drawn.tokens[live, position], drawn.logprobs[live, position] = chosen, logprobs
+            is_stopped = (chosen[:, None] == stops).any(dim=-1)
+            if self.on_token is not None or sampling.stop:
+                is_stopped |= self._heard(
+                    drawn.tokens[live, : position + 1].tolist(), live.tolist(), sampling, count, first
+                )
+            is_done = is_stopped | (limits == position + 1)
+            if bool(is_done.any()):
+                drawn.lengths[live[is_done]] = position + 1
+                drawn.is_stopped[live] = is_stopped
+                rows = _closed_up(is_done)
+                if not len(rows):
+                    break
+                cache.select(rows)
+                live, keys, limits, chosen = live[rows], keys[rows], limits[rows], chosen[rows]
             states = self.policy.extend(chosen, cache)
+        return drawn
 
-    def _append(self, live: list[_Sequence], tokens: list[int], logprobs: list[float], sampling: Sampling) -> None:
-        for sequence, token, logprob in zip(live, tokens, logprobs, strict=True):
-            sequence.tokens.append(token)
-            sequence.logprobs.append(logprob)
-            if self.on_token is not None:
-                self.on_token(sequence.prompt, sequence.sample, token)
-            if token in self.tokenizer.stops or (sampling.stop and self._stopped(sequence.tokens, sampling.stop)):
-                sequence.finish = "stop"
-            elif len(sequence.tokens) >= sequence.limit:
-                sequence.finish = "length"
+    def _limit(self, prompt: Prompt, sampling: Sampling) -> int:
+        """How many tokens may follow a prompt."""
+        room = min(sampling.max_tokens, self.policy.context - len(prompt.tokens))
+        return room if prompt.limit is None else min(room, prompt.limit)
 
-    def _stopped(self, tokens: list[int], stop: tuple[str, ...]) -> bool:
-        window = TOKENS_PER_CHARACTER * max(len(text) for text in stop) + 1
-        tail = self.tokenizer.decode(tokens[-window:])
-        return any(text in tail for text in stop)
+    def _heard(self, tokens: list[list[int]], live: list[int], sampling: Sampling, count: int, first: int) -> Tensor:
+        """Tells of the newest token of each live sequence; (rows,) whether a stop string has appeared."""
+        if self.on_token is not None:
+            for row, sequence in zip(tokens, live, strict=True):
+                self.on_token(first + sequence // count, sequence % count, row[-1])
+        if not sampling.stop:
+            return torch.zeros(len(live), dtype=torch.bool, device=self.device)
+        window = TOKENS_PER_CHARACTER * max(len(text) for text in sampling.stop) + 1
+        tails = self.tokenizer.decode_many([row[-window:] for row in tokens])
+        return torch.tensor([any(text in tail for text in sampling.stop) for tail in tails], device=self.device)
 
-    def _completion(self, sequence: _Sequence, sampling: Sampling) -> Completion:
-        text = self.tokenizer.decode(sequence.tokens)
-        ends = [text.index(stop) + len(stop) for stop in sampling.stop if stop in text]
-        assert sequence.finish is not None
-        return Completion(
-            tokens=tuple(sequence.tokens),
-            logprobs=tuple(sequence.logprobs),
-            text=text[: min(ends)] if ends else text,
-            finish=sequence.finish,
-        )
-
-
-def draw(logits: Tensor, sampling: Sampling, keys: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """One token per row of (N, V) logits, and its log-prob under the distribution that it was drawn from."""
-    if sampling.temperature == 0:
-        chosen = logits.argmax(dim=-1)
-        return chosen, torch.zeros(chosen.shape, device=logits.device)
-    distribution = log_distribution(logits, sampling)
-    # Inverse transform in fp64: one random number a token, and the sum over a large vocabulary keeps its digits.
-    cumulative = distribution.double().exp().cumsum(dim=-1)
-    target = uniform(keys, positions)[:, None] * cumulative[:, -1:]
-    chosen = torch.searchsorted(cumulative, target, right=True).clamp(max=logits.shape[-1] - 1)
-    return chosen[:, 0], distribution.gather(-1, chosen)[:, 0]
+    def _completions(self, drawn: _Drawn, sampling: Sampling) -> list[Completion]:
+        lengths = drawn.lengths.tolist()
+        tokens = [row[:length] for row, length in zip(drawn.tokens.tolist(), lengths, strict=True)]
+        logprobs = [row[:length] for row, length in zip(drawn.logprobs.tolist(), lengths, strict=True)]
+        texts = self.tokenizer.decode_many(tokens)
+        return [
+            Completion(
+                tokens=tuple(ids),
+                logprobs=tuple(values),
+                text=_up_to_stop(text, sampling.stop),
+                finish="stop" if is_stopped else "length",
+            )
+            for ids, values, text, is_stopped in zip(tokens, logprobs, texts, drawn.is_stopped.tolist(), strict=True)
+        ]
 
 
-def _waves(sequences: list[_Sequence], size: int, count: int) -> list[list[_Sequence]]:
-    """Pieces of at most `size` sequences that keep the groups of `count` whole, so each prompt is read once."""
-    step = max(1, size // count) * count
-    return [sequences[start : start + step] for start in range(0, len(sequences), step)]
+def _nothing_drawn(rows: int, room: int, device: torch.device) -> _Drawn:
+    return _Drawn(
+        tokens=torch.zeros(rows, room, dtype=torch.int64, device=device),
+        logprobs=torch.zeros(rows, room, device=device),
+        lengths=torch.zeros(rows, dtype=torch.int64, device=device),
+        is_stopped=torch.zeros(rows, dtype=torch.bool, device=device),
+    )
+
+
+def _closed_up(is_done: Tensor) -> Tensor:
+    """The rows that go on; the last of them take the places of the done, so that the others need not move."""
+    going = ~is_done
+    count = int(going.sum())
+    rows = torch.arange(count, device=is_done.device)
+    rows[is_done[:count]] = going[count:].nonzero()[:, 0] + count
+    return rows
+
+
+def _up_to_stop(text: str, stop: Sequence[str]) -> str:
+    """The text up to the end of the first stop string in it."""
+    ends = [text.index(one) + len(one) for one in stop if one in text]
+    return text[: min(ends)] if ends else text

@@ -12,6 +12,11 @@ from whet.records import Completion, Prompt, Sampling
 class Engine(Protocol):
     """Turns prompts into completions with the weights it was last given. `check_engine` tests an implementation."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether its log-probs are the trainer's to 1e-5, so that training may take them for its own."""
+        ...
+
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
         ...

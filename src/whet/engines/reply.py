@@ -50,6 +50,12 @@ def is_plain(sampling: Sampling) -> bool:
     return sampling.temperature == 1 and sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0
 
 
+def cut(text: str, stop: Sequence[str]) -> str:
+    """The text up to its first stop string, which stays."""
+    ends = [text.index(string) + len(string) for string in stop if string in text]
+    return text[: min(ends)] if ends else text
+
+
 def _completion(
     choice: dict[str, Any], sampling: Sampling, tokenizer: Tokenizer | None, *, used: Any, processed: bool
 ) -> Completion:
@@ -61,7 +67,7 @@ def _completion(
     spelled, values = _token_logprobs(choice)
     if tokenizer is not None:
         tokens = _ids(choice, spelled)
-        text = _cut(tokenizer.decode(tokens), sampling.stop)
+        text = cut(tokenizer.decode(tokens), sampling.stop)
     else:
         tokens = (UNKNOWN,) * _count(values, used)
         text = _text(choice, sampling.stop)
@@ -114,12 +120,6 @@ def _text(choice: dict[str, Any], stop: Sequence[str]) -> str:
         raise RunFailed(f"the server's choice has no text, only {', '.join(map(str, choice))}")
     cause = choice.get("stop_reason")
     return text + cause if cause in stop and isinstance(cause, str) and not text.endswith(cause) else text
-
-
-def _cut(text: str, stop: Sequence[str]) -> str:
-    """The text up to its first stop string, which stays."""
-    ends = [text.index(string) + len(string) for string in stop if string in text]
-    return text[: min(ends)] if ends else text
 
 
 def _logprobs(values: Sequence[float] | None, length: int, sampling: Sampling, *, processed: bool) -> tuple[float, ...]:

@@ -32,6 +32,10 @@ class ServerText:
         """The characters among the ids."""
         return "".join(chr(token) for token in tokens if 0 <= token < END)
 
+    def decode_many(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """`decode` of every row."""
+        return [self.decode(row) for row in rows]
+
     def prompt(self, prompt: str | Sequence[Message]) -> list[int]:
         """Plain text, or a conversation for which the server has the template."""
         if isinstance(prompt, str):

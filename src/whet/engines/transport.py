@@ -98,6 +98,14 @@ class Flight:
                 self._sockets.discard(held)
 
 
+class Refused(UserError):
+    """The server understood the request and said no; `status` is how."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class _Passing(Exception):
     """What went wrong may be over at the next attempt."""
 
@@ -117,7 +125,10 @@ class Transport:
         self._key = _read_key(connection, self._parts)
 
     def post(self, path: str, body: Mapping[str, Any], *, stream: tuple[int, ...], flight: Flight) -> dict[str, Any]:
-        """The server's answer; `stream` names the random waiting times between attempts."""
+        """The server's answer; `stream` names the random waiting times between attempts.
+
+        A path that begins with a slash is the server's own, any other lies below the address.
+        """
         payload = json.dumps(body).encode()
         attempts = self._connection.retries + 1
         for attempt in range(attempts):
@@ -171,7 +182,7 @@ class Transport:
             held = connection.sock
             held.settimeout(limit)
             with flight.holding(held):
-                connection.request("POST", f"{self._path}/{path}", payload, headers)
+                connection.request("POST", path if path.startswith("/") else f"{self._path}/{path}", payload, headers)
                 with connection.getresponse() as response:
                     raw = b""
                     while chunk := response.read1(CHUNK):
@@ -187,7 +198,8 @@ class Transport:
         if status not in PASSING and status < 500:
             if 300 <= status < 400:
                 message = f"status {status}: it redirects to {headers.get('Location', 'nowhere')}; give that address"
-            return UserError(f"{self.url} refused the request with {message}{HINTS.get(status, '')}")
+            said = f"{self.url} refused the request with {message}{HINTS.get(status, '')}"
+            return Refused(said, status=status)
         wait = _retry_after(headers.get("Retry-After", ""))
         if wait > LONGEST_WAIT:
             return RunFailed(f"{self.url} wants to be left alone for {wait:.0f} s ({message}): try again later")

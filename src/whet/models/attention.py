@@ -1,4 +1,4 @@
-"""Where queries meet keys: causal attention, padded or packed, and rotary positions. Functions without weights."""
+"""Where queries meet keys: causal attention of padded rows, and rotary positions. Functions without weights."""
 
 from __future__ import annotations
 
@@ -20,22 +20,6 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     if groups > 1 and not shared:
         keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
     return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=shared)
-
-
-def packed_places(lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) position within its sequence, and (N,) number of its sequence, of every token of a packed row."""
-    owners = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-    starts = lengths.cumsum(dim=0) - lengths
-    return torch.arange(len(owners), device=lengths.device) - starts[owners], owners
-
-
-def packed_attention(queries: Tensor, keys: Tensor, values: Tensor, *, owners: Tensor) -> Tensor:
-    """Every token attends to itself and to what stands before it in its own sequence."""
-    groups = queries.shape[1] // keys.shape[1]
-    if groups > 1:
-        keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
-    visible = (owners[:, None] == owners[None, :]).tril()
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
 
 
 def rotary_angles(config: DecoderConfig, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ dropout: the log-probs of a sequence must not depend on who asks. Knows nothing 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,23 +15,27 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from whet.errors import UserError
-from whet.models.attention import causal_attention, packed_attention, packed_places, rotary_angles, rotate
+from whet.models.attention import causal_attention, rotary_angles, rotate
+from whet.models.cache import KVCache
 from whet.models.checkpoint import write_model
+from whet.models.columns import are_few_rows, fits_columns, product_of_rows, read_columns
 from whet.models.decoder_config import DecoderConfig, RopeScaling, parameter_count
 from whet.models.families import export_config, family_named
+from whet.models.fused_block import HalfWeights, fits_fused, fused_trunk
+from whet.models.initial import embedding, initialise
+from whet.models.packed_attention import PackedAttention
+from whet.models.packing import Packing
 from whet.models.precision import full_precision
 from whet.models.protocol import Cache
 
 __all__ = ["Decoder", "DecoderConfig", "KVCache", "RopeScaling", "causal_attention", "parameter_count"]
 
-# Not cuDNN's: it compiles a plan for every new shape (45 ms on an H200), and the cache grows with every token.
-STEP_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 # Queries, keys and values (B, heads, T, head_dim) → what each query attended to, shaped as the queries.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Rotation = tuple[Tensor, Tensor] | None  # the cosine and sine of every position's angles, where they are rotary
 
 
 class Decoder(nn.Module):
@@ -84,21 +87,29 @@ class Decoder(nn.Module):
         states: Tensor = self.model.norm(self.model(tokens, positions, attends, self.gradient_checkpointing))
         return states
 
-    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """(N,) ids of sequences one behind the other, (B,) lengths → (N, D); no sequence sees another."""
-        positions, owners = packed_places(lengths)
-        if len(lengths) and int(lengths.max()) > self.context:
-            raise UserError(
-                f"a sequence of {int(lengths.max())} tokens exceeds the model's context of {self.context}: shorten it"
-            )
-        attends = [partial(packed_attention, owners=owners)] * self.config.layers
-        states: Tensor = self.model(tokens[None], positions, attends, self.gradient_checkpointing)
-        normed: Tensor = self.model.norm(states)[0]
+    def hidden_packed(self, packing: Packing) -> Tensor:
+        """→ (N, D): as `hidden`, without padding, and shared prompts once."""
+        self._check_length(packing.longest)
+        if fits_fused(self.model):
+            states = fused_trunk(self.model, packing, recompute=self.gradient_checkpointing)
+        else:
+            attends = [PackedAttention(packing)] * self.config.layers
+            states = self.model(packing.tokens[None], packing.positions, attends, self.gradient_checkpointing)[0]
+        normed: Tensor = self.model.norm(states)
         return normed
+
+    @property
+    def head_weight(self) -> Tensor | None:
+        """(V, D); None where an adapter stands in the head's place."""
+        if self.lm_head is None:
+            return self.model.embed_tokens.weight
+        return self.lm_head.weight if type(self.lm_head) is nn.Linear else None
 
     def head(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V) logits, in fp32 also under autocast: bf16 would round them to a few hundred values."""
         with full_precision(hidden.device):
+            if are_few_rows(hidden) and self.head_weight is not None:
+                return product_of_rows(hidden.float(), self.head_weight)
             if self.lm_head is None:
                 return F.linear(hidden.float(), self.model.embed_tokens.weight)
             logits: Tensor = self.lm_head(hidden.float())  # called, not read: an adapter may stand in its place
@@ -107,21 +118,29 @@ class Decoder(nn.Module):
     def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, KVCache]:
         """Reads right-padded prompts; returns the (B, D) state of each last token, and a cache."""
         tokens = self._checked(tokens, lengths)
-        cache = KVCache(lengths.to(tokens.device), capacity=min(tokens.shape[1] + room, self.context))
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        states = self.model(tokens, positions, [cache.fill] * self.config.layers)
-        rows = torch.arange(len(tokens), device=tokens.device)
-        return self.model.norm(states[rows, cache.lengths - 1]), cache
+        size, layers = tokens.shape[1], self.config.layers
+        lengths = lengths.to(tokens.device)
+        cache = KVCache(lengths, layers=layers, columns=size, capacity=min(size + room, self.context))
+        positions = torch.arange(size, device=tokens.device).expand_as(tokens)
+        states = self._read(tokens, positions, [partial(cache.fill, layer) for layer in range(layers)])
+        last = states[torch.arange(len(tokens), device=tokens.device), lengths - 1]
+        return self.model.norm(last), cache
 
     def extend(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Appends one (B,) token to every row of the cache; returns (B, D)."""
         assert isinstance(cache, KVCache)
-        cache.open_slot()
+        cache.open_column()
         attends = [partial(cache.append, layer) for layer in range(self.config.layers)]
-        with sdpa_kernel(STEP_KERNELS):
-            states = self.model(tokens[:, None], cache.lengths[:, None] - 1, attends)
+        states = self._read(tokens[:, None], cache.lengths[:, None] - 1, attends)
         last: Tensor = self.model.norm(states[:, 0])
         return last
+
+    def _read(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend]) -> Tensor:
+        """(B, T) ids at (B, T) positions → (B, T, D), before the final norm, the quickest way without gradients."""
+        if fits_columns(self.model):
+            return read_columns(self.model, tokens, positions, attends)
+        states: Tensor = self.model(tokens, positions, attends)
+        return states
 
     def save(self, directory: Path) -> None:
         """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
@@ -130,74 +149,13 @@ class Decoder(nn.Module):
 
     def _checked(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """The tokens with a fixed id in the padding, so that any id (also an invalid one) may stand there."""
-        if tokens.shape[1] > self.context:
-            raise UserError(
-                f"a sequence of {tokens.shape[1]} tokens exceeds the model's context of {self.context}: shorten it"
-            )
+        self._check_length(tokens.shape[1])
         padding = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.to(tokens.device)[:, None]
         return tokens.masked_fill(padding, 0)
 
-
-class KVCache:
-    """Keys and values (rows, kv_heads, capacity, head_dim) of every layer; each row has its own length."""
-
-    def __init__(self, lengths: Tensor, *, capacity: int) -> None:
-        """An empty cache for prompts of these (rows,) lengths."""
-        self.capacity = capacity
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-        self.lengths = lengths
-        self._host_lengths = lengths.cpu()  # known without waiting for the device
-        if not bool((self._host_lengths > 0).all()):
-            raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
-
-    def fill(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Stores the prompts' keys and values of the next layer and attends causally."""
-        for stored, new in ((self.keys, keys), (self.values, values)):
-            rows, heads, length, dim = new.shape
-            slab = new.new_zeros(rows, heads, self.capacity, dim)  # not empty(): 0 × NaN would reach the output
-            slab[:, :, :length] = new
-            stored.append(slab)
-        return causal_attention(queries, keys, values)
-
-    def open_slot(self) -> None:
-        """Makes every row one token longer; `append` then fills the new place layer by layer."""
-        longest = int(self._host_lengths.max()) + 1
-        if longest > self.capacity:
-            raise UserError(
-                f"a sequence of {longest} tokens exceeds the cache of {self.capacity}: begin with more room"
-            )
-        self._rows = torch.arange(len(self.lengths), device=self.lengths.device)
-        self._visible = (torch.arange(longest, device=self.lengths.device) <= self.lengths[:, None])[:, None, None]
-        self.lengths = self.lengths + 1
-        self._host_lengths = self._host_lengths + 1
-
-    def append(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Writes one token's keys and values at each row's own end and attends to what stands up to there."""
-        self.keys[layer][self._rows, :, self.lengths - 1] = keys[:, :, 0]
-        self.values[layer][self._rows, :, self.lengths - 1] = values[:, :, 0]
-        longest = self._visible.shape[-1]
-        # The query heads that share a key head stand side by side where a kernel expects time: nothing is repeated.
-        grouped = queries.view(len(queries), keys.shape[1], -1, queries.shape[-1])
-        attended = F.scaled_dot_product_attention(
-            grouped, self.keys[layer][:, :, :longest], self.values[layer][:, :, :longest], attn_mask=self._visible
-        )
-        return attended.reshape(queries.shape)
-
-    def select(self, rows: Tensor) -> None:
-        """Row i becomes the old row rows[i]."""
-        rows = rows.to(self.lengths.device)
-        for layer in range(len(self.keys)):
-            self.keys[layer] = self.keys[layer].index_select(0, rows)
-            self.values[layer] = self.values[layer].index_select(0, rows)
-        self.lengths = self.lengths.index_select(0, rows)
-        self._host_lengths = self._host_lengths.index_select(0, rows.cpu())
-
-
-def embedding(rows: int, width: int) -> nn.Embedding:
-    """An embedding without values: drawing them on the meta device would import the compiler, which takes a second."""
-    made: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
-    return made
+    def _check_length(self, length: int) -> None:
+        if length > self.context:
+            raise UserError(f"a sequence of {length} tokens exceeds the model's context of {self.context}: shorten it")
 
 
 class Trunk(nn.Module):
@@ -210,6 +168,7 @@ class Trunk(nn.Module):
         self.embed_positions = embedding(config.context, config.width) if config.positions == "learned" else None
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = Norm(config.width, config)
+        self.in_bf16 = HalfWeights()
 
     def forward(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend], recompute: bool = False) -> Tensor:
         """(B, T) ids at (T,) or (B, T) positions → (B, T, D), before the final norm; `attends` has one per layer."""
@@ -241,19 +200,29 @@ class Block(nn.Module):
         if config.norm_place == "post":
             self.post_feedforward_layernorm = Norm(config.width, config)
 
-    def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
+    def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """(B, T, D) → (B, T, D)."""
+        return self.absorb(states, attend(*self.project(states, rotation)))
+
+    def project(self, states: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        normed = self.input_layernorm(states) if self.norm_place == "pre" else states
+        projected: tuple[Tensor, Tensor, Tensor] = self.self_attn(normed, rotation)
+        return projected
+
+    def absorb(self, states: Tensor, attended: Tensor) -> Tensor:
+        """What was attended to, and then the MLP's part, added to the stream."""
         if self.norm_place == "pre":
-            states = states + self.self_attn(self.input_layernorm(states), rotation, attend)
-            states = states + self.mlp(self.post_attention_layernorm(states))
+            states = states + self.self_attn.out(attended)
+            more: Tensor = self.mlp(self.post_attention_layernorm(states))
         else:
-            states = states + self.post_attention_layernorm(self.self_attn(states, rotation, attend))
-            states = states + self.post_feedforward_layernorm(self.mlp(states))
-        return states
+            states = states + self.post_attention_layernorm(self.self_attn.out(attended))
+            more = self.post_feedforward_layernorm(self.mlp(states))
+        return states + more
 
 
 class Attention(nn.Module):
-    """Projections around `attend`, which decides where keys and values are kept and looked up."""
+    """The projections before and after attention; `Attend` decides where keys and values are kept and looked up."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -269,8 +238,8 @@ class Attention(nn.Module):
             self.q_norm = Norm(config.head_dim if per_head else query, config)
             self.k_norm = Norm(config.head_dim if per_head else shared, config)
 
-    def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+    def forward(self, states: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, D) → queries, keys and values (B, heads, T, head_dim)."""
         queries, keys, values = self.q_proj(states), self.k_proj(states), self.v_proj(states)
         if self.qk_norm == "full":
             queries, keys = self.q_norm(queries), self.k_norm(keys)
@@ -279,8 +248,12 @@ class Attention(nn.Module):
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if rotation is not None:
             queries, keys = rotate(queries, *rotation), rotate(keys, *rotation)
-        attended: Tensor = self.o_proj(attend(queries, keys, values).transpose(1, 2).flatten(2))
-        return attended
+        return queries, keys, values
+
+    def out(self, attended: Tensor) -> Tensor:
+        """(B, heads, T, head_dim) → (B, T, D)."""
+        written: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
+        return written
 
 
 class MLP(nn.Module):
@@ -315,22 +288,7 @@ class Norm(nn.Module):
         """Keeps shape and dtype."""
         shape, weight = self.weight.shape, self.weight.float()
         if self.bias is None:
-            return F.rms_norm(states.float(), shape, weight, self.eps).to(states.dtype)
-        return F.layer_norm(states.float(), shape, weight, self.bias.float(), self.eps).to(states.dtype)
-
-
-@torch.no_grad()
-def initialise(model: Decoder, *, std: float, layers: int, seed: int) -> None:
-    """Normal weights, unit norms, zero biases; what writes to the residual stream is scaled by 1/√(2·layers).
-
-    The scale keeps the stream's variance independent of depth (Radford et al. 2019, §2.3). Uses its own generator.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            parameter.zero_()
-        elif parameter.ndim == 1:
-            parameter.fill_(1.0)
+            normed: Tensor = F.rms_norm(states.float(), shape, weight, self.eps)
         else:
-            into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-            parameter.normal_(0.0, std / math.sqrt(2 * layers) if into_residual else std, generator=generator)
+            normed = F.layer_norm(states.float(), shape, weight, self.bias.float(), self.eps)
+        return normed.to(states.dtype)

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 
 from whet.errors import RunFailed, UserError
 from whet.models.checkpoint import stored_tensors
+from whet.models.packing import Packing
 from whet.models.precision import full_precision
 from whet.models.protocol import Cache
 
@@ -83,11 +84,15 @@ class ForeignLM(nn.Module):
         states: Tensor = output.last_hidden_state
         return states
 
-    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """(N,) ids, (B,) lengths → (N, D); padded inside, as not every family of transformers can be packed."""
-        kept = torch.arange(int(lengths.max()), device=tokens.device) < lengths[:, None]
-        padded = torch.zeros(kept.shape, dtype=tokens.dtype, device=tokens.device).masked_scatter(kept, tokens)
-        return self.hidden(padded, lengths)[kept]
+    def hidden_packed(self, packing: Packing) -> Tensor:
+        """→ (N, D); padded inside, as not every family of transformers can be packed."""
+        lengths = packing.lengths.clamp(min=1)  # attention over nothing is NaN, also where nobody looks
+        return self.hidden(packing.tokens[packing.places], lengths).flatten(0, 1)[packing.sources]
+
+    @property
+    def head_weight(self) -> None:
+        """Unknown: families scale, cap and shift in their own ways."""
+        return
 
     def head(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V) logits, in fp32 also under autocast."""

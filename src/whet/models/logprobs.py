@@ -2,7 +2,8 @@
 
 The sampler and the trainer both come here for the distribution that a token is drawn from (`log_distribution`), so
 a ratio of the two is exactly 1 for equal weights. The full (B, T, V) logits are never held: the head runs on the
-trained positions only, a chunk at a time, and is run again in the backward pass.
+trained positions only, a chunk at a time, and is run again in the backward pass (`whet.models.chosen`, or a checkpoint
+where a head is more than a product or tokens are cut off).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from whet.models.chosen import chosen_logprobs
+from whet.models.packing import Packing
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
 
@@ -49,12 +52,18 @@ def read_tokens(
     *,
     value_head: ValueHead | None = None,
     entropy_gradient: bool = False,
-    packed: bool = False,
+    packing: Packing | None = None,
 ) -> Reading:
-    """One forward pass. Index 0 has no past and must not be masked in; the entropy has a gradient where asked."""
-    states, place = _states_before(model, tokens, lengths, mask, packed=packed)
-    logprobs, entropies = _chunked(model, states, tokens[place], sampling, entropy_gradient=entropy_gradient)
+    """One forward pass, padded or by a packing of these rows; the entropy has a gradient where asked.
+
+    Index 0 has no past and must not be masked in.
+    """
+    place = _trained(mask)
     zeros = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
+    if not len(place[0]):  # nothing is asked, and no kernel takes attention over nothing
+        return Reading(logprobs=zeros, entropies=zeros, values=None if value_head is None else zeros)
+    states = _states_before(model, tokens, lengths, place, packing)
+    logprobs, entropies = _chosen(model, states, tokens[place], sampling, entropy_gradient=entropy_gradient)
     return Reading(
         logprobs=zeros.index_put(place, logprobs),
         entropies=zeros.index_put(place, entropies),
@@ -63,27 +72,49 @@ def read_tokens(
 
 
 def token_values(
-    model: CausalLM, value_head: ValueHead, tokens: Tensor, lengths: Tensor, mask: Tensor, *, packed: bool = False
+    model: CausalLM,
+    value_head: ValueHead,
+    tokens: Tensor,
+    lengths: Tensor,
+    mask: Tensor,
+    packing: Packing | None = None,
 ) -> Tensor:
     """(B, T): the value of the state before each trained token, 0 elsewhere."""
-    states, place = _states_before(model, tokens, lengths, mask, packed=packed)
+    place = _trained(mask)
     zeros = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
-    return zeros.index_put(place, value_head(states))
+    if not len(place[0]):
+        return zeros
+    return zeros.index_put(place, value_head(_states_before(model, tokens, lengths, place, packing)))
+
+
+def _trained(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the trained tokens."""
+    if bool(mask[:, :1].any()):
+        raise AssertionError("token 0 has nothing before it that could predict it")
+    rows, columns = mask.nonzero(as_tuple=True)
+    return rows, columns
 
 
 def _states_before(
-    model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor, *, packed: bool
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """(N, D): the state before each of the N trained tokens, and the tokens' places."""
-    if bool(mask[:, 0].any()):
-        raise AssertionError("token 0 has nothing before it that could predict it")
-    rows, columns = mask.nonzero(as_tuple=True)
+    model: CausalLM, tokens: Tensor, lengths: Tensor, place: tuple[Tensor, Tensor], packing: Packing | None
+) -> Tensor:
+    """(N, D): the state before each of the N tokens at these places."""
+    rows, columns = place
     before = columns - 1  # the state before token t predicts token t
-    if not packed:
-        return model.hidden(tokens, lengths)[rows, before], (rows, columns)
-    starts = lengths.cumsum(dim=0) - lengths
-    kept = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-    return model.hidden_packed(tokens[kept], lengths)[starts[rows] + before], (rows, columns)
+    if packing is None:
+        return model.hidden(tokens, lengths)[rows, before]
+    return model.hidden_packed(packing).index_select(0, packing.places[rows, before])
+
+
+def _chosen(
+    model: CausalLM, states: Tensor, targets: Tensor, sampling: Sampling, *, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """(N,) log-probs of the targets and entropies: by one function where the head is a plain product."""
+    weight = model.head_weight
+    if weight is None or not sampling.is_whole:
+        return _chunked(model, states, targets, sampling, entropy_gradient=entropy_gradient)
+    logprobs, entropies = chosen_logprobs(states, weight, targets, sampling.temperature)
+    return logprobs, entropies if entropy_gradient else entropies.detach()
 
 
 def _chunked(

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from whet.models.packing import Packing
 from whet.records import Message
 
 
@@ -36,8 +37,13 @@ class CausalLM(Protocol):
         """(B, T) ids, (B,) lengths → (B, T, D), after the final norm. The training path."""
         ...
 
-    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """(N,) ids of sequences one behind the other, (B,) lengths → (N, D): as `hidden`, without padding."""
+    def hidden_packed(self, packing: Packing) -> Tensor:
+        """→ (N, D): as `hidden`, without padding, and shared prompts once."""
+        ...
+
+    @property
+    def head_weight(self) -> Tensor | None:
+        """(V, D), where the head is the product with it and nothing else."""
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -85,6 +91,10 @@ class Tokenizer(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens."""
+        ...
+
+    def decode_many(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """`decode` of every row."""
         ...
 
     def prompt(self, prompt: str | Sequence[Message]) -> list[int]:

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from whet.errors import UserError
+from whet.models.packing import Packing
 
 BIGRAM_LARGEST = 8192  # words of vocabulary: the table has their square
 
 
 class Uniform:
     """Every token is as likely as every other."""
+
+    head_weight = None
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -26,9 +29,9 @@ class Uniform:
         """(B, T) ids → (B, T, 1): nothing to know."""
         return torch.zeros(*tokens.shape, 1, device=tokens.device)
 
-    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """(N,) ids → (N, 1)."""
-        return self.hidden(tokens, lengths)
+    def hidden_packed(self, packing: Packing) -> Tensor:
+        """→ (N, 1)."""
+        return self.hidden(packing.tokens, packing.roots)
 
     def head(self, hidden: Tensor) -> Tensor:
         """(N, 1) → (N, V): equal logits."""
@@ -37,6 +40,8 @@ class Uniform:
 
 class Bigram:
     """How often each token follows each other one in some text, every pair counted once more (Laplace)."""
+
+    head_weight = None
 
     def __init__(self, sequences: Iterable[Sequence[int]], vocab_size: int) -> None:
         if vocab_size > BIGRAM_LARGEST:
@@ -55,9 +60,9 @@ class Bigram:
         """(B, T) ids → (B, T, 1): the id."""
         return tokens[..., None].double()
 
-    def hidden_packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """(N,) ids → (N, 1)."""
-        return self.hidden(tokens, lengths)
+    def hidden_packed(self, packing: Packing) -> Tensor:
+        """→ (N, 1)."""
+        return self.hidden(packing.tokens, packing.roots)
 
     def head(self, hidden: Tensor) -> Tensor:
         """(N, 1) → (N, V): log-probs are logits."""

@@ -55,6 +55,10 @@ class TiktokenTokenizer:
         """Text without special tokens."""
         return self._encoding.decode([token for token in tokens if token not in self._special])
 
+    def decode_many(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """`decode` of every row."""
+        return [self.decode(row) for row in rows]
+
     def prompt(self, prompt: str | Sequence[Message]) -> list[int]:
         """Plain text, or the contents of a conversation, one per line: these vocabularies know no roles."""
         text = prompt if isinstance(prompt, str) else "\n".join(message.content for message in prompt)

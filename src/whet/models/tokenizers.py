@@ -84,6 +84,15 @@ class HuggingFaceTokenizer:
         # The clean-up of spaces is lossy ("a , b" → "a, b"), so it stays off whatever the saved configuration says.
         return str(self._hf.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def decode_many(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """`decode` of every row; in one call where the tokeniser is one of the `tokenizers` library."""
+        if not isinstance(self._hf, PreTrainedTokenizerFast):
+            return [self.decode(row) for row in rows]
+        texts: list[str] = self._hf.backend_tokenizer.decode_batch(
+            [list(row) for row in rows], skip_special_tokens=True
+        )
+        return texts
+
     def prompt(self, prompt: str | Sequence[Message]) -> list[int]:
         """A conversation through the chat template with the assistant's header; plain text after bos, where used."""
         if isinstance(prompt, str):

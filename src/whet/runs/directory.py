@@ -34,6 +34,8 @@ class Run:
         self._lock = lock
         self._appenders: dict[str, logs.Appender] = {}
         self._trackers: list[Tracker] = []
+        self._rollouts = logs.RowsWriter()
+        self._recorded = 0  # the step whose rollouts it was last given
 
     @classmethod
     def create(
@@ -119,12 +121,18 @@ class Run:
                 self._appender(layout.TIMINGS).append({"step": step, **logs.plain_numbers(timings)})
 
     def record(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes the rollouts of a step."""
-        self._write_rows(layout.ROLLOUTS, step, rows)
+        """Writes the rollouts of a step, while the next step begins; `save`, `finish` and `close` wait for the end."""
+        if self.is_writer:
+            self._settle()
+            with self._writing(f"{layout.ROLLOUTS} of step {step}"):
+                self._rollouts.write(self._file(layout.ROLLOUTS, step), rows)
+                self._recorded = step
 
     def record_answers(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes the answers that were evaluated at a step."""
-        self._write_rows(layout.EVALS, step, rows)
+        if self.is_writer:
+            with self._writing(f"{layout.EVALS} of step {step}"):
+                logs.write_rows(self._file(layout.EVALS, step), rows)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
@@ -136,10 +144,12 @@ class Run:
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """The rollouts of a step."""
+        self._settle()
         return self._rows(layout.ROLLOUTS, step)
 
     def rollout_steps(self) -> list[int]:
         """The steps whose rollouts are recorded."""
+        self._settle()
         return list(self._files(layout.ROLLOUTS))
 
     def answers(self, step: int) -> list[dict[str, Any]]:
@@ -157,8 +167,9 @@ class Run:
         target = self.path / layout.CHECKPOINTS / layout.step_name(step)
         if not self.is_writer:
             return target
+        self._settle()
         with self._writing(f"checkpoint {target.name}"):
-            # First, so that a checkpoint never outlives the lines that lead up to it.
+            # First, so that a checkpoint never outlives the lines and rollouts that lead up to it.
             for appender in self._appenders.values():
                 appender.sync()
             logs.sync_directory(self.path)
@@ -180,6 +191,7 @@ class Run:
         """Cuts off everything later than `step`; -1 cuts off everything."""
         if not self.is_writer:
             return
+        self._settle()
         with self._writing(f"rewind to step {step}"):
             self._close_appenders()
             self._clear()
@@ -211,6 +223,7 @@ class Run:
     def finish(self, results: Mapping[str, Any]) -> None:
         """Writes the final results, which also marks the run as finished."""
         if self.is_writer:
+            self._settle()
             with self._writing(layout.RESULTS):
                 logs.write_atomic(self.path / layout.RESULTS, logs.json_bytes(results, indent=2) + b"\n")
 
@@ -247,11 +260,13 @@ class Run:
         if self._lock is None:
             return
         try:
+            self._settle()
             with self._writing("the last lines"):
                 self._close_appenders()
                 for tracker in self._trackers:
                     tracker.close()
         finally:
+            self._rollouts.close()
             self._trackers = []
             self._lock.release()
             self._lock = None
@@ -271,6 +286,12 @@ class Run:
         except WRITE_ERRORS as error:
             good = checkpoints.last_good(self.path / layout.CHECKPOINTS)
             raise RunFailed(f"cannot write {what} in {self.path}: {logs.reason(error)}; {good}") from error
+
+    def _settle(self) -> None:
+        """Returns when the rollouts that were last recorded are on the disk."""
+        if self._lock is not None:
+            with self._writing(f"{layout.ROLLOUTS} of step {self._recorded}"):
+                self._rollouts.wait()
 
     def _appender(self, name: str) -> logs.Appender:
         if name not in self._appenders:
@@ -295,10 +316,8 @@ class Run:
     def _files(self, folder: str) -> dict[int, Path]:
         return layout.by_step(self.path / folder, layout.ENDINGS[folder])
 
-    def _write_rows(self, folder: str, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        if self.is_writer:
-            with self._writing(f"{folder} of step {step}"):
-                logs.write_rows(self._inside(folder) / f"{layout.step_name(step)}{layout.ENDINGS[folder]}", rows)
+    def _file(self, folder: str, step: int) -> Path:
+        return self._inside(folder) / f"{layout.step_name(step)}{layout.ENDINGS[folder]}"
 
     def _rows(self, folder: str, step: int) -> list[dict[str, Any]]:
         files = self._files(folder)

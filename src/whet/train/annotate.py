@@ -16,17 +16,18 @@ from whet.algorithms import correction, shaping, values
 from whet.algorithms.cells import call, terms
 from whet.algorithms.control import entropy_bonus
 from whet.algorithms.kl import k3
-from whet.batching import collate, micro_batches, pad, take
+from whet.batching import collate, pad, take
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens
 from whet.models.precision import autocast
 from whet.records import Batch, Rollout, Sequences
+from whet.train.agreement import Agreement
 from whet.train.cells import ask
 from whet.train.collect import Harvest
 from whet.train.learner import Learner
 from whet.train.memory import Dials, Seen
+from whet.train.passes import packed, passes
 
 
 def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, Seen, dict[str, float]]:
@@ -35,15 +36,20 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
     places = sorted(harvest.numbers)
     rollouts = [rollout for place in places for rollout in harvest.drawn[place]]
     sequences = collate([r.tokens for r in rollouts], _masks(rollouts, config), world.device)
-    frozen = _read(learner, sequences, dials)
+    everyone = Everyone(world=world, numbers=[harvest.numbers[place] for place in places], group=config.rollout.group)
+    prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
-    metrics = _agreement(frozen.old, sampled, sequences.mask, world, limit=config.update.mismatch_limit)
+    frozen = _read(learner, sequences, prompts, sampled, dials)
+    metrics: dict[str, float] = {}
+    if learner.old == "read":
+        agreement = Agreement(world.device)
+        agreement.add(frozen.old, sampled, sequences.mask)
+        metrics |= agreement.metrics(world, limit=config.update.mismatch_limit)
     supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": sequences.mask}
     corrections = ask(algorithm.correction, supply, shapes=(sequences.mask.shape,))
     if algorithm.correction is not correction.uncorrected:
         metrics |= _corrections(corrections, supply, world)
 
-    everyone = Everyone(world=world, numbers=[harvest.numbers[place] for place in places], group=config.rollout.group)
     paid = _pay(learner, harvest, dials, everyone, frozen, sequences.mask)
     advantages, targets = _advantages(learner, dials, everyone, paid, frozen, sequences.mask)
     if targets is not None and frozen.values is not None:
@@ -55,9 +61,10 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
     bonus = config.algorithm.entropy
     batch = Batch(
         sequences=sequences,
-        prompts=everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group),
+        prompts=prompts,
         sampling=dials.sampling,
-        logprobs_old=frozen.old,
+        logprobs_old=None if learner.old == "own" else frozen.old,
+        logprobs_sampled=None if learner.old == "read" else sampled,
         logprobs_ref=frozen.ref,
         advantages=advantages,
         correction=corrections,
@@ -148,29 +155,35 @@ def _masks(rollouts: Sequence[Rollout], config: OnlineConfig) -> list[Sequence[b
 
 
 @torch.no_grad()
-def _read(learner: Learner, sequences: Sequences, dials: Dials) -> _Frozen:
-    """One pass of each model over the rollouts."""
+def _read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, dials: Dials) -> _Frozen:
+    """One pass of each model over the rollouts; none of the policy where it need not be asked."""
     config, critic, reference = learner.config, learner.critic, learner.reference
-    packed, shape = config.update.packed, sequences.mask.shape
+    shape = sequences.mask.shape
     old, entropies = (torch.zeros(shape, device=learner.world.device) for _ in range(2))
     ref = torch.zeros_like(old) if reference is not None else None
     worth = torch.zeros_like(old) if critic is not None else None
     head = critic.beside(policy_learns=True) if critic is not None else None
-    for rows in micro_batches(sequences.lengths, config.update.micro_tokens, packed=packed):
+    if learner.old != "read":
+        old = sampled * sequences.mask
+        if reference is None and critic is None:
+            return _Frozen(old=old, entropies=entropies, ref=None, values=None)
+    for rows in passes(sequences, prompts, config.update, learner.policy):
         s = take(sequences, rows)
+        packing = packed(s, prompts[rows], config.update)
         place = (rows[:, None], torch.arange(s.tokens.shape[1], device=rows.device))
+        own = None
         with autocast(s.tokens.device):
-            reading = read_tokens(
-                learner.policy, s.tokens, s.lengths, s.mask, dials.sampling, value_head=head, packed=packed
-            )
-            old[place], entropies[place] = reading.logprobs, reading.entropies
+            if learner.old == "read":
+                reading = read_tokens(
+                    learner.policy, s.tokens, s.lengths, s.mask, dials.sampling, value_head=head, packing=packing
+                )
+                old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
             if ref is not None and reference is not None:
                 ref[place] = read_tokens(
-                    reference.model, s.tokens, s.lengths, s.mask, dials.sampling, packed=packed
+                    reference.model, s.tokens, s.lengths, s.mask, dials.sampling, packing=packing
                 ).logprobs
             if worth is not None and critic is not None:
-                own = reading.values
-                worth[place] = own if own is not None else critic.values(learner.policy, s, packed=packed)
+                worth[place] = own if own is not None else critic.values(learner.policy, s, packing)
     return _Frozen(old=old, entropies=entropies, ref=ref, values=worth)
 
 
@@ -248,21 +261,6 @@ def _advantages(
     scaled = ask(algorithm.scaling, {**supply, "advantages": everywhere}, shapes=(shape,))
     targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values
     return everyone.own_rows(scaled, mask.shape[1]), targets
-
-
-def _agreement(old: Tensor, sampled: Tensor, mask: Tensor, world: World, *, limit: float) -> dict[str, float]:
-    """How far the trainer's log-probs are from the sampler's, over all ranks; `kl` is KL(sampler ‖ trainer)."""
-    difference = (old - sampled)[mask]
-    sums = [difference.abs().sum(), k3(sampled, old).mul(mask).sum(), torch.tensor(difference.numel())]
-    total, kl, count = world.sum(torch.stack([value.double().cpu() for value in sums])).tolist()
-    worst = world.max(float(difference.abs().max()) if difference.numel() else 0.0)
-    mean = total / max(1.0, count)
-    if mean > limit:  # nan passes: the loss says that better
-        raise RunFailed(
-            f"sampler and trainer disagree by {mean:.3g} nats a token on average (limit {limit:g}): "
-            "the engine's weights are not those of the policy"
-        )
-    return {"mismatch/mean": mean, "mismatch/max": worst, "mismatch/kl": kl / max(1.0, count)}
 
 
 def _corrections(weights: Tensor, supply: dict[str, Tensor], world: World) -> dict[str, float]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from whet.config import OnlineConfig
 from whet.models.logprobs import ValueHead, token_values
+from whet.models.packing import Packing
 from whet.models.protocol import CausalLM
 from whet.models.value_head import LinearValue
 from whet.records import Sequences
@@ -44,10 +45,10 @@ class Critic(nn.Module):
         """The head that reads the policy's own states in the policy's own pass, where the trunk is shared."""
         return self.head if self.trunk is None and policy_learns else None
 
-    def values(self, policy: CausalLM, s: Sequences, *, packed: bool) -> Tensor:
+    def values(self, policy: CausalLM, s: Sequences, packing: Packing | None) -> Tensor:
         """(B, T) values by a pass of their own; a shared trunk gets no gradient from them."""
         trunk, head = (policy, self._detached) if self.trunk is None else (self.trunk, self.head)
-        return token_values(trunk, head, s.tokens, s.lengths, s.mask, packed=packed)
+        return token_values(trunk, head, s.tokens, s.lengths, s.mask, packing)
 
     def _detached(self, states: Tensor) -> Tensor:
         values: Tensor = self.head(states.detach())

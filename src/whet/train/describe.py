@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, compress
 from typing import Any
 
 from whet.distributed.world import World
@@ -13,25 +14,24 @@ from whet.records import Batch, Rollout
 from whet.train.collect import Harvest
 
 
-def rollout_rows(
-    harvest: Harvest, batch: Batch | None, tokenizer: Tokenizer, world: World
-) -> list[list[dict[str, Any]]]:
+def rollout_rows(harvest: Harvest, batch: Batch | None, world: World) -> list[list[dict[str, Any]]]:
     """What is worth keeping of each rollout of all ranks, as JSON, one list per group, in the order of drawing."""
-    chosen = {
-        token
-        for group in harvest.drawn.values()
-        for rollout in group
-        for token, trained in zip(rollout.tokens, rollout.mask, strict=True)
-        if trained
-    }
-    pieces = {token: tokenizer.decode([token]) for token in chosen}
     advantages = _advantages(harvest, batch)
     mine = [
-        [place, [_row(r, advantage, pieces) for r, advantage in zip(group, advantages[place], strict=True)]]
+        [place, [_row(r, advantage) for r, advantage in zip(group, advantages[place], strict=True)]]
         for place, group in harvest.drawn.items()
     ]
     everyones = sorted((row for rows in world.gather(mine) for row in rows), key=lambda row: int(row[0]))
     return [rows for _, rows in everyones]
+
+
+def spelled(groups: Sequence[Sequence[Mapping[str, Any]]], tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+    """The rows of all groups, each with the text of its sampled tokens one by one."""
+    rows = list(chain.from_iterable(groups))
+    chosen = list(set(chain.from_iterable(compress(row["tokens"], row["mask"]) for row in rows)))
+    texts = dict(zip(chosen, tokenizer.decode_many([[token] for token in chosen]), strict=True))
+    for row in rows:
+        yield {**row, "pieces": [texts[token] for token in compress(row["tokens"], row["mask"])]}
 
 
 def _advantages(harvest: Harvest, batch: Batch | None) -> dict[int, list[list[float] | None]]:
@@ -39,7 +39,7 @@ def _advantages(harvest: Harvest, batch: Batch | None) -> dict[int, list[list[fl
     found: dict[int, list[list[float] | None]] = {place: [None] * len(g) for place, g in harvest.drawn.items()}
     if batch is not None:
         rows = zip(batch.advantages.tolist(), batch.sequences.mask.tolist(), strict=True)
-        trained = iter([[a for a, m in zip(*row, strict=True) if m] for row in rows])
+        trained = iter([list(compress(*row)) for row in rows])
         for place in sorted(harvest.numbers):
             found[place] = [next(trained) for _ in found[place]]
     return found
@@ -67,15 +67,14 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
     return metrics, sum(lengths)
 
 
-def _row(rollout: Rollout, advantages: list[float] | None, pieces: Mapping[int, str]) -> dict[str, Any]:
+def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
     row = {
         "id": rollout.example.id,
         "prompt": rollout.example.prompt_text,
         "text": rollout.text,
-        "pieces": [pieces[token] for token, chosen in zip(rollout.tokens, rollout.mask, strict=True) if chosen],
-        "tokens": list(rollout.tokens),
-        "mask": list(rollout.mask),
-        "logprobs": list(rollout.logprobs),
+        "tokens": rollout.tokens,
+        "mask": rollout.mask,
+        "logprobs": rollout.logprobs,
         "finish": rollout.finish,
         "version": rollout.version,
         "reward": rollout.score.reward,

@@ -140,7 +140,6 @@ def _offline() -> dict[str, str]:
         "update.epochs": once,
         "update.minibatches": once,
         "update.kl_limit": "the offline loop has no older policy to stay close to",
-        "update.packed": "the offline loop pads",
         "update.mismatch_limit": "the offline loop samples nothing that could disagree",
         "save.rollouts_every_steps": "the offline loop has no rollouts",
     }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
+from whet.algorithms.correction import uncorrected
 from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
 from whet.distributed.world import World
@@ -14,6 +16,10 @@ from whet.models.protocol import CausalLM
 from whet.train.critic import Critic
 from whet.train.parts import Parts, build_algorithm
 from whet.train.reference import Reference, build_reference
+
+# Where the log-probs at the start of a step come from: a pass of the policy's, the sampler's where they are the same
+# numbers, or the only update's own pass.
+Old = Literal["read", "sampled", "own"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +33,7 @@ class Learner:
     critic: Critic | None
     config: OnlineConfig
     world: World
+    old: Old = "read"
 
     def optimizers(self, step: int) -> Sequence[torch.optim.Optimizer]:
         """Those that move at this step: while the critic warms up, the policy waits."""
@@ -51,4 +58,18 @@ def build_learner(parts: Parts, config: OnlineConfig, world: World) -> Learner:
         critic=Critic(parts.policy, config) if algorithm.needs_values else None,
         config=config,
         world=world,
+        old=_source(algorithm, config, is_exact=parts.engine.is_exact),
     )
+
+
+def _source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Old:
+    """The cheapest that gives all that the algorithm asks for."""
+    shared_critic = algorithm.needs_values and config.critic.model == "shared"
+    entropy = config.algorithm.entropy
+    if shared_critic or (entropy.floor > 0 and entropy.floor_coefficient > 0):
+        return "read"
+    if is_exact:
+        return "sampled"
+    updates = config.update.epochs * config.update.minibatches
+    compared = algorithm.needs_reference or algorithm.needs_values or algorithm.correction is not uncorrected
+    return "own" if updates == 1 and not compared and config.update.kl_limit is None else "read"

@@ -61,7 +61,7 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
                     metrics |= update(learner, batch, step=step)
 
             learner.follow(step)
-            rows = rollout_rows(harvest, batch, parts.tokenizer, world)
+            rows = rollout_rows(harvest, batch, world)
             described, tokens = describe(rows)
             memory.deviation = described["reward/std"]
             session.end_step(step, {**described, **harvest.metrics(), **metrics}, tokens=tokens, groups=rows)

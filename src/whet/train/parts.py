@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
-from whet.config import AlgorithmBase, NewModel, TrainConfig
+from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
 from whet.distributed.world import World
 from whet.engines.native import NativeEngine
 from whet.engines.protocol import Engine
@@ -65,9 +65,32 @@ def build_parts(config: TrainConfig, world: World) -> Parts:
     origin = fingerprint(policy)
     policy = place(policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
-    engine = NativeEngine(policy, tokenizer, max_sequences=config.engine.max_sequences, device=world.device)
+    engine = build_engine(config.engine, policy, tokenizer, world)
     optimizer = make_optimizer(policy, config.optimizer)
     return Parts(task=task, tokenizer=tokenizer, policy=policy, engine=engine, optimizer=optimizer, origin=origin)
+
+
+def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:
+    """The engine that a config names, around this policy."""
+    if config.name == "native":
+        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[config.precision]
+        return NativeEngine(policy, tokenizer, max_sequences=config.max_sequences, device=world.device, dtype=dtype)
+    if world.size > 1:
+        raise UserError(f"engine.name=vllm follows one process and there are {world.size}: use engine.name=native")
+    if not config.url:
+        from whet.engines.vllm import VllmEngine
+
+        return VllmEngine(policy, tokenizer, max_sequences=config.max_sequences, memory_share=config.memory_share)
+    from whet.engines.transport import Connection
+    from whet.engines.vllm_server import VllmServerEngine
+
+    return VllmServerEngine(
+        config.url,
+        policy,
+        tokenizer,
+        connection=Connection(concurrency=config.max_sequences),
+        weights_directory=Path(config.weights_directory) if config.weights_directory else None,
+    )
 
 
 def build_algorithm(config: AlgorithmBase) -> Algorithm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
 from whet.tasks.grading import GradingFailed
+from whet.train.describe import spelled
 from whet.train.optim import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 from whet.train.parts import Parts
 
@@ -77,6 +79,7 @@ class Session:
 
     def __enter__(self) -> Session:
         self.interrupt.__enter__()
+        gc.freeze()  # what is loaded stays: looking through it for garbage takes longer than a small step
         try:
             self._begin()
         except BaseException as error:
@@ -106,6 +109,7 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.interrupt.__exit__(kind, error, trace)
+        gc.unfreeze()
         self.parts.engine.close()
         if isinstance(error, RunFailed):
             raise RunFailed(f"step {self.last + 1}: {error}{self._evidence(error)}{self._way_back(error)}") from error
@@ -156,7 +160,7 @@ class Session:
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
         if groups and _due(self.config.save.rollouts_every_steps, step, self.config.steps):
-            self.run.record(step, [row for group in groups for row in group])
+            self.run.record(step, spelled(groups, self.parts.tokenizer))
         if _due(self.config.eval.every_steps, step, self.config.steps):
             logged |= self._evaluate(step)
         self.run.log(step, logged)

@@ -9,16 +9,17 @@ from torch import Tensor
 
 from whet.algorithms.cells import call
 from whet.algorithms.table import Objective
-from whet.batching import collate, global_weights, micro_batches, take
+from whet.batching import collate, global_weights, take
 from whet.config import OfflineConfig, TrainConfig
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.models.logprobs import token_logprobs
+from whet.models.logprobs import read_tokens
 from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Example, Row, Sampling, Sequences
 from whet.train.optim import descend, finite
 from whet.train.parts import Parts
+from whet.train.passes import packed, passes
 
 PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
 
@@ -78,11 +79,14 @@ def _losses(
 ) -> Iterator[Tensor]:
     """The loss of each micro-batch; they add up to the loss of the step over all ranks."""
     weights = global_weights(objective.weighting, sequences.mask, world, max_tokens=policy.context)
-    for rows in micro_batches(sequences.lengths, config.update.micro_tokens):
+    alone = torch.arange(len(sequences.lengths), device=world.device)
+    for rows in passes(sequences, alone, config.update, policy):
         s = take(sequences, rows)
+        packing = packed(s, None, config.update)
         with autocast(world.device):
-            logprobs, entropy = token_logprobs(policy, s.tokens, s.lengths, s.mask, PLAIN)
-        entropies.append(entropy.sum().cpu())
+            reading = read_tokens(policy, s.tokens, s.lengths, s.mask, PLAIN, packing=packing)
+        logprobs = reading.logprobs
+        entropies.append(reading.entropies.sum().cpu())
         loss = (call(objective.loss, {"logprobs": logprobs}) * weights[rows, : s.mask.shape[1]]).sum()
         yield finite(loss, tokens=s.tokens, logprobs=logprobs)
 

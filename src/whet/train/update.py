@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,15 +12,17 @@ from whet.algorithms.cells import name
 from whet.algorithms.table import Algorithm, token_loss
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
-from whet.batching import global_weights, micro_batches, split_prompts, take_batch
+from whet.batching import global_weights, split_prompts, take_batch
 from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.models.logprobs import Reading, read_tokens
 from whet.models.precision import autocast
 from whet.records import Batch
+from whet.train.agreement import Agreement
 from whet.train.cells import ask
 from whet.train.learner import Learner
 from whet.train.optim import Descent, descend, finite
+from whet.train.passes import packed, passes
 
 # Sums over tokens; `policy_kl` is KL(policy at the start of the step ‖ policy now).
 STATISTICS = ("clip_fraction", "entropy", "policy_kl", "tokens")
@@ -31,6 +34,7 @@ class Tally:
 
     def __init__(self, device: torch.device) -> None:
         self.sums = {key: torch.zeros((), dtype=torch.float64, device=device) for key in STATISTICS + CRITIC_STATISTICS}
+        self.agreement: Agreement | None = None  # where the sampler is still to be compared with the policy
 
     def add(self, **sums: Tensor) -> None:
         """Adds one micro-batch; a double underscore stands for a slash."""
@@ -51,6 +55,7 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
     if learner.critic is not None:
         learner.critic.set_rate(step)
     tally = Tally(world.device)
+    agreement = Agreement(world.device) if batch.logprobs_sampled is not None else None
     descents: list[Descent] = []
     for epoch in range(settings.epochs):
         for prompts in split_prompts(everyones, settings.minibatches, seed=(config.seed, step, epoch)):
@@ -58,11 +63,16 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
             minibatch = take_batch(batch, torch.isin(batch.prompts, wanted).nonzero()[:, 0])
             if world.max(float(minibatch.sequences.mask.any())) == 0:  # all of it was cut off, and is left out
                 continue
+            tally.agreement = None if descents else agreement  # after the first step the policy is another
             descent = _descend(learner, minibatch, tally, step)
             if descent is None:  # too far from where the rollouts were sampled
-                return _report(learner, descents, tally, step)
+                break
             descents.append(descent)
-    return _report(learner, descents, tally, step)
+        else:
+            continue
+        break
+    measured = {} if agreement is None else agreement.metrics(world, limit=settings.mismatch_limit)
+    return {**measured, **_report(learner, descents, tally, step)}
 
 
 def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent | None:
@@ -71,6 +81,8 @@ def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent
     before = {key: tally.sums[key].clone() for key in ("policy_kl", "tokens")}
 
     def is_near() -> bool:
+        if tally.agreement is not None:
+            tally.agreement.metrics(world, limit=learner.config.update.mismatch_limit)
         if limit is None:
             return True
         kl, tokens = world.sum(torch.stack([tally.sums[key] - before[key] for key in before])).tolist()
@@ -83,14 +95,15 @@ def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent
 def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator[Tensor]:
     """The loss of each micro-batch; they add up to the loss of the minibatch over all ranks."""
     config, world, algorithm, critic = learner.config, learner.world, learner.algorithm, learner.critic
-    mask, packed = batch.sequences.mask, config.update.packed
+    mask = batch.sequences.mask
     weights = global_weights(algorithm.weighting, mask, world, max_tokens=config.rollout.max_tokens)
     even = global_weights(token_mean, mask, world, max_tokens=config.rollout.max_tokens)
     policy_learns = critic is None or not critic.is_warming_up(step)
     head = None if critic is None else critic.beside(policy_learns)
-    for rows in micro_batches(batch.sequences.lengths, config.update.micro_tokens, packed=packed):
+    for rows in passes(batch.sequences, batch.prompts, config.update, learner.policy):
         micro = take_batch(batch, rows)
         s = micro.sequences
+        packing = packed(s, micro.prompts, config.update)
         width = s.mask.shape[1]
         with autocast(world.device), torch.set_grad_enabled(policy_learns and torch.is_grad_enabled()):
             reading = read_tokens(
@@ -101,13 +114,17 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
                 batch.sampling,
                 value_head=head,
                 entropy_gradient=batch.entropy_coefficient > 0,
-                packed=packed,
+                packing=packing,
             )
         values = reading.values
         if critic is not None and values is None:
             with autocast(world.device):
-                values = critic.values(learner.policy, s, packed=packed)
+                values = critic.values(learner.policy, s, packing)
         loss = torch.zeros((), device=world.device)
+        if micro.logprobs_old is None:
+            micro = replace(micro, logprobs_old=reading.logprobs.detach())
+        if tally.agreement is not None and micro.logprobs_sampled is not None:
+            tally.agreement.add(reading.logprobs, micro.logprobs_sampled, s.mask)
         supply = _supply(micro, reading)
         _count(tally, algorithm, micro, reading, supply)
         if policy_learns:
@@ -160,6 +177,7 @@ def _count(
             f"surrogate {name(algorithm.surrogate)!r} has no gradient in the log-probs, so it trains nothing"
         )
     (pull,) = torch.autograd.grad(loss, leaf)
+    assert micro.logprobs_old is not None
     log_ratio = leaf.detach() - micro.logprobs_old
     tally.add(
         tokens=mask.sum(),

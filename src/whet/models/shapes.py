@@ -1,4 +1,4 @@
-"""Which decoders the graphs of `whet.engines.decode` compute. Imports no CUDA, so that anybody may ask."""
+"""Which decoders the kernels for CUDA compute, in sampling and in training. Imports no CUDA: anybody may ask."""
 
 from __future__ import annotations
 

@@ -1,0 +1,134 @@
+"""Continuous batching on a CPU, in plain torch: the same tokens as the plain path, whatever the number of slots."""
+
+import logging
+
+import pytest
+import torch
+
+from tests.small import small_model
+from whet.engines.cuda import CudaSampler, token_limit
+from whet.engines.decode import DecodeLoop
+from whet.engines.native import NativeEngine
+from whet.records import Prompt, Sampling
+
+LENGTHS = (1, 3, 12, 7, 5)
+
+
+def prompts(**limits):
+    return [
+        Prompt(
+            tokens=tuple(torch.randint(3, 20, (length,), generator=torch.Generator().manual_seed(length)).tolist()),
+            stream=(1, length),
+            limit=limits.get(f"of_{length}"),
+        )
+        for length in LENGTHS
+    ]
+
+
+def sampler(model, tokenizer, slots):
+    return CudaSampler(model, tokenizer.stops, max_slots=slots, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 0.7])
+@pytest.mark.parametrize("slots", [1, 3, 8, 64])
+def test_every_number_of_slots_gives_what_the_plain_path_gives(family, temperature, slots):
+    model, tokenizer = small_model(family, sharp=4.0)
+    sampling = Sampling(max_tokens=30, temperature=temperature)
+    asked = prompts(of_3=4, of_7=50)
+    expected = [c for group in NativeEngine(model, tokenizer).generate(asked, sampling, count=4) for c in group]
+    drawn = sampler(model, tokenizer, slots).sample(asked, sampling, count=4)
+    assert [tuple(one.tokens) for one in drawn] == [c.tokens for c in expected]
+    said = torch.tensor([x for one in drawn for x in one.logprobs])
+    assert torch.allclose(said, torch.tensor([x for c in expected for x in c.logprobs]), atol=1e-5)
+    lengths = {len(one.tokens) for one in drawn}
+    assert max(len(one.tokens) for one in drawn[4:8]) <= 4
+    assert len(lengths) > 2  # sequences ended at different times, so slots were used again
+
+
+def test_new_weights_are_sampled_with_and_room_grows():
+    model, tokenizer = small_model(sharp=4.0)
+    one = sampler(model, tokenizer, 8)
+    short = one.sample(prompts(), Sampling(max_tokens=5), count=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.3)
+    long = one.sample(prompts(), Sampling(max_tokens=40), count=2)
+    expected = NativeEngine(model, tokenizer).generate(prompts(), Sampling(max_tokens=40), count=2)
+    assert [tuple(c.tokens) for c in long] == [c.tokens for group in expected for c in group]
+    assert [c.tokens for c in short] != [c.tokens[:5] for c in long]
+
+
+def test_each_prompt_is_read_once_and_its_cache_is_shared(monkeypatch):
+    model, tokenizer = small_model(sharp=4.0)
+    read, admitted = [], []
+    original_read, original_admit = DecodeLoop.read, DecodeLoop.admit
+
+    def reading(self, texts, slots):
+        read.extend((len(text), slot) for text, slot in zip(texts, slots, strict=True))
+        return original_read(self, texts, slots)
+
+    def admitting(self, slots, states, lengths, streams, limits, prefixes):
+        admitted.extend(zip(slots.tolist(), prefixes.tolist(), strict=True))
+        original_admit(self, slots, states, lengths, streams, limits, prefixes)
+
+    monkeypatch.setattr(DecodeLoop, "read", reading)
+    monkeypatch.setattr(DecodeLoop, "admit", admitting)
+    sampler(model, tokenizer, 64).sample(prompts(), Sampling(max_tokens=6), count=4)
+    assert sorted(length for length, _ in read) == sorted(LENGTHS)
+    leaders = {slot for _, slot in read}
+    assert {prefix for _, prefix in admitted} == leaders
+    assert len(admitted) == 20
+
+
+def test_the_cache_is_given_back_between_calls():
+    model, tokenizer = small_model()
+    one = sampler(model, tokenizer, 8)
+    one.sample(prompts(), Sampling(max_tokens=5), count=2)
+    assert one._loop.cache.keys is one._loop.cache.values is None
+    with pytest.raises(AssertionError):
+        one._loop.cache.layer(0)
+
+
+def test_out_of_memory_halves_the_slots_once_and_keeps_what_was_done(monkeypatch, caplog):
+    model, tokenizer = small_model(sharp=4.0)
+    sampling = Sampling(max_tokens=30)
+    expected = sampler(model, tokenizer, 16).sample(prompts(), sampling, count=4)
+    original, slots = DecodeLoop.run, []
+
+    def short(self, steps, *, count):
+        slots.append(self.slots)
+        if self.slots > 8 and len(slots) > 1:
+            raise torch.cuda.OutOfMemoryError("pretended")
+        original(self, steps, count=count)
+
+    monkeypatch.setattr(DecodeLoop, "run", short)
+    one = sampler(model, tokenizer, 16)
+    with caplog.at_level(logging.WARNING, "whet"):
+        found = one.sample(prompts(), sampling, count=4)
+    assert [c.tokens for c in found] == [c.tokens for c in expected]
+    assert slots[0] == 16
+    assert set(slots) == {16, 8}
+    assert [record.getMessage() for record in caplog.records] == [
+        "out of memory while sampling: going on with 8 sequences at a time instead of 16"
+    ]
+    assert one.max_slots == 8  # and it stays so
+
+
+def test_a_second_time_it_is_an_error(monkeypatch):
+    model, tokenizer = small_model()
+
+    def never(self, steps, *, count):
+        raise torch.cuda.OutOfMemoryError("pretended")
+
+    monkeypatch.setattr(DecodeLoop, "run", never)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        sampler(model, tokenizer, 4).sample(prompts(), Sampling(max_tokens=5), count=1)
+
+
+@pytest.mark.parametrize(
+    ("length", "limit", "expected"), [(10, None, 20), (10, 7, 7), (10, 90, 20), (95, None, 5), (95, 3, 3)]
+)
+def test_limits(length, limit, expected):
+    prompt = Prompt(tokens=(1,) * length, stream=(0,), limit=limit)
+    assert token_limit(prompt, Sampling(max_tokens=20), 100) == expected

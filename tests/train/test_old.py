@@ -1,0 +1,219 @@
+"""Where the log-probs at the start of a step come from: every source gives the same update, and none goes unchecked."""
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.contracts.additive import ALONE, annotated, distance, flat, learner_of, shaken
+from tests.contracts.additive import Scene as Noisy
+from tests.contracts.additive import config_of as config_named
+from tests.train import scenes
+from tests.train.scenes import Table, config_of, groups_of
+from whet.algorithms.table import ALGORITHMS
+from whet.config import OnlineConfig
+from whet.distributed.world import World
+from whet.errors import RunFailed
+from whet.models.logprobs import read_tokens
+from whet.records import Batch
+from whet.rollout import Group
+from whet.train import annotate as annotate_module
+from whet.train import update as update_module
+from whet.train.agreement import Agreement
+from whet.train.learner import Old, _source
+from whet.train.parts import build_algorithm
+from whet.train.update import update
+
+MISMATCH = {"mismatch/mean", "mismatch/max", "mismatch/kl"}
+ONE_UPDATE = [  # names of tests.contracts.additive.VARIANTS: what "own" is for
+    *(name for name in ALGORITHMS if name != "ppo"),
+    "grpo, entropy",
+    "token mean",
+    "truncated left out",
+]
+COMPARED = ["ppo", "ppo, kl in the reward", "grpo, k3 in the loss", "rloo, kl in the reward", "grpo, mask_sequences"]
+
+
+def exact_groups(scene: Noisy) -> list[Group]:
+    """The scene's rollouts with the log-probs that its policy gives them: a sampler that is the policy."""
+    groups = []
+    for group in scene.groups:
+        exact = []
+        for rollout in group:
+            tokens, mask = torch.tensor([rollout.tokens]), torch.tensor([rollout.mask])
+            sampling = config_named(scene.name).rollout.sampling
+            with torch.no_grad():
+                reading = read_tokens(scene.policy, tokens, torch.tensor([tokens.shape[1]]), mask, sampling)
+            exact.append(replace(rollout, logprobs=tuple(reading.logprobs[0].tolist())))
+        groups.append(exact)
+    return groups
+
+
+def followed(scene: Noisy, groups: list[Group], old: Old) -> tuple[list[Tensor], dict[str, float], Batch]:
+    """The gradient of one update, everything that is logged, and the batch."""
+    learner = replace(learner_of(scene.policy, scene.name, packed=True), old=old)
+    if learner.critic is not None and learner.critic.trunk is not None:
+        learner.critic.trunk.load_state_dict(shaken(scene.policy, seed=8).state_dict())
+    scene.policy.zero_grad()
+    batch, metrics = annotated(learner, groups)
+    both = metrics | update(learner, batch, step=1)
+    return flat(learner), both, batch
+
+
+@pytest.mark.parametrize(
+    ("name", "old"), [*((name, "own") for name in ONE_UPDATE), *((name, "sampled") for name in ONE_UPDATE + COMPARED)]
+)
+def test_every_source_gives_the_same_update(name: str, old: Old) -> None:
+    scene = Noisy(name)
+    groups = exact_groups(scene)
+    wanted, logged, _ = followed(scene, groups, "read")
+    found, also, batch = followed(scene, groups, old)
+    assert float(wanted[0].norm()) > 1e-3
+    assert distance(wanted, found) < 1e-5
+    assert also.keys() == logged.keys()
+    assert also.keys() >= MISMATCH
+    assert also["mismatch/max"] < 1e-5
+    for key, value in logged.items():
+        assert also[key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
+    assert (old == "own") is (batch.logprobs_old is None)
+
+
+def test_a_source_that_is_not_the_policy_changes_the_update() -> None:
+    """The comparison above can fail: with the noisy sampler's log-probs the ratios are not 1."""
+    scene = Noisy("grpo")
+    wanted, _, _ = followed(scene, scene.groups, "read")
+    found, logged, _ = followed(scene, scene.groups, "sampled")
+    assert distance(wanted, found) > 1e-2
+    assert logged["mismatch/mean"] > 0.1
+
+
+def test_no_second_pass_where_none_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: dict[str, int] = {"annotate": 0, "update": 0}
+
+    def counted(where: str, *given: Any, **more: Any) -> Any:
+        passes[where] += 1
+        return read_tokens(*given, **more)
+
+    monkeypatch.setattr(annotate_module, "read_tokens", partial(counted, "annotate"))
+    monkeypatch.setattr(update_module, "read_tokens", partial(counted, "update"))
+    for old, count in (("own", 0), ("sampled", 0), ("read", 1)):
+        passes.update(annotate=0, update=0)
+        followed(Noisy("grpo"), exact_groups(Noisy("grpo")), old)  # type: ignore[arg-type]
+        assert passes == {"annotate": count, "update": 1}
+    passes.update(annotate=0)
+    followed(Noisy("grpo, k3 in the loss"), exact_groups(Noisy("grpo, k3 in the loss")), "sampled")
+    assert passes["annotate"] == 1  # of the reference
+
+
+def taught(old: Old, *, error: float, **settings: Any) -> tuple[Table, dict[str, float]]:
+    """A table that really moves, taught by rollouts whose log-probs are off by `error`."""
+    policy = Table()
+    config = config_of({"preset": "grpo"}, **settings)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.5)
+    learner = replace(scenes.learner_of(policy, config, optimizer=optimizer), old=old)
+    try:
+        batch, _, metrics = scenes.annotated(learner, groups_of(policy, error=error))
+        return policy, metrics | update(learner, batch, step=1)
+    except RunFailed as failure:
+        failure.add_note(str(policy.logits.tolist()))
+        raise
+
+
+@pytest.mark.parametrize("old", ["read", "own", "sampled"])
+def test_a_wrong_sampler_stops_the_run_before_the_policy_moves(old: Old) -> None:
+    with pytest.raises(RunFailed, match=r"disagree by 0.2 nats .* \(limit 0.1\)") as failure:
+        taught(old, error=0.2)
+    assert failure.value.__notes__ == [str(Table().logits.tolist())]
+    moved, metrics = taught(old, error=0.05)
+    assert metrics["mismatch/mean"] == pytest.approx(0.05, rel=1e-4)
+    assert metrics["mismatch/kl"] == pytest.approx(math.exp(-0.05) - 1 + 0.05, rel=1e-3)
+    assert float((moved.logits - Table().logits).detach().abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("old", ["read", "sampled"])
+def test_only_the_first_update_is_compared_with_the_sampler(old: Old) -> None:
+    """By the later ones the policy has moved, which is no disagreement."""
+    _, metrics = taught(old, error=0.0, epochs=3, minibatches=2)
+    assert metrics["updates"] == 6
+    assert metrics["policy_kl"] > 1e-3
+    assert metrics["mismatch/max"] < 1e-5
+
+
+@pytest.mark.parametrize("old", ["read", "sampled"])
+def test_updates_end_where_the_policy_has_moved_far(old: Old) -> None:
+    free, _ = taught(old, error=0.0, epochs=1)
+    _, once = taught(old, error=0.0, epochs=2)
+    reached = 2 * once["policy_kl"]  # nothing at the first update, so this is the KL before the second one
+    held, metrics = taught(old, error=0.0, epochs=5, kl_limit=0.9 * reached)
+    assert metrics["updates"] == 1
+    assert torch.equal(held.logits, free.logits)  # the second was computed, and not taken
+    _, metrics = taught(old, error=0.0, epochs=2, kl_limit=1.1 * reached)
+    assert metrics["updates"] == 2
+
+
+PLAIN: dict[str, Any] = {"preset": "grpo"}
+KL = {**PLAIN, "kl": {"coefficient": 0.1}}
+FLOOR = {**PLAIN, "entropy": {"floor": 1.0, "floor_coefficient": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "not_exact", "exact"),
+    [
+        (PLAIN, {}, "own", "sampled"),
+        (PLAIN, {"epochs": 2}, "read", "sampled"),
+        (PLAIN, {"minibatches": 2}, "read", "sampled"),
+        (PLAIN, {"kl_limit": 0.1}, "read", "sampled"),
+        (PLAIN, {"mismatch_limit": 9.0, "packed": False, "micro_tokens": 7}, "own", "sampled"),
+        (KL, {}, "read", "sampled"),
+        ({**PLAIN, "correction": "mask_tokens"}, {}, "read", "sampled"),
+        ({**PLAIN, "correction": "uncorrected"}, {}, "own", "sampled"),
+        ({**PLAIN, "entropy": {"coefficient": 0.1}}, {}, "own", "sampled"),
+        ({**PLAIN, "entropy": {"floor": 1.0, "floor_coefficient": 0.0}}, {}, "own", "sampled"),
+        (FLOOR, {}, "read", "read"),
+        ({"preset": "ppo"}, {}, "read", "sampled"),
+        ({"preset": "ppo"}, {"shared": True}, "read", "read"),
+        ({"preset": "grpo"}, {"shared": True}, "own", "sampled"),  # no critic: what it would share does not matter
+    ],
+    ids=str,
+)
+def test_the_cheapest_source_that_is_enough(
+    algorithm: dict[str, Any], settings: dict[str, Any], not_exact: Old, exact: Old
+) -> None:
+    given = dict(settings)
+    sections = {"critic": {"model": "shared"}} if given.pop("shared", False) else {}
+    once = {"epochs": 1, "minibatches": 1, **given}
+    config: OnlineConfig = config_of(algorithm, sections=sections, **once)
+    built = build_algorithm(config.algorithm)
+    assert _source(built, config, is_exact=False) == not_exact
+    assert _source(built, config, is_exact=True) == exact
+
+
+def test_ranks_measure_together() -> None:
+    """The mean over all ranks decides, so that none goes on while another stops."""
+
+    class Beside(World):
+        """Another rank has six tokens, and agrees on all of them but one, by 0.9 nats."""
+
+        def sum(self, tensor: Tensor) -> Tensor:
+            return tensor + torch.tensor([0.9, 0.0, 6.0], dtype=tensor.dtype)
+
+        def max(self, value: float) -> float:
+            return max(value, 0.9)
+
+    agreement = Agreement(torch.device("cpu"))
+    mask = torch.tensor([[False, True, True]])
+    agreement.add(torch.tensor([[9.0, -1.0, -2.0]]), torch.tensor([[0.0, -1.5, -2.25]]), mask)
+    found = agreement.metrics(ALONE, limit=0.4)
+    estimates = [math.exp(d) - 1 - d for d in (0.5, 0.25)]  # of KL(sampler ‖ trainer): d is trainer − sampler
+    expected = {"mismatch/mean": 0.375, "mismatch/max": 0.5, "mismatch/kl": sum(estimates) / 2}
+    assert found == pytest.approx(expected, rel=1e-5)
+    beside = Beside(rank=0, size=1, device=torch.device("cpu"))
+    metrics = agreement.metrics(beside, limit=0.3)  # alone it would stop here
+    assert metrics["mismatch/mean"] == pytest.approx((0.75 + 0.9) / 8)
+    assert metrics["mismatch/max"] == pytest.approx(0.9)
+    with pytest.raises(RunFailed, match=r"disagree by 0\.206 nats"):
+        agreement.metrics(beside, limit=0.2)

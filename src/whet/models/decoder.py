@@ -24,7 +24,7 @@ from whet.models.checkpoint import write_model
 from whet.models.columns import are_few_rows, fits_columns, product_of_rows, read_columns
 from whet.models.decoder_config import DecoderConfig, RopeScaling, parameter_count
 from whet.models.families import export_config, family_named
-from whet.models.fused_block import HalfWeights, fits_fused, fused_trunk
+from whet.models.fused_block import JoinedWeights, fits_fused, fused_trunk
 from whet.models.initial import embedding, initialise
 from whet.models.packed_attention import PackedAttention
 from whet.models.packing import Packing
@@ -168,7 +168,7 @@ class Trunk(nn.Module):
         self.embed_positions = embedding(config.context, config.width) if config.positions == "learned" else None
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = Norm(config.width, config)
-        self.in_bf16 = HalfWeights()
+        self.joined = JoinedWeights()
 
     def forward(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend], recompute: bool = False) -> Tensor:
         """(B, T) ids at (T,) or (B, T) positions → (B, T, D), before the final norm; `attends` has one per layer."""

@@ -1,9 +1,9 @@
-"""A decoder block of packed bf16 rows on CUDA as one function with its gradient written out.
+"""A decoder block of packed rows as one function with its gradient written out: bf16 on CUDA, fp32 on a CPU.
 
-It computes what `whet.models.decoder.Block` does under autocast, for the shapes of `whet.models.shapes`, with a tenth
-of the launches: products that share their input are joined, norms, rotations and gates are single kernels, and weights
-are cast once a pass. Kept for the backward pass are the residual stream before each half, what attention
-saw and gave, and the gate's input; norms and gates are computed again.
+It computes what `whet.models.decoder.Block` does (on CUDA under autocast), for the shapes of `whet.models.shapes`, with
+a tenth of the launches: products that share their input are joined, norms, rotations and gates are single kernels, and
+weights are cast once a pass. Kept for the backward pass are the residual stream before each half, what attention saw
+and gave, and the gate's input; norms and gates are computed again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from whet.models import block_plain
 from whet.models.attention import rotary_angles
-from whet.models.packed_attention import Ragged, ragged_attention, ragged_attention_back
+from whet.models.packed_attention import Ragged, attend, attend_back
 from whet.models.packing import Packing
-from whet.models.shapes import is_served
+from whet.models.padded_attention import Padded
+from whet.models.precision import full_precision
+from whet.models.shapes import has_usual_blocks, is_served
 
 if TYPE_CHECKING:
     from whet.models.decoder import Trunk
@@ -33,12 +36,13 @@ class Shape:
     heads: tuple[int, int, int]  # query heads, key heads, their width
     eps: float
     angles: tuple[Tensor, Tensor]  # (N, dim / 2) cosine and sine
-    ragged: Ragged
+    attention: Ragged | Padded
+    ops: Any  # the module with norms, rotations and gates: Triton's, or the same in torch
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
-    """A block's matrices in bf16."""
+class Joined:
+    """A block's matrices in the numbers of its products: bf16 on CUDA, fp32 on a CPU."""
 
     qkv: Tensor
     qkv_bias: Tensor | None
@@ -48,26 +52,27 @@ class Half:
     sizes: list[int]  # rows of queries, keys and values in `qkv`
 
 
-class HalfWeights:
-    """The bf16 copies of blocks, filled again at every pass: nothing tells of a change (fused AdamW counts none)."""
+class JoinedWeights:
+    """The copies of blocks, filled again at every pass: nothing tells of a change (fused AdamW counts none)."""
 
     def __init__(self) -> None:
-        self._halves: list[Half] = []
+        self._blocks: list[Joined] = []
         self._targets: list[Tensor] = []
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> HalfWeights:
+    def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
         """Empty: a copy is filled when it is used."""
-        return HalfWeights()
+        return JoinedWeights()
 
     @torch.no_grad()
-    def refreshed(self, blocks: Sequence[Any]) -> list[Half]:
+    def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
         """The copies of all blocks as their weights are now, where they were before."""
         matrices = [_matrices(block) for block in blocks]
-        if not self._halves or self._halves[0].out.device != matrices[0][6].device:
-            self._halves = [_half(some) for some in matrices]
-            self._targets = [part for half in self._halves for part in _parts(half)]
+        wanted = (dtype, matrices[0][6].device)
+        if not self._blocks or (self._blocks[0].out.dtype, self._blocks[0].out.device) != wanted:
+            self._blocks = [_join(some, dtype) for some in matrices]
+            self._targets = [part for half in self._blocks for part in _parts(half)]
         torch._foreach_copy_(self._targets, [tensor for some in matrices for tensor in some if tensor is not None])
-        return self._halves
+        return self._blocks
 
 
 def _matrices(block: Any) -> Sequence[Any]:
@@ -83,13 +88,13 @@ def _matrices(block: Any) -> Sequence[Any]:
     )
 
 
-def _half(matrices: Sequence[Any]) -> Half:
+def _join(matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
     q, k, v, q_bias, k_bias, v_bias, out, first, second, down = matrices
 
     def joined(*weights: Tensor) -> Tensor:
-        return torch.cat([weight.detach().to(torch.bfloat16) for weight in weights])
+        return torch.cat([weight.detach().to(dtype) for weight in weights])
 
-    return Half(
+    return Joined(
         qkv=joined(q, k, v),
         qkv_bias=None if q_bias is None else joined(q_bias, k_bias, v_bias),
         out=joined(out),
@@ -99,28 +104,37 @@ def _half(matrices: Sequence[Any]) -> Half:
     )
 
 
-def _parts(half: Half) -> list[Tensor]:
+def _parts(half: Joined) -> list[Tensor]:
     """Views of what was joined, in the order of `_matrices`."""
     biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
     return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.chunk(2), half.down]
 
 
 def fits_fused(trunk: Trunk) -> bool:
-    """Whether this file computes the trunk: bf16 on CUDA, a shape that is served, no adapter in a product's place."""
-    if not (trunk.embed_tokens.weight.is_cuda and torch.is_autocast_enabled("cuda") and is_served(trunk.config)):
+    """Whether this file computes the trunk: bf16 on CUDA or fp32 on a CPU, a shape that is served, no adapters."""
+    device = trunk.embed_tokens.weight.device
+    is_cuda = device.type == "cuda"
+    fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
+    if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
         return False
     parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
-    return all(type(part) is nn.Linear for part in parts)
+    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
 
 
 def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
     """→ (N, D), before the final norm: what `Trunk.forward` computes, by fewer and larger kernels."""
-    c = trunk.config
+    c, device = trunk.config, packing.tokens.device
     cosine, sine = (x[0].contiguous() for x in rotary_angles(c, packing.positions))
-    ragged = Ragged.of(packing, packing.tokens.device)
-    shape = Shape(heads=(c.heads, c.kv_heads, c.head_dim), eps=c.norm_eps, angles=(cosine, sine), ragged=ragged)
+    shape = Shape(
+        heads=(c.heads, c.kv_heads, c.head_dim),
+        eps=c.norm_eps,
+        angles=(cosine, sine),
+        attention=(Ragged if device.type == "cuda" else Padded).of(packing, device),
+        ops=_operations(device),
+    )
     states: Tensor = trunk.embed_tokens(packing.tokens)
-    for block, half in zip(trunk.layers, trunk.in_bf16.refreshed(list(trunk.layers)), strict=True):
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    for block, half in zip(trunk.layers, trunk.joined.refreshed(list(trunk.layers), dtype), strict=True):
         if recompute and torch.is_grad_enabled():
             states = checkpoint(fused_block, block, half, states, shape, use_reentrant=False)
         else:
@@ -128,7 +142,15 @@ def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
     return states
 
 
-def fused_block(block: Any, half: Half, states: Tensor, shape: Shape) -> Tensor:
+def _operations(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return block_plain
+    from whet.models import block_kernels  # triton comes with CUDA builds of torch only
+
+    return block_kernels
+
+
+def fused_block(block: Any, half: Joined, states: Tensor, shape: Shape) -> Tensor:
     """(N, D) fp32 → (N, D) fp32."""
     norms = (block.input_layernorm.weight, block.post_attention_layernorm.weight)
     head_norms = (None, None)
@@ -140,19 +162,18 @@ def fused_block(block: Any, half: Half, states: Tensor, shape: Shape) -> Tensor:
 
 class _Block(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, half: Half, shape: Shape, *weights: Tensor) -> Tensor:
-        from whet.models import block_kernels as kernels  # triton comes with CUDA builds of torch only
-
+    def forward(ctx: Any, states: Tensor, half: Joined, shape: Shape, *weights: Tensor) -> Tensor:
+        kernels = shape.ops
         norm, mlp_norm, q_norm, k_norm = weights[:4]
         head_norms = None if q_norm is None else (q_norm, k_norm)
-        with torch.autocast("cuda", enabled=False):
+        with full_precision(states.device):
             _, normed, scales = kernels.norm(states, None, norm, shape.eps)
             qkv = F.linear(normed, half.qkv, half.qkv_bias)
             queries, keys, values = kernels.turn(qkv, shape.angles, head_norms, shape.heads, shape.eps)
-            attended, sums = ragged_attention(queries, keys, values, shape.ragged)
+            attended, sums = attend(queries, keys, values, shape.attention)
             stream, normed, mlp_scales = kernels.norm(states, attended.flatten(1) @ half.out.T, mlp_norm, shape.eps)
             both = normed @ half.gate_up.T
-            out = stream + kernels.gate(both) @ half.down.T
+            out: Tensor = stream + kernels.gate(both) @ half.down.T
         if any(ctx.needs_input_grad):
             raw = qkv if head_norms is not None else None
             ctx.save_for_backward(
@@ -163,23 +184,21 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from whet.models import block_kernels as kernels
-
         assert not ctx.is_spent, "a fused block has one backward pass: its gradient takes the place of what was kept"
         ctx.is_spent = True
         states, scales, raw, queries, keys, values, attended, sums, stream, mlp_scales, both, *norms = ctx.saved_tensors
         norm, mlp_norm, q_norm, k_norm = norms
-        half, shape, grad = ctx.half, ctx.shape, grads[0].contiguous()
+        half, shape, grad, kernels = ctx.half, ctx.shape, grads[0].contiguous(), ctx.shape.ops
         head_norms = None if q_norm is None else (q_norm, k_norm)
-        with torch.autocast("cuda", enabled=False):
-            pull = grad.to(torch.bfloat16)
+        with full_precision(states.device):
+            pull = grad.to(half.out.dtype)
             gated = kernels.gate_back(both, pull @ half.down)  # `both` is its gradient from here on
             of_down = _fp32(pull.T, gated)
             grad, pull, normed, of_mlp_norm = kernels.norm_back(stream, mlp_scales, mlp_norm, both @ half.gate_up, grad)
             of_gate_up = _fp32(both.T, normed)
             of_out = _fp32(pull.T, attended.flatten(1))
             back = (pull @ half.out).view_as(attended)
-            slopes = ragged_attention_back(back, queries, keys, values, attended, sums, shape.ragged)
+            slopes = attend_back(back, queries, keys, values, attended, sums, shape.attention)
             source = queries.new_empty(len(queries), len(half.qkv)) if raw is None else raw
             of_qkv, of_head_norms = kernels.turn_back(source, shape.angles, head_norms, *slopes, shape.eps)
             grad, _, normed, of_norm = kernels.norm_back(states, scales, norm, of_qkv @ half.qkv, grad)
@@ -194,5 +213,5 @@ class _Block(torch.autograd.Function):
 
 
 def _fp32(a: Tensor, b: Tensor) -> Tensor:
-    """A product of bf16 matrices, summed and kept in fp32: gradients of many rows add up."""
-    return torch.mm(a, b, out_dtype=torch.float32)
+    """A product kept in fp32, also of bf16 matrices: gradients of many rows add up."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b

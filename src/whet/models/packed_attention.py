@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from whet.models.packing import Packing
+from whet.models.padded_attention import Padded, padded_attention, padded_attention_back
 
 FLASH_DTYPES = (torch.bfloat16, torch.float16)
 FLASH_WIDEST = 256  # dimensions of a head
@@ -27,7 +27,7 @@ class PackedAttention:
     def __init__(self, packing: Packing) -> None:
         self.packing = packing
         self._ragged: Ragged | None = None
-        self._padded: _Padded | None = None
+        self._padded: Padded | None = None
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """(1, heads, N, head_dim) queries and keys and values of fewer heads → what each query attended to."""
@@ -36,8 +36,8 @@ class PackedAttention:
             self._ragged = self._ragged or Ragged.of(self.packing, q.device)
             attended: Tensor = _Flash.apply(q, k, v, self._ragged)  # type: ignore[no-untyped-call]
         else:
-            self._padded = self._padded or _Padded.of(self.packing, q.device)
-            attended = _gathered(q, k, v, self._padded)
+            self._padded = self._padded or Padded.of(self.packing, q.device)
+            attended = padded_attention(q, k, v, self._padded)
         return attended.transpose(0, 1)[None]
 
 
@@ -45,64 +45,6 @@ def _fits_flash(queries: Tensor) -> bool:
     """Whether the flash kernels take these (N, heads, dim) queries."""
     width = queries.shape[-1]
     return queries.is_cuda and queries.dtype in FLASH_DTYPES and width % 8 == 0 and width <= FLASH_WIDEST
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Padded:
-    """Where the tokens of padded roots and branches stand among the N, and which keys a branch sees."""
-
-    roots: Tensor  # (R, P)
-    branches: Tensor  # (S, Q)
-    parents: Tensor  # (S,)
-    visible: Tensor  # (S, 1, Q, P + Q)
-    order: Tensor  # (N,): among the padded roots, then the padded branches
-
-    @classmethod
-    def of(cls, packing: Packing, device: torch.device) -> _Padded:
-        roots, in_root = _grid(packing.roots, 0)
-        branches, in_branch = _grid(packing.branches, int(packing.roots.sum()))
-        own = torch.ones(branches.shape[1], branches.shape[1], dtype=torch.bool).tril()
-        shape = (len(branches), branches.shape[1])
-        visible = torch.cat(
-            [in_root[packing.parents][:, None].expand(*shape, -1), own.expand(len(branches), -1, -1)], dim=2
-        )
-        order = torch.cat([in_root.flatten(), in_branch.flatten()]).nonzero()[:, 0]
-        return cls(
-            roots=roots.to(device),
-            branches=branches.to(device),
-            parents=packing.parents.to(device),
-            visible=visible[:, None].to(device),
-            order=order.to(device),
-        )
-
-
-def _grid(lengths: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    """(n, longest) places of sequences one behind the other, and which of them are no padding."""
-    columns = torch.arange(int(lengths.max()) if len(lengths) else 0)
-    begins = start + lengths.cumsum(0) - lengths
-    inside = columns < lengths[:, None]
-    return torch.where(inside, begins[:, None] + columns, 0), inside
-
-
-def _gathered(q: Tensor, k: Tensor, v: Tensor, at: _Padded) -> Tensor:
-    """(N, heads, dim) each → (N, heads, dim)."""
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    root_q, root_k, root_v = (_rows(x, at.roots) for x in (q, k, v))
-    attended = F.scaled_dot_product_attention(root_q, root_k, root_v, is_causal=True)
-    pieces = [attended.transpose(1, 2).flatten(0, 1)]
-    if at.branches.numel():
-        keys = torch.cat([root_k[at.parents], _rows(k, at.branches)], dim=2)
-        values = torch.cat([root_v[at.parents], _rows(v, at.branches)], dim=2)
-        attended = F.scaled_dot_product_attention(_rows(q, at.branches), keys, values, attn_mask=at.visible)
-        pieces.append(attended.transpose(1, 2).flatten(0, 1))
-    return torch.cat(pieces).index_select(0, at.order)
-
-
-def _rows(x: Tensor, places: Tensor) -> Tensor:
-    """(N, heads, dim) → (rows, heads, columns, dim)."""
-    return x.index_select(0, places.flatten()).view(*places.shape, *x.shape[1:]).transpose(1, 2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +100,21 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, out, lse = ctx.saved_tensors
         return (*ragged_attention_back(grads[0].contiguous(), q, k, v, out, lse, ctx.at), None)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, at: Ragged | Padded) -> tuple[Tensor, Tensor | None]:
+    """(N, heads, dim) without a graph, and what else its gradient needs."""
+    return ragged_attention(q, k, v, at) if isinstance(at, Ragged) else (padded_attention(q, k, v, at), None)
+
+
+def attend_back(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, at: Ragged | Padded
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients in queries, keys and values."""
+    if isinstance(at, Padded):
+        return padded_attention_back(grad, q, k, v, at)
+    assert lse is not None
+    return ragged_attention_back(grad, q, k, v, out, lse, at)
 
 
 def ragged_attention(q: Tensor, k: Tensor, v: Tensor, at: Ragged) -> tuple[Tensor, Tensor]:

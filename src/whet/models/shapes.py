@@ -8,9 +8,14 @@ HEAD_WIDTHS = (16, 32, 64, 128, 256)  # what the attention kernel's tiles fit
 
 
 def is_served(config: DecoderConfig) -> bool:
-    """Whether the fast path computes this shape."""
+    """Whether the kernels for CUDA compute this shape."""
+    return has_usual_blocks(config) and config.head_dim in HEAD_WIDTHS
+
+
+def has_usual_blocks(config: DecoderConfig) -> bool:
+    """RMS norms before attention and a gated MLP, rotary positions, biases at most in queries, keys and values."""
     plain = (
         config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
     )
     biases = config.attention_out_bias or config.mlp_bias
-    return plain and not biases and config.qk_norm != "full" and config.head_dim in HEAD_WIDTHS
+    return plain and not biases and config.qk_norm != "full"

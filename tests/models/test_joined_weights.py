@@ -34,7 +34,7 @@ def wanted(model: Decoder, index: int) -> dict[str, Tensor | None]:
 
 def follows(model: Decoder) -> bool:
     """Whether what the model's blocks would be computed with are its weights."""
-    for index, half in enumerate(model.model.in_bf16.refreshed(list(model.model.layers))):
+    for index, half in enumerate(model.model.joined.refreshed(list(model.model.layers), torch.bfloat16)):
         for name, weight in wanted(model, index).items():
             copied = getattr(half, name)
             if weight is None:
@@ -77,7 +77,9 @@ CHANGES = {
 def test_the_copies_are_the_weights_in_bf16(family: str) -> None:
     model = model_of(family)
     assert follows(model)
-    one, two = (model.model.in_bf16.refreshed(list(model.model.layers))[1].qkv.data_ptr() for _ in range(2))
+    one, two = (
+        model.model.joined.refreshed(list(model.model.layers), torch.bfloat16)[1].qkv.data_ptr() for _ in range(2)
+    )
     assert one == two  # filled again in place
 
 
@@ -85,10 +87,10 @@ def test_the_copies_are_the_weights_in_bf16(family: str) -> None:
 def test_the_copies_follow_the_weights(change) -> None:
     model = model_of()
     assert follows(model)
-    before = model.model.in_bf16.refreshed(list(model.model.layers))[0].qkv.clone()
+    before = model.model.joined.refreshed(list(model.model.layers), torch.bfloat16)[0].qkv.clone()
     change(model)
     assert follows(model)
-    assert not torch.equal(before, model.model.in_bf16.refreshed(list(model.model.layers))[0].qkv)
+    assert not torch.equal(before, model.model.joined.refreshed(list(model.model.layers), torch.bfloat16)[0].qkv)
     change(model)
     assert follows(model)
 
@@ -100,9 +102,9 @@ def test_a_copied_model_has_copies_of_its_own(change) -> None:
     other = copy.deepcopy(model)
     change(other)
     assert follows(other)
-    theirs = [half.qkv.clone() for half in other.model.in_bf16.refreshed(list(other.model.layers))]
+    theirs = [half.qkv.clone() for half in other.model.joined.refreshed(list(other.model.layers), torch.bfloat16)]
     assert follows(model)
-    again = other.model.in_bf16._halves
+    again = other.model.joined._blocks
     assert all(torch.equal(half.qkv, kept) for half, kept in zip(again, theirs, strict=True))
 
 
@@ -121,14 +123,13 @@ def test_nothing_of_them_is_saved(family: str) -> None:
     assert not [name for name in model.state_dict() if "bf16" in name]
 
 
-def test_a_cpu_and_an_adapter_are_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = small_model()
-    assert not fits_fused(model.model)
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: True)
-    monkeypatch.setattr(Tensor, "is_cuda", True)
-    model.model.embed_tokens.weight = torch.nn.Parameter(model.model.embed_tokens.weight)
+def test_what_is_fused() -> None:
     served = new_model("llama", vocab_size=11, layers=2, heads=2, width=32, context=8, seed=0)
     assert fits_fused(served.model)
-    assert not fits_fused(small_model(width=32)[0].model)  # heads of 8: not a width that the kernels have
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not fits_fused(served.model)
+    assert not fits_fused(copy.deepcopy(served).to(torch.bfloat16).model)
+    assert fits_fused(small_model(width=32)[0].model)  # heads of 8: not a width of the kernels, but this is a CPU
+    assert not fits_fused(small_model("gpt2", width=64)[0].model)
     served.model.layers[1].self_attn.v_proj = torch.nn.Sequential(served.model.layers[1].self_attn.v_proj)
     assert not fits_fused(served.model)

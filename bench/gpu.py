@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,13 +61,22 @@ def main(arguments: Sequence[str]) -> None:
                     words=SHAPES[name].config.vocab_size,
                     overrides=tuple(options.set),
                 )
-                content = (whole_step if what == "step" else rollout)(SHAPES[name], job, directory)
+                asked = left_out if options.alone else peer
+                content = (whole_step if what == "step" else rollout)(SHAPES[name], job, directory, asked)
                 kind = {"what": f"{what}-{name}", "title": SHAPES[name].title, "quick": options.quick}
                 path = write_result(options.out, machine(device), {**kind, **content}, revision=options.commit)
                 print(summary(content), path, sep="\n", flush=True)
 
 
-def rollout(shape: Shape, job: Job, directory: Path) -> dict[str, Any]:
+Peer = Callable[[Job, Path], dict[str, Any]]
+
+
+def left_out(job: Job, directory: Path) -> dict[str, Any]:  # noqa: ARG001 - in the place of `peer`
+    """A peer that was not asked for."""
+    return {"missing": "left out"}
+
+
+def rollout(shape: Shape, job: Job, directory: Path, peer: Peer = peer) -> dict[str, Any]:
     """whet and its peers on one rollout workload."""
     sides = {"whet": measured(replace(job, side="whet rollout"), directory)}
     if job.workload.name == "group":
@@ -100,7 +109,7 @@ def rollout_figure(run: dict[str, Any], ideal: float, *, steps: int) -> dict[str
     }
 
 
-def whole_step(shape: Shape, job: Job, directory: Path) -> dict[str, Any]:
+def whole_step(shape: Shape, job: Job, directory: Path, peer: Peer = peer) -> dict[str, Any]:
     """whet's loop and TRL's trainer on one GRPO step, and whet's training part taken apart."""
     # Empty caches, so that the first step pays for every compilation.
     cold = {"TRITON_CACHE_DIR": f"{directory}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{directory}/inductor"}
@@ -160,6 +169,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override of the step's recipe")
     parser.add_argument("--commit", default="", help="the commit, where git cannot tell")
+    parser.add_argument("--alone", action="store_true", help="without the peers, which take most of the time")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to see that it works; also on a CPU")
     options = parser.parse_args(arguments)
     if options.steps < 2:

@@ -36,13 +36,15 @@ def main(arguments: Sequence[str]) -> None:
         if failed:
             raise RunFailed(f"seed {failed[0]}: {_log(Path(place), failed[0]).read_text('utf-8')[-500:]}")
         seconds = time.perf_counter() - started
-        curves = {str(seed): curve(Run.open(_run(Path(place), seed))) for seed in options.seeds}
+        runs = {str(seed): Run.open(_run(Path(place), seed), is_writer=False) for seed in options.seeds}
+        curves = {seed: curve(run) for seed, run in runs.items()}
+        mismatch = {seed: [row["mismatch/mean"] for row in run.metrics() if row["step"]] for seed, run in runs.items()}
     content = {
         "what": "learning",
         "title": f"{Path(options.model).name}, {options.recipe}",
         "quick": options.quick,
         "workload": {"recipe": options.recipe, "seeds": options.seeds, "overrides": options.set},
-        "sides": {"whet": {"curves": curves, "seconds_all": seconds}},
+        "sides": {"whet": {"curves": curves, "mismatch": mismatch, "seconds_all": seconds}},
     }
     path = write_result(options.out, machine(device), content, revision=options.commit)
     for seed, points in curves.items():

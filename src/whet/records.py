@@ -124,9 +124,7 @@ class Batch:
     prompts: Tensor  # (B,) int64: the number of the row's prompt among those of all ranks
     sampling: Sampling  # the distribution that the tokens were drawn from
     logprobs_old: Tensor | None  # (B, T) float: under the policy at the start of the step; None: it has not moved yet
-    logprobs_sampled: (
-        Tensor | None
-    )  # (B, T) float: the sampler's, where they are still to be compared with the policy's
+    logprobs_sampled: Tensor | None  # (B, T) float: the sampler's, where they are still to be compared with those
     logprobs_ref: Tensor | None  # (B, T) float: under the reference, where the algorithm needs one
     advantages: Tensor  # (B, T) float
     correction: Tensor  # (B, T) float: weights for a sampler that was not quite the policy

@@ -41,9 +41,8 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1:
         raise UserError("give the file to write: python -m bench.figure docs/learning.png")
     results = newest_results(RESULTS)
-    if "learning" not in results:
-        raise UserError("there is no result of bench.learn yet: measure one first")
-    Path(arguments[0]).write_bytes(draw(results["learning"]))
+    if "learning" in results:  # else the page shows no picture
+        Path(arguments[0]).write_bytes(draw(results["learning"]))
 
 
 if __name__ == "__main__":

@@ -155,6 +155,7 @@ def learning(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
             f"{last['seconds']:.0f}",
             reached,
         )
+    yield from ("", "![Held-out accuracy over seconds, one line for each seed](learning.png)")
 
 
 def _interval(point: Mapping[str, float]) -> str:

@@ -112,9 +112,9 @@ def test_in_fp32_log_probs_are_exact_and_no_text_depends_on_its_batch(family):
     assert float((expected - said).abs().max()) < 1e-3
     for slots in (1, 3, 40):
         again = CudaSampler(policy, [7], max_slots=slots, dtype=torch.float32).sample(asked, sampling, count=5)
-        assert again == drawn, slots
+        assert [one.tokens for one in again] == [one.tokens for one in drawn], slots
     alone = [CudaSampler(policy, [7], max_slots=9, dtype=torch.float32).sample([p], sampling, count=5) for p in asked]
-    assert [one for group in alone for one in group] == drawn
+    assert [one.tokens for group in alone for one in group] == [one.tokens for one in drawn]
 
 
 def test_the_memory_of_the_cache_is_given_back_and_the_graphs_still_work():
@@ -126,7 +126,7 @@ def test_the_memory_of_the_cache_is_given_back_and_the_graphs_still_work():
     loop = sampler._loop
     before = loop.cache.table.tolist()
     assert loop.cache.keys is None
-    held = [torch.empty(64, 1024, 1024, device=CUDA) for _ in range(4)]  # someone else takes the place
+    held = [torch.empty(loop.cache.shape, dtype=torch.bfloat16, device=CUDA) for _ in range(2)]  # others take the place
     second = sampler.sample(prompts(), sampling, count=9)
     assert sampler._loop is loop
     assert loop.cache.table.tolist() != before

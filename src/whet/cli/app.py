@@ -49,13 +49,19 @@ def _options(
         typer.echo(context.get_help())
 
 
+def _is_busy() -> bool:
+    """Whether others use more than half of the cores."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1) / 2
+
+
 def main() -> None:
     """Runs the command: exit code 2 for wrong input, 1 for a run that failed, 130 for Ctrl-C."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Before torch loads OpenMP: threads that spin long while they wait make a small model ten times slower as soon as
-    # anything else wants a core.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if _is_busy():
+        # Before torch loads OpenMP: threads that spin long while they wait make a small model ten times slower when
+        # others want the cores. On an idle machine it is the threads that sleep that cost a third.
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         sys.exit(app(prog_name="whet", standalone_mode=False))
     except UsageError as error:

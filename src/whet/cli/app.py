@@ -51,7 +51,10 @@ def _options(
 
 def _is_busy() -> bool:
     """Whether others use more than half of the cores."""
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1) / 2
+    try:
+        return os.getloadavg()[0] > (os.cpu_count() or 1) / 2
+    except (AttributeError, OSError):  # not every system tells
+        return True
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ def draw(result: Mapping[str, Any]) -> bytes:
         low, high, middle = ([100 * point[key] for point in points] for key in ("low", "high", "accuracy"))
         axes.fill_between(seconds, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(seconds, middle, color=colour, marker="o", markersize=3, label=f"seed {seed}")
-    axes.set_xlabel("seconds since the first step began, evaluations included")
+    axes.set_xlabel("seconds of steps and evaluations")
     axes.set_ylabel("held-out accuracy, %")
     axes.set_ylim(0, 100)
     axes.grid(alpha=0.25)

@@ -1,6 +1,6 @@
 """Learning on one GPU: `python -m bench.learn --model DIR` trains a recipe with several seeds side by side.
 
-Held-out accuracy over wall-clock seconds, evaluations included: what somebody who waits sees.
+Held-out accuracy over the seconds of steps and evaluations; loading and checkpoints are not in them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def curve(run: Run) -> list[dict[str, float]]:
-    """Every evaluation: step, seconds since the first step began, accuracy and its interval."""
+    """Every evaluation: step, seconds of steps and evaluations up to it, accuracy and its interval."""
     spent = {int(row["step"]): row["seconds/step"] + row.get("seconds/eval", 0.0) for row in run.timings()}
     points = []
     for row in run.metrics():

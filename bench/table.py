@@ -87,7 +87,7 @@ def steps(results: Results, earlier: Mapping[str, Any]) -> Iterable[str]:
                 model,
                 "whet" if name == "whet" else f"TRL {result['versions']['trl']}{_with_vllm(side)}",
                 f"**{figure['seconds']:.2f}**" if name == "whet" else f"{figure['seconds']:.1f}",
-                f"{figure['first_seconds']:.1f}",
+                _first(figure, side),
                 _gibi(figure["peak_bytes"]),
                 f"{figure['training_share']:.0%}" if "training_share" in figure and _has_limits(result) else NONE,
             )
@@ -216,6 +216,12 @@ def _parts_of(kind: str, result: dict[str, Any]) -> Iterable[str]:
         }
     for index, (name, seconds) in enumerate(parts.items()):
         yield _row(what if index == 0 else "", name, f"{seconds:.3f}")
+
+
+def _first(figure: Mapping[str, float], side: Mapping[str, Any]) -> str:
+    """The first step and, where it is known, the time from the start of the loop to its end."""
+    whole = side.get("start_to_first_step_seconds")
+    return f"{figure['first_seconds']:.1f}" + ("" if whole is None else f" ({whole:.1f} from the start)")
 
 
 def _with_vllm(side: Mapping[str, Any]) -> str:

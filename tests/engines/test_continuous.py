@@ -1,6 +1,8 @@
 """Continuous batching on a CPU, in plain torch: the same tokens as the plain path, whatever the number of slots."""
 
+import gc
 import logging
+import weakref
 
 import pytest
 import torch
@@ -132,3 +134,26 @@ def test_a_second_time_it_is_an_error(monkeypatch):
 def test_limits(length, limit, expected):
     prompt = Prompt(tokens=(1,) * length, stream=(0,), limit=limit)
     assert token_limit(prompt, Sampling(max_tokens=20), 100) == expected
+
+
+def test_nothing_asked_nothing_given():
+    model, tokenizer = small_model()
+    assert sampler(model, tokenizer, 4).sample([], Sampling(max_tokens=5), count=2) == []
+
+
+def test_after_a_failed_attempt_nothing_of_it_is_held(monkeypatch):
+    """The second attempt would else be made in what the first has left."""
+    model, tokenizer = small_model()
+    original, loops = DecodeLoop.read, []
+
+    def failing(self, texts, slots):
+        loops.append(weakref.ref(self))
+        if len(loops) == 1:
+            raise torch.cuda.OutOfMemoryError("pretended")
+        gc.collect()
+        assert loops[0]() is None
+        return original(self, texts, slots)
+
+    monkeypatch.setattr(DecodeLoop, "read", failing)
+    assert len(sampler(model, tokenizer, 8).sample(prompts(), Sampling(max_tokens=3), count=2)) == 10
+    assert len(loops) > 1

@@ -240,3 +240,9 @@ def test_a_large_vocabulary_is_sampled_alike_alone_and_in_a_batch():
     logprobs, _ = token_logprobs(model, s.tokens, s.lengths, s.mask, sampling)
     sampled = torch.tensor([value for _, c in rows for value in c.logprobs])
     assert torch.allclose(logprobs[s.mask], sampled, atol=1e-5)
+
+
+def test_a_limit_below_one_is_refused():
+    model, tokenizer = small_model()
+    with pytest.raises(UserError, match="a prompt's limit is 0: a completion has at least one token"):
+        NativeEngine(model, tokenizer).generate([Prompt(tokens=(3,), stream=(0,), limit=0)], Sampling(max_tokens=3))

@@ -39,7 +39,7 @@ def test_weights_that_are_there_are_not_sent_again_but_proved_again():
     give(host, policy)
     host.calls.clear()
     give(host, policy)
-    assert host.calls == ["checksums", "sample"]
+    assert host.calls == ["checksums", "forget", "sample"]
     moved(policy)
     host.calls.clear()
     give(host, policy)

@@ -217,3 +217,11 @@ def test_ranks_measure_together() -> None:
     assert metrics["mismatch/max"] == pytest.approx(0.9)
     with pytest.raises(RunFailed, match=r"disagree by 0\.206 nats"):
         agreement.metrics(beside, limit=0.2)
+
+
+def test_log_probs_that_are_no_numbers_stop_the_run() -> None:
+    """A loss that reads the trainer's own numbers only would not notice."""
+    agreement = Agreement(torch.device("cpu"))
+    agreement.add(torch.zeros(1, 2), torch.tensor([[0.0, float("nan")]]), torch.ones(1, 2, dtype=torch.bool))
+    with pytest.raises(RunFailed, match="log-probs, or the trainer's, are no numbers"):
+        agreement.metrics(World.alone(), limit=0.1)

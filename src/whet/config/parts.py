@@ -218,8 +218,8 @@ class EngineConfig(Section):
     """Where completions come from."""
 
     name: Literal["native", "vllm"] = "native"
-    max_sequences: Positive = 512  # sampled at a time: bounds memory, never changes the text
-    precision: Literal["bf16", "fp32"] = "bf16"  # of native on a GPU: in fp32 no text depends on the rest of its batch
+    max_sequences: Positive | None = None  # sampled at a time: bounds memory, never changes the text; None: auto
+    precision: Literal["bf16", "fp32"] = "bf16"  # of native on a GPU; in fp32 texts hardly depend on their batch
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4  # of the GPU, for vllm in this process while it samples
     url: str = ""  # of a running `vllm serve` that follows the policy; without one vllm runs in this process
     weights_directory: str = ""  # a folder that this process and the one behind url see; needed on two machines

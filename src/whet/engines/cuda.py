@@ -1,8 +1,8 @@
 """Continuous batching: sequences enter as others finish; the host looks every few tokens.
 
 Each prompt is read once, and its cache is shared by all samples of its group. Sequences keep their own random streams,
-so what is drawn does not depend on when a sequence entered; only the rounding of products does. In fp32 not even that:
-prompts are then read one by one and steps have a fixed number of rows.
+so what is drawn does not depend on when a sequence entered; only rounding does. In fp32 that is next to nothing:
+prompts are then read one by one and products have a fixed number of rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from whet.engines.decode import BUCKET, DecodeLoop
 from whet.engines.slots import slot_bytes
-from whet.models.decoder import Decoder
+from whet.models.decoder import Decoder, parameter_count
 from whet.records import Prompt, Sampling
 from whet.streams import stream_key
 
@@ -65,6 +65,8 @@ class CudaSampler:
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int) -> list[Drawn]:
         """`count` completions of each prompt, one behind the other."""
+        if not prompts:
+            return []
         jobs = [
             Job(i, stream_key((*p.stream, j)), token_limit(p, sampling, self.policy.context))
             for i, p in enumerate(prompts)
@@ -72,9 +74,7 @@ class CudaSampler:
         ]
         self.timings.clear()
         done: dict[int, Drawn] = {}
-        try:
-            self._complete(prompts, jobs, sampling, done)
-        except torch.cuda.OutOfMemoryError:
+        if not self._is_completed(prompts, jobs, sampling, done):
             slots = min(len(jobs), self.max_slots) if self._loop is None else self._loop.slots
             self.max_slots, self._loop = max(1, slots // 2), None
             message = "out of memory while sampling: going on with %d sequences at a time instead of %d"
@@ -82,6 +82,16 @@ class CudaSampler:
             torch.cuda.empty_cache()
             self._complete(prompts, jobs, sampling, done)
         return [done[job] for job in range(len(jobs))]
+
+    def _is_completed(
+        self, prompts: Sequence[Prompt], jobs: Sequence[Job], sampling: Sampling, done: dict[int, Drawn]
+    ) -> bool:
+        """Whether memory was enough; when this returns, nothing of an attempt that failed is held any more."""
+        try:
+            self._complete(prompts, jobs, sampling, done)
+        except torch.cuda.OutOfMemoryError:
+            return False
+        return True
 
     def _complete(
         self, prompts: Sequence[Prompt], jobs: Sequence[Job], sampling: Sampling, done: dict[int, Drawn]
@@ -125,8 +135,11 @@ class CudaSampler:
             return CPU_SLOTS
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
-        each = slot_bytes(self.policy.config, capacity=capacity, room=room, dtype=self.dtype)
-        return max(1, int(free * (1 - SPARE_MEMORY)) // each)
+        c = self.policy.config
+        copies = parameter_count(c) * self.dtype.itemsize
+        reading = PREFILL_TOKENS * (8 * c.width + self.dtype.itemsize * (4 * c.heads * c.head_dim + 4 * c.mlp_width))
+        room_left = int((free - copies - reading) * (1 - SPARE_MEMORY))
+        return max(1, room_left // slot_bytes(c, capacity=capacity, room=room, dtype=self.dtype))
 
     def _admit(
         self, loop: DecodeLoop, prompts: Sequence[Prompt], jobs: Sequence[Job], new: Sequence[int], crew: _Crew

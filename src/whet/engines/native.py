@@ -17,6 +17,7 @@ from whet.batching import pad
 from whet.engines.drawing import draw
 from whet.errors import UserError
 from whet.models.decoder import Decoder
+from whet.models.fused_block import has_plain_products
 from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.shapes import is_served
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from whet.engines.cuda import CudaSampler
 
 OnToken = Callable[[int, int, int], None]  # prompt, sample, token: told of every token as it is sampled
+PLAIN_SEQUENCES, CUDA_SEQUENCES = 256, 1024  # at a time, unless somebody says how many; a GPU takes what fits of them
 TOKENS_PER_CHARACTER = 4  # a character is at most four bytes, and a token at least one
 
 
@@ -48,12 +50,12 @@ class NativeEngine:
         policy: CausalLM,
         tokenizer: Tokenizer,
         *,
-        max_sequences: int = 512,
+        max_sequences: int | None = None,
         device: torch.device | None = None,
         dtype: torch.dtype = torch.bfloat16,
         on_token: OnToken | None = None,
     ) -> None:
-        """`dtype` is that of products on a GPU; a CPU computes in fp32."""
+        """`dtype` is that of products on a GPU; a CPU computes in fp32. `max_sequences` are sampled at a time."""
         self.policy, self.tokenizer = policy, tokenizer
         self.on_token = on_token
         self.max_sequences, self.dtype = max_sequences, dtype
@@ -85,7 +87,7 @@ class NativeEngine:
         if self._is_fast(sampling):
             return self._generate_fast(prompts, sampling, count)
         done: list[Completion] = []
-        size = max(1, self.max_sequences // count)  # whole groups, so that each prompt is read once
+        size = max(1, (self.max_sequences or PLAIN_SEQUENCES) // count)  # whole groups: each prompt is read once
         with autocast(self.device):
             for start in range(0, len(prompts), size):
                 drawn = self._complete(prompts[start : start + size], sampling, count, first=start)
@@ -95,7 +97,12 @@ class NativeEngine:
     def _is_fast(self, sampling: Sampling) -> bool:
         """Whether the graphs of `whet.engines.cuda` can do it: our decoder on a GPU, nothing cut off, no strings."""
         plain = not (sampling.top_k or sampling.top_p < 1 or sampling.min_p or sampling.stop)
-        ours = isinstance(self.policy, Decoder) and is_served(self.policy.config)
+        ours = (
+            isinstance(self.policy, Decoder)
+            and is_served(self.policy.config)
+            and has_plain_products(self.policy.model)
+            and self.policy.head_weight is not None
+        )
         return self.device.type == "cuda" and plain and ours and self.on_token is None
 
     def _generate_fast(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
@@ -103,7 +110,7 @@ class NativeEngine:
 
         assert isinstance(self.policy, Decoder)
         if self._sampler is None or self._sampler.policy is not self.policy:
-            slots = self.max_sequences
+            slots = self.max_sequences or CUDA_SEQUENCES
             self._sampler = CudaSampler(self.policy, self.tokenizer.stops, max_slots=slots, dtype=self.dtype)
         drawn = self._sampler.sample(prompts, sampling, count=count)
         texts = self.tokenizer.decode_many([one.tokens for one in drawn])
@@ -122,6 +129,8 @@ class NativeEngine:
         for prompt in prompts:
             if not prompt.tokens:
                 raise UserError("a prompt is empty: the model needs at least one token to continue")
+            if prompt.limit is not None and prompt.limit < 1:
+                raise UserError(f"a prompt's limit is {prompt.limit}: a completion has at least one token")
             if len(prompt.tokens) >= self.policy.context:
                 raise UserError(
                     f"a prompt has {len(prompt.tokens)} tokens and the model's context is {self.policy.context}: "

@@ -2,7 +2,7 @@
 
 Two proofs, because each is blind where the other sees. The checksum compares every bit of every weight, however small
 the step was; the canary samples and compares log-probs with the trainer's forward pass, so it also sees what is no
-weight: a prefix cache of the old policy, a head that is tied to the wrong matrix, log-probs of another distribution.
+weight: a head that is tied to the wrong matrix, log-probs of another distribution.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def hand_over(host: Host, policy: CausalLM, dtype: torch.dtype, canaries: Sequen
     if host.checksums() != wanted:
         host.take(stored_weights(policy, dtype))
         require_equal(wanted, host.checksums())
-        host.forget()
+    host.forget()  # always: a run that was stopped between the two may have left a cache of older weights
     require_canary(host, policy, dtype, canaries)
 
 

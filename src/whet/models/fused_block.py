@@ -117,6 +117,11 @@ def fits_fused(trunk: Trunk) -> bool:
     fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
     if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
         return False
+    return has_plain_products(trunk)
+
+
+def has_plain_products(trunk: Trunk) -> bool:
+    """Whether every product is a matrix in fp32: no adapter stands in its place."""
     parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
     return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whet.models.decoder_config import DecoderConfig
 
-HEAD_WIDTHS = (16, 32, 64, 128, 256)  # what the attention kernel's tiles fit
+HEAD_WIDTHS = (16, 32, 64, 128)  # what the attention kernel's tiles fit
 
 
 def is_served(config: DecoderConfig) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,9 @@ class Agreement:
         """Over all ranks; more than `limit` nats on average end the run."""
         total, kl, count = world.sum(self._sums.cpu()).tolist()
         mean = total / max(1.0, count)
-        if mean > limit:  # nan passes: the loss says that better
+        if math.isnan(mean):  # a loss that does not read the sampler's numbers would not notice
+            raise RunFailed("the sampler's log-probs, or the trainer's, are no numbers: look at the weights")
+        if mean > limit:
             raise RunFailed(
                 f"sampler and trainer disagree by {mean:.3g} nats a token on average (limit {limit:g}): "
                 "the engine's weights are not those of the policy"

@@ -26,6 +26,7 @@ from whet.tasks.protocol import Task
 from whet.train.optim import make_optimizer
 
 TIKTOKEN = "tiktoken:"
+VLLM_SEQUENCES = 256  # at a time, unless the config says how many
 
 
 @runtime_checkable
@@ -77,10 +78,11 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
         return NativeEngine(policy, tokenizer, max_sequences=config.max_sequences, device=world.device, dtype=dtype)
     if world.size > 1:
         raise UserError(f"engine.name=vllm follows one process and there are {world.size}: use engine.name=native")
+    most = config.max_sequences or VLLM_SEQUENCES
     if not config.url:
         from whet.engines.vllm import VllmEngine
 
-        return VllmEngine(policy, tokenizer, max_sequences=config.max_sequences, memory_share=config.memory_share)
+        return VllmEngine(policy, tokenizer, max_sequences=most, memory_share=config.memory_share)
     from whet.engines.transport import Connection
     from whet.engines.vllm_server import VllmServerEngine
 
@@ -88,7 +90,7 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
         config.url,
         policy,
         tokenizer,
-        connection=Connection(concurrency=config.max_sequences),
+        connection=Connection(concurrency=most),
         weights_directory=Path(config.weights_directory) if config.weights_directory else None,
     )
 

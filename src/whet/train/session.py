@@ -157,10 +157,10 @@ class Session:
         """Logs the step and does what is due: rollouts on disk, evaluation, checkpoint."""
         self.tokens += tokens
         logged = {**metrics, "lr": self.parts.optimizer.param_groups[0]["lr"], "tokens": float(self.tokens)}
-        seconds = time.perf_counter() - self._started
-        self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
         if groups and _due(self.config.save.rollouts_every_steps, step, self.config.steps):
             self.run.record(step, spelled(groups, self.parts.tokenizer))
+        seconds = time.perf_counter() - self._started
+        self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
         if _due(self.config.eval.every_steps, step, self.config.steps):
             logged |= self._evaluate(step)
         self.run.log(step, logged)

@@ -109,6 +109,7 @@ class Trap:
 
 
 def test_the_trap_works(tmp_path: Path) -> None:
+    # Bytes made on this line. A trap that never springs would make any loader look safe.
     pickle.loads(pickle.dumps(Trap(tmp_path / "sprung")))
     assert (tmp_path / "sprung").exists()
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from tests.small import small_model
-from whet.engines.cuda import CudaSampler, token_limit
+from whet.engines.cuda import CudaSampler
 from whet.engines.decode import DecodeLoop
+from whet.engines.limits import token_limit
 from whet.engines.native import NativeEngine
 from whet.records import Prompt, Sampling
 

@@ -63,7 +63,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if _is_busy():
         # Before torch loads OpenMP: threads that spin long while they wait make a small model ten times slower when
-        # others want the cores. On an idle machine it is the threads that sleep that cost a third.
+        # others want the cores. On an idle machine it is threads that sleep between two products that cost.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         sys.exit(app(prog_name="whet", standalone_mode=False))

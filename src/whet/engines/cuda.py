@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whet.engines.decode import BUCKET, DecodeLoop
+from whet.engines.limits import token_limit
 from whet.engines.slots import slot_bytes
 from whet.models.decoder import Decoder, parameter_count
 from whet.records import Prompt, Sampling
@@ -249,9 +250,3 @@ class _Crew:
             self.free.append(slot)
         if not self._guests[leader]:
             self.free.append(leader)
-
-
-def token_limit(prompt: Prompt, sampling: Sampling, context: int) -> int:
-    """The most tokens that a completion of this prompt may have."""
-    asked = sampling.max_tokens if prompt.limit is None else min(prompt.limit, sampling.max_tokens)
-    return min(asked, context - len(prompt.tokens))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from whet.errors import UserError
-from whet.records import Prompt
+from whet.records import Prompt, Sampling
 
 
 def within_context(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
@@ -19,8 +19,16 @@ def within_context(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
                 f"a prompt has {len(prompt.tokens)} tokens and the model's context is {context}: "
                 "shorten the prompt or use a model with a longer context"
             )
+        if prompt.limit is not None and prompt.limit < 1:
+            raise UserError(f"a prompt's limit is {prompt.limit}: a completion has at least one token")
     return [_limited(prompt, context - len(prompt.tokens)) for prompt in prompts]
 
 
 def _limited(prompt: Prompt, room: int) -> Prompt:
     return replace(prompt, limit=room if prompt.limit is None else min(room, prompt.limit))
+
+
+def token_limit(prompt: Prompt, sampling: Sampling, context: int) -> int:
+    """The most tokens that a completion of this prompt may have."""
+    asked = sampling.max_tokens if prompt.limit is None else min(prompt.limit, sampling.max_tokens)
+    return min(asked, context - len(prompt.tokens))

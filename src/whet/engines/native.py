@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whet.batching import pad
 from whet.engines.drawing import draw
-from whet.errors import UserError
+from whet.engines.limits import token_limit, within_context
 from whet.models.decoder import Decoder
 from whet.models.fused_block import has_plain_products
 from whet.models.precision import autocast
@@ -83,7 +83,7 @@ class NativeEngine:
     @torch.no_grad()
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
-        self._check(prompts)
+        prompts = within_context(prompts, self.policy.context)
         if self._is_fast(sampling):
             return self._generate_fast(prompts, sampling, count)
         done: list[Completion] = []
@@ -125,23 +125,13 @@ class NativeEngine:
         ]
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
-    def _check(self, prompts: Sequence[Prompt]) -> None:
-        for prompt in prompts:
-            if not prompt.tokens:
-                raise UserError("a prompt is empty: the model needs at least one token to continue")
-            if prompt.limit is not None and prompt.limit < 1:
-                raise UserError(f"a prompt's limit is {prompt.limit}: a completion has at least one token")
-            if len(prompt.tokens) >= self.policy.context:
-                raise UserError(
-                    f"a prompt has {len(prompt.tokens)} tokens and the model's context is {self.policy.context}: "
-                    "shorten the prompt or use a model with a longer context"
-                )
-
     def _complete(self, prompts: Sequence[Prompt], sampling: Sampling, count: int, *, first: int) -> _Drawn:
         """Samples every sequence of one wave to its end; `first` is the number of its first prompt."""
         tokens = pad([prompt.tokens for prompt in prompts], torch.int64).to(self.device)
         lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=self.device)
-        limits = torch.tensor([self._limit(prompt, sampling) for prompt in prompts], device=self.device)
+        limits = torch.tensor(
+            [token_limit(prompt, sampling, self.policy.context) for prompt in prompts], device=self.device
+        )
         names = [stream_key((*prompt.stream, sample)) for prompt in prompts for sample in range(count)]
         keys = torch.tensor(names, device=self.device)
         states, cache = self.policy.begin(tokens, lengths, room=int(limits.max()))
@@ -170,11 +160,6 @@ class NativeEngine:
                 live, keys, limits, chosen = live[rows], keys[rows], limits[rows], chosen[rows]
             states = self.policy.extend(chosen, cache)
         return drawn
-
-    def _limit(self, prompt: Prompt, sampling: Sampling) -> int:
-        """How many tokens may follow a prompt."""
-        room = min(sampling.max_tokens, self.policy.context - len(prompt.tokens))
-        return room if prompt.limit is None else min(room, prompt.limit)
 
     def _heard(self, tokens: list[list[int]], live: list[int], sampling: Sampling, count: int, first: int) -> Tensor:
         """Tells of the newest token of each live sequence; (rows,) whether a stop string has appeared."""

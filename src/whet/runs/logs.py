@@ -99,8 +99,8 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         if path.suffix != ".gz":
             file.writelines(json_line(row) for row in rows)
             return
-        # No name and no time in the header: the bytes depend on the rows alone. Level 6 would take three times as long
-        # for files that are a fifth smaller.
+        # No name and no time in the header: the bytes depend on the rows alone. A higher level takes
+        # longer than the files become smaller.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=1) as packed:
             for row in rows:
                 packed.write(json_line(row))

@@ -10,6 +10,7 @@ import torch
 
 from bench.clock import now, take_peak
 from bench.job import Job
+from bench.kernel_times import kernel_times
 from whet.engines.native import NativeEngine
 from whet.errors import RunFailed
 from whet.models.load import load_model
@@ -46,8 +47,11 @@ def measure(job: Job) -> dict[str, Any]:
                 "breakdown": engine.timings,
             }
         )
+    kernels = []
+    if device.type == "cuda":  # in a run of its own: to be watched costs time
+        kernels = kernel_times(lambda: engine.generate(prompts, sampling, count=job.workload.group))
     engine.close()
-    return {"runs": runs}
+    return {"runs": runs, "kernels": kernels}
 
 
 def check_lengths(found: Sequence[int], limits: Sequence[int | None], group: int) -> None:

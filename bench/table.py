@@ -22,6 +22,8 @@ EARLIER = Path(__file__).with_name("earlier.json")
 ROLLOUTS = ("group-smollm2", "group-qwen3", "mixed-smollm2", "mixed-qwen3")
 STEPS = ("step-smollm2",)
 CPU = ("cpu-2x4x32", "cpu-4x8x64")
+WATCHED = "mixed-qwen3"  # the rollout whose kernels are shown
+KERNEL_LETTERS = 72  # of a kernel's name; templates have names of several lines
 TITLES = {"smollm2": "SmolLM2-135M", "qwen3": "Qwen3-0.6B"}
 DAGGER = "†"  # measured earlier
 NONE = "–"
@@ -109,6 +111,15 @@ def breakdown(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
     yield from rows or [_row("not measured yet", NONE, NONE)]
 
 
+def kernels(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
+    """What the device did in the workload that is furthest from its goal."""
+    yield from _header("kernel", "runs", "seconds", "µs each")
+    whet = results[WATCHED]["sides"]["whet"] if WATCHED in results else {}
+    for row in whet.get("kernels", []) or [{"kernel": "not measured yet", "runs": 0, "seconds": 0.0}]:
+        each = 1e6 * row["seconds"] / max(1, row["runs"])
+        yield _row(f"`{row['kernel'][:KERNEL_LETTERS]}`", f"{row['runs']:,}", f"{row['seconds']:.3f}", f"{each:.1f}")
+
+
 def cpu(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
     """Whole steps and rollouts against TRL and transformers."""
     yield from _header(
@@ -183,6 +194,7 @@ PARTS: dict[str, Callable[[Results, Mapping[str, Any]], Iterable[str]]] = {
     "rollouts": rollouts,
     "steps": steps,
     "breakdown": breakdown,
+    "kernels": kernels,
     "learning": learning,
     "cpu": cpu,
     "sources": sources,

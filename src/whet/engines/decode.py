@@ -203,7 +203,9 @@ class DecodeLoop:
         """One token more in each of these slots."""
         scratch = _Scratch.of(self.config, len(slots), self.weights.head.dtype, slots.device)
         scratch.residual.copy_(self.weights.embedding[self.rows.tokens[slots]])
-        splits = _splits(len(slots) * self.config.kv_heads, self.capacity)
+        # Where rounding must not depend on other sequences, neither may the number of parts.
+        longest = self.capacity if self.weights.head.dtype is torch.bfloat16 else self.config.context
+        splits = _splits(len(slots) * self.config.kv_heads, longest)
 
         where = Where(slots=slots, positions=self.rows.positions, by_slot=True)
 
@@ -276,10 +278,10 @@ def _operations(device: torch.device) -> Any:
     return plain
 
 
-def _splits(programs: int, capacity: int) -> int:
+def _splits(programs: int, longest: int) -> int:
     """Parts of a context that are looked at side by side, so that few sequences still fill the device."""
     wanted = -(-PROGRAMS // programs)
-    return 1 << (max(1, min(wanted, MOST_SPLITS, capacity // LEAST_SPLIT)).bit_length() - 1)
+    return 1 << (max(1, min(wanted, MOST_SPLITS, longest // LEAST_SPLIT)).bit_length() - 1)
 
 
 def _attend_causally(queries: Tensor, keys: Tensor, values: Tensor, bounds: Tensor, out: Tensor) -> None:

@@ -123,33 +123,8 @@ def place(
     )  # fmt: skip
 
 
-@triton.jit
-def _look(
-    query, keys, values, low, high, highest, total, gathered, scale,
-    DIM: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr,
-):  # fmt: skip
-    """Takes positions low … high − 1 of a slab into a running softmax."""
-    dims = tl.arange(0, DIM)
-    ahead = tl.arange(0, BLOCK)
-    precision: tl.constexpr = "tf32" if HALF else "ieee"
-    for start in range(low, high, BLOCK):
-        seen = start + ahead
-        inside = seen < high
-        k = tl.load(keys + seen[None, :] * DIM + dims[:, None], mask=inside[None, :], other=0.0)
-        scores = tl.dot(query, k, input_precision=precision) * scale
-        scores = tl.where(inside[None, :], scores, float("-inf"))
-        above = tl.maximum(highest, tl.max(scores, axis=1))
-        shrink = tl.exp2(highest - above)
-        weights = tl.exp2(scores - above[:, None])
-        v = tl.load(values + seen[:, None] * DIM + dims[None, :], mask=inside[:, None], other=0.0)
-        gathered = gathered * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=precision)
-        total = total * shrink + tl.sum(weights, axis=1)
-        highest = above
-    return highest, total, gathered
-
-
 @triton.jit(do_not_specialize=["layer"])
-def _attend(
+def _attend(  # noqa: PLR0915 - a kernel's running sums cannot be handed on without being copied
     queries, table, slots, positions, prefixes, shared, out, parts, peaks,
     layer, slot_count, kv_heads, capacity, scale,
     GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
@@ -179,14 +154,23 @@ def _attend(
         share = (tl.cdiv(tl.cdiv(length, SPLITS), BLOCK)) * BLOCK
         low = tl.program_id(2) * share
         high = tl.minimum(length, low + share)
-    highest, total, gathered = _look(
-        query, keys + other, values + other, low, tl.minimum(high, common), highest, total, gathered, scale,
-        DIM, BLOCK, HALF,
-    )  # fmt: skip
-    highest, total, gathered = _look(
-        query, keys + own, values + own, tl.maximum(low, common), high, highest, total, gathered, scale,
-        DIM, BLOCK, HALF,
-    )  # fmt: skip
+    ahead = tl.arange(0, BLOCK)
+    precision: tl.constexpr = "tf32" if HALF else "ieee"
+    # Blocks begin at multiples of their size whoever holds the keys, so that sharing rounds nothing differently.
+    for start in range(low, high, BLOCK):
+        seen = start + ahead
+        inside = seen < high
+        slab = tl.where(seen < common, other, own) + seen * DIM
+        k = tl.load(keys + slab[None, :] + dims[:, None], mask=inside[None, :], other=0.0)
+        scores = tl.dot(query, k, input_precision=precision) * scale
+        scores = tl.where(inside[None, :], scores, float("-inf"))
+        above = tl.maximum(highest, tl.max(scores, axis=1))
+        shrink = tl.exp2(highest - above)
+        weights = tl.exp2(scores - above[:, None])
+        v = tl.load(values + slab[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
+        gathered = gathered * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=precision)
+        total = total * shrink + tl.sum(weights, axis=1)
+        highest = above
     if SPLITS == 1:
         result = gathered / total[:, None]
         target = out + (base + lanes)[:, None] * DIM + dims[None, :]
@@ -306,7 +290,7 @@ def _draw(
         z = _mix(tl.load(streams + slot).to(tl.uint64) + (step + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
         wanted = ((z >> 11).to(tl.float64) * 1.1102230246251565e-16).to(tl.float32) * total
         block = tl.minimum(tl.sum((reached <= wanted).to(tl.int32), 0), blocks - 1)
-        rest = wanted - tl.sum(tl.where(several < block, mass, 0.0), 0)
+        rest = wanted - tl.max(tl.where(several < block, reached, 0.0), 0)  # the sum that chose: never below 0
         columns = block * BLOCK + tl.arange(0, BLOCK)
         inside = columns < vocab
         cold = tl.load(coldness)

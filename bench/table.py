@@ -22,6 +22,7 @@ EARLIER = Path(__file__).with_name("earlier.json")
 ROLLOUTS = ("group-smollm2", "group-qwen3", "mixed-smollm2", "mixed-qwen3")
 STEPS = ("step-smollm2",)
 CPU = ("cpu-2x4x32", "cpu-4x8x64")
+DRIFT_STEPS = 50  # over which sampler and trainer may not drift apart
 WATCHED = "mixed-qwen3"  # the rollout whose kernels are shown
 KERNEL_LETTERS = 72  # of a kernel's name; templates have names of several lines
 TITLES = {"smollm2": "SmolLM2-135M", "qwen3": "Qwen3-0.6B"}
@@ -166,7 +167,11 @@ def learning(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
             f"{last['seconds']:.0f}",
             reached,
         )
-    yield from ("", "![Held-out accuracy over seconds, one line for each seed](learning.png)")
+    yield from ("", "![Held-out accuracy over seconds, one line for each seed](learning.png)", "")
+    yield from _header("run", "mismatch at step 1", f"mean of steps 1–{DRIFT_STEPS}", "at the last step")
+    for seed, apart in results["learning"]["sides"]["whet"]["mismatch"].items():
+        mean = sum(apart[:DRIFT_STEPS]) / len(apart[:DRIFT_STEPS])
+        yield _row(f"seed {seed}", *(f"{number:.4f}" for number in (apart[0], mean, apart[-1])))
 
 
 def _interval(point: Mapping[str, float]) -> str:

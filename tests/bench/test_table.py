@@ -175,6 +175,9 @@ def test_learning_curves():
         "0": [point(0, 0, 0.1), point(25, 30.4, 0.35), point(50, 61.0, 0.72)],
         "7": [point(0, 0, 0.1), point(9, 5, 0.2)],
     }
-    text = page(result("learning", sides={"whet": {"curves": curves}}))
+    mismatch = {"0": [0.02] * 25 + [0.01] * 25 + [0.004], "7": [0.03, 0.01]}
+    text = page(result("learning", sides={"whet": {"curves": curves, "mismatch": mismatch}}))
+    assert "| seed 0 | 0.0200 | 0.0150 | 0.0040 |" in text
+    assert "| seed 7 | 0.0300 | 0.0200 | 0.0100 |" in text
     assert row(text, "0") == ["10.0% (8.0–12.0)", "72.0% (70.0–74.0)", "**+62.0**", "50", "61", "61 s"]
     assert row(text, "7")[2:] == ["**+10.0**", "9", "5", "–"]

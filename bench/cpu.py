@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,12 +54,15 @@ def main(arguments: Sequence[str]) -> None:
                 words=words,
                 overrides=tuple(options.set),
             )
-            content = compare(job, options.repeats, directory)
-            kind = {"what": f"cpu-{size}", "title": shape.title, "quick": options.quick, "notes": notes + busy}
+            if options.profile:
+                what, content = f"cpu-profile-{size}", profiled(job, directory)
+            else:
+                what, content = f"cpu-{size}", compare(job, options.repeats, directory)
+            kind = {"what": what, "title": shape.title, "quick": options.quick, "notes": notes + busy}
             path = write_result(
                 options.out, machine("cpu", options.threads), {**kind, **content}, revision=options.commit
             )
-            print(summary(size, content), path, sep="\n", flush=True)
+            print(*(profile_lines(size, content) if options.profile else summary(size, content)), path, sep="\n")
 
 
 def busy_notes(load: float) -> list[str]:
@@ -80,6 +83,12 @@ def compare(job: Job, repeats: int, directory: Path) -> dict[str, Any]:
             elif "missing" not in sides[name]:
                 sides[name]["repeats"].append(answer)
     return {"workload": asdict(job.workload), "sides": sides, "figure": figure(sides, job)}
+
+
+def profiled(job: Job, directory: Path) -> dict[str, Any]:
+    """Where whet's rollout and update spend their time."""
+    answer = measured(replace(job, side="whet profile"), directory)
+    return {"workload": asdict(job.workload), "sides": {"whet": answer}}
 
 
 def figure(sides: dict[str, dict[str, Any]], job: Job) -> dict[str, Any]:
@@ -103,14 +112,22 @@ def figure(sides: dict[str, dict[str, Any]], job: Job) -> dict[str, Any]:
     return found
 
 
-def summary(size: str, content: dict[str, Any]) -> str:
+def profile_lines(size: str, content: dict[str, Any]) -> Iterator[str]:
+    """A line for each stage and each of its operations."""
+    for name, stage in content["sides"]["whet"]["stages"].items():
+        yield f"{size} {name}: {stage['seconds']:.3f} s"
+        for one in stage["operations"]:
+            yield f"  {one['seconds']:8.3f} s {one['calls']:6d} × {one['operation']}"
+
+
+def summary(size: str, content: dict[str, Any]) -> list[str]:
     """A line for each figure and each side that is missing."""
     lines = [
         f"{size} {name}: {one['median']:.3g} ({one['low']:.3g}–{one['high']:.3g})"
         for name, one in content["figure"].items()
     ]
     lines += [f"{size} {name}: {side['missing']}" for name, side in content["sides"].items() if "missing" in side]
-    return "\n".join(lines)
+    return lines
 
 
 def _seconds(answer: dict[str, Any]) -> float:
@@ -128,6 +145,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS, help="where result files go")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override of whet's recipe")
+    parser.add_argument("--profile", action="store_true", help="whet alone: the operations that take longest")
     parser.add_argument("--commit", default="", help="the commit, where git cannot tell")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to see that it works")
     options = parser.parse_args(arguments)

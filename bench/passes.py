@@ -59,7 +59,7 @@ def _one(
     weight = 1 / float(sequences.mask.sum())
     for rows in passes(sequences, prompts, config.update, parts.policy):
         started = now(device)
-        loss = _loss(parts, config, take(sequences, rows), prompts[rows], weight)
+        loss = loss_of(parts, config, take(sequences, rows), prompts[rows], weight)
         middle = now(device)
         torch.autograd.backward(loss)
         seconds["forward"] += middle - started
@@ -71,7 +71,8 @@ def _one(
     return seconds
 
 
-def _loss(parts: Parts, config: OnlineConfig, few: Sequences, prompts: Tensor, weight: float) -> Tensor:
+def loss_of(parts: Parts, config: OnlineConfig, few: Sequences, prompts: Tensor, weight: float) -> Tensor:
+    """The loss of rows that are read together: the mean log-prob, where each token has this weight."""
     packing = packed(few, prompts, config.update)
     with autocast(few.tokens.device):
         reading = read_tokens(parts.policy, few.tokens, few.lengths, few.mask, config.rollout.sampling, packing=packing)

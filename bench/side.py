@@ -20,6 +20,7 @@ SIDES = {  # side → the module whose `measure` does it, and the packages that 
     "whet rollout": ("bench.rollouts", ()),
     "whet step": ("bench.steps", ()),
     "whet passes": ("bench.passes", ()),
+    "whet profile": ("bench.profiled", ()),
     "transformers rollout": ("bench.peer_transformers", ()),
     "vllm rollout": ("bench.peer_vllm", ("vllm",)),
     "trl step": ("bench.peer_trl", ("trl",)),

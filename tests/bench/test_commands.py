@@ -9,6 +9,7 @@ from bench.command import run_command
 from bench.job import Job, group_of
 from bench.machine import NOT_INSTALLED, version
 from bench.results import command, read_result
+from bench.shapes import SHAPES
 from bench.side import SIDES, measured
 from whet.errors import RunFailed
 
@@ -51,6 +52,26 @@ def test_cpu_quick_compares(tmp_path, monkeypatch):
     assert "step_ratio" not in figure
     assert sides["trl"] == {"missing": "no-such-package not installed"}
     assert result["notes"][0] == cpu.RANDOM_NOTE
+
+
+def test_cpu_profile_names_what_takes_longest(tmp_path, capsys):
+    quick = ["--profile", "--quick", "--threads", "1", "--out", str(tmp_path)]
+    assert run_command(cpu.main, quick) == 0
+    (path,) = tmp_path.glob("cpu-profile-2x2x4-*.json")
+    stages = read_result(path)["sides"]["whet"]["stages"]
+    assert list(stages) == ["rollout", "update"]
+    for stage in stages.values():
+        seconds = [one["seconds"] for one in stage["operations"]]
+        assert len(seconds) == 10
+        assert seconds == sorted(seconds, reverse=True)
+        assert 0 < sum(seconds) < 100 * stage["seconds"]  # the same clock, and watching costs
+    calls = {name: {one["operation"]: one["calls"] for one in stage["operations"]} for name, stage in stages.items()}
+    readings = 4  # of the prompts, and of every new token but the last
+    assert calls["rollout"]["aten::mm"] == 2 * SHAPES["tiny"].config.layers * readings + 4  # and the head of each
+    assert calls["update"]["_BlockBackward"] == SHAPES["tiny"].config.layers
+    said = capsys.readouterr().out
+    assert f"2x2x4 rollout: {stages['rollout']['seconds']:.3f} s" in said
+    assert said.count(" × ") == 20
 
 
 def test_a_busy_machine_is_said():

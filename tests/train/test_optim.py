@@ -95,6 +95,18 @@ def test_losses_are_added_and_the_norm_is_that_before_clipping() -> None:
     assert policy.vector.item() == pytest.approx(4 - 4 / 5, abs=1e-5)
 
 
+@pytest.mark.parametrize(("limit", "factor"), [(5.0, 1.0), (5.5, 1.0), (2.5, 0.5)])
+def test_only_a_gradient_above_the_limit_is_scaled(limit: float, factor: float) -> None:
+    """3 and 4 make a norm of 5; below the limit no bit of a gradient changes."""
+    policy = two()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
+    descent = descend([3 * policy.matrix[0, 0] + 4 * policy.vector.sum()], [optimizer], ALONE, clip_norm=limit)
+    assert descent is not None
+    assert descent.grad_norms == (5.0,)
+    found = [policy.matrix.grad[0, 0].item(), policy.vector.grad[0].item()]
+    assert found == ([3.0, 4.0] if factor == 1 else pytest.approx([1.5, 2.0], rel=1e-6))
+
+
 def test_each_optimizer_is_clipped_by_itself() -> None:
     policy = two()
     optimizers = [torch.optim.SGD([parameter], lr=1.0) for parameter in policy.parameters()]

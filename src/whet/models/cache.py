@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whet.errors import UserError
 from whet.models.attention import causal_attention
+from whet.models.joined_columns import Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,12 @@ class _Layer:
 class KVCache:
     """Keys and values of every layer; each row has its own length, and all rows end in the same column."""
 
-    def __init__(self, lengths: Tensor, *, layers: int, columns: int, capacity: int) -> None:
-        """For prompts of these (rows,) lengths, padded to `columns`; no row may outgrow `capacity`."""
-        self.lengths, self.capacity = lengths, capacity
+    def __init__(self, lengths: Tensor, *, layers: int, columns: int, capacity: int, read: Read) -> None:
+        """For prompts of these (rows,) lengths, padded to `columns`; no row may outgrow `capacity`.
+
+        `read` reads the prompts and the tokens that follow, with one set of weights.
+        """
+        self.lengths, self.capacity, self.read = lengths, capacity, read
         self._host_lengths = lengths.cpu()  # known without waiting for the device
         if not bool((self._host_lengths > 0).all()):
             raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")

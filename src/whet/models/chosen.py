@@ -59,7 +59,7 @@ class _Chosen(torch.autograd.Function):
         if of_logprobs is None:
             of_logprobs = torch.zeros_like(lse)
         d_states = torch.empty(x.shape, dtype=ctx.dtype, device=x.device) if ctx.needs_input_grad[0] else None
-        d_weight = torch.zeros(w.shape, device=w.device) if ctx.needs_input_grad[1] else None
+        d_weight = torch.zeros(w.shape, device=w.device) if ctx.needs_input_grad[1] and not len(targets) else None
         kept, ctx.kept = ctx.kept, []  # overwritten below: a second pass computes them again
         with full_precision(x.device):
             for index, part in enumerate(_chunks(len(targets), w)):
@@ -74,8 +74,9 @@ class _Chosen(torch.autograd.Function):
                     d = _pull(logs, targets[part], ctx.temperature, entropies[part], *slopes)
                 if d_states is not None:
                     d_states[part] = _product(d, w)
-                if d_weight is not None:
-                    d_weight += _product(d.T, x[part])
+                if ctx.needs_input_grad[1]:
+                    more = _product(d.T, x[part])
+                    d_weight = more if d_weight is None else d_weight.add_(more)
         return d_states, d_weight, None, None, None
 
 

@@ -110,14 +110,14 @@ def _projected(
     if config.qk_norm == "head":
         queries, keys = norm_columns(attention.q_norm, queries), norm_columns(attention.k_norm, keys)
     if rotation is not None:
-        queries, keys = _rotated(queries, *rotation), _rotated(keys, *rotation)
+        queries, keys = rotated(queries, *rotation), rotated(keys, *rotation)
     heads = (x.view(-1, width, batch, size // batch).permute(2, 0, 3, 1) for x in (queries, keys, values))
     first, second, third = heads
     return first, second, third
 
 
-def _rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """(heads, head_dim, N), turned as `rotate` does it."""
+def rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """(heads, head_dim, N) turned by (head_dim / 2, N) angles, as `whet.models.attention.rotate` does it."""
     halves = states.view(len(states), 2, -1, states.shape[-1])
     turned = halves * cosine
     turned[:, 0].addcmul_(halves[:, 1], sine, value=-1)

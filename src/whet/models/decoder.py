@@ -21,11 +21,12 @@ from whet.errors import UserError
 from whet.models.attention import causal_attention, rotary_angles, rotate
 from whet.models.cache import KVCache
 from whet.models.checkpoint import write_model
-from whet.models.columns import are_few_rows, fits_columns, product_of_rows, read_columns
+from whet.models.columns import are_few_rows, product_of_rows
 from whet.models.decoder_config import DecoderConfig, RopeScaling, parameter_count
 from whet.models.families import export_config, family_named
 from whet.models.fused_block import JoinedWeights, fits_fused, fused_trunk
 from whet.models.initial import embedding, initialise
+from whet.models.joined_columns import quickest_reader
 from whet.models.packed_attention import PackedAttention
 from whet.models.packing import Packing
 from whet.models.precision import full_precision
@@ -120,9 +121,10 @@ class Decoder(nn.Module):
         tokens = self._checked(tokens, lengths)
         size, layers = tokens.shape[1], self.config.layers
         lengths = lengths.to(tokens.device)
-        cache = KVCache(lengths, layers=layers, columns=size, capacity=min(size + room, self.context))
+        read, capacity = quickest_reader(self.model), min(size + room, self.context)
+        cache = KVCache(lengths, layers=layers, columns=size, capacity=capacity, read=read)
         positions = torch.arange(size, device=tokens.device).expand_as(tokens)
-        states = self._read(tokens, positions, [partial(cache.fill, layer) for layer in range(layers)])
+        states = read(tokens, positions, [partial(cache.fill, layer) for layer in range(layers)])
         last = states[torch.arange(len(tokens), device=tokens.device), lengths - 1]
         return self.model.norm(last), cache
 
@@ -131,16 +133,9 @@ class Decoder(nn.Module):
         assert isinstance(cache, KVCache)
         cache.open_column()
         attends = [partial(cache.append, layer) for layer in range(self.config.layers)]
-        states = self._read(tokens[:, None], cache.lengths[:, None] - 1, attends)
+        states = cache.read(tokens[:, None], cache.lengths[:, None] - 1, attends)
         last: Tensor = self.model.norm(states[:, 0])
         return last
-
-    def _read(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend]) -> Tensor:
-        """(B, T) ids at (B, T) positions → (B, T, D), before the final norm, the quickest way without gradients."""
-        if fits_columns(self.model):
-            return read_columns(self.model, tokens, positions, attends)
-        states: Tensor = self.model(tokens, positions, attends)
-        return states
 
     def save(self, directory: Path) -> None:
         """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""

@@ -9,7 +9,7 @@ and gave, and the gate's input; norms and gates are computed again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +57,6 @@ class JoinedWeights:
 
     def __init__(self) -> None:
         self._blocks: list[Joined] = []
-        self._targets: list[Tensor] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
         """Empty: a copy is filled when it is used."""
@@ -70,8 +69,13 @@ class JoinedWeights:
         wanted = (dtype, matrices[0][6].device)
         if not self._blocks or (self._blocks[0].out.dtype, self._blocks[0].out.device) != wanted:
             self._blocks = [_join(some, dtype) for some in matrices]
-            self._targets = [part for half in self._blocks for part in _parts(half)]
-        torch._foreach_copy_(self._targets, [tensor for some in matrices for tensor in some if tensor is not None])
+        if dtype is matrices[0][6].dtype:  # what stands alone needs no copy
+            pairs = zip(self._blocks, matrices, strict=True)
+            self._blocks = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
+        targets = [part for half in self._blocks for part in _parts(half)]
+        sources = [tensor for some in matrices for tensor in some if tensor is not None]
+        copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
+        torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
         return self._blocks
 
 

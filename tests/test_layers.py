@@ -16,15 +16,17 @@ MAY_IMPORT = {
     "streams": set(),
     "algorithms": set(),
     "imports": {"errors"},
-    "tasks": {"records", "errors", "imports"},
+    "files": {"records", "errors"},
+    "tasks": {"records", "errors", "imports", "files"},
+    "data": {"tasks", "records", "errors", "files"},
     "distributed": {"errors"},
-    "models": {"records", "errors"},
+    "models": {"records", "errors", "files"},
     "batching": {"algorithms", "distributed", "records", "errors", "streams"},
     "engines": {"models", "batching", "records", "errors", "streams"},
     "rollout": {"engines", "models", "tasks", "records", "errors", "streams"},
     "runs": {"errors"},
     "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
-    "report": {"runs", "evaluate", "errors"},
+    "report": {"runs", "evaluate", "data", "errors"},
     "config": {"algorithms", "records", "imports"},
     "recipe": {"config", "errors", "recipes"},
     "recipes": set(),
@@ -84,7 +86,7 @@ def test_only_distributed_imports_torch_distributed():
     assert importers == {"distributed"}
 
 
-@pytest.mark.parametrize("room", ["records", "errors", "tasks", "config", "recipe", "runs"])
+@pytest.mark.parametrize("room", ["records", "errors", "files", "tasks", "data", "config", "recipe", "runs"])
 def test_rooms_that_need_no_tensors(room):
     for path in FILES:
         if room_of(path) == room:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from whet.algorithms.table import ALGORITHMS
 from whet.errors import UserError
-from whet.recipe import dump, nearest, packaged_recipes, parse_yaml, read_recipe, validate
+from whet.recipe import dump, nearest, packaged_recipes, parse_yaml, read_any, read_recipe, validate
 
 TEXT = """
 steps: 10
@@ -173,7 +173,7 @@ def test_a_saved_preset_reads_as_the_same_config(mine: str, preset: str) -> None
 
 def test_packaged_recipes_take_overrides() -> None:
     for recipe in packaged_recipes():
-        assert read_recipe(recipe, ["seed=7"]).config.seed == 7
+        assert read_any(recipe, ["seed=7"]).config.seed == 7
 
 
 finite = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)

@@ -1,4 +1,7 @@
-"""Reading recipes: a packaged name or a YAML file, dotted overrides on top, and errors that name the nearest key."""
+"""Reading recipes: a packaged name or a YAML file, dotted overrides on top, and errors that name the nearest key.
+
+A recipe is of one run, or a pipeline of several.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from whet.config import OfflineConfig, OnlineConfig
+from whet.config import OnlineConfig, loops
+from whet.config.loops import LOOPS, WHOLE
+from whet.config.pipeline import PipelineConfig
 from whet.errors import UserError
 
-Config = OnlineConfig | OfflineConfig
-LOOPS: dict[str, type[Config]] = {"online": OnlineConfig, "offline": OfflineConfig}
+Config = loops.Config
+PIPELINE = "pipeline"  # the loop of a recipe that consists of others
+RUNS_OF_PIPELINE = ("stages", "methods")
 SHORT = {"lr": "optimizer.lr"}  # what people type most
-WHOLE = {"algorithm": "preset", "model": "path", "task": "name"}  # the key that a plain value of a section stands for
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: PyYAML builds dates and numbers unchecked
 WANTED = {  # pydantic's kind of mistake → our words
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
@@ -27,7 +32,7 @@ WANTED = {  # pydantic's kind of mistake → our words
     "finite_number": "must be a finite number",
     "string_type": "must be text",
     "tuple_type": "must be a list, e.g. [a, b]",
-    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a section with keys of its own"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a section with keys of its own"),
 }
 
 
@@ -40,13 +45,53 @@ class Recipe:
     written: Mapping[str, Any]  # what the file and the command line said, before defaults and presets
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pipeline:
+    """A pipeline after overrides."""
+
+    name: str
+    config: PipelineConfig
+    written: Mapping[str, Any]
+
+    def stages(self) -> list[Recipe]:
+        """The recipes of the stages, in their order; `@name` stands in them as it was written."""
+        written = self.written.get("stages", {})
+        return [Recipe(name=name, config=config, written=written[name]) for name, config in self.config.stages.items()]
+
+    def methods(self) -> list[Recipe]:
+        """The recipes of the methods."""
+        written = self.written.get("methods", {})
+        return [Recipe(name=name, config=config, written=written[name]) for name, config in self.config.methods.items()]
+
+    def runs(self) -> dict[str, Recipe]:
+        """Dotted name → recipe of every stage and method."""
+        stages = {f"stages.{recipe.name}": recipe for recipe in self.stages()}
+        return stages | {f"methods.{recipe.name}": recipe for recipe in self.methods()}
+
+
 def read_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A packaged recipe by name, or a YAML file; `a.b=value` overrides on top."""
+    """The recipe of one run: a packaged one by name, or a YAML file; `a.b=value` overrides on top."""
+    found = read_any(source, overrides)
+    if isinstance(found, Pipeline):
+        raise UserError(f"recipe {source} is a pipeline of several runs, and this needs a recipe of one run")
+    return found
+
+
+def read_any(source: str, overrides: Sequence[str] = ()) -> Recipe | Pipeline:
+    """A recipe of one run or of a pipeline, as `read_recipe` finds it."""
     text, name = _find(source)
     written = parse_yaml(text, where=source)
     for override in overrides:
-        _apply(written, override)
+        apply_override(written, override)
+    if written.get("loop") == PIPELINE:
+        return Pipeline(name=name, config=validate_pipeline(written, where=source), written=written)
     return Recipe(name=name, config=validate(written, where=source), written=written)
+
+
+def is_pipeline(source: str) -> bool:
+    """Whether a recipe is a pipeline; one that cannot be found or read is an error."""
+    text, _ = _find(source)
+    return parse_yaml(text, where=source).get("loop") == PIPELINE
 
 
 def packaged_recipes() -> dict[str, str]:
@@ -58,23 +103,42 @@ def packaged_recipes() -> dict[str, str]:
 
 
 def validate(written: Mapping[str, Any], *, where: str) -> Config:
-    """A config, or a UserError of one line that names the key."""
+    """The config of one run, or a UserError of one line that names the key."""
     loop = written.get("loop", "online")
+    if loop == PIPELINE:
+        raise UserError(f"{where}: a pipeline of several runs, and this needs one run: name one of its stages")
     if not isinstance(loop, str) or loop not in LOOPS:
-        raise UserError(f"{where}: loop is {loop!r}; it must be one of {', '.join(LOOPS)}")
+        raise UserError(f"{where}: loop is {loop!r}; it must be one of {', '.join([*LOOPS, PIPELINE])}")
     try:
         return LOOPS[loop].model_validate(written)
     except ValidationError as error:
         raise UserError(f"{where}: {_explain(error, LOOPS[loop])}") from None
 
 
-def dump(config: Config) -> str:
+def validate_pipeline(written: Mapping[str, Any], *, where: str) -> PipelineConfig:
+    """The config of a pipeline, every run of it checked, or a UserError of one line that names the key."""
+    try:
+        return PipelineConfig.model_validate(written)
+    except ValidationError as error:
+        raise UserError(f"{where}: {_explain(error, PipelineConfig)}") from None
+
+
+def dump(config: Config | PipelineConfig) -> str:
     """The resolved config as YAML: reading it again gives an equal config."""
+    # In ASCII: PyYAML writes U+0085 as it is and reads it as a new line.
+    return yaml.dump(plain(config), Dumper=_Dumper, sort_keys=False)
+
+
+def plain(config: Config | PipelineConfig) -> dict[str, Any]:
+    """The resolved config as plain data: validating it gives an equal config."""
     written = config.model_dump(mode="json")
+    if isinstance(config, PipelineConfig):
+        runs = {"stages": config.stages, "methods": config.methods}
+        own = {part: {name: plain(one) for name, one in named.items()} for part, named in runs.items()}
+        return {**written, **own}
     if isinstance(config, OnlineConfig):  # without the options of all the cells that it does not use
         written["algorithm"] = {key: value for key, value in written["algorithm"].items() if value is not None}
-    # In ASCII: PyYAML writes U+0085 as it is and reads it as a new line.
-    return yaml.dump(written, Dumper=_Dumper, sort_keys=False)
+    return written
 
 
 def parse_yaml(text: str, *, where: str) -> dict[str, Any]:
@@ -140,10 +204,13 @@ def _find(source: str) -> tuple[str, str]:
         raise UserError(f"{source} is not a text file in UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def _apply(written: dict[str, Any], override: str) -> None:
+def apply_override(written: dict[str, Any], override: str) -> None:
+    """Changes one key of what was written; in a pipeline `stages.NAME.KEY=value` is KEY of that stage's recipe."""
     key, equals, text = override.partition("=")
     if not equals or not all(key.split(".")):
         raise UserError(f"{override!r} is not an override: write key=value, e.g. optimizer.lr=1e-5")
+    if written.get("loop") == PIPELINE:
+        written, key = _run_of(written, key)
     *path, last = SHORT.get(key, key).split(".")
     place = written
     for part in path:
@@ -159,17 +226,36 @@ def _apply(written: dict[str, Any], override: str) -> None:
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
     except YAML_ERRORS:
         value = text
-    if (path, last) == (["task"], "name") and place.get("name") != value:
-        place.clear()  # the options were those of the other task
+    if path in (["task"], ["objective"]) and last == "name" and place.get("name") != value:
+        place.clear()  # the options were those of the other one
     if (path, last) == (["model"], "path"):
         place.pop("new", None)
     place[last] = value
 
 
+def _run_of(written: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """The part of a pipeline that a key is about, and what the key is called in it."""
+    part, _, inside = key.partition(".")
+    place = written.get(part)
+    if part in RUNS_OF_PIPELINE and "." in inside and isinstance(place, dict):
+        name, _, inside = inside.partition(".")
+        if name not in place:
+            raise UserError(
+                f"{key}: {part} has no {name!r}{nearest(name, place)} (known: {', '.join(map(str, place))})"
+            )
+        place = place[name]
+    elif part != "shared" or not inside:
+        return written, key
+    return (place, inside) if isinstance(place, dict) else (written, key)
+
+
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     first = error.errors()[0]
-    location = [str(part) for part in first["loc"]]
+    location = [str(part) for part in first["loc"] if part != "[key]"]
     key = ".".join(location)
+    if model is PipelineConfig and location[:1] and location[0] in RUNS_OF_PIPELINE and len(location) > 2:
+        part, name, loop, *location = location  # pydantic's way to say which of the loops it took
+        model, key = LOOPS[loop], ".".join([part, name, *location])
     if first["type"] == "extra_forbidden":
         valid = _fields_at(model, location[:-1])
         return f"unknown key {key!r}{nearest(location[-1], valid)} (valid here: {', '.join(valid)})"

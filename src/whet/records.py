@@ -30,7 +30,7 @@ class Example:
 
     id: str  # unique within its task; names the random streams of its rollouts
     prompt: str | tuple[Message, ...]  # plain text, or a conversation that ends before the assistant's answer
-    answer: str  # a completion that scores full marks
+    answer: str  # a completion to imitate; it scores full marks unless the task has a `best` of its own
     columns: Mapping[str, Any] = field(default_factory=dict)  # JSON values that a reward may want to see
 
     @property
@@ -105,6 +105,55 @@ class Row:
 
     tokens: tuple[int, ...]
     mask: tuple[bool, ...]  # True where the token is to be learned
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialogue:
+    """A conversation to imitate."""
+
+    id: str
+    messages: tuple[Message, ...]  # ends with an assistant's
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """Two completions of a prompt, one of which was preferred."""
+
+    id: str
+    prompt: str | tuple[Message, ...]
+    chosen: str
+    rejected: str
+    margin: float | None = None  # by how much, where the data says so
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labelled:
+    """A completion that was liked or not."""
+
+    id: str
+    prompt: str | tuple[Message, ...]
+    completion: str
+    label: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcomes:
+    """Completions of one problem, each right or wrong as a whole."""
+
+    id: str
+    prompt: str | tuple[Message, ...]
+    completions: tuple[str, ...]
+    correct: tuple[bool, ...]  # one for each completion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """A solution step by step, each step judged: 1 good, 0 neither, −1 bad."""
+
+    id: str
+    prompt: str | tuple[Message, ...]
+    steps: tuple[str, ...]
+    labels: tuple[int, ...]  # one for each step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ WHET = (sys.executable, "-m", "whet")
 COMMANDS = [
     *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("tasks",), ("recipes",)),
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
+    *(("data", "explore"), ("data", "formats")),
 ]
 
 
@@ -180,7 +181,7 @@ OFFLINE = "loop: offline\nsteps: 1\nrows: 4\neval: {examples: 4, max_tokens: 3}\
 @pytest.mark.parametrize(
     ("prompt", "answer", "online", "offline"),
     [
-        ("{:030d}>", "1", "a prompt has 31 tokens and the model's context is 16", "a prompt has 31 tokens"),
+        ("{:030d}>", "1", "a prompt has 31 tokens and the model's context is 16", "has 31 prompt and 2 answer"),
         (
             "{:03d}>",
             "1" * 20,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.evaluation import EVALUATION_STEP, Answer, evaluate
-from whet.evaluate.statistics import wilson
+from whet.evaluate.statistics import mean_interval, wilson
 from whet.records import Completion, Example, Message, Prompt, Sampling, Score
 
 SAMPLING = Sampling(max_tokens=8, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, stop=("!",))
@@ -231,3 +232,50 @@ def test_an_error_of_the_engine_passes_through():
 
     with pytest.raises(UserError, match="900 tokens"):
         _evaluate(Full(GREEDY))
+
+
+GOLD = {"ba": 3.0, "dc": 1.0, "wrongwro": -2.0, "no": 0.5, "hg": 9.0, "x": -9.0}
+
+
+class GoldTask(ReverseTask):
+    """Knows what a text is truly worth."""
+
+    def gold(self, example, text):
+        return GOLD[text]
+
+
+def test_the_true_reward_is_that_of_the_greedy_answers():
+    result = _evaluate(task=GoldTask(), samples=4, ks=(2,))
+    assert result.gold == mean_interval([3.0, 1.0, -2.0, 0.5])
+    assert [answer.gold for answer in result.answers[:6]] == [3.0, 3.0, 3.0, 3.0, 3.0, 1.0]
+    metrics = result.metrics()
+    assert metrics["eval/gold"] == 0.625
+    # By hand: deviations 2.375, 0.375, −2.625, −0.125; s² = (5.640625 + 0.140625 + 6.890625 + 0.015625) / 3.
+    error = math.sqrt(12.6875 / 3 / 4)
+    assert metrics["eval/gold_low"] == pytest.approx(0.625 - 3.182446 * error, rel=1e-5)  # t of three degrees
+    assert metrics["eval/gold_high"] == pytest.approx(0.625 + 3.182446 * error, rel=1e-5)
+    assert result.accuracy == wilson(2, 4)  # the metric stays the task's own
+
+
+def test_without_a_true_reward_there_is_none():
+    result = _evaluate()
+    assert result.gold is None
+    assert not any(name.startswith("eval/gold") for name in result.metrics())
+    assert {answer.gold for answer in result.answers} == {None}
+
+
+def test_two_ranks_know_the_true_reward_of_all():
+    alone = _evaluate(task=GoldTask(), examples=3)
+    shards = []
+
+    class Spy(World):
+        def gather(self, value):
+            shards.append(value)
+            raise InterruptedError
+
+    for rank in (0, 1):
+        with pytest.raises(InterruptedError):
+            _evaluate(task=GoldTask(), examples=3, world=Spy(rank=rank, size=2, device=torch.device("cpu")))
+    for rank in (0, 1):
+        world = Pair(rank=rank, size=2, device=torch.device("cpu"), others=tuple(shards[1 - rank]))
+        assert _evaluate(task=GoldTask(), examples=3, world=world) == alone

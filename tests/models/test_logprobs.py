@@ -7,7 +7,7 @@ import torch
 
 from tests.small import small_model
 from whet.models import logprobs as module
-from whet.models.logprobs import log_distribution, token_logprobs
+from whet.models.logprobs import likeliest_hits, log_distribution, token_logprobs
 from whet.records import Sampling
 
 PLAIN = Sampling(max_tokens=1)
@@ -112,3 +112,22 @@ def test_a_token_that_was_drawn_is_never_cut_off():
     kept = log_distribution(LOGITS, Sampling(max_tokens=1, top_k=1), keep=torch.tensor([3]))
     assert torch.isfinite(kept[0, 3])
     assert torch.isneginf(kept[0, 1])
+
+
+def test_likeliest_hits_are_counted_one_by_one(monkeypatch):
+    model, _ = small_model()
+    tokens, lengths, mask = batch((9, 6, 3, 2), prompt=2)
+    with torch.no_grad():
+        likeliest = model.head(model.hidden(tokens, lengths)).argmax(dim=-1)
+        for b, t in ((0, 4), (0, 5), (1, 3), (2, 2)):  # so that there is something to hit
+            tokens[b, t] = likeliest[b, t - 1]
+            likeliest = model.head(model.hidden(tokens, lengths)).argmax(dim=-1)
+    expected = sum(
+        int(likeliest[b, t - 1] == tokens[b, t]) for b, n in enumerate(lengths.tolist()) for t in range(n) if mask[b, t]
+    )
+    assert 4 <= expected < int(mask.sum())
+    assert int(likeliest_hits(model, tokens, lengths, mask)) == expected
+    monkeypatch.setattr(module, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 1)
+    assert int(likeliest_hits(model, tokens, lengths, mask)) == expected
+    assert int(likeliest_hits(model, tokens, lengths, torch.zeros_like(mask))) == 0

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from whet import __version__
-from whet.cli import chat, check_loss, compare, demo, evaluate, explain, listing, models, report, sample, train
+from whet.cli import chat, check_loss, compare, data, demo, evaluate, explain, listing, models, report, sample, train
 from whet.errors import RunFailed, UserError
 
 # What a wrong command line raises. It is click's, or of typer's own copy of click, depending on typer's version.
@@ -36,6 +36,7 @@ app.command("check-loss")(check_loss.check_loss)
 app.command("tasks")(listing.tasks)
 app.command("recipes")(listing.recipes)
 app.add_typer(models.app, name="models")
+app.add_typer(data.app, name="data")
 
 
 @app.callback(invoke_without_command=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,11 +15,13 @@ import typer
 from whet.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
-    from whet.report.comparison_writer import Written
+    from whet.recipe import Pipeline
+    from whet.report.comparison_writer import Setup, Written
     from whet.runs.comparison import ComparisonDirectory
-    from whet.train.compare import Job
+    from whet.train.compare import Trial
 
-TIP = "A packaged recipe or a YAML file; its algorithm is replaced by each method."
+TIP = "A packaged recipe or a YAML file: of one run, whose algorithm is replaced by each method, or a pipeline."
+TARGET = 0.8
 
 
 def compare(
@@ -27,14 +30,16 @@ def compare(
         None, metavar="KEY=VALUE", help="Change keys of the recipe, for all methods."
     ),
     *,
-    methods: str = typer.Option(..., "--methods", metavar="A,B,…", help="The presets to compare."),
+    methods: str = typer.Option(
+        ..., "--methods", metavar="A,B,…", help="The presets to compare, or methods of the pipeline."
+    ),
     seeds: str = typer.Option("3", "--seeds", metavar="N|A,B,…", help="How many seeds (0, 1, …), or a list: 3,7."),
     changes: list[str] = typer.Option(
         None, "--set", metavar="METHOD:KEY=VALUE", help="Change a key for one method; may be repeated."
     ),
     runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Where the comparison is made."),
     out: Path = typer.Option(None, "--out", help="Exactly where; a comparison that was begun there goes on."),
-    target: float = typer.Option(0.8, "--target", help="The held-out accuracy whose step is looked for."),
+    target: float = typer.Option(TARGET, "--target", help="The held-out accuracy whose step is looked for."),
     as_json: bool = typer.Option(False, "--json", help="Print comparison.json."),
 ) -> None:
     """Compare methods on one recipe: a run per method and seed, then a table, curves and a verdict. Examples:
@@ -42,40 +47,65 @@ def compare(
     whet compare --methods reinforce,rloo,grpo --seeds 3 grpo-sorting steps=100
 
     whet compare --methods rloo,grpo --set grpo:update.epochs=2 grpo-sorting --out runs/epochs
+
+    Methods of a pipeline start from its stages, which are made once, and are judged as its `compare` section says:
+
+    whet compare --methods ppo,grpo,dpo --seeds 3 pipeline.yaml
     """
-    from whet.cli.comparing import Watcher
-    from whet.report.comparison_writer import Setup, write_comparison
-    from whet.runs.comparison import ComparisonDirectory
-    from whet.train.compare import read_jobs, run_jobs, run_states
+    from whet.cli.pipeline import compare_pipeline
+    from whet.recipe import is_pipeline
+    from whet.report.comparison_writer import Setup
+    from whet.train.compare import read_trials
 
     _check(target)
     names, numbers = _names(methods), read_seeds(seeds)
     words = _words(methods, seeds, source, overrides or [], changes or [], target)
-    jobs = read_jobs(source, names, numbers, overrides or [], changes or [])
-    recipe = jobs[0].recipe.name
-    directory = ComparisonDirectory.create(runs, recipe) if out is None else ComparisonDirectory.open(out.expanduser())
-    again = shlex.join([*words, "--out", str(directory.path)])
-    watcher = Watcher(jobs, run_states(jobs, directory), directory.path)
+    if is_pipeline(source):
+        pipeline = _pipeline(source, names, numbers, overrides or [], changes or [], target)
+        compare_pipeline(pipeline, runs, out, words=words, as_json=as_json)
+        return
+    trials = read_trials(source, names, numbers, overrides or [], changes or [])
+    recipe = trials[0].recipe.name
+    setup = Setup(
+        recipe=recipe,
+        command=shlex.join(words if out is None else [*words, "--out", str(out.expanduser())]),
+        overrides=_overrides(trials, names),
+        seeds=numbers,
+        target=target,
+    )
+    _compare(trials, setup, _directory(runs, recipe, out), words, as_json=as_json)
+
+
+def _directory(runs: Path, recipe: str, out: Path | None) -> ComparisonDirectory:
+    from whet.runs.comparison import ComparisonDirectory
+
+    return ComparisonDirectory.create(runs, recipe) if out is None else ComparisonDirectory.open(out.expanduser())
+
+
+def _compare(
+    trials: Sequence[Trial], setup: Setup, directory: ComparisonDirectory, words: Sequence[str], *, as_json: bool
+) -> None:
+    """Makes the runs of one recipe, and the table, curves and verdict."""
+    from whet.cli.comparing import Watcher
+    from whet.report.comparison_writer import write_comparison
+    from whet.train.compare import run_states, run_trials
+
+    states = run_states(trials, directory)
+    first = {trial.method: trial.recipe for trial in reversed(trials)}
+    watcher = Watcher(f"comparison: {directory.path}", states, {method: first[method] for method in setup.overrides})
     try:
-        failures = run_jobs(jobs, directory, watcher)
+        failures = run_trials(trials, directory, watcher)
     except KeyboardInterrupt:
-        watcher.say(f"stopped; go on with: {again}")
+        watcher.say(f"stopped; go on with: {shlex.join([*words, '--out', str(directory.path)])}")
         raise
     except UserError:
         directory.remove_if_unused()
         raise
-    setup = Setup(
-        recipe=recipe,
-        command=shlex.join(words) if out is None else again,
-        overrides=_overrides(jobs, names),
-        seeds=numbers,
-        target=target,
-    )
     written = write_comparison(directory, setup, failures)
     _show(written, directory, as_json=as_json)
     if failures:
         (method, seed), why = next(iter(failures.items()))
-        raise RunFailed(f"{len(failures)} of {len(jobs)} runs failed, first {method} seed {seed}: {why}")
+        raise RunFailed(f"{len(failures)} of {len(trials)} runs failed, first {method} seed {seed}: {why}")
 
 
 def _show(written: Written, directory: ComparisonDirectory, *, as_json: bool) -> None:
@@ -101,6 +131,26 @@ def read_seeds(text: str) -> list[int]:
     return numbers if listed else list(range(numbers[0]))
 
 
+def _pipeline(
+    source: str,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+    changes: Sequence[str],
+    target: float,
+) -> Pipeline:
+    """The pipeline with these methods; METHOD:KEY=VALUE is methods.METHOD.KEY=VALUE of its recipe."""
+    from whet.train.pipeline import chosen
+
+    if target != TARGET:
+        raise UserError("--target is for recipes of one run; how a pipeline's methods are judged stands in its compare")
+    for change in changes:
+        if not re.match(r"[^:=]+:[^=]+=", change):
+            raise UserError(f"--set {change}: write METHOD:KEY=VALUE, e.g. grpo:update.epochs=2")
+    own = [f"methods.{method}.{override}" for method, _, override in (change.partition(":") for change in changes)]
+    return chosen(source, names, seeds, [*overrides, *own])
+
+
 def _names(methods: str) -> list[str]:
     names = [name for name in (part.strip() for part in methods.split(",")) if name]
     if not names:
@@ -121,9 +171,9 @@ def _words(
     """The command, but for where it writes."""
     words = ["whet", "compare", "--methods", methods, "--seeds", seeds, source, *overrides]
     words += [word for change in changes for word in ("--set", change)]
-    return words if target == 0.8 else [*words, "--target", f"{target:g}"]
+    return words if target == TARGET else [*words, "--target", f"{target:g}"]
 
 
-def _overrides(jobs: Sequence[Job], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _overrides(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Method → its overrides, but for the seed, which comes last."""
-    return {name: next(job.overrides[:-1] for job in jobs if job.method == name) for name in names}
+    return {name: next(trial.overrides[:-1] for trial in trials if trial.method == name) for name in names}

@@ -1,40 +1,50 @@
-"""How a comparison shows itself while it runs: two lines per run and, in a terminal, the step that it is at."""
+"""How runs that follow each other show themselves: two lines per run and, meanwhile, the step that it is at."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.status import Status
 
-from whet.recipe import Config
+from whet.recipe import Config, Recipe
 from whet.report.numbers import duration
 from whet.runs.directory import Run
-from whet.train.compare import Job, State
 from whet.train.inert import keys_without_effect
+from whet.train.jobs import State
 from whet.train.session import Progress
 
 DOING = {"new": "", "stopped": ", going on", "finished": ", done before"}
+SHOWN = {"eval/accuracy": ("held-out accuracy", "{:.1%}"), "eval/loss": ("held-out loss", "{:.4f}")}  # the first found
 
 
 class Watcher:
     """Tells which run of how many it is, what it came to, and how long the rest may take."""
 
-    def __init__(self, jobs: Sequence[Job], states: Sequence[State], path: Path) -> None:
+    def __init__(
+        self,
+        title: str,
+        states: Sequence[State],
+        recipes: Mapping[str, Recipe],
+        *,
+        inside: Callable[[Config, Run], Progress] | None = None,
+    ) -> None:
+        """`recipes` by the names that notes on them begin with; `inside` shows the steps of a run."""
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._count = len(jobs)
+        self._inside = inside
+        self._count = len(states)
         self._to_do = sum(state != "finished" for state in states)
         self._number = self._done = 0
         self._state: State = "new"
         self._started = time.monotonic()
-        self.say(f"comparison: {path}")
-        for method, notes in _notes(jobs).items():
-            for note in notes:
-                self.say(f"note: {method}: {note}")
+        self.say(title)
+        for name, recipe in recipes.items():
+            for key, why in keys_without_effect(recipe).items():
+                self.say(f"note: {name}: {key} has no effect here: {why}")
 
-    def begin(self, job: Job, state: State) -> None:
+    def begin(self, label: str, state: State) -> None:
         """Says which run begins."""
         self._number += 1
         self._state = state
@@ -42,22 +52,17 @@ class Watcher:
         # Until one run has ended nothing is known of the others.
         rest = round(elapsed / self._done * (self._to_do - self._done)) if self._done else None
         left = "" if rest is None else f", about {duration(rest)} left"
-        what = f"{job.method} seed {job.seed}{DOING[state]}"
-        self.say(f"{self._number}/{self._count}  {what}   elapsed {duration(round(elapsed))}{left}")
+        self.say(f"{self._number}/{self._count}  {label}{DOING[state]}   elapsed {duration(round(elapsed))}{left}")
 
-    def progress(self, config: Config, _run: Run) -> Progress:
-        """What a run itself has to say, in a line that goes away."""
-        return _Passing(self._console, config.steps)
+    def progress(self, config: Config, run: Run) -> Progress:
+        """What a run itself has to say while it runs."""
+        return _Passing(self._console, config.steps) if self._inside is None else _Steps(self._inside(config, run))
 
-    def end(self, _job: Job, run: Run | None, failure: str) -> None:
+    def end(self, run: Run | None, failure: str) -> None:
         """Says what the run came to."""
         self._done += self._state != "finished"
         results = run.results() if run else None
-        if results is not None:
-            before, after = (results[end].get("eval/accuracy") for end in ("before", "after"))
-            self.say(f"     held-out accuracy {before:.1%} → {after:.1%}, {results['seconds']:.1f} s of training")
-        else:
-            self.say(f"     failed: {failure}")
+        self.say(f"     {_came_to(results)}" if results is not None else f"     failed: {failure}")
 
     def say(self, text: str) -> None:
         """Prints a line."""
@@ -65,7 +70,7 @@ class Watcher:
 
 
 class _Passing:
-    """The newest step of a run; in a terminal only."""
+    """The newest step of a run, in a line that goes away; in a terminal only."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._steps = steps
@@ -86,8 +91,32 @@ class _Passing:
         self._status.stop()
 
 
-def _notes(jobs: Sequence[Job]) -> dict[str, list[str]]:
-    """Method → the keys that the user wrote and that change nothing for it."""
-    first = {job.method: job for job in reversed(jobs)}
-    found = {method: keys_without_effect(first[method].recipe) for method in dict.fromkeys(job.method for job in jobs)}
-    return {method: [f"{key} has no effect here: {why}" for key, why in idle.items()] for method, idle in found.items()}
+class _Steps:
+    """The steps of a run without its notes, for the same reason."""
+
+    def __init__(self, inner: Progress) -> None:
+        self._inner = inner
+
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        """Shows the step."""
+        self._inner.step(step, metrics, timings)
+
+    def note(self, text: str) -> None:
+        """Says nothing."""
+
+    def close(self) -> None:
+        """Ends the display."""
+        self._inner.close()
+
+
+def _came_to(results: Mapping[str, Any]) -> str:
+    """What was made, or measured before and after, and how long it took."""
+    if "rows" in results:
+        return f"{results['rows']:,} rows"
+    before, after = results["before"], results["after"]
+    measured = [
+        f"{label} {form.format(before[key])} → {form.format(after[key])}, "
+        for key, (label, form) in SHOWN.items()
+        if key in before and key in after
+    ]
+    return "".join(measured[:1]) + f"{results['seconds']:.1f} s of training"

@@ -14,9 +14,9 @@ from whet.cli import server
 from whet.errors import UserError
 
 if TYPE_CHECKING:
+    from whet.config.loops import Training
     from whet.evaluate.evaluation import Answer, Evaluation
     from whet.evaluate.statistics import Interval
-    from whet.recipe import Config
 
 EXAMPLES = 200
 
@@ -81,7 +81,7 @@ def evaluate(
         typer.echo(_story(answer))
 
 
-def _samples(config: Config | None, samples: int | None, k: str | None) -> tuple[int, tuple[int, ...]]:
+def _samples(config: Training | None, samples: int | None, k: str | None) -> tuple[int, tuple[int, ...]]:
     """How many samples, and which pass@k they serve."""
     ks = _read_ks(k) if k is not None else None
     if samples is None and ks is None:

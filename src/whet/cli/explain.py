@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from whet.recipe import Pipeline
     from whet.train.explain import Explanation, Schedule, Step, Tokens
     from whet.train.footprint import Model
     from whet.train.formula import Loss
@@ -25,17 +26,52 @@ def explain(
     """What a recipe will do: its loss, its numbers, its memory, and the keys that change nothing.
 
     Example: whet explain grpo-sorting update.epochs=2 algorithm.clip.high=0.28
+
+    Of a pipeline it tells every run in a few lines.
     """
-    from whet.recipe import read_recipe
+    from whet.recipe import Pipeline, read_any
     from whet.runs.logs import json_bytes
     from whet.train.explain import explain as describe
 
-    found = describe(read_recipe(source, overrides or []))
+    recipe = read_any(source, overrides or [])
+    if isinstance(recipe, Pipeline):
+        _explain_pipeline(recipe, as_json=as_json)
+        return
+    found = describe(recipe)
     if as_json:
         typer.echo(json_bytes(asdict(found), indent=2).decode())
         return
     for heading, rows in _sections(found).items():
         typer.echo(f"{heading}\n" + "\n".join(rows) + "\n")
+
+
+def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
+    """Every run of a pipeline in a few lines."""
+    from whet.runs.logs import json_bytes
+    from whet.train.explain_pipeline import explain_pipeline
+
+    runs = explain_pipeline(pipeline)
+    if as_json:
+        whole = {name: found if isinstance(found, str) else asdict(found) for name, found in runs.items()}
+        typer.echo(json_bytes(whole, indent=2).decode())
+        return
+    for number, (name, found) in enumerate(runs.items(), start=1):
+        typer.echo(f"{number}/{len(runs)}  {name}")
+        typer.echo("\n".join([f"  {found}"] if isinstance(found, str) else _short(found)) + "\n")
+
+
+def _short(found: Explanation) -> list[str]:
+    schedule = _schedule(found.schedule)
+    facts = {
+        "loop": found.loop,
+        "task": found.task,
+        "loss": found.loss.line,
+        **_step(found.loop, found.step),
+        "memory": _memory(found.model)["together"] if found.model else found.missing,
+        **{key: schedule[key] for key in ("steps", "learning rate")},
+    }
+    idle = [f"  {key} has no effect here: {why}" for key, why in found.without_effect.items()]
+    return [*_rows(facts), *idle, *(f"  {note}" for note in found.notes)]
 
 
 def _sections(found: Explanation) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from whet.recipe import Config
+from whet.config.loops import Config
 from whet.runs.directory import Run
 from whet.train.session import Progress
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import torch
 
     from whet.cli.server import Served
+    from whet.config.loops import Training
     from whet.engines.http import Logprobs
     from whet.engines.native import NativeEngine, OnToken
     from whet.engines.protocol import Engine
     from whet.models.protocol import Tokenizer
-    from whet.recipe import Config
     from whet.tasks.protocol import Task
 
 MAX_TOKENS = 256  # of an answer, where neither the user nor a run says more
@@ -34,7 +34,7 @@ class Target:
     """A model that the user named, and the config of the run that made it where a run was named."""
 
     directory: Path
-    config: Config | None
+    config: Training | None
 
     @property
     def name(self) -> str:
@@ -68,6 +68,7 @@ def is_url(text: str) -> bool:
 
 def find_target(text: str) -> Target:
     """The best model of a run, or a model by directory or pulled name."""
+    from whet.config.collecting import CollectConfig
     from whet.models.hub import resolve_model
     from whet.recipe import parse_yaml, validate
     from whet.runs.directory import Run
@@ -80,11 +81,13 @@ def find_target(text: str) -> Target:
     except UserError:
         return Target(directory=resolve_model(text), config=None)
     best = run.best_model()
+    if best is None and run.rows_path.exists():
+        raise UserError(f"{text} made rows, not a model: look at them with whet data explore {run.rows_path}")
     if best is None:
         raise UserError(f"run {path} has no best model yet: wait for its first evaluation")
-    return Target(
-        directory=best, config=validate(parse_yaml(run.config_yaml(), where=text), where=f"the config of {text}")
-    )
+    config = validate(parse_yaml(run.config_yaml(), where=text), where=f"the config of {text}")
+    assert not isinstance(config, CollectConfig)
+    return Target(directory=best, config=config)
 
 
 def find_task(target: Target | Served, name: str | None, options: Sequence[str]) -> Posed:
@@ -116,7 +119,7 @@ def read_options(pairs: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def choose_sampling(config: Config | None, given: Mapping[str, Any]) -> Sampling:
+def choose_sampling(config: Training | None, given: Mapping[str, Any]) -> Sampling:
     """How to sample: as the run's evaluation did, but for what is given (None: not given)."""
     base = Sampling(max_tokens=MAX_TOKENS) if config is None else config.eval_sampling
     sampling = replace(base, **{key: value for key, value in given.items() if value is not None})

@@ -20,12 +20,26 @@ def train(
     whet train runs/20260101-120000-grpo-sorting --resume
 
     torchrun --nproc-per-node 2 -m whet train grpo-sorting
+
+    A pipeline of several runs goes the same way: its stages, then its methods.
+
+    whet train pipeline.yaml stages.sft.steps=100 methods.grpo.lr=1e-4
     """
+    from whet.cli.pipeline import resume_pipeline, train_pipeline
     from whet.cli.progress import make_progress
-    from whet.recipe import read_recipe
+    from whet.recipe import Pipeline, read_any
+    from whet.runs.pipeline import is_pipeline
     from whet.train.start import resume_run, start_run
 
     if resume:
-        resume_run(Path(source), overrides or [], make_progress)
+        path = Path(source)
+        if is_pipeline(path):
+            resume_pipeline(path, overrides or [])
+        else:
+            resume_run(path, overrides or [], make_progress)
+        return
+    recipe = read_any(source, overrides or [])
+    if isinstance(recipe, Pipeline):
+        train_pipeline(recipe, runs)
     else:
-        start_run(read_recipe(source, overrides or []), runs, make_progress)
+        start_run(recipe, runs, make_progress)

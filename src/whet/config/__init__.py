@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
 from whet.algorithms.cells import terms
-from whet.algorithms.table import OBJECTIVES
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
+from whet.config.objective import refuse_objective
 from whet.config.parts import (
     ColdStartConfig,
     CriticConfig,
+    DataConfig,
     EngineConfig,
     EvalConfig,
     ModelConfig,
     NewModel,
+    ObjectiveConfig,
     OptimizerConfig,
     RewardConfig,
+    RewardHeadConfig,
     RolloutConfig,
     SaveConfig,
+    StopConfig,
     TaskConfig,
     UpdateConfig,
     refuse_engine,
 )
 from whet.config.refusals import refuse
-from whet.config.section import Positive, Section, Seed, one_of
+from whet.config.section import Positive, Section, Seed
 from whet.records import Sampling
 
 __all__ = [
     "AlgorithmBase",
     "AlgorithmConfig",
+    "DataConfig",
     "EngineConfig",
     "NewModel",
+    "ObjectiveConfig",
     "OfflineConfig",
     "OnlineConfig",
     "OptimizerConfig",
     "RewardConfig",
     "RolloutConfig",
+    "StopConfig",
+    "TaskConfig",
     "TrainConfig",
 ]
+
+
+DATA_OF_A_TASK = ("path", "format", "split", "subset", "chat", "held_out_share", "max_skipped")
 
 
 class TrainConfig(Section):
@@ -55,6 +67,7 @@ class TrainConfig(Section):
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     save: SaveConfig = SaveConfig()
+    stop: StopConfig = StopConfig()
     track: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -92,6 +105,11 @@ class OnlineConfig(TrainConfig):
             raise ValueError(
                 "algorithm.kl.reference is random, which needs the shape of a model.new: train one, or choose another"
             )
+        if self.stop.kl is not None and not self.algorithm.needs_reference:
+            raise ValueError(
+                "stop.kl is set and the algorithm compares with no reference, so nobody knows how far away the policy "
+                "is: set algorithm.kl.coefficient above 0, or leave stop.kl out"
+            )
         if "values" in terms(self.algorithm.cell("advantage")) and self.critic.warmup_steps >= self.steps:
             raise ValueError(
                 f"critic.warmup_steps {self.critic.warmup_steps} of {self.steps} steps leave the policy none: lower it"
@@ -105,18 +123,36 @@ class OnlineConfig(TrainConfig):
 
 
 class OfflineConfig(TrainConfig):
-    """Learning from rows that exist: here, the task's own answers."""
+    """Learning from rows that exist: those of `data`, or the task's own answers."""
 
     loop: Literal["offline"] = "offline"
-    objective: str = "sft"
-    rows: Positive = 64  # per optimizer step
+    objective: ObjectiveConfig = ObjectiveConfig(name="sft")
+    data: DataConfig | None = None
+    rows: Positive = 64  # per optimizer step: answers, dialogues, pairs, labelled completions, problems
+    reward_head: RewardHeadConfig = RewardHeadConfig()
+    reference: str = ""  # the model that preferences are measured against; empty: the weights that the run starts from
 
     @property
     def eval_sampling(self) -> Sampling:
         """From the model's own distribution."""
         return Sampling(max_tokens=self.eval.max_tokens)
 
-    @field_validator("objective")
+    @model_validator(mode="before")
     @classmethod
-    def _known(cls, value: str) -> str:
-        return one_of(value, OBJECTIVES)
+    def _prompts_of_the_data(cls, value: Any) -> Any:
+        """Where no task is named, the prompts of the data are what is evaluated."""
+        if not isinstance(value, Mapping) or "task" in value:
+            return value
+        data = value.get("data")
+        if data is None:
+            raise ValueError("nothing to learn from: name data, e.g. data: pairs.jsonl, or a task that has answers")
+        if isinstance(data, DataConfig):
+            data = data.model_dump(exclude_unset=True)
+        given = data if isinstance(data, Mapping) else {"path": data}
+        told = {key: given[key] for key in DATA_OF_A_TASK if key in given}
+        return {**value, "task": {"name": "data", **told}}
+
+    @model_validator(mode="after")
+    def _fits(self) -> OfflineConfig:
+        refuse_objective(self.objective, has_data=self.data is not None, reference=self.reference)
+        return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from whet.config.section import Above, Amount, Count, Decay, Positive, Section, Share
 from whet.records import Sampling
@@ -65,6 +65,67 @@ class TaskConfig(BaseModel):
         return dict(self.model_extra or {})
 
 
+class DataConfig(Section):
+    """Rows that exist: a file, a directory with rows.jsonl, or the name of a dataset on the hub."""
+
+    path: str
+    format: str = "auto"  # recognised by the columns unless it is named
+    split: str = "train"  # of a dataset on the hub
+    subset: str = ""  # of a dataset on the hub
+    chat: bool = False  # pose a prompt that is plain text as a user's message
+    held_out_share: Annotated[float, Field(gt=0, lt=1)] = 0.1  # of the conversations, chosen by their hash
+    max_tokens: Positive | None = None  # of a row, the oldest turns go first; None: the model's context
+    max_skipped: Share = 0.01  # share of broken rows above which reading is refused
+    ties: Literal["keep", "drop"] = "drop"  # pairs with two equal sides or equal scores
+    near_duplicates: Literal["keep", "drop"] = "keep"  # rows that almost repeat an earlier one
+    turns: Literal["last", "all"] = "last"  # of a dialogue: the assistant's turns that are imitated
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+
+class ObjectiveConfig(BaseModel):
+    """What is learned from the rows, by name; the other keys are its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class RewardHeadConfig(Section):
+    """What a reward model says, and where."""
+
+    every_token: bool = True  # outcome: learned at every token of a completion; else at its last one
+    classes: Literal[2, 3] = 3  # process: bad, neither, good; or bad, fine
+    separator: str = "\n"  # process: ends each step
+    aggregation: Literal["product", "min", "last"] = "product"  # process: of the steps to one number
+
+
+class StopConfig(Section):
+    """When a run ends before its last step."""
+
+    kl: Above | None = None  # nats a rollout from the reference, on average over a step
+    falls: Count = 0  # evaluations in a row in which `metric` stays below its best; 0: as many as it likes
+    metric: str = "eval/accuracy"
+
+    @field_validator("metric")
+    @classmethod
+    def _of_an_evaluation(cls, metric: str) -> str:
+        if not metric.startswith("eval/"):
+            raise ValueError(f"{metric!r} is not measured by evaluations: use e.g. eval/accuracy or eval/gold")
+        return metric
+
+
 class RewardFunction(Section):
     """A function of the user's that scores completions: `module:function` or `file.py:function`."""
 
@@ -77,13 +138,26 @@ class RewardFunction(Section):
         return {"use": value} if isinstance(value, str) else value
 
 
+class RewardModelConfig(Section):
+    """A reward model that scores completions: a directory or a run."""
+
+    path: str
+    weight: float = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+
 class RewardConfig(Section):
-    """Where the training reward comes from (the task itself unless functions are named), and how it is shaped.
+    """Where the training reward comes from (the task itself unless others are named), and how it is shaped.
 
     In this order: penalties for length, clipping, normalisation; then the KL, where `algorithm.kl.place` is reward.
     """
 
     functions: tuple[RewardFunction, ...] = ()
+    model: RewardModelConfig | None = None
     time_limit_seconds: Above = 60.0  # for all completions of a step
     overlong_tokens: Count = 0  # the last so many tokens before rollout.max_tokens cost up to overlong_penalty
     overlong_penalty: Amount = 1.0

@@ -14,7 +14,7 @@ from whet.evaluate.statistics import Interval, mean_interval, pass_at_k, wilson
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Sampling
 from whet.streams import name_number
-from whet.tasks.protocol import Task
+from whet.tasks.protocol import Gold, Task
 
 # Stands where a training rollout has its step, so an evaluation never shares a random stream with training:
 # no run has this many steps.
@@ -33,6 +33,7 @@ class Answer:
     tokens: int  # sampled, the end-of-sequence token included
     finish: str  # "stop" or "length"
     sample: int  # 0 is the greedy answer; 1, 2, … are the samples behind pass@k
+    gold: float | None = None  # the true reward, where the task knows it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,7 @@ class Evaluation:
     pass_at: dict[int, Interval]  # k → chance that k samples hold a right answer, mean over examples
     length: Interval  # tokens per answer
     truncated: float  # share of answers that were cut off
+    gold: Interval | None  # the true reward, where the task knows it
     examples: int
     samples: int  # per example; 0 when only greedy
     seed: int
@@ -50,7 +52,7 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """The numbers under the names that a run records."""
-        named = {"eval/accuracy": self.accuracy}
+        named = {"eval/accuracy": self.accuracy} | ({"eval/gold": self.gold} if self.gold is not None else {})
         named |= {f"eval/pass@{k}": interval for k, interval in self.pass_at.items()}
         flat = {"eval/length": self.length.mean, "eval/truncated": self.truncated}
         for name, interval in named.items():
@@ -123,6 +125,7 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
                 tokens=len(completion.tokens),
                 finish=completion.finish,
                 sample=sample,
+                gold=task.gold(example, completion.text) if isinstance(task, Gold) else None,
             )
         )
         for sample, completion in enumerate(completions)
@@ -132,12 +135,14 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
 def _summary(by_example: Sequence[Sequence[Answer]], *, samples: int, ks: Sequence[int], seed: int) -> Evaluation:
     count = len(by_example)
     greedy = [answers[0] for answers in by_example]
+    gold = [answer.gold for answer in greedy if answer.gold is not None]
     right = [sum(answer.correct for answer in answers[1:]) for answers in by_example]
     return Evaluation(
         accuracy=wilson(sum(answer.correct for answer in greedy), count),
         pass_at={k: wilson(math.fsum(pass_at_k(samples, c, k) for c in right), count) for k in sorted(set(ks))},
         length=mean_interval([answer.tokens for answer in greedy]),
         truncated=sum(answer.finish == "length" for answer in greedy) / count,
+        gold=mean_interval(gold) if len(gold) == count else None,
         examples=count,
         samples=samples,
         seed=seed,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from whet.errors import RunFailed, UserError
-from whet.models.protocol import CausalLM
 
 SINGLE = "model.safetensors"
 FILE_MODE = 0o644  # safetensors writes files that only their owner can read
@@ -127,7 +126,13 @@ def write_model(directory: Path, config: Mapping[str, Any], tensors: Mapping[str
         raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
 
 
-def fingerprint(model: CausalLM) -> str:
+class Weighted(Protocol):
+    """What has weights with names."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+def fingerprint(model: Weighted) -> str:
     """The sha256 of all names, shapes, types and bytes of the weights: equal exactly when the models are."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):

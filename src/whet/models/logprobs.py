@@ -87,6 +87,20 @@ def token_values(
     return zeros.index_put(place, value_head(_states_before(model, tokens, lengths, place, packing)))
 
 
+@torch.no_grad()
+def likeliest_hits(model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
+    """How many trained tokens are the likeliest ones."""
+    place = _trained(mask)
+    hits = torch.zeros((), dtype=torch.int64, device=tokens.device)
+    if not len(place[0]):
+        return hits
+    states, targets = _states_before(model, tokens, lengths, place, None), tokens[place]
+    size = max(CHUNK_ROWS, CHUNK_ELEMENTS // model.vocab_size)
+    for some, wanted in zip(torch.split(states, size), torch.split(targets, size), strict=True):
+        hits += (model.head(some).argmax(dim=-1) == wanted).sum()
+    return hits
+
+
 def _trained(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns of the trained tokens."""
     if bool(mask[:, :1].any()):

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from whet.files import home_directory
+
 MANIFEST = "manifest.json"
 FORMAT = 1  # raised when a conversion changes, so that older results are made again
 ABANDONED_SECONDS = 24 * 3600  # a build directory this old belongs to a process that was killed
@@ -20,10 +22,7 @@ ABANDONED_SECONDS = 24 * 3600  # a build directory this old belongs to a process
 
 def models_directory(cache: Path | None = None) -> Path:
     """Where pulled models live: `cache`, else $WHET_HOME/models, else ~/.cache/whet/models."""
-    if cache is not None:
-        return cache
-    home = os.environ.get("WHET_HOME")
-    return (Path(home).expanduser() if home else Path.home() / ".cache" / "whet") / "models"
+    return home_directory("models") if cache is None else cache
 
 
 def cached_names(models: Path) -> list[str]:

@@ -15,7 +15,6 @@ from whet.runs.directory import Run
 RESULTS = "comparison.json"
 TABLE = "comparison.md"
 CURVES = "curves.png"
-SEED = "seed-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class ComparisonDirectory:
         """Exactly there: not yet made, empty, or a comparison that was begun."""
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is not a directory; choose another place with --out")
-        foreign = path.is_dir() and any(path.iterdir()) and not any(path.glob(f"*/{SEED}*"))
+        foreign = path.is_dir() and any(path.iterdir()) and not any(path.glob(f"*/{layout.SEED}*"))
         if foreign and not (path / RESULTS).is_file():
             raise UserError(f"{path} is not empty and holds no comparison; choose another place with --out")
         return cls(path)
@@ -59,12 +58,11 @@ class ComparisonDirectory:
 
     def run_path(self, method: str, seed: int) -> Path:
         """Where the run of a method with a seed belongs."""
-        return self.path / layout.slug(method) / f"{SEED}{seed}"
+        return self.path / layout.slug(method) / f"{layout.SEED}{seed}"
 
     def run(self, method: str, seed: int) -> Run | None:
         """The run of a method with a seed, to read; None before it was begun."""
-        path = self.run_path(method, seed)
-        return Run.open(path, is_writer=False) if (path / layout.CONFIG).is_file() else None
+        return Run.find(self.run_path(method, seed))
 
     def write(self, *, results: Mapping[str, Any], table: str, curves: bytes) -> None:
         """Writes the three files, each whole or not at all."""

@@ -67,6 +67,8 @@ class Run:
         """An existing run; the writer clears away what a killed process had not finished."""
         if not (path / layout.CONFIG).is_file():
             raise UserError(f"{path} is not a run directory (no {layout.CONFIG}); name one that whet train made")
+        if (path / layout.STAGES).is_dir():
+            raise UserError(f"{path} is a pipeline of several runs; name one of them, e.g. {path / layout.STAGES}/NAME")
         if not is_writer:
             return cls(path, is_writer=False, lock=None)
         try:
@@ -75,6 +77,11 @@ class Run:
         except OSError as error:
             raise UserError(f"cannot write to run {path}: {logs.reason(error)}; copy it to another place") from error
         return run
+
+    @classmethod
+    def find(cls, path: Path) -> Run | None:
+        """The run at a place, to read; None where none was begun."""
+        return cls.open(path, is_writer=False) if (path / layout.CONFIG).is_file() else None
 
     @property
     def curves_path(self) -> Path:
@@ -85,6 +92,11 @@ class Run:
     def report_path(self) -> Path:
         """Where the report belongs."""
         return self.path / layout.REPORT
+
+    @property
+    def rows_path(self) -> Path:
+        """Where the rows belong that a run makes for others to learn from."""
+        return self.path / layout.ROWS
 
     @property
     def recipe(self) -> str:
@@ -133,6 +145,21 @@ class Run:
         if self.is_writer:
             with self._writing(f"{layout.EVALS} of step {step}"):
                 logs.write_rows(self._file(layout.EVALS, step), rows)
+
+    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes the rows that others learn from."""
+        if self.is_writer:
+            with self._writing(layout.ROWS):
+                logs.write_rows(self.rows_path, rows)
+
+    def write_analysis(self, analysis: Mapping[str, Any], picture: bytes) -> Path:
+        """Writes where a reward model is right and wrong, as numbers and as a picture; returns the picture's place."""
+        target = self.path / layout.ANALYSIS_PICTURE
+        if self.is_writer:
+            with self._writing(layout.ANALYSIS):
+                logs.write_atomic(self.path / layout.ANALYSIS, logs.json_bytes(analysis, indent=2) + b"\n")
+                logs.write_atomic(target, picture)
+        return target
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""

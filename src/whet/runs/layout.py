@@ -25,9 +25,13 @@ BEST_INFO = "best.json"  # in best_model
 RESULTS = "final_results.json"
 CURVES = "training_curves.png"
 REPORT = "report.html"
+ROWS = "rows.jsonl"
+ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
 FAILURES = "failures"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb_id.txt"
+SEED = "seed-"  # of a run among those of a method: METHOD/seed-N
+STAGES = "stages"  # makes a directory that of a pipeline
 
 
 def step_name(step: int) -> str:
@@ -64,7 +68,9 @@ def fresh_directory(root: Path, recipe: str) -> Path:
 
 
 def recipe_of(path: Path) -> str:
-    """The recipe in a run directory's name; the whole name where there is no time in front of it."""
+    """The recipe in a run directory's name; of METHOD/seed-N the method, else the whole name where it has no time."""
+    if re.fullmatch(rf"{SEED}\d+", path.name):
+        return path.absolute().parent.name
     return re.sub(r"^\d{8}-\d{6}-", "", path.name)
 
 

@@ -10,7 +10,7 @@ from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 from whet.errors import UserError
 from whet.imports import one_line
 from whet.records import Example, Message, Score
-from whet.tasks.protocol import Task
+from whet.tasks.protocol import Improvable, Task
 
 DRAW = 512  # enough to meet any evaluation example of a small task that leaked into training
 HELD_OUT = 128
@@ -116,20 +116,29 @@ def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:
 
 
 def _check_judge(task: Task, example: Example, other_answers: Sequence[str]) -> None:
-    """The example's own answer is right and nothing that was tried scores more; garbage is harmless and wrong."""
-    answer = example.answer
+    """The best completion is right and nothing that was tried scores more; garbage is harmless and wrong."""
+    name, best = _best(task, example)
     for text in GARBAGE:
         right = _attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)
         _require(isinstance(right, bool), f"correct gives a {type(right).__name__}, not a bool")
-        _require(not right or text == answer, f"the text {text[:20]!r} counts as correct for {example.id}")
-    attempts = (*GARBAGE, answer[:-1], answer + answer, f"{answer} {answer}", answer + "x", *other_answers)
+        _require(not right or text == best, f"the text {text[:20]!r} counts as correct for {example.id}")
+    attempts = (*GARBAGE, best[:-1], best + best, f"{best} {best}", best + "x", example.answer, *other_answers)
     rewards = [_checked_score(task, example, text).reward for text in attempts]
-    if answer == "":
+    if best == "":
         return  # a row without an answer is judged by the user's reward functions
-    _require(_attempt("correct", task.correct, example, answer), f"the answer of {example.id} is not correct")
-    best = _checked_score(task, example, answer).reward
+    _require(_attempt("correct", task.correct, example, best), f"the {name} of {example.id} is not correct")
+    most = _checked_score(task, example, best).reward
     for text, reward in zip(attempts, rewards, strict=True):
-        _require(reward <= best, f"the text {text[:20]!r} scores {reward} on {example.id}, its own answer only {best}")
+        _require(reward <= most, f"the text {text[:20]!r} scores {reward} on {example.id}, its own {name} only {most}")
+
+
+def _best(task: Task, example: Example) -> tuple[str, str]:
+    """What the completion that scores full marks is called, and the completion."""
+    if not isinstance(task, Improvable):
+        return "answer", example.answer
+    best = _attempt("best", task.best, example)
+    _require(isinstance(best, str), f"best gives a {type(best).__name__}, not a string")
+    return "best", best
 
 
 def _checked_score(task: Task, example: Example, text: str) -> Score:

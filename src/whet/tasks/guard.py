@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -9,7 +10,7 @@ from whet.errors import RunFailed, UserError
 from whet.imports import one_line
 from whet.records import Example, Score
 from whet.tasks.check import HasAlphabet
-from whet.tasks.protocol import Task
+from whet.tasks.protocol import Gold, Task
 from whet.tasks.table import TASKS, load_task
 
 P = ParamSpec("P")
@@ -22,10 +23,10 @@ def guarded_task(name: str, options: Mapping[str, Any]) -> Task:
     if name in TASKS:
         return task
     try:
-        spelled = task if isinstance(task, HasAlphabet) else None  # looks at `alphabet`, which is the user's code too
+        spelled = isinstance(task, HasAlphabet)  # looks at `alphabet`, which is the user's code too
     except (Exception, SystemExit) as error:
         raise RunFailed(f"task {name}: alphabet raised {one_line(error)}") from error
-    return GuardedTask(name, task) if spelled is None else GuardedSpelledTask(name, task, spelled)
+    return GUARDS[spelled, isinstance(task, Gold)](name, task)
 
 
 class GuardedTask:
@@ -79,13 +80,33 @@ class GuardedTask:
 class GuardedSpelledTask(GuardedTask):
     """A guarded task that knows every character it uses."""
 
-    def __init__(self, name: str, task: Task, spelled: HasAlphabet) -> None:
-        super().__init__(name, task)
-        self._spelled = spelled
-
     @property
     def alphabet(self) -> str:
-        alphabet: object = self._spelled.alphabet
+        assert isinstance(self._task, HasAlphabet)
+        alphabet: object = self._task.alphabet
         if not isinstance(alphabet, str):
             raise self._failure("alphabet", f"is a {type(alphabet).__name__}, not a string")
         return alphabet
+
+
+class GuardedGoldTask(GuardedTask):
+    """A guarded task whose true reward is known."""
+
+    def gold(self, example: Example, text: str) -> float:
+        assert isinstance(self._task, Gold)
+        worth: object = self._ask("gold", self._task.gold, example, text)
+        if isinstance(worth, bool) or not isinstance(worth, int | float) or not math.isfinite(worth):
+            raise self._failure("gold", f"gave {worth!r}, not a finite number", example)
+        return float(worth)
+
+
+class GuardedSpelledGoldTask(GuardedSpelledTask, GuardedGoldTask):
+    """Both."""
+
+
+GUARDS: dict[tuple[bool, bool], type[GuardedTask]] = {  # by whether a task lists its characters, and knows its gold
+    (False, False): GuardedTask,
+    (True, False): GuardedSpelledTask,
+    (False, True): GuardedGoldTask,
+    (True, True): GuardedSpelledGoldTask,
+}

@@ -10,7 +10,10 @@ from whet.records import Example, Score
 
 @runtime_checkable
 class Task(Protocol):
-    """What the loop and the evaluation ask of a task. `check_task` tests an implementation."""
+    """What the loop and the evaluation ask of a task. `check_task` tests an implementation.
+
+    The answers of its examples score full marks, unless the task is also `Improvable`.
+    """
 
     @property
     def name(self) -> str: ...
@@ -33,6 +36,22 @@ class Task(Protocol):
     def correct(self, example: Example, text: str) -> bool:
         """Whether the answer is right: the evaluation metric, which no training reward can change."""
         ...
+
+
+@runtime_checkable
+class Improvable(Protocol):
+    """A task whose answers are there to be imitated and may be mediocre, so it says itself what is best."""
+
+    def best(self, example: Example) -> str:
+        """A completion that is correct and scores full marks."""
+        ...
+
+
+@runtime_checkable
+class Gold(Protocol):
+    """A task whose true reward is known, so that it can be seen what training on another one does to it."""
+
+    def gold(self, example: Example, text: str) -> float: ...
 
 
 class Grader(Protocol):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
 
+from whet import files
 from whet.errors import UserError
 from whet.records import Example, Message, Score
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint, is_held_out, permutation
 
-ROLES = ("system", "user", "assistant")
 RESERVED = ("prompts", "completions")  # a reward function receives lists under these names
 
 
@@ -87,84 +84,24 @@ def _order(size: int, name: tuple[int | str, ...]) -> tuple[int, ...]:
 
 def read_rows(path: Path) -> Iterator[Example]:
     """The examples of a file, with errors that name its line; blank lines are skipped."""
-    for number, line in enumerate(_lines(path), start=1):
-        if line.strip():
-            yield _example(line, number, f"{path}:{number}")
+    for number, line in files.lines(path):
+        yield _example(line, number, f"{path}:{number}")
 
 
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        data = path.read_bytes()
-        content = gzip.decompress(data) if path.name.endswith(".gz") else data
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file: {error}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}:{number} is not UTF-8: {error.reason} at byte {error.start}") from error
-
-
-def _example(line: str, number: int, where: str) -> Example:
-    row = _parse(line, where)
+def _example(line: bytes, number: int, where: str) -> Example:
+    row = files.json_object(line, where)
     if "prompt" not in row:
         raise UserError(f"{where} has no 'prompt' (it has: {', '.join(row) or 'nothing'})")
-    prompt = _prompt(row.pop("prompt"), where)
+    prompt = files.prompt(row.pop("prompt"), where)
     answer = row.pop("answer", "")
     if not isinstance(answer, str):
-        raise UserError(f"{where}: 'answer' must be a string, not {_json_type(answer)}: put it in quotes")
+        raise UserError(f"{where}: 'answer' must be a string, not {files.json_type(answer)}: put it in quotes")
     for name in RESERVED:
         if name in row:
             raise UserError(f"{where}: the column name '{name}' is reserved: rename it")
     return Example(id=f"row-{number}", prompt=prompt, answer=answer, columns=row)
 
 
-def _parse(line: str, where: str) -> dict[str, Any]:
-    def refuse(constant: str) -> NoReturn:
-        raise UserError(f"{where}: {constant} is not JSON: use null or leave the column out")
-
-    try:
-        row = json.loads(line, parse_constant=refuse)
-        json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{where} holds half of a surrogate pair, which is no character") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{where} must be a JSON object, not {_json_type(row)}")
-    return row
-
-
-def _prompt(value: Any, where: str) -> str | tuple[Message, ...]:
-    if isinstance(value, str):
-        if not value:
-            raise UserError(f"{where}: 'prompt' is empty")
-        return value
-    if not isinstance(value, list):
-        raise UserError(f"{where}: 'prompt' must be a string or a list of messages, not {_json_type(value)}")
-    messages = tuple(_message(item, where) for item in value)
-    if not messages or messages[-1].role == "assistant":
-        raise UserError(f"{where}: 'prompt' must end with a message that the assistant is to answer")
-    return messages
-
-
-def _message(value: Any, where: str) -> Message:
-    if not isinstance(value, dict) or set(value) != {"role", "content"}:
-        raise UserError(f"{where}: a message of 'prompt' must be an object with 'role' and 'content' only")
-    if value["role"] not in ROLES:
-        raise UserError(f"{where}: the role {value['role']!r} of a message must be one of {', '.join(ROLES)}")
-    if not isinstance(value["content"], str):
-        raise UserError(f"{where}: the content of a message must be a string, not {_json_type(value['content'])}")
-    return Message(role=value["role"], content=value["content"])
-
-
 def _prompt_text(prompt: str | tuple[Message, ...]) -> str:
     """The text whose hash decides the side; a plain prompt and a conversation never look alike."""
     return prompt if isinstance(prompt, str) else json.dumps([[m.role, m.content] for m in prompt])
-
-
-def _json_type(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -20,7 +20,9 @@ from whet.algorithms.table import ALGORITHMS, CELLS, GROUP_STATISTICS, KL_ESTIMA
 from whet.config import OnlineConfig
 from whet.errors import UserError
 from whet.recipe import parse_yaml, validate
-from whet.train.formula import NEUTRAL, expression, is_arxiv, policy_loss
+from whet.train.formula import NEUTRAL, expression, policy_loss
+from whet.train.markdown import header, paper_link, row_line
+from whet.train.preference_page import preference_parts
 
 NOTICE = "<!-- Written by `make docs` from algorithms.template.md and the code. Change those. -->\n"
 MARK = re.compile(r"^<!-- here: (\w+) -->$", re.MULTILINE)
@@ -75,10 +77,10 @@ def refusal(combination: str) -> str:
 
 
 def _table() -> Iterable[str]:
-    yield from _header("row", "advantage", "scaling", "surrogate", "weighting", "keep", "KL goes into the", "paper")
+    yield from header("row", "advantage", "scaling", "surrogate", "weighting", "keep", "KL goes into the", "paper")
     for key, row in ALGORITHMS.items():
         names = [_cell_name(row.cells[kind]) for kind in ("advantage", "scaling", "surrogate", "weighting", "keep")]
-        yield _row(f"[{key}](#{key})", *names, row.kl_place, _paper(row.paper))
+        yield row_line(f"[{key}](#{key})", *names, row.kl_place, paper_link(row.paper))
 
 
 def _rows() -> Iterable[str]:
@@ -86,7 +88,7 @@ def _rows() -> Iterable[str]:
         loss = policy_loss(_config({"algorithm": key}))
         lines = [line for line in (loss.line, loss.critic) if line]
         meanings = [f"{'where' if i == 0 else '':<5}  {meaning}" for i, meaning in enumerate(loss.where)]
-        yield from ("", f"### {key}", "", _paper(row.paper), "", "```text", *lines, *meanings, "```", "")
+        yield from ("", f"### {key}", "", paper_link(row.paper), "", "```text", *lines, *meanings, "```", "")
         yield from (f"- {kind}: `{name(cell)}`, {_sentence(cell)}" for kind, cell in _acting(row).items())
         term = f"{'+' if row.kl_place == 'loss' else '−'} coefficient·({expression(row.kl)[0]})"
         yield f"- KL: `{name(row.kl)}` in the {row.kl_place}, {term}; the coefficient is {row.kl_coefficient:g}"
@@ -98,29 +100,29 @@ def _rows() -> Iterable[str]:
 def _others() -> Iterable[str]:
     """The cells that stand in no row."""
     used = {plain(cell) for row in ALGORITHMS.values() for cell in row.cells.values()}
-    yield from _header("kind", "cell", "what it is", "options")
+    yield from header("kind", "cell", "what it is", "options")
     for kind, table in CELLS.items():
         for key, cell in table.items():
             if cell not in used and cell not in NEUTRAL:
                 settings = ", ".join(f"`{key}.{k}` {v:g}" for k, v in options(cell).items())
-                yield _row(kind, f"`{key}`", _sentence(cell), settings or "–")
+                yield row_line(kind, f"`{key}`", _sentence(cell), settings or "–")
 
 
 def _estimators() -> Iterable[str]:
-    yield from _header("estimator", "value and gradient", "in the loss", "in the reward")
+    yield from header("estimator", "value and gradient", "in the loss", "in the reward")
     for key, cell in KL_ESTIMATORS.items():
-        yield _row(f"`{key}`", _sentence(cell), *(_allowed(key, place) for place in ("loss", "reward")))
+        yield row_line(f"`{key}`", _sentence(cell), *(_allowed(key, place) for place in ("loss", "reward")))
 
 
 def _refused() -> Iterable[str]:
-    yield from _header("combination", "why not")
+    yield from header("combination", "why not")
     for combination in REFUSED:
-        yield _row("<br>".join(f"`{line}`" for line in combination.splitlines()), refusal(combination))
+        yield row_line("<br>".join(f"`{line}`" for line in combination.splitlines()), refusal(combination))
 
 
 def _supplied() -> Iterable[str]:
-    yield from _header("kind", "may ask for")
-    yield from (_row(kind, ", ".join(f"`{term}`" for term in known)) for kind, known in SUPPLIED.items())
+    yield from header("kind", "may ask for")
+    yield from (row_line(kind, ", ".join(f"`{term}`" for term in known)) for kind, known in SUPPLIED.items())
 
 
 PARTS: dict[str, Callable[[], Iterable[str]]] = {
@@ -130,6 +132,7 @@ PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "estimators": _estimators,
     "refused": _refused,
     "supplied": _supplied,
+    **preference_parts(),
 }
 
 
@@ -172,19 +175,6 @@ def _sentence(cell: Cell) -> str:
 
 def _cell_name(cell: Cell) -> str:
     return "–" if plain(cell) in NEUTRAL else f"`{name(cell)}`"
-
-
-def _paper(paper: str) -> str:
-    return f"[arXiv {paper}](https://arxiv.org/abs/{paper})" if is_arxiv(paper) else paper
-
-
-def _header(*columns: str) -> tuple[str, str]:
-    return _row(*columns), "|" + "---|" * len(columns)
-
-
-def _row(*cells: str) -> str:
-    escaped = (cell.replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -57,7 +57,8 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
         metrics["critic/explained_variance"] = values.explained_variance(*wanted)
     tokens, entropy, kl = world.sum(frozen.sums(sequences.mask)).tolist()
     if frozen.ref is not None:
-        metrics |= {"kl": kl / max(1.0, tokens), "kl_coefficient": dials.kl_coefficient}
+        of_rollout = kl / max(1, paid.rewards.numel())
+        metrics |= {"kl": kl / max(1.0, tokens), "kl_rollout": of_rollout, "kl_coefficient": dials.kl_coefficient}
     bonus = config.algorithm.entropy
     batch = Batch(
         sequences=sequences,

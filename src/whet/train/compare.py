@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
 
 from whet.algorithms.table import ALGORITHMS
-from whet.config import OfflineConfig
-from whet.errors import RunFailed, UserError
-from whet.recipe import Config, Recipe, dump, nearest, parse_yaml, read_recipe
+from whet.config import OnlineConfig
+from whet.errors import UserError
+from whet.recipe import Config, Recipe, nearest, read_recipe
 from whet.runs.comparison import ComparisonDirectory
-from whet.runs.directory import Run
-from whet.train.session import Progress
-from whet.train.start import resume_run, start_run
+from whet.train.jobs import Job, State, Watch, do_job, job_state
 
-State = Literal["new", "stopped", "finished"]
 OURS = ("algorithm", "algorithm.preset", "seed")  # keys that a comparison itself sets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class Trial:
     """One run of a comparison."""
 
     method: str  # a preset
@@ -29,20 +25,15 @@ class Job:
     overrides: tuple[str, ...]  # of the recipe, in the order in which they are applied
     recipe: Recipe
 
-
-class Watch(Protocol):
-    """Who is told how a comparison goes."""
-
-    def begin(self, job: Job, state: State) -> None: ...
-
-    def progress(self, config: Config, run: Run) -> Progress: ...
-
-    def end(self, job: Job, run: Run | None, failure: str) -> None: ...
+    @property
+    def label(self) -> str:
+        """What to call it."""
+        return f"{self.method} seed {self.seed}"
 
 
-def read_jobs(
+def read_trials(
     source: str, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str], changes: Sequence[str]
-) -> list[Job]:
+) -> list[Trial]:
     """The runs to make, every recipe of them valid; `changes` are METHOD:KEY=VALUE, for that method alone.
 
     Seed by seed rather than method by method: stopped half-way, there is something to compare.
@@ -52,32 +43,29 @@ def read_jobs(
         _check_override(override)
     _check_loop(source, overrides)
     own = _changes(changes, methods)
-    return [_job(source, method, seed, (*overrides, *own[method])) for seed in seeds for method in methods]
+    return [_trial(source, method, seed, (*overrides, *own[method])) for seed in seeds for method in methods]
 
 
-def run_states(jobs: Sequence[Job], directory: ComparisonDirectory) -> list[State]:
+def run_states(trials: Sequence[Trial], directory: ComparisonDirectory) -> list[State]:
     """What there is of each run already; a run that was made with another config is refused."""
-    return [_state(job, directory.run(job.method, job.seed)) for job in jobs]
+    return [job_state(_job(trial, directory)) for trial in trials]
 
 
-def run_jobs(jobs: Sequence[Job], directory: ComparisonDirectory, watch: Watch) -> dict[tuple[str, int], str]:
+def run_trials(trials: Sequence[Trial], directory: ComparisonDirectory, watch: Watch) -> dict[tuple[str, int], str]:
     """Makes the runs that are missing; (method, seed) → why, for those that failed.
 
     A run that fails does not stop the others; wrong input and Ctrl-C do, and the same call goes on from there.
     """
     failures: dict[tuple[str, int], str] = {}
-    for job, state in zip(jobs, run_states(jobs, directory), strict=True):
-        watch.begin(job, state)
-        path = directory.run_path(job.method, job.seed)
-        try:
-            if state == "new":
-                start_run(job.recipe, path.parent, watch.progress, path=path)
-            elif state == "stopped":
-                resume_run(path, [], watch.progress)
-        except RunFailed as error:
-            failures[job.method, job.seed] = str(error)
-        watch.end(job, directory.run(job.method, job.seed), failures.get((job.method, job.seed), ""))
+    for trial, state in zip(trials, run_states(trials, directory), strict=True):
+        failure = do_job(_job(trial, directory), state, watch)
+        if failure:
+            failures[trial.method, trial.seed] = failure
     return failures
+
+
+def _job(trial: Trial, directory: ComparisonDirectory) -> Job:
+    return Job(label=trial.label, recipe=trial.recipe, path=directory.run_path(trial.method, trial.seed))
 
 
 def _check_methods(methods: Sequence[str]) -> None:
@@ -100,10 +88,10 @@ def _check_loop(source: str, overrides: Sequence[str]) -> None:
     config: Config | None = None
     with suppress(UserError):
         config = read_recipe(source, overrides).config
-    if isinstance(config, OfflineConfig):
+    if config is not None and not isinstance(config, OnlineConfig):
         raise UserError(
-            f"recipe {source} is of the offline loop, which learns from rows; the methods of a comparison learn from "
-            "rollouts: choose a recipe with `loop: online` (see `whet recipes`)"
+            f"recipe {source} is of the {config.loop} loop, and the methods of a comparison learn from rollouts: "
+            "choose a recipe with `loop: online`, or a pipeline (see `whet recipes`)"
         )
 
 
@@ -120,35 +108,11 @@ def _changes(changes: Sequence[str], methods: Sequence[str]) -> dict[str, list[s
     return own
 
 
-def _job(source: str, method: str, seed: int, overrides: Sequence[str]) -> Job:
+def _trial(source: str, method: str, seed: int, overrides: Sequence[str]) -> Trial:
     # First the preset: it replaces the recipe's whole algorithm, and what the user overrides of it comes on top.
     whole = (f"algorithm={method}", *overrides, f"seed={seed}")
     try:
         recipe = read_recipe(source, whole)
     except UserError as error:
         raise UserError(f"method {method}: {error}") from None
-    return Job(method=method, seed=seed, overrides=whole, recipe=recipe)
-
-
-def _state(job: Job, run: Run | None) -> State:
-    if run is None:
-        return "new"
-    saved = dict(_values(parse_yaml(run.config_yaml(), where=str(run.path))))
-    wanted = dict(_values(parse_yaml(dump(job.recipe.config), where=job.recipe.name)))
-    different = [key for key in {**wanted, **saved} if wanted.get(key) != saved.get(key)]
-    if different:
-        key = different[0]
-        raise UserError(
-            f"{run.path} was made with another config ({key}: {saved.get(key)!r} there, {wanted.get(key)!r} here); "
-            "repeat the command that it was made with, or choose another --out"
-        )
-    return "finished" if run.finished else "stopped"
-
-
-def _values(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything in a config."""
-    for key, value in section.items():
-        if isinstance(value, Mapping) and value:
-            yield from _values(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+    return Trial(method=method, seed=seed, overrides=whole, recipe=recipe)

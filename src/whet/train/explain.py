@@ -8,19 +8,23 @@ from statistics import fmean
 
 from whet.algorithms.advantages import every
 from whet.algorithms.cells import plain
-from whet.algorithms.table import OBJECTIVES, Algorithm
+from whet.algorithms.table import Algorithm
 from whet.batching import split_prompts
 from whet.config import OfflineConfig, OnlineConfig
+from whet.config.collecting import CollectConfig
+from whet.config.loops import Training
+from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.models.references import BIGRAM_LARGEST
-from whet.recipe import Config, Recipe
+from whet.recipe import Recipe
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.footprint import FP32_BYTES, Model, find_model
-from whet.train.formula import Loss, policy_loss, supervised_loss
+from whet.train.formula import Loss, policy_loss
 from whet.train.inert import keys_without_effect
 from whet.train.optim import learning_rate
 from whet.train.parts import build_algorithm
+from whet.train.preference_formula import offline_loss
 
 MEASURED = 64  # examples whose tokens are counted
 
@@ -90,6 +94,8 @@ class Explanation:
 def explain(recipe: Recipe) -> Explanation:
     """What will happen; a model that is not here leaves its numbers unknown, any other mistake is a UserError."""
     config = recipe.config
+    if isinstance(config, CollectConfig):
+        raise UserError(f"{recipe.name} makes rows and trains nothing: run it with whet train {recipe.name}")
     task = guarded_task(config.task.name, config.task.options)
     algorithm = build_algorithm(config.algorithm) if isinstance(config, OnlineConfig) else None
     model, tokenizer, missing = find_model(config, task, algorithm)
@@ -100,7 +106,7 @@ def explain(recipe: Recipe) -> Explanation:
         recipe=recipe.name,
         loop=config.loop,
         task=" ".join([config.task.name, *(f"{key}={value}" for key, value in config.task.options.items())]),
-        loss=policy_loss(config) if isinstance(config, OnlineConfig) else supervised_loss(OBJECTIVES[config.objective]),
+        loss=policy_loss(config) if isinstance(config, OnlineConfig) else offline_loss(config),
         step=step,
         tokens=tokens,
         model=model,
@@ -111,7 +117,7 @@ def explain(recipe: Recipe) -> Explanation:
     )
 
 
-def _step(config: Config, algorithm: Algorithm | None) -> Step:
+def _step(config: Training, algorithm: Algorithm | None) -> Step:
     if isinstance(config, OfflineConfig):
         return _offline_step(config)
     assert algorithm is not None
@@ -153,7 +159,7 @@ def _online_step(config: OnlineConfig, algorithm: Algorithm) -> Step:
     )
 
 
-def _tokens(config: Config, task: Task, tokenizer: Tokenizer | None, step: Step) -> Tokens:
+def _tokens(config: Training, task: Task, tokenizer: Tokenizer | None, step: Step) -> Tokens:
     prompts: list[int] = []
     answers: list[int] = []
     if tokenizer is not None:
@@ -176,7 +182,7 @@ def _tokens(config: Config, task: Task, tokenizer: Tokenizer | None, step: Step)
     )
 
 
-def _schedule(config: Config, algorithm: Algorithm | None, task: Task, step: Step) -> Schedule:
+def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: Step) -> Schedule:
     # The rate rises until the end of the warm-up and never afterwards.
     peak = min(config.steps, max(1, config.optimizer.warmup_steps))
     rates = [learning_rate(number, config.steps, config.optimizer) for number in (1, peak, config.steps)]
@@ -202,7 +208,7 @@ def _times(every: int, steps: int) -> int:
     return steps // every + (steps % every > 0)
 
 
-def _notes(config: Config, tokens: Tokens, model: Model | None, schedule: Schedule) -> list[str]:
+def _notes(config: Training, tokens: Tokens, model: Model | None, schedule: Schedule) -> list[str]:
     notes = []
     warmup = config.optimizer.warmup_steps
     if warmup > config.steps:
@@ -228,7 +234,7 @@ def _too_many_pairs(config: OnlineConfig, model: Model | None) -> Sequence[str]:
     return [f"the bigram reference is for a vocabulary of at most {BIGRAM_LARGEST} tokens: the run will stop there"]
 
 
-def _room(prompt: int | None, config: Config, model: Model | None) -> Sequence[str]:
+def _room(prompt: int | None, config: Training, model: Model | None) -> Sequence[str]:
     """What the context cuts off."""
     if prompt is None or model is None or model.context is None or not isinstance(config, OnlineConfig):
         return []

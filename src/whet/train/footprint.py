@@ -10,6 +10,7 @@ import torch
 
 from whet.algorithms.table import Algorithm
 from whet.config import NewModel, OnlineConfig
+from whet.config.loops import Training
 from whet.errors import UserError
 from whet.models.checkpoint import stored_tensors
 from whet.models.decoder_config import DecoderConfig, parameter_count
@@ -18,7 +19,6 @@ from whet.models.hub import resolve_model
 from whet.models.load import model_summary, read_config, usual_mlp_width
 from whet.models.protocol import Tokenizer
 from whet.models.tokenizers import load_tokenizer
-from whet.recipe import Config
 from whet.tasks.protocol import Task
 from whet.train.parts import new_tokenizer
 
@@ -56,7 +56,7 @@ class Shape:
     context: int | None
 
 
-def find_model(config: Config, task: Task, algorithm: Algorithm | None) -> tuple[Model | None, Tokenizer | None, str]:
+def find_model(config: Training, task: Task, algorithm: Algorithm | None) -> tuple[Model | None, Tokenizer | None, str]:
     """The policy and its tokeniser; or why they are not here."""
     if config.model.new is not None:
         new = config.model.new
@@ -101,7 +101,7 @@ def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
     return DecoderConfig(**{**family.traits, **shape})
 
 
-def _reference_bytes(config: Config, algorithm: Algorithm | None, shape: Shape) -> int:
+def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -> int:
     """A second set of weights; a table of pairs; or nothing."""
     if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_reference:
         return 0
@@ -109,7 +109,7 @@ def _reference_bytes(config: Config, algorithm: Algorithm | None, shape: Shape) 
     return numbers.get(config.algorithm.kl.reference, shape.parameters) * FP32_BYTES
 
 
-def _critic_bytes(config: Config, algorithm: Algorithm | None, shape: Shape) -> int:
+def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -> int:
     """A value head, on the policy's trunk or on a copy of the policy whose own head is not trained."""
     if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_values:
         return 0

@@ -10,6 +10,7 @@ from whet.algorithms.cells import name, options, plain, terms
 from whet.algorithms.surrogates import clip, dual_clip, geometric_clip, stopped_ratio
 from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
+from whet.config.collecting import CollectConfig
 from whet.recipe import Recipe
 from whet.tasks.table import TASKS
 
@@ -22,6 +23,8 @@ ROUNDING_KL = 1e-3  # the same for a KL, which is its square
 def keys_without_effect(recipe: Recipe) -> dict[str, str]:
     """Dotted key → the reason, for the keys that the recipe's file or the command line wrote."""
     config = recipe.config
+    if isinstance(config, CollectConfig):
+        return {}
     inert = _schedule(config)
     inert |= _online(config) if isinstance(config, OnlineConfig) else _offline()
     found: dict[str, str] = {}
@@ -141,5 +144,6 @@ def _offline() -> dict[str, str]:
         "update.minibatches": once,
         "update.kl_limit": "the offline loop has no older policy to stay close to",
         "update.mismatch_limit": "the offline loop samples nothing that could disagree",
+        "stop.kl": "the offline loop has no rollouts that could be far from a reference",
         "save.rollouts_every_steps": "the offline loop has no rollouts",
     }

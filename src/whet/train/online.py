@@ -14,13 +14,13 @@ from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.rollout import draw, judge, pose, sample
 from whet.runs.directory import Run
-from whet.tasks.grading import make_grader
 from whet.train.annotate import annotate
 from whet.train.cold_start import cold_start
 from whet.train.collect import Harvest
 from whet.train.describe import describe, rollout_rows
 from whet.train.learner import build_learner
 from whet.train.memory import Memory
+from whet.train.model_reward import build_grader
 from whet.train.parts import build_parts
 from whet.train.session import Progress, Session
 from whet.train.update import update
@@ -32,7 +32,7 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
     cold_start(parts, config, world, progress)
     learner = build_learner(parts, config, world)
     memory = Memory(kl_coefficient=config.algorithm.kl.coefficient)
-    grader = make_grader(config.task.name, config.task.options, *config.reward.plain())
+    grader = build_grader(config.task, config.reward, world.device)
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
     kept = {"memory": memory, "reference": learner.reference, "critic": learner.critic}
 

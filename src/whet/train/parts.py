@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
@@ -23,6 +24,7 @@ from whet.models.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
+from whet.train.host_memory import keep_freed_memory
 from whet.train.optim import make_optimizer
 
 TIKTOKEN = "tiktoken:"
@@ -48,27 +50,42 @@ class Parts:
     optimizer: torch.optim.Optimizer
     origin: str  # fingerprint of the weights that the run starts from
 
+    def sync(self, version: int) -> None:
+        """The engine samples from the policy as it is now."""
+        self.engine.sync(self.policy, version=version)
+
     def save_model(self, directory: Path) -> None:
         """The policy and its tokeniser as one loadable directory."""
         self.policy.save(directory)
         self.tokenizer.save(directory)
 
+    def saved_weights(self, directory: Path) -> dict[str, Tensor]:
+        """What `save_model` wrote."""
+        return load_model(directory).state_dict()
+
 
 def build_parts(config: TrainConfig, world: World) -> Parts:
     """Everything that the config names, on this process's device."""
-    task = guarded_task(config.task.name, config.task.options)
-    if config.model.new is not None:
-        tokenizer = new_tokenizer(config.model.new, task)
-        policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed)
-    else:
-        directory = resolve_model(config.model.path)
-        policy, tokenizer = load_model(directory), load_tokenizer(directory)
+    task, tokenizer, policy = start_model(config, world)
     origin = fingerprint(policy)
     policy = place(policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
     engine = build_engine(config.engine, policy, tokenizer, world)
     optimizer = make_optimizer(policy, config.optimizer)
     return Parts(task=task, tokenizer=tokenizer, policy=policy, engine=engine, optimizer=optimizer, origin=origin)
+
+
+def start_model(config: TrainConfig, world: World) -> tuple[Task, Tokenizer, CausalLM]:
+    """The task, the tokeniser and the language model that the run starts from."""
+    if world.device.type == "cpu":
+        keep_freed_memory()
+    task = guarded_task(config.task.name, config.task.options)
+    if config.model.new is not None:
+        tokenizer = new_tokenizer(config.model.new, task)
+        return task, tokenizer, random_policy(config.model.new, tokenizer, config.seed)
+    directory = resolve_model(config.model.path)
+    policy = load_model(directory)  # before the tokeniser: what is wrong with a model's files is said best here
+    return task, load_tokenizer(directory), policy
 
 
 def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:

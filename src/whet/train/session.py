@@ -15,21 +15,21 @@ from typing import Any, Protocol
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import whet
 from whet.config import OfflineConfig, OnlineConfig
 from whet.distributed.world import World
+from whet.engines.protocol import Engine
 from whet.errors import RunFailed, UserError
 from whet.evaluate.evaluation import evaluate
-from whet.models.load import load_model
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
 from whet.tasks.grading import GradingFailed
 from whet.train.describe import spelled
 from whet.train.optim import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
-from whet.train.parts import Parts
+from whet.train.stopping import over_budget, past_best, require_measured
+from whet.train.trained import Kept, Trained
 
 
 class Progress(Protocol):
@@ -42,16 +42,6 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
-class Kept(Protocol):
-    """What has a state besides the policy's weights that a resumed run needs."""
-
-    def numbers(self) -> dict[str, Any]: ...
-
-    def tensors(self) -> dict[str, Tensor]: ...
-
-    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None: ...
-
-
 class Session:
     """One run of a loop: `steps()` yields the steps that are left, `end_step` does what is due after each."""
 
@@ -60,7 +50,7 @@ class Session:
         config: OnlineConfig | OfflineConfig,
         run: Run,
         world: World,
-        parts: Parts,
+        parts: Trained,
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,
@@ -74,6 +64,7 @@ class Session:
         self.best: dict[str, float] = {}
         self.interrupt = Interrupt()
         self._stopping = False  # asked once a step, so that what is saved and what is done cannot differ
+        self._ended = ""  # why the run needs no more steps
         self._timings: dict[str, float] = {}
         self._started = time.perf_counter()
 
@@ -100,6 +91,7 @@ class Session:
         self.progress.note(f"run: {self.run.path}")
         if checkpoint is None:
             before = self._evaluate(0)
+            require_measured(self.config.stop, before)
             self.run.log(0, before)
             self.progress.note(f"before training: held-out accuracy {before['eval/accuracy']:.1%}")
         else:
@@ -110,7 +102,8 @@ class Session:
     ) -> None:
         self.interrupt.__exit__(kind, error, trace)
         gc.unfreeze()
-        self.parts.engine.close()
+        if self.parts.engine is not None:
+            self.parts.engine.close()
         if isinstance(error, RunFailed):
             raise RunFailed(f"step {self.last + 1}: {error}{self._evidence(error)}{self._way_back(error)}") from error
 
@@ -128,12 +121,16 @@ class Session:
     def steps(self) -> Iterator[int]:
         """The steps that are left; ends early after an interrupt."""
         for step in range(self.last + 1, self.config.steps + 1):
+            if self._ended:
+                break
             self._timings = {}
             self._started = time.perf_counter()
             set_learning_rate(self.parts.optimizer, learning_rate(step, self.config.steps, self.config.optimizer))
             yield step
-            if self._stopping and step < self.config.steps:
+            if self._stopping and step < self.config.steps and not self._ended:
                 return
+        if self._ended:
+            self.progress.note(f"step {self.last}: {self._ended}, so the run ends here")
         self._finish()
 
     @contextmanager
@@ -161,12 +158,15 @@ class Session:
             self.run.record(step, spelled(groups, self.parts.tokenizer))
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
-        if _due(self.config.eval.every_steps, step, self.config.steps):
+        self._ended = over_budget(metrics, self.config.stop)
+        if _due(self.config.eval.every_steps, step, self.config.steps) or self._ended:
             logged |= self._evaluate(step)
+            before = [row for row in self.run.metrics() if row["step"] < step]  # another rank may have logged this one
+            self._ended = self._ended or past_best([*before, logged], self.config.stop)
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
         self._stopping = self.world.max(float(self.interrupt.requested)) > 0
-        if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping:
+        if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping or self._ended:
             self._save(step)
         self.last = step
         if metrics.get("updates") == 0:
@@ -175,10 +175,21 @@ class Session:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
-        self.parts.engine.sync(self.parts.policy, version=step)
+        metrics = {} if self.parts.engine is None else self._sample(self.parts.engine, step)
+        metrics |= self.measure()
+        # Of equally right models the later one: it has learned for longer, which a loss would show.
+        if not self.best or metrics["eval/accuracy"] >= self.best["accuracy"]:
+            self.best = {"step": step, "accuracy": metrics["eval/accuracy"]}
+            self.run.save_best(self.parts.save_model, self.best)
+        self._timings["seconds/eval"] = time.perf_counter() - started
+        return metrics
+
+    def _sample(self, engine: Engine, step: int) -> dict[str, float]:
+        """What the policy answers to the held-out examples."""
+        self.parts.sync(step)
         settings = self.config.eval
         evaluation = evaluate(
-            self.parts.engine,
+            engine,
             self.parts.tokenizer,
             self.parts.task,
             examples=settings.examples,
@@ -188,14 +199,8 @@ class Session:
             seed=self.config.seed,
             world=self.world,
         )
-        metrics = {**evaluation.metrics(), **self.measure()}
         self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-        # Of equally right models the later one: it has learned for longer, which a loss would show.
-        if not self.best or metrics["eval/accuracy"] >= self.best["accuracy"]:
-            self.best = {"step": step, "accuracy": metrics["eval/accuracy"]}
-            self.run.save_best(self.parts.save_model, self.best)
-        self._timings["seconds/eval"] = time.perf_counter() - started
-        return metrics
+        return evaluation.metrics()
 
     def _save(self, step: int) -> None:
         def fill(directory: Path) -> None:
@@ -208,7 +213,8 @@ class Session:
                     save_file(tensors, directory / f"{name}.safetensors")
 
         numbers = {name: one.numbers() for name, one in self.kept.items()}
-        state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "kept": numbers}
+        state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "ended": self._ended}
+        state |= {"kept": numbers}
         self.run.save(step, fill, state, keep=self.config.save.keep)
         self.world.barrier()
 
@@ -218,7 +224,7 @@ class Session:
                 f"{checkpoint.path}: the run began with other weights than model {self.config.model.path or 'new'!r} "
                 "has now; put the original model back, or start a new run from the checkpoint's model directory"
             )
-        saved = load_model(checkpoint.path / "model").state_dict()
+        saved = self.parts.saved_weights(checkpoint.path / "model")
         mine = self.parts.policy.state_dict()
         if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:
             raise UserError(f"{checkpoint.path}: the checkpoint is of another model than the run's config describes")
@@ -230,14 +236,15 @@ class Session:
             path = checkpoint.path / f"{name}.safetensors"
             one.restore(checkpoint.state["kept"][name], load_file(path) if path.exists() else {})
         self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
-        self.best = checkpoint.state["best"]
+        self.best, self._ended = checkpoint.state["best"], checkpoint.state.get("ended", "")
 
     def _finish(self) -> None:
         measured = [m for m in self.run.metrics() if "eval/accuracy" in m]
         results = {
             "recipe": self.run.recipe,
             "loop": self.config.loop,
-            "steps": self.config.steps,
+            "steps": self.last,
+            **({"ended": self._ended} if self._ended else {}),
             "seed": self.config.seed,
             "before": {k: v for k, v in measured[0].items() if k.startswith("eval/")},
             "after": {k: v for k, v in measured[-1].items() if k.startswith("eval/")},

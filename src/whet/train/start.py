@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from whet.config import OfflineConfig, OnlineConfig
+from whet.config import OfflineConfig
+from whet.config.collecting import CollectConfig
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.recipe import Config, Recipe, dump, parse_yaml, validate
 from whet.report.page import write_report
 from whet.runs.directory import Run
 from whet.train import offline, online
+from whet.train.gather import collect
 from whet.train.inert import keys_without_effect
 from whet.train.session import Progress
 
@@ -59,7 +61,7 @@ def resume_run(path: Path, overrides: Sequence[str], make_progress: MakeProgress
 
 
 def _check(config: Config, world: World) -> None:
-    share = config.rollout.prompts if isinstance(config, OnlineConfig) else config.rows
+    share = config.rows if isinstance(config, OfflineConfig) else config.rollout.prompts
     if share < world.size:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
 
@@ -76,15 +78,19 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
         with closing(make_progress(config, run)) as progress:
             for note in notes:
                 progress.note(note)
-            if isinstance(config, OfflineConfig):
-                offline.train(config, run, world, progress)
-            else:
-                online.train(config, run, world, progress)
+            match config:
+                case OfflineConfig():
+                    offline.train(config, run, world, progress)
+                case CollectConfig():
+                    collect(config, run, world, progress)
+                case _:
+                    online.train(config, run, world, progress)
         if world.is_writer:
-            write_report(run.path)
-            if run.finished:
+            if not isinstance(config, CollectConfig):
+                write_report(run.path)
+            if run.finished and not isinstance(config, CollectConfig):
                 progress.note(f"report: {run.report_path}")
-            else:
+            elif not run.finished:
                 progress.note(f"stopped; go on with: whet train {run.path} --resume")
         world.barrier()
         if not run.finished:

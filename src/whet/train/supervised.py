@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whet.algorithms.cells import call
-from whet.algorithms.table import Objective
+from whet.algorithms.table import OBJECTIVES, Objective
 from whet.batching import collate, global_weights, take
 from whet.config import OfflineConfig, TrainConfig
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.models.logprobs import read_tokens
+from whet.evaluate.statistics import wilson
+from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.records import Example, Row, Sampling, Sequences
+from whet.records import Dialogue, Example, Pair, Row, Sequences
+from whet.rollout import draw
+from whet.train.deck import Deck
+from whet.train.encode import completion_rows, dialogue_rows, ended
+from whet.train.material import Material, Note, encoded
 from whet.train.optim import descend, finite
 from whet.train.parts import Parts
 from whet.train.passes import packed, passes
-
-PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
+from whet.train.whole import PLAIN
 
 
 def supervised_row(tokenizer: Tokenizer, example: Example, context: int) -> Row:
@@ -30,7 +35,7 @@ def supervised_row(tokenizer: Tokenizer, example: Example, context: int) -> Row:
         columns = ", ".join(example.columns) or "none"
         raise UserError(f"example {example.id!r} has no answer to learn (other columns: {columns}): name it 'answer'")
     prompt = tokenizer.prompt(example.prompt)
-    answer = [*tokenizer.encode(example.answer), tokenizer.eos]
+    answer = ended(tokenizer, example.answer)
     if not prompt or len(prompt) + len(answer) > context:
         raise UserError(
             f"example {example.id!r} has {len(prompt)} prompt and {len(answer)} answer tokens; it needs at least one "
@@ -59,14 +64,67 @@ def fit(
     return statistics, int(tokens)
 
 
-@torch.no_grad()
-def held_out_loss(parts: Parts, objective: Objective, config: OfflineConfig, world: World) -> dict[str, float]:
-    """The loss on the held-out examples."""
-    examples = world.shard(parts.task.held_out(config.eval.examples))
-    rows = [supervised_row(parts.tokenizer, example, parts.policy.context) for example in examples]
-    losses = _losses(parts.policy, _collate(rows, world), objective, config, world, [])
-    total = sum((loss.double().cpu() for loss in losses), torch.zeros((), dtype=torch.float64))
-    return {"eval/loss": float(world.sum(total))}
+class Imitation:
+    """Supervised learning of the task's own answers, or of dialogues."""
+
+    kept: Mapping[str, Any] = {}
+
+    def __init__(
+        self, config: OfflineConfig, parts: Parts, material: Material | None, world: World, note: Note
+    ) -> None:
+        self.config, self.parts, self.world = config, parts, world
+        self.objective = OBJECTIVES[config.objective.name]
+        self.deck: Deck[list[Row]] | None = None
+        self.held_out = []
+        if material is None:
+            self.held_out = self._answers(parts.task.held_out(config.eval.examples))
+            return
+        turns = config.data.turns if config.data else "last"
+
+        def encode(rows: Sequence[Dialogue | Pair]) -> list[list[Row] | None]:
+            return [_rows(parts.tokenizer, one, turns, material.limit) for one in rows]
+
+        self.deck = Deck(encoded(material.training, encode, note), seed=config.seed)
+        self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
+
+    def rows(self, step: int) -> list[Row]:
+        """The rows of this rank."""
+        if self.deck is None:
+            drawn = self._answers(draw(self.parts.task, self.config.rows, seed=(self.config.seed, step)))
+        else:
+            drawn = self.deck.draw(self.config.rows, step=step)
+        return [row for rows in self.world.shard(drawn) for row in rows]
+
+    def fit(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
+        """One optimizer step; returns what to log and how many tokens were learned."""
+        return fit(self.parts.policy, self.parts.optimizer, rows, self.objective, self.config, self.world)
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """The held-out loss; where nothing else says what is right, the share of tokens that are the likeliest."""
+        rows = [row for rows in self.world.shard(self.held_out) for row in rows]
+        sequences = _collate(rows, self.world)
+        losses = _losses(self.parts.policy, sequences, self.objective, self.config, self.world, [])
+        total = sum((loss.double().cpu() for loss in losses), torch.zeros((), dtype=torch.float64))
+        found = {"eval/loss": float(self.world.sum(total))}
+        if self.deck is None or self.config.task.name != "data":
+            return found
+        right, tokens = self.world.sum(self._hits(sequences)).tolist()
+        share = wilson(right, int(tokens))
+        return found | {"eval/accuracy": share.mean, "eval/accuracy_low": share.low, "eval/accuracy_high": share.high}
+
+    def _hits(self, sequences: Sequences) -> Tensor:
+        """(2,): tokens that the policy thinks likeliest, and all of them."""
+        hits = torch.zeros((), dtype=torch.float64)
+        alone = torch.arange(len(sequences.lengths), device=self.world.device)
+        for rows in passes(sequences, alone, self.config.update, self.parts.policy):
+            s = take(sequences, rows)
+            with autocast(self.world.device):
+                hits += likeliest_hits(self.parts.policy, s.tokens, s.lengths, s.mask).double().cpu()
+        return torch.stack([hits, sequences.mask.sum().double().cpu()])
+
+    def _answers(self, examples: Sequence[Example]) -> list[list[Row]]:
+        return [[supervised_row(self.parts.tokenizer, example, self.parts.policy.context)] for example in examples]
 
 
 def _losses(
@@ -89,6 +147,13 @@ def _losses(
         entropies.append(reading.entropies.sum().cpu())
         loss = (call(objective.loss, {"logprobs": logprobs}) * weights[rows, : s.mask.shape[1]]).sum()
         yield finite(loss, tokens=s.tokens, logprobs=logprobs)
+
+
+def _rows(tokenizer: Tokenizer, one: Dialogue | Pair, turns: str, limit: int) -> list[Row] | None:
+    """What is imitated of a dialogue, or the better completion of a pair."""
+    if isinstance(one, Pair):
+        return completion_rows(tokenizer, one.prompt, [one.chosen], limit)
+    return dialogue_rows(tokenizer, one, turns=turns, limit=limit)
 
 
 def _collate(rows: Sequence[Row], world: World) -> Sequences:

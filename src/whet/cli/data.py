@@ -1,0 +1,122 @@
+"""`whet data`: what is in a file or a data set, and which formats can be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+app = typer.Typer(help="Look at data: dialogues, pairs, labels, outcomes, traces.")
+
+AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
+SHOWN = 600  # characters of a sample in the terminal
+
+
+@app.callback(invoke_without_command=True)
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def explore(
+    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, or a data set of the Hugging Face hub."),
+    form: str = typer.Option("auto", "--format", help="How rows are written (see `whet data formats`)."),
+    split: str = typer.Option("train", "--split", help="Of a data set of the hub."),
+    subset: str = typer.Option("", "--subset", help="Of a data set of the hub: a configuration or a directory."),
+    max_skipped: float = typer.Option(0.01, "--max-skipped", help="The share of rows that may be broken."),
+    samples: int = typer.Option(3, "--samples", min=0, help="How many rows to show."),
+    out: Path = typer.Option(None, "--out", metavar="DIR", help="Write data.png and data.html there."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Count, measure and show the rows of a file or a data set. Examples:
+
+    whet data explore pairs.jsonl.gz
+
+    whet data explore Anthropic/hh-rlhf --subset helpful-base --split test --out hh
+    """
+    from whet.data.explore import explore as survey_of
+    from whet.data.load import Source, load_rows
+    from whet.report.survey import facts
+
+    wanted = Source(path=source, format=form, split=split, subset=subset, max_skipped=max_skipped)
+    with Console(stderr=True).status(f"reading {source}"):
+        survey = survey_of(load_rows(wanted), samples)
+        found = facts(survey)
+    written: dict[str, str] = {}
+    if out is not None:
+        from whet.report.survey_page import write_survey
+
+        picture, page = write_survey(survey, found, out.expanduser(), title=_title(source))
+        written = {"picture": str(picture), "page": str(page)}
+    if as_json:
+        typer.echo(json.dumps({"source": source, **found, **written}, indent=2, ensure_ascii=False))
+        return
+    _print(found)
+    for name, path in written.items():
+        typer.echo(f"{name}: {path}")
+
+
+@app.command()
+def formats(as_json: bool = AS_JSON) -> None:
+    """List the ways in which rows may be written.
+
+    Example: whet data formats
+    """
+    from whet.data.formats import FORMATS
+
+    rows = [
+        {"name": name, "kind": known.kind, "columns": list(known.columns), "about": known.about}
+        for name, known in FORMATS.items()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    table = Table("format", "becomes", "rows with")
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["kind"]), Text(str(row["about"])))
+    Console().print(table)
+    typer.echo("auto takes the first whose columns are there; look at a file: whet data explore FILE")
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    from whet.report.survey import length_rows, overview
+
+    console = Console()
+    table = Table(show_header=False)
+    for name, told in overview(found):
+        table.add_row(name, Text(told))
+    console.print(table)
+    header, *rows = length_rows(found)
+    lengths = Table(header[0], *(Column(name, justify="right") for name in header[1:]))
+    for row in rows:
+        lengths.add_row(*row)
+    console.print(lengths)
+    for places in found["skipped_at"].values():
+        for place in places:
+            typer.echo(f"left out: {place}")
+    for sample in found["samples"]:
+        _print_sample(console, sample)
+
+
+def _print_sample(console: Console, sample: Mapping[str, Any]) -> None:
+    table = Table(title=sample["id"], title_justify="left", show_header=False, show_lines=True)
+    table.add_row("prompt", Text(_shown(sample["prompt"])))
+    for name, said in sample["answers"]:
+        table.add_row(name, Text(_shown(said)))
+    console.print(table)
+
+
+def _shown(text: str) -> str:
+    """A long text without its middle: how it begins and how it ends is what tells most."""
+    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} … {text[-SHOWN // 2 :]}"
+
+
+def _title(source: str) -> str:
+    return Path(source).name if Path(source).expanduser().exists() else source

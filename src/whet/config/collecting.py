@@ -1,0 +1,47 @@
+"""What a recipe may say that makes rows instead of a model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from whet.config.parts import EngineConfig, ModelConfig, RewardConfig, RolloutConfig, TaskConfig, refuse_engine
+from whet.config.section import Amount, Positive, Section, Seed
+
+Select = Literal["pairs", "extremes", "best", "random", "best_overall", "random_overall", "outcomes"]
+OVERALL = ("best_overall", "random_overall")
+
+
+class CollectConfig(Section):
+    """Completions of a model, judged: as preferences, as dialogues to imitate, or as right and wrong ones."""
+
+    loop: Literal["collect"] = "collect"
+    steps: Positive  # rounds of rollout.prompts prompts
+    seed: Seed = 0
+    model: ModelConfig
+    task: TaskConfig
+    reward: RewardConfig = RewardConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    engine: EngineConfig = EngineConfig()
+    select: Select = "pairs"
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.25  # best_overall, random_overall: share of all completions
+    gap: Amount = 0.0  # pairs, extremes: the least difference of rewards; a smaller one, or none, makes no pair
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model_path(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _task_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _sensible(self) -> CollectConfig:
+        refuse_engine(self.engine, self.rollout)
+        if self.select in ("pairs", "extremes") and self.rollout.group < 2:
+            raise ValueError(f"select is {self.select}, which needs two completions of a prompt: raise rollout.group")
+        return self

@@ -1,0 +1,186 @@
+"""What a pipeline may say: stages in their order, the methods that start from them, and how those are compared.
+
+A stage or a method is an ordinary recipe. In it, and in `compare`, a text `@name` is the directory of an earlier stage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, model_validator
+
+from whet.config import OfflineConfig
+from whet.config.collecting import CollectConfig
+from whet.config.comparing import CompareConfig
+from whet.config.loops import LOOPS, WHOLE, AnyConfig, Config, loop_of
+from whet.config.objective import kind_of
+from whet.config.section import Section, Seed, merge, one_of
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # becomes the name of a directory
+REFERENCE = re.compile(r"@(\w[\w-]*)(/.*)?")  # a stage, and maybe a place inside its directory
+
+MODEL, REWARD, ROWS = "a model", "a reward model", "rows"  # what a stage makes
+USES = {  # key → what a stage that it names must make; other keys take any
+    **dict.fromkeys(("model.path", "reference", "start"), MODEL),
+    **dict.fromkeys(("reward.model.path", "reward", "judge"), REWARD),
+    **dict.fromkeys(("data.path", "task.path"), ROWS),
+}
+
+
+def _plain_name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError("a name has letters, digits, - and _ only, and begins with a letter or a digit")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_plain_name)]
+
+
+class PipelineConfig(Section):
+    """Stages that build on each other, methods that start from them, and the comparison of these."""
+
+    loop: Literal["pipeline"] = "pipeline"
+    seed: Seed = 0  # of every stage and method that does not say otherwise
+    seeds: tuple[Seed, ...] = ()  # methods are trained with each of these; none: once, with their own seed
+    shared: dict[str, Any] = Field({})  # under every stage and method whose loop has the key
+    stages: dict[Name, AnyConfig] = Field({})
+    methods: dict[Name, AnyConfig] = Field({})
+    compare: CompareConfig | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not isinstance(value.get("shared", {}), Mapping):
+            return value
+        shared = {"seed": value.get("seed", 0), **value.get("shared", {})}
+        parts = {part: value[part] for part in ("stages", "methods") if isinstance(value.get(part), Mapping)}
+        for part, owns in parts.items():
+            for name, own in owns.items():
+                one_of(loop_of(own), LOOPS, what=f"loop of {part}.{name}:")
+        _refuse_unused(shared, [own for part in parts.values() for own in part.values()])
+        spread = {part: {name: _under(shared, own) for name, own in owns.items()} for part, owns in parts.items()}
+        return {**value, **spread}
+
+    @model_validator(mode="after")
+    def _whole(self) -> PipelineConfig:
+        if not self.stages and not self.methods:
+            raise ValueError("the pipeline has nothing to train: name its runs under stages and methods")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds {list(self.seeds)}: each seed once")
+        for position, (name, stage) in enumerate(self.stages.items()):
+            _refuse_references(f"stages.{name}", stage, self.stages, position)
+        for name, method in self.methods.items():
+            if _makes(method) != MODEL:
+                raise ValueError(f"methods.{name} makes {_makes(method)} and a method trains a model: make it a stage")
+            _refuse_references(f"methods.{name}", method, self.stages, len(self.stages))
+        if self.compare is not None:
+            _refuse_references("compare", self.compare, self.stages, len(self.stages))
+            self._one_task()
+        return self
+
+    def _one_task(self) -> None:
+        """Methods are judged on the same held-out prompts."""
+        if not self.methods:
+            raise ValueError("compare has nothing to compare: name methods")
+        first, *others = self.methods
+        for other in others:
+            if self.methods[other].task != self.methods[first].task:
+                raise ValueError(
+                    f"methods {first} and {other} have different tasks, so compare has no prompts for both"
+                )
+
+
+def texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted key and text of every text in plain data."""
+    if isinstance(value, str):
+        yield above, value
+    elif isinstance(value, Mapping | list | tuple):
+        items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, inner in items:
+            yield from texts(inner, f"{above}.{key}" if above else str(key))
+
+
+def replace_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Plain data with every text changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: replace_texts(inner, change) for key, inner in value.items()}
+    return [replace_texts(inner, change) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def references(value: Any) -> set[str]:
+    """The stages that plain data names."""
+    return {match[1] for _, text in texts(value) if (match := REFERENCE.fullmatch(text))}
+
+
+def resolve_references(value: Any, path_of: Callable[[str], str]) -> Any:
+    """Plain data with the stage's path in place of every `@name`."""
+
+    def change(text: str) -> str:
+        match = REFERENCE.fullmatch(text)
+        return text if match is None else path_of(match[1]) + (match[2] or "")
+
+    return replace_texts(value, change)
+
+
+def _refuse_unused(shared: Mapping[str, Any], owns: Sequence[Any]) -> None:
+    """A shared key that no loop has, or none of those that are used here, is a mistake."""
+    every = dict.fromkeys(key for loop in LOOPS.values() for key in loop.model_fields if key != "loop")
+    used = {key for own in owns for key in _fields(own)}
+    for key in shared:
+        one_of(key, every, what="key of shared")
+        if owns and key not in used:
+            raise ValueError(f"shared.{key}: no stage and no method here has a loop with the key {key!r}; leave it out")
+
+
+def _fields(own: Any) -> Iterable[str]:
+    return LOOPS[loop_of(own)].model_fields
+
+
+def _under(shared: Mapping[str, Any], own: Any) -> Any:
+    """The stage on top of what is shared; a section that names something of its own takes nothing of the shared one."""
+    if not isinstance(own, Mapping):
+        return own
+    wanted = {key: _section(key, value) for key, value in shared.items() if key in _fields(own)}
+    for key, value in own.items():
+        names = isinstance(value, str) or (isinstance(value, Mapping) and {WHOLE.get(key), "new"} & value.keys())
+        if key in WHOLE and names:
+            wanted.pop(key, None)
+    return merge(wanted, own)
+
+
+def _section(key: str, value: Any) -> Any:
+    return {WHOLE[key]: value} if key in WHOLE and isinstance(value, str) else value
+
+
+def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Config], position: int) -> None:
+    """Only stages that are there by then can be named, and only for what they make."""
+    names = list(stages)
+    earlier = names[:position]
+    for key, text in texts(section.model_dump(mode="json")):
+        match = REFERENCE.fullmatch(text)
+        if match is None:
+            continue
+        name, place = match[1], f"{where}.{key} is {text!r}"
+        if name in earlier:
+            wanted, made = USES.get(key), _makes(stages[name])
+            if wanted not in (None, made) and not match[2]:
+                raise ValueError(f"{place}, which makes {made} and not {wanted}: name another stage")
+        elif name in names:
+            what = "the stage itself" if where == f"stages.{name}" else "a stage that comes later"
+            raise ValueError(f"{place}, {what}: a stage can only use those that stand before it")
+        else:
+            close = get_close_matches(name, earlier, n=1, cutoff=0.5)
+            hint = f"; did you mean '@{close[0]}'?" if close else ""
+            raise ValueError(f"{place} and no stage is called {name!r}{hint} (stages: {', '.join(names) or 'none'})")
+
+
+def _makes(config: Config) -> str:
+    """What later stages find in the directory of this one."""
+    if isinstance(config, CollectConfig):
+        return ROWS
+    return REWARD if isinstance(config, OfflineConfig) and kind_of(config.objective) == "reward" else MODEL

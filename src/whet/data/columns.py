@@ -1,0 +1,124 @@
+"""Reading one column of a row: of the right type, or an error that names file, line and column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whet import files
+from whet.errors import UserError
+from whet.records import Message
+
+Columns = Mapping[str, Any]
+Prompt = str | tuple[Message, ...]
+
+SHARED_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
+
+
+def text(row: Columns, name: str, where: str) -> str:
+    """A column of text."""
+    value = _value(row, name, where)
+    if not isinstance(value, str):
+        raise UserError(f"{where}: '{name}' must be a string, not {files.json_type(value)}")
+    return value
+
+
+def optional_text(row: Columns, name: str, where: str) -> str:
+    """A column of text that may be missing or null: then it is empty."""
+    return "" if row.get(name) is None else text(row, name, where)
+
+
+def items(row: Columns, name: str, where: str) -> list[Any]:
+    """A column that holds a list."""
+    value = _value(row, name, where)
+    if not isinstance(value, list):
+        raise UserError(f"{where}: '{name}' must be a list, not {files.json_type(value)}")
+    return value
+
+
+def texts(row: Columns, name: str, where: str) -> tuple[str, ...]:
+    """A column that holds a list of texts."""
+    values = items(row, name, where)
+    if not all(isinstance(value, str) for value in values):
+        raise UserError(f"{where}: '{name}' must be a list of strings")
+    return tuple(values)
+
+
+def fields(row: Columns, name: str, where: str) -> Columns:
+    """A column that holds an object."""
+    value = _value(row, name, where)
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: '{name}' must be an object, not {files.json_type(value)}")
+    return value
+
+
+def flag(row: Columns, name: str, where: str) -> bool:
+    """A column that says yes or no."""
+    return as_flag(_value(row, name, where), name, where)
+
+
+def as_flag(value: Any, name: str, where: str) -> bool:
+    """true or false, 1 or 0, or one of these words, as CSV has them."""
+    if isinstance(value, str) and value.strip().lower() in TRUE + FALSE:
+        return value.strip().lower() in TRUE
+    if isinstance(value, bool | int | float) and value in (0, 1):
+        return bool(value)
+    raise UserError(f"{where}: '{name}' must be true or false, not {value!r}")
+
+
+def optional_number(row: Columns, name: str, where: str) -> float | None:
+    """A finite number, or None where the column is missing, null or an empty cell."""
+    value = row.get(name)
+    if value is None or value == "":
+        return None
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{where}: '{name}' must be a number, not {value!r}")
+    return number
+
+
+def messages(row: Columns, name: str, where: str) -> tuple[Message, ...]:
+    """A column of messages with role and content."""
+    return files.messages(_value(row, name, where), name, where)
+
+
+def shared_messages(values: Sequence[Any], name: str, where: str) -> tuple[Message, ...]:
+    """Messages with the keys `from` and `value`, as ShareGPT has them; also role and content."""
+    return tuple(_shared(value, name, where) for value in values)
+
+
+def prompt(row: Columns, where: str) -> Prompt:
+    """The column `prompt`: text, or messages; an empty one is left to the filters, which count it."""
+    value = _value(row, "prompt", where)
+    return value if value == "" else files.prompt(value, where)
+
+
+def answered(turns: tuple[Message, ...], name: str, where: str) -> tuple[Message, ...]:
+    """The messages, of which the last must be the assistant's."""
+    if not turns or turns[-1].role != "assistant":
+        raise UserError(f"{where}: '{name}' must end with a message of the assistant")
+    return turns
+
+
+def _shared(value: Any, name: str, where: str) -> Message:
+    if isinstance(value, dict) and {"role", "content"} <= set(value):
+        return files.messages([value], name, where)[0]
+    if not isinstance(value, dict) or not {"from", "value"} <= set(value):
+        raise UserError(f"{where}: a message of '{name}' must be an object with 'from' and 'value'")
+    role, said = value["from"], value["value"]
+    if role not in SHARED_ROLES:
+        raise UserError(f"{where}: a message from {role!r} in '{name}' must be from one of {', '.join(SHARED_ROLES)}")
+    if not isinstance(said, str):
+        raise UserError(f"{where}: the value of a message in '{name}' must be a string, not {files.json_type(said)}")
+    return Message(role=SHARED_ROLES[role], content=said)
+
+
+def _value(row: Columns, name: str, where: str) -> Any:
+    if name not in row:
+        raise UserError(f"{where} has no '{name}' (it has: {', '.join(row) or 'nothing'})")
+    return row[name]

@@ -1,0 +1,79 @@
+"""The prompts of data as a task: something to sample from and to show. What is right, the data does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import islice
+
+from whet.data.formats import Record
+from whet.data.load import Source, load_rows
+from whet.data.rows import answers_of, prompt_of
+from whet.data.split import split_rows
+from whet.records import Example, Score
+from whet.tasks.space import HELD_OUT_SHARE, fingerprint, permutation
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataTask:
+    """Prompts of a file or a data set; no completion is ever right, so a reward has to come from elsewhere."""
+
+    path: str
+    format: str = "auto"
+    split: str = "train"
+    subset: str = ""
+    chat: bool = False
+    held_out_share: float = HELD_OUT_SHARE
+    max_skipped: float = 0.01
+
+    @property
+    def name(self) -> str:
+        return "data"
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        """Step by step (from 1) through the prompts in epochs: none comes again before all have come."""
+        training, (*run, step) = self._sides[0], seed
+        places = (divmod((step - 1) * count + i, len(training)) for i in range(count))
+        return [training[_order(len(training), (*run, epoch))[place]] for epoch, place in places]
+
+    def held_out(self, count: int) -> list[Example]:
+        evaluation = self._sides[1]
+        return [evaluation[i] for i in islice(permutation(len(evaluation), fingerprint("held out")), count)]
+
+    def score(self, example: Example, text: str) -> Score:  # noqa: ARG002 - of a task
+        return Score(reward=0.0, parts={})
+
+    def correct(self, example: Example, text: str) -> bool:  # noqa: ARG002 - of a task
+        return False
+
+    @cached_property
+    def _sides(self) -> tuple[list[Example], list[Example]]:
+        """The prompts on either side of the split, each once, in the order of the rows."""
+        loaded = load_rows(
+            Source(
+                path=self.path,
+                format=self.format,
+                split=self.split,
+                subset=self.subset,
+                chat=self.chat,
+                max_skipped=self.max_skipped,
+            )
+        )
+        training, evaluation = (_examples(side) for side in split_rows(loaded.rows, self.held_out_share))
+        return training, evaluation
+
+
+def _examples(rows: Sequence[Record]) -> list[Example]:
+    """One example for each different prompt; its answer is the first completion that the data shows."""
+    found: dict[object, Example] = {}
+    for row in rows:
+        asked = prompt_of(row)
+        found.setdefault(asked, Example(id=row.id, prompt=asked, answer=answers_of(row)[0]))
+    return list(found.values())
+
+
+@lru_cache(maxsize=2)
+def _order(size: int, name: tuple[int, ...]) -> tuple[int, ...]:
+    """The order of one epoch; kept, because every step of the epoch asks for it."""
+    return tuple(permutation(size, fingerprint("training", *name)))

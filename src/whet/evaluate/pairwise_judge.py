@@ -1,0 +1,84 @@
+"""A language model that says which of two answers is better, asked in both orders. Knows nothing of who wrote them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whet.engines.http import HttpEngine
+from whet.engines.transport import Connection
+from whet.evaluate.winning import Choice, outcome_of_both_orders
+from whet.records import Message, Prompt, Sampling
+from whet.streams import name_number
+
+SYSTEM = (
+    "You compare two answers to the same request. Judge how well each does what was asked: is it correct, helpful, "
+    "complete, to the point? Do not let the order of the answers or their length decide. Say in a sentence or two what "
+    "matters, then end with a line of its own: VERDICT: A, VERDICT: B, or VERDICT: TIE if neither is better."
+)
+QUESTION = "[Request]\n{prompt}\n\n[Answer A]\n{first}\n\n[Answer B]\n{second}\n\nWhich answer is better?"
+# A and B are capitals, so that "verdict: a tie" is no A.
+WORD = r"(?i:answer\s+|an?\s+(?=tie))?(A|B|(?i:tie))\b"
+MARKS = r"[\s:*\[\]\"'`().]*"
+VERDICT, LONE = re.compile(rf"\b(?i:verdict)\b{MARKS}{WORD}"), re.compile(MARKS + WORD + MARKS)
+CHOICES: dict[str, Choice] = {"A": "first", "B": "second", "TIE": "tie"}
+ANSWER = Sampling(max_tokens=512, temperature=0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """Two answers to one prompt."""
+
+    id: str  # names the random stream of the judge's own answer
+    prompt: str
+    own: str
+    start: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opinion:
+    """What the judge said of many pairs."""
+
+    outcomes: tuple[float, ...]  # for our answers, one for each pair: 1 won, 0.5 tie, 0 lost
+    contradictions: int  # pairs where the order decided: they count as ties
+    unreadable: int  # answers without a verdict, of two for each pair; such a pair counts as a tie
+
+
+def ask_judge(url: str, model: str, pairs: Sequence[Compared], *, connection: Connection) -> Opinion:
+    """Asks about every pair twice, our answer in front and then behind; equal answers are not asked about."""
+    different = [index for index, pair in enumerate(pairs) if pair.own != pair.start]
+    engine = HttpEngine(url, model, connection=connection, logprobs="none")
+    prompts = [_prompt(engine, pairs[index], own_first=first) for index in different for first in (True, False)]
+    replies = engine.generate(prompts, ANSWER) if prompts else []
+    said = [read_choice(completion.text) for (completion,) in replies]
+    both = dict(zip(different, zip(said[::2], said[1::2], strict=True), strict=True))
+    choices: list[tuple[Choice, Choice]] = [both.get(index, ("tie", "tie")) for index in range(len(pairs))]
+    return Opinion(
+        outcomes=tuple(outcome_of_both_orders(*pair) for pair in choices),
+        contradictions=sum(_contradicts(*pair) for pair in choices),
+        unreadable=Counter(said)["unreadable"],
+    )
+
+
+def read_choice(text: str) -> Choice:
+    """The last verdict in an answer, or the answer itself where it is nothing but one."""
+    found = VERDICT.findall(text)
+    lone = LONE.fullmatch(text)
+    word = found[-1] if found else lone[1] if lone else ""
+    return CHOICES.get(word.upper(), "unreadable")
+
+
+def _prompt(engine: HttpEngine, pair: Compared, *, own_first: bool) -> Prompt:
+    first, second = (pair.own, pair.start) if own_first else (pair.start, pair.own)
+    asked = QUESTION.format(prompt=pair.prompt, first=first.strip(), second=second.strip())
+    messages = (Message(role="system", content=SYSTEM), Message(role="user", content=asked))
+    return Prompt(tokens=tuple(engine.tokenizer.prompt(messages)), stream=(name_number(pair.id), int(own_first)))
+
+
+def _contradicts(own_first: Choice, own_second: Choice) -> bool:
+    """Whether both orders were answered and the answers do not fit together."""
+    if "unreadable" in (own_first, own_second):
+        return False
+    return (own_first, own_second) not in {("first", "second"), ("second", "first"), ("tie", "tie")}

@@ -1,0 +1,116 @@
+"""Files that users bring: their lines, their JSON and the messages in it; errors name the file and the line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from whet.errors import UserError
+from whet.records import Message
+
+ROLES = ("system", "user", "assistant")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def home_directory(name: str) -> Path:
+    """Where whet keeps what it fetched or computed: $WHET_HOME/name, else ~/.cache/whet/name."""
+    home = os.environ.get("WHET_HOME")
+    return (Path(home).expanduser() if home else Path.home() / ".cache" / "whet") / name
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file, unpacked where its name ends in .gz or .xz, without a byte-order mark."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        if path.name.endswith(".gz"):
+            data = gzip.decompress(data)
+        elif path.name.endswith(".xz"):
+            data = lzma.decompress(data)
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        packing = "gzip" if path.name.endswith(".gz") else "xz"
+        raise UserError(f"{path} is not a whole {packing} file: {error}") from error
+    return data.removeprefix(BYTE_ORDER_MARK)
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, with their numbers from 1."""
+    for number, line in enumerate(content(path).split(b"\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def json_object(line: bytes, where: str) -> dict[str, Any]:
+    """The object that a line of JSON holds."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise UserError(f"{where}: {constant} is not JSON: use null or leave the column out")
+
+    try:
+        value = json.loads(line.decode("utf-8"), parse_constant=refuse)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8: {error.reason} at byte {error.start}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON: {error}") from error
+    return checked_object(value, where)
+
+
+def checked_object(value: Any, where: str) -> dict[str, Any]:
+    """The value, which must be an object that can be written as JSON again."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        what = "half of a surrogate pair, or bytes that are not UTF-8"
+        raise UserError(f"{where} holds {what}: neither is a character") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{where} must be a JSON object, not {json_type(value)}")
+    return value
+
+
+def prompt(value: Any, where: str) -> str | tuple[Message, ...]:
+    """A prompt: text, or messages of which the last is not the assistant's."""
+    if isinstance(value, str):
+        if not value:
+            raise UserError(f"{where}: 'prompt' is empty")
+        return value
+    if not isinstance(value, list):
+        raise UserError(f"{where}: 'prompt' must be a string or a list of messages, not {json_type(value)}")
+    found = messages(value, "prompt", where)
+    if not found or found[-1].role == "assistant":
+        raise UserError(f"{where}: 'prompt' must end with a message that the assistant is to answer")
+    return found
+
+
+def messages(value: Any, column: str, where: str) -> tuple[Message, ...]:
+    """The messages of a column, each an object with a role and a content."""
+    if not isinstance(value, list):
+        raise UserError(f"{where}: '{column}' must be a list of messages, not {json_type(value)}")
+    return tuple(_message(item, column, where) for item in value)
+
+
+def _message(value: Any, column: str, where: str) -> Message:
+    # Tables give every message the same fields; those that are null were never there.
+    given = {key for key in value if value[key] is not None} if isinstance(value, dict) else set()
+    if given != {"role", "content"}:
+        raise UserError(f"{where}: a message of '{column}' must be an object with 'role' and 'content' only")
+    if value["role"] not in ROLES:
+        raise UserError(f"{where}: the role {value['role']!r} of a message must be one of {', '.join(ROLES)}")
+    if not isinstance(value["content"], str):
+        raise UserError(f"{where}: the content of a message must be a string, not {json_type(value['content'])}")
+    return Message(role=value["role"], content=value["content"])
+
+
+def json_type(value: Any) -> str:
+    """What a JSON value is, in words."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

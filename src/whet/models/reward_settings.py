@@ -1,0 +1,86 @@
+"""What the numbers of a reward model mean, and the file beside its weights that says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from whet.errors import RunFailed, UserError
+from whet.models.checkpoint import read_json
+
+RewardKind = Literal["preference", "outcome", "process"]
+Aggregation = Literal["product", "min", "last"]
+
+SETTINGS = "whet_reward.json"
+FORMAT = 1
+BAD = 0  # the class of a bad step; every other class counts as fine (Lightman et al. 2023 count neutral steps so)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardSettings:
+    """How a reward model was trained, which is how it has to be read."""
+
+    kind: RewardKind
+    classes: int = 1  # numbers per place: one, or two or three for the steps of a process
+    every_token: bool = False  # outcome: learned at every token of the completion instead of the last only
+    separator: str = "\n"  # process: ends each step
+    aggregation: Aggregation = "product"  # process: of the steps' probabilities to one number
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(RewardKind):
+            raise UserError(f"unknown kind of reward model {self.kind!r}: use one of {', '.join(get_args(RewardKind))}")
+        if self.aggregation not in get_args(Aggregation):
+            raise UserError(f"unknown aggregation {self.aggregation!r}: use one of {', '.join(get_args(Aggregation))}")
+        allowed = (2, 3) if self.kind == "process" else (1,)
+        if self.classes not in allowed:
+            raise UserError(
+                f"a {self.kind} reward model has {' or '.join(map(str, allowed))} classes, not {self.classes}: "
+                "correct 'classes'"
+            )
+        if self.kind == "process" and not self.separator:
+            raise UserError(
+                "a process reward model needs a text that ends each step: set 'separator', for example to '\\n'"
+            )
+
+
+def step_classes(labels: Sequence[int], classes: int) -> list[int]:
+    """The class of each step judged 1 (good), 0 (neither) or −1 (bad): bad, neither, good; or bad, fine."""
+    return [label + 1 if classes == 3 else int(label >= 0) for label in labels]
+
+
+def write_settings(directory: Path, settings: RewardSettings) -> None:
+    """Writes whet_reward.json."""
+    content = {"format": FORMAT, **asdict(settings)}
+    try:
+        (directory / SETTINGS).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
+
+
+def read_settings(directory: Path) -> RewardSettings | None:
+    """What `write_settings` wrote; None where the directory has no such file."""
+    path = directory / SETTINGS
+    if not path.exists():
+        return None
+    content = read_json(path)
+    if content.pop("format", None) != FORMAT:
+        raise UserError(f"{path} is not of format {FORMAT}: save the reward model again with this version of whet")
+    try:
+        return RewardSettings(**_typed(content))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _typed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries, each of the type of its field."""
+    types = {"kind": str, "classes": int, "every_token": bool, "separator": str, "aggregation": str}
+    if content.keys() != types.keys():
+        wrong = sorted(content.keys() ^ types.keys())[0]
+        raise UserError(f"key {wrong!r} is {'unknown' if wrong in content else 'missing'}: save the model again")
+    for name, kind in types.items():
+        if type(content[name]) is not kind:
+            raise UserError(f"{name!r} is {content[name]!r}: expected {kind.__name__}")
+    return dict(content)

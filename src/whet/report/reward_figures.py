@@ -1,0 +1,207 @@
+"""reward_model.png: whether a reward model's probabilities come true, how clear its decisions are, where it errs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from whet.evaluate.calibration import Bin, Slice
+from whet.evaluate.reward_reports import OutcomeReport, PairReport, ProcessReport
+from whet.evaluate.rewarding import Report
+from whet.evaluate.statistics import Interval
+from whet.report.curves import DOTS_PER_INCH, GRID, INK, PALETTE, QUIET, ROUND, STYLE, literal, png
+from whet.report.numbers import number
+
+Draw = Callable[[Axes], None]
+
+RIGHT, WRONG = PALETTE[0], PALETTE[1]
+PANEL, HEIGHT = 3.9, 4.1  # inches
+TAIL = 0.005  # of margins at either end that the histogram gathers in its outermost bars
+BARS = 40
+
+
+def reward_figures(report: Report, *, title: str, subtitle: str) -> bytes:
+    """The figure as PNG bytes."""
+    panels = _panels(report)
+    width = PANEL * len(panels) + 0.3
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width, HEIGHT), dpi=DOTS_PER_INCH, facecolor="white")
+        FigureCanvasAgg(figure)
+        figure.text(0.62 / width, 1 - 0.4 / HEIGHT, literal(title), size=15, weight="bold", color=INK, va="center")
+        figure.text(0.62 / width, 1 - 0.7 / HEIGHT, literal(subtitle), size=9.5, color=QUIET, va="center")
+        for index, draw in enumerate(panels):
+            place = ((PANEL * index + 0.62) / width, 0.62 / HEIGHT, (PANEL - 0.8) / width, (HEIGHT - 2.0) / HEIGHT)
+            draw(figure.add_axes(place))
+        return png(figure)
+
+
+def _panels(report: Report) -> list[Draw]:
+    """What is drawn of each kind of report, from left to right."""
+    if isinstance(report, PairReport):
+        panels: list[Draw] = [
+            lambda axes: _calibration(axes, report.bins, report.calibration_error, (0.5, "confidence of a decision")),
+            lambda axes: _margins(axes, report.margins),
+        ]
+        if report.by_length:
+            longer = "" if report.longer is None else f", longer is chosen {100 * report.longer.mean:.1f} %"
+            label = "length of chosen − length of rejected, by quarter"
+            panels.append(lambda axes: _slices(axes, report.by_length, report, ("length", longer, label)))
+        if report.by_margin:
+            words = ("stated margin", "", "margin that the data states, by quarter")
+            panels.append(lambda axes: _slices(axes, report.by_margin, report, words))
+        return panels
+    labels = "a solution is right" if isinstance(report, OutcomeReport) else "a step is fine"
+    return [
+        lambda axes: _calibration(axes, report.bins, report.calibration_error, (0.0, f"probability that {labels}")),
+        lambda axes: _shares(axes, _shares_of(report)),
+    ]
+
+
+def _shares_of(report: OutcomeReport | ProcessReport) -> list[tuple[str, Interval | float | None]]:
+    if isinstance(report, OutcomeReport):
+        return [
+            ("picked at random", report.chance),
+            ("best-scored is right", report.top),
+            ("any is right", report.ceiling),
+            ("right above wrong", report.pairwise),
+            ("called rightly", report.accuracy),
+        ]
+    return [
+        ("steps called rightly", report.accuracy),
+        ("fine steps called fine", report.fine_recall),
+        ("bad steps called bad", report.bad_recall),
+        ("first error found", report.first_error),
+        ("no false alarm", report.no_error),
+        ("F1 of first errors", report.f1),
+    ]
+
+
+def _calibration(axes: Axes, bins: Sequence[Bin], error: float, scale: tuple[float, str]) -> None:
+    """Stated against observed; on the diagonal every probability comes true. Larger points hold more decisions."""
+    low, label = scale
+    axes.plot([low, 1], [low, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    total = sum(some.count for some in bins)
+    for some in bins:
+        ends = [some.observed.low, some.observed.high]
+        axes.plot([some.predicted] * 2, ends, color=RIGHT, linewidth=1.4, alpha=0.45, zorder=2)
+    stated, seen = [some.predicted for some in bins], [some.observed.mean for some in bins]
+    axes.plot(stated, seen, color=RIGHT, linewidth=1.2, alpha=0.6, zorder=2)
+    sizes = [14 + 130 * some.count / total for some in bins]
+    axes.scatter(stated, seen, s=sizes, color=RIGHT, edgecolor="white", linewidth=0.8, zorder=3)
+    lowest = min([low, *(some.observed.low for some in bins)])
+    axes.set_xlim(low - 0.02 * (1 - low), 1 + 0.02 * (1 - low))
+    axes.set_ylim(math.floor(lowest * 10) / 10 - 0.01, 1.02)
+    _frame(axes, "Calibration", f"error {100 * error:.1f} points", label)
+    _percent(axes, "both")
+    axes.set_xticks([low + (1 - low) * index / 5 for index in range(6)])
+
+
+def _margins(axes: Axes, margins: Sequence[float]) -> None:
+    """Right and wrong decisions by how clear they were; the few far ones stand in the outermost bars."""
+    ranked = sorted(margins)
+    cut = int(TAIL * len(ranked))
+    low, high = min(ranked[cut], 0.0), max(ranked[len(ranked) - 1 - cut], 0.0)
+    stride = (high - low or 1.0) / max(5, min(BARS, math.ceil(2 * math.sqrt(len(ranked)))))
+    below, above = math.ceil(-low / stride - 1e-9), math.ceil(high / stride - 1e-9)
+    edges = [stride * index for index in range(-max(1, below), max(1, above) + 1)]  # 0 is an edge
+    kept = [min(max(margin, edges[0]), edges[-1]) for margin in ranked]
+    for name, colour, some in (
+        ("right", RIGHT, [margin for margin in kept if margin > 0]),
+        ("wrong", WRONG, [margin for margin in kept if margin < 0]),
+    ):
+        label = f"{name} {100 * len(some) / len(kept):.1f} %"
+        axes.hist(some, bins=edges, color=colour, edgecolor="white", linewidth=0.5, label=label)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    _legend(axes)
+    _frame(axes, "Margins", "pairs", "score of chosen − score of rejected")
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND, integer=True))
+
+
+def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tuple[str, str, str]) -> None:
+    """Accuracy by quarter of a value, with intervals, beside the accuracy over all."""
+    title, more, label = words
+    overall = report.accuracy.mean
+    axes.axhline(overall, color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.axhline(0.5, color="#c3cad2", linewidth=1, zorder=1)
+    for place, part in enumerate(slices):
+        axes.bar(place, part.accuracy.mean, width=0.62, color=RIGHT, alpha=0.85, zorder=2)
+        axes.plot([place] * 2, [part.accuracy.low, part.accuracy.high], color=INK, linewidth=1.3, zorder=3)
+        above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "zorder": 4}
+        clear = {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"}  # of the line behind
+        shown = f"{100 * part.accuracy.mean:.0f} %"
+        axes.annotate(shown, (place, part.accuracy.high), size=8, color=INK, bbox=clear, **above)
+    axes.set_xlim(-0.6, len(slices) - 0.4)
+    axes.set_ylim(0, 1.08)
+    _frame(axes, f"Accuracy by {title}", f"all {100 * overall:.1f} %{more}", label)
+    axes.set_xticks(range(len(slices)), [_range(part) for part in slices])
+    _percent(axes, "y")
+
+
+def _shares(axes: Axes, shares: Sequence[tuple[str, Interval | float | None]]) -> None:
+    """Shares as bars from above to below, with intervals where they have one."""
+    known = [(name, value) for name, value in shares if value is not None]
+    for place, (_, value) in enumerate(known):
+        mean = value.mean if isinstance(value, Interval) else value
+        colour = RIGHT if isinstance(value, Interval) else "#b9c3cf"
+        axes.barh(place, mean, height=0.62, color=colour, alpha=0.85, zorder=2)
+        end = mean
+        if isinstance(value, Interval):
+            axes.plot([value.low, value.high], [place] * 2, color=INK, linewidth=1.3, zorder=3)
+            end = value.high
+        axes.annotate(
+            f"{100 * mean:.1f} %", (end, place), (4, 0), textcoords="offset points", va="center", size=8, color=INK
+        )
+    axes.set_ylim(len(known) - 0.4, -0.6)
+    axes.set_xlim(0, 1.22)
+    _frame(axes, "Held-out", "95 % intervals", "")
+    axes.grid(visible=False)
+    axes.set_yticks(range(len(known)), [name for name, _ in known])
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    box = axes.get_position()
+    room = 0.36 * box.width  # for the names
+    axes.set_position((box.x0 + room, box.y0, box.width - room, box.height))
+
+
+def _frame(axes: Axes, title: str, unit: str, label: str) -> None:
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color("#c3cad2")
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=QUIET, labelsize=8, length=0, pad=4)
+    axes.set_xlabel(label, size=8.5, color=QUIET, labelpad=4)
+    heading = axes.text(0, 1.13, title, transform=axes.transAxes, size=10.5, weight="bold", color=INK)
+    axes.annotate(
+        unit, (1, 0), xytext=(6, 0.4), xycoords=heading, textcoords="offset points", va="bottom", size=8.5, color=QUIET
+    )
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(-0.012, 1.0),
+        ncols=2,
+        **{"frameon": False, "fontsize": 8, "labelcolor": QUIET, "borderpad": 0, "borderaxespad": 0},
+        **{"handlelength": 1.0, "handletextpad": 0.5, "columnspacing": 1.1},
+    )
+
+
+def _percent(axes: Axes, which: str) -> None:
+    shown = FuncFormatter(lambda value, _: f"{100 * value:.0f} %")
+    for axis in [axes.yaxis] + [axes.xaxis] * (which == "both"):
+        axis.set_major_locator(MaxNLocator(5, steps=ROUND))
+        axis.set_major_formatter(shown)
+
+
+def _range(part: Slice) -> str:
+    low, high = number(part.low), number(part.high)
+    return low if low == high else f"{low} to {high}"

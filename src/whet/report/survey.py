@@ -1,0 +1,121 @@
+"""The facts about a data set with their intervals: what `--json` prints, and what the table and the page show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean, median
+from typing import Any
+
+from whet.data.explore import Survey
+from whet.evaluate.statistics import Interval, mean_interval, wilson
+from whet.report.numbers import number, percent, signed
+
+
+def facts(survey: Survey) -> dict[str, Any]:
+    """All of a survey as JSON values, lengths summed up, biases with 95 % intervals."""
+    return {
+        "kind": survey.kind,
+        "format": survey.format,
+        "digest": survey.digest,
+        "read": survey.read,
+        "rows": survey.rows,
+        "skipped": dict(survey.skipped),
+        "skipped_at": {why: list(places) for why, places in survey.skipped_at.items()},
+        "prompts": survey.prompts,
+        "openings": survey.openings,
+        "near_duplicates": survey.near_duplicates,
+        "turns": {str(turns): count for turns, count in survey.turns.items()},
+        "lengths": {
+            name: {"count": len(found.words), "words": spread(found.words), "characters": spread(found.characters)}
+            for name, found in survey.lengths.items()
+        },
+        "length_bias": length_bias(survey.differences),
+        "margins": {"count": len(survey.margins), **spread(survey.margins)} if survey.margins else None,
+        "balance": dict(survey.balance),
+        "samples": [asdict(sample) for sample in survey.samples],
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, median, 95th percentile and extremes."""
+    ordered = sorted(values)
+    return {
+        "mean": fmean(ordered),
+        "median": median(ordered),
+        "p95": quantile(ordered, 0.95),
+        "min": ordered[0],
+        "max": ordered[-1],
+    }
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The least of the sorted values that at least this share of them does not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def length_bias(differences: Sequence[int]) -> dict[str, Any] | None:
+    """How far length alone tells chosen from rejected: 50 % and 0 words where it does not; equal lengths are half."""
+    if not differences:
+        return None
+    longer = sum(1.0 if difference > 0 else 0.5 if difference == 0 else 0.0 for difference in differences)
+    return {
+        "chosen_longer": _interval(wilson(longer, len(differences))),
+        "words_more": _interval(mean_interval(differences)),
+    }
+
+
+def overview(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The facts that everybody wants first, as they are read."""
+    used = f"{found['rows']:,} {found['kind']}"
+    rows = [
+        ("rows", f"{used} of {found['read']:,} rows read, format {found['format']}"),
+        ("left out", _counts(found["skipped"]) or "nothing"),
+        ("prompts", f"{found['prompts']:,} different, {found['openings']:,} different openings"),
+        ("near duplicates", f"{found['near_duplicates']:,}"),
+        ("messages", _shares(found["turns"])),
+    ]
+    if found["balance"]:
+        rows.append(("verdicts", _shares(found["balance"])))
+    if found["length_bias"]:
+        share, more = found["length_bias"]["chosen_longer"], found["length_bias"]["words_more"]
+        rows.append(("chosen is longer", f"{percent(share['mean'])} of pairs {_span(share, percent)}"))
+        rows.append(("chosen − rejected", f"{signed(more['mean'])} words {_span(more, signed)}"))
+    if found["margins"]:
+        margins = found["margins"]
+        given = f"{margins['count']:,} pairs have one"
+        rows.append(("margin", f"mean {number(margins['mean'])}, median {number(margins['median'])}; {given}"))
+    return rows
+
+
+def length_rows(found: Mapping[str, Any]) -> list[list[str]]:
+    """Header and rows of the table of lengths."""
+    header = ["", "texts", "mean words", "median", "95 % below", "longest", "characters"]
+    rows = []
+    for name, lengths in found["lengths"].items():
+        words, characters = lengths["words"], lengths["characters"]
+        told = [words["mean"], words["median"], words["p95"], words["max"], characters["mean"]]
+        rows.append([name, f"{lengths['count']:,}", *(number(value) for value in told)])
+    return [header, *rows]
+
+
+def _interval(interval: Interval) -> dict[str, float | None]:
+    """An end that nothing is known about is null: JSON has no infinity."""
+    ends = {"low": interval.low, "high": interval.high}
+    return {"mean": interval.mean, **{name: end if math.isfinite(end) else None for name, end in ends.items()}}
+
+
+def _span(interval: Mapping[str, float | None], show: Any) -> str:
+    low, high = interval["low"], interval["high"]
+    return "[one pair says nothing about the rest]" if low is None or high is None else f"[{show(low)} … {show(high)}]"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {why}" for why, count in counts.items())
+
+
+def _shares(counts: Mapping[str, int], most: int = 6) -> str:
+    total = sum(counts.values())
+    told = [f"{name}: {percent(count / total)}" for name, count in list(counts.items())[:most]]
+    return ", ".join([*told, "…"] if len(counts) > most else told)

@@ -1,0 +1,180 @@
+"""Short reviews of a hotel, and what a reader thinks of them: "food, spa, bed:" → " food great, spa dull, bed nice."
+
+A small world for learning from preferences: the true reward is known, so it can be seen what a reward model that was
+learned from comparisons misses, and what a policy makes of that.
+
+    gold = value − missing − repeated − off_topic − malformed, and never below −6
+
+A text loses the full stop at its end and is cut at its commas. A piece of two words, an aspect and an adjective, is a
+*mention*. `value` is the sum of the adjectives' values (−2 … 2) over the first mention of each aspect that was asked
+for. `missing` counts asked aspects without a mention, `repeated` mentions of an asked aspect after its first,
+`off_topic` mentions of other aspects. `malformed` is 1 where a piece is not a mention or there is no full stop. The
+best review has 6, an empty text −4.
+
+`Example.answer` is what an ordinary writer would say, made to be imitated and not to score well: adjectives come at
+random, so their mean value is 0, and every fifth review has a fault. Faults that add mentions are the rare ones (one
+review in ten): a reward model sees few of them, and a policy that learns from it may come to exploit that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count as integers
+from itertools import islice, permutations
+from typing import NamedTuple, TypeVar
+
+from whet.errors import UserError
+from whet.records import Example, Score
+from whet.tasks.space import fingerprint, is_held_out, permutation
+
+T = TypeVar("T")
+
+# No two aspects begin with the same letter, and no two adjectives: a small model is fluent sooner.
+ASPECTS = ("bed", "food", "gym", "host", "lift", "pool", "room", "spa", "view", "wifi")
+VALUES = {
+    **{"great": 2, "super": 2},
+    **{"clean": 1, "fine": 1, "nice": 1},
+    **{"okay": 0, "plain": 0},
+    **{"dull": -1, "loud": -1, "worn": -1},
+    **{"awful": -2, "vile": -2},
+}
+ASKED = 3  # aspects in a prompt
+HELD_OUT_SHARE = 0.2  # of the 120 sets of aspects; a tenth would leave few prompts to evaluate on
+HABITS = ("faithful",) * 16 + ("forgets",) * 2 + ("repeats", "strays")  # of writers, each as likely as the others
+WRITERS = 10_000  # reviews of one prompt, so that a model learns how people write instead of a text for each
+WORST = -6.0
+
+
+class Mention(NamedTuple):
+    """What a piece of a review says about an aspect."""
+
+    aspect: str
+    adjective: str
+
+
+class Reading(NamedTuple):
+    """What a text says, as far as it can be read."""
+
+    mentions: tuple[Mention, ...]
+    is_whole: bool  # nothing in it that is not a mention, and a full stop at the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reviews:
+    """Reviews of three aspects of a hotel by a known taste; the answers are ordinary reviews, not the best ones."""
+
+    writer_seed: int = 0  # other writers, whose reviews are others; prompts and rewards stay as they are
+
+    def __post_init__(self) -> None:
+        if self.writer_seed < 0:
+            raise UserError(f"task {self.name}: writer_seed is {self.writer_seed}, must be 0 or more")
+
+    @property
+    def name(self) -> str:
+        return "reviews"
+
+    @property
+    def alphabet(self) -> str:
+        """Every character of prompts and reviews, sorted."""
+        return "".join(sorted(set("".join((*ASPECTS, *VALUES)) + " ,:.")))
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        """Every prompt comes once before one comes again; who writes the answer is drawn anew each time."""
+        prompts = _prompts(held_out=False)
+        laps = (prompts[i] for lap in integers() for i in permutation(len(prompts), fingerprint("lap", lap, *seed)))
+        writers = (fingerprint("writer", place, *seed) % WRITERS for place in integers())
+        return [self._example(*pair) for pair in islice(zip(laps, writers, strict=False), count)]
+
+    def held_out(self, count: int) -> list[Example]:
+        """Each prompt once, so that an interval over them is not too narrow."""
+        prompts = _prompts(held_out=True)
+        order = permutation(len(prompts), fingerprint("held out"))
+        return [self._example(prompts[index], writer=0) for index in islice(order, count)]
+
+    def score(self, example: Example, text: str) -> Score:
+        """The gold reward; its parts are those of the formula above."""
+        reading = read_review(text)
+        parts = _parts(example.columns["aspects"], reading)
+        gold = parts["value"] - sum(amount for name, amount in parts.items() if name != "value")
+        return Score(reward=max(WORST, gold), parts=parts)
+
+    def gold(self, example: Example, text: str) -> float:
+        """The reward, by the name under which evaluations look for a true one."""
+        return self.score(example, text).reward
+
+    def correct(self, example: Example, text: str) -> bool:
+        """Whether a well-formed review praises every asked aspect once, and speaks of nothing else."""
+        mentions, is_whole = read_review(text)
+        praised = sorted(mention.aspect for mention in mentions if VALUES[mention.adjective] > 0)
+        return is_whole and len(mentions) == ASKED and praised == sorted(example.columns["aspects"])
+
+    def best(self, example: Example) -> str:
+        """A review with the highest reward there is."""
+        return write_review([Mention(aspect, "great") for aspect in example.columns["aspects"]])
+
+    def _example(self, aspects: tuple[str, ...], writer: int) -> Example:
+        return Example(
+            id=f"{self.name}:{'-'.join(aspects)}:{self.writer_seed}.{writer}",
+            prompt=f"{', '.join(aspects)}:",
+            answer=write_review(ordinary_mentions(aspects, (self.writer_seed, writer))),
+            columns={"aspects": list(aspects)},
+        )
+
+
+def read_review(text: str) -> Reading:
+    """The mentions of a text in their order, and whether it consists of nothing else."""
+    body = text.rstrip()
+    pieces = [tuple(piece.split()) for piece in body.removesuffix(".").split(",")]
+    mentions = tuple(Mention(*words) for words in pieces if _is_mention(words))
+    return Reading(mentions=mentions, is_whole=body.endswith(".") and len(mentions) == len(pieces))
+
+
+def write_review(mentions: Sequence[Mention]) -> str:
+    """The text that `read_review` reads as these mentions."""
+    return ",".join(f" {aspect} {adjective}" for aspect, adjective in mentions) + "."
+
+
+def ordinary_mentions(aspects: tuple[str, ...], writer: tuple[int, ...]) -> list[Mention]:
+    """What this writer says when asked about these aspects: mostly each once, in the order that was asked for."""
+    habit = _pick(HABITS, "habit", *writer, *aspects)
+    place = fingerprint("place", *writer, *aspects) % ASKED
+    spoken = list(aspects)
+    if habit == "forgets":
+        del spoken[place]
+    elif habit == "repeats":
+        spoken.insert(place + 1, _pick(aspects, "aspect", *writer, *aspects))
+    elif habit == "strays":
+        others = [aspect for aspect in ASPECTS if aspect not in aspects]
+        spoken.insert(place + 1, _pick(others, "aspect", *writer, *aspects))
+    adjectives = [_pick(tuple(VALUES), "adjective", n, *writer, *aspects) for n in range(len(spoken))]
+    return [Mention(aspect, adjective) for aspect, adjective in zip(spoken, adjectives, strict=True)]
+
+
+def _parts(asked: Sequence[str], reading: Reading) -> dict[str, float]:
+    first: dict[str, int] = {}
+    for aspect, adjective in reading.mentions:
+        first.setdefault(aspect, VALUES[adjective])
+    values = [first[aspect] for aspect in asked if aspect in first]
+    on_topic = sum(mention.aspect in asked for mention in reading.mentions)
+    return {
+        "value": float(sum(values)),
+        "missing": float(len(asked) - len(values)),
+        "repeated": float(on_topic - len(values)),
+        "off_topic": float(len(reading.mentions) - on_topic),
+        "malformed": float(not reading.is_whole),
+    }
+
+
+def _prompts(*, held_out: bool) -> list[tuple[str, ...]]:
+    """The ordered triples of one side; all orders of the same three aspects are on the same side."""
+    triples = permutations(ASPECTS, ASKED)
+    return [t for t in triples if is_held_out(", ".join(sorted(t)), HELD_OUT_SHARE) == held_out]
+
+
+def _is_mention(words: tuple[str, ...]) -> bool:
+    return len(words) == 2 and words[0] in ASPECTS and words[1] in VALUES
+
+
+def _pick(options: Sequence[T], *key: int | str) -> T:
+    return options[fingerprint(*key) % len(options)]

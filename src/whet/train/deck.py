@@ -1,0 +1,40 @@
+"""Rows that are gone through in epochs, in orders that (seed, epoch) name: resuming needs no state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+from whet.tasks.space import fingerprint, permutation
+
+R = TypeVar("R")
+
+
+class Deck(Generic[R]):
+    """A finite number of rows; none comes again before all have come."""
+
+    def __init__(self, rows: Sequence[R], *, seed: int) -> None:
+        self.rows, self._seed = rows, seed
+
+    def draw(self, count: int, *, step: int) -> list[R]:
+        """The rows of a step, counted from 1; every step takes the same number."""
+        return [self.rows[index] for index in self._places((step - 1) * count, count)]
+
+    def needed(self, count: int, *, steps: int) -> list[R]:
+        """Every row that so many steps draw, once each, in the order of the rows."""
+        if count * steps >= len(self.rows):
+            return list(self.rows)
+        return [self.rows[index] for index in sorted(set(self._places(0, count * steps)))]
+
+    def _places(self, start: int, count: int) -> Iterator[int]:
+        size = len(self.rows)
+        for number in range(start, start + count):
+            epoch, place = divmod(number, size)
+            yield _order(size, self._seed, epoch)[place]
+
+
+@lru_cache(maxsize=4)
+def _order(size: int, seed: int, epoch: int) -> tuple[int, ...]:
+    """The order of one epoch; kept, because every step of the epoch asks for it."""
+    return tuple(permutation(size, fingerprint("rows", seed, epoch)))

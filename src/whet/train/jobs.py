@@ -1,0 +1,87 @@
+"""Runs that are made one after the other: what there is of each already, and making what is missing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from whet.errors import RunFailed, UserError
+from whet.recipe import Config, Recipe, parse_yaml, plain
+from whet.runs.directory import Run
+from whet.train.session import Progress
+from whet.train.start import resume_run, start_run
+
+State = Literal["new", "stopped", "finished"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One run among several."""
+
+    label: str  # what to call it
+    recipe: Recipe
+    path: Path
+
+    @property
+    def run(self) -> Run | None:
+        """The run, to read; None before it was begun."""
+        return Run.find(self.path)
+
+
+class Watch(Protocol):
+    """Who is told how it goes."""
+
+    def begin(self, label: str, state: State) -> None: ...
+
+    def progress(self, config: Config, run: Run) -> Progress: ...
+
+    def end(self, run: Run | None, failure: str) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+def job_state(job: Job, *, same: Callable[[Any], Any] = lambda value: value) -> State:
+    """What there is of a run; one that was made with another config is refused, `same` says what is not another."""
+    run = job.run
+    if run is None:
+        return "new"
+    saved = dict(_values(parse_yaml(run.config_yaml(), where=str(run.path))))
+    wanted = dict(_values(plain(job.recipe.config)))
+    different = [key for key in {**wanted, **saved} if same(wanted.get(key)) != same(saved.get(key))]
+    if different:
+        key = different[0]
+        raise UserError(
+            f"{run.path} was made with another config ({key}: {saved.get(key)!r} there, {wanted.get(key)!r} here); "
+            "remove that run, repeat the command that it was made with, or choose another --out"
+        )
+    return "finished" if run.finished else "stopped"
+
+
+def do_job(job: Job, state: State, watch: Watch) -> str:
+    """Makes a run, goes on with it, or leaves it as it is; returns why it failed, nothing when it did not."""
+    watch.begin(job.label, state)
+    failure = ""
+    try:
+        if state == "new":
+            start_run(job.recipe, job.path.parent, watch.progress, path=job.path)
+        elif state == "stopped":
+            resume_run(job.path, [], watch.progress)
+    except RunFailed as error:
+        failure = str(error)
+    except UserError as error:
+        raise UserError(f"{job.label}: {error}") from error
+    gc.collect()  # models that refer to themselves would stay beside those of the next run
+    watch.end(job.run, failure)
+    return failure
+
+
+def _values(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything in a config."""
+    for key, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from _values(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

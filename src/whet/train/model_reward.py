@@ -1,0 +1,46 @@
+"""The grader of a run: the task or the user's functions and, where a recipe names one, a reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from whet.config import RewardConfig, TaskConfig
+from whet.models.hub import resolve_model
+from whet.models.reward_text import Scorer, load_scorer
+from whet.records import Example, Score
+from whet.tasks.grading import make_grader
+from whet.tasks.protocol import Grader
+
+
+class ModelGrader:
+    """Adds a reward model's score to what functions give; what the task itself thinks is only noted beside it."""
+
+    def __init__(self, inner: Grader, scorer: Scorer, *, weight: float, has_functions: bool) -> None:
+        self._inner, self._scorer, self._weight, self._has_functions = inner, scorer, weight, has_functions
+
+    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+        """A score for each completion; parts: `model`, and what the others gave."""
+        given = self._inner.grade(examples, texts)
+        found = self._scorer.score([example.prompt for example in examples], texts)
+        return [self._joined(score, number) for score, number in zip(given, found, strict=True)]
+
+    def close(self) -> None:
+        """Ends the inner one."""
+        self._inner.close()
+
+    def _joined(self, given: Score, number: float) -> Score:
+        own = self._weight * number
+        if self._has_functions:
+            return Score(reward=given.reward + own, parts={**given.parts, "model": number})
+        return Score(reward=own, parts={**given.parts, "task": given.reward, "model": number})
+
+
+def build_grader(task: TaskConfig, reward: RewardConfig, device: torch.device) -> Grader:
+    """Everything that gives a reward, loaded now, so that a wrong name shows at once."""
+    inner = make_grader(task.name, task.options, *reward.plain())
+    if reward.model is None:
+        return inner
+    scorer = load_scorer(resolve_model(reward.model.path), device)
+    return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=bool(reward.functions))

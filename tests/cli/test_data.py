@@ -1,0 +1,65 @@
+"""`whet data`: what it prints, what it writes, and how wrong input ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.refusal import refused
+from tests.cli.tiny import Whet
+from tests.data.written import write_lines
+from whet.data.formats import FORMATS
+
+ROWS = [{"prompt": f"question {i}", "chosen": "a longer answer", "rejected": f"bad {i}"} for i in range(20)]
+
+
+def test_explore_prints_the_facts_and_a_sample(whet: Whet, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [*ROWS, {**ROWS[0], "rejected": "a  longer answer"}])
+    result = whet("data", "explore", path, "--samples", 1)
+    assert result.code == 0, result.err
+    assert "20 pairs of 21 rows read, format pairs" in result.out
+    assert "1 tie" in result.out
+    assert "100 % of pairs [84 % … 100 %]" in result.out
+    assert "+1 words [+1 … +1]" in result.out
+    assert f"left out: {path}:21 has two equal sides" in result.out
+    assert result.out.count("a longer answer") == 1
+
+
+def test_explore_as_json_with_pictures(whet: Whet, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", ROWS)
+    result = whet("data", "explore", path, "--json", "--out", tmp_path / "out")
+    found = json.loads(result.out)
+    assert (found["source"], found["kind"], found["rows"]) == (str(path), "pairs", 20)
+    assert found["length_bias"]["words_more"]["mean"] == 1.0
+    assert found["lengths"]["chosen"]["words"]["mean"] == 3.0
+    assert len(found["samples"]) == 3
+    assert Path(found["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert "<!doctype html>" in Path(found["page"]).read_text("utf-8")
+
+
+def test_formats_are_listed(whet: Whet) -> None:
+    assert [row["name"] for row in json.loads(whet("data", "formats", "--json").out)] == list(FORMATS)
+    told = whet("data", "formats").out
+    assert all(name in told for name in FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        (None, [], "a.jsonl: No such file"),
+        ("", [], "a.jsonl has no rows"),
+        ('{"text": "x"}\n', [], "no known format has the columns text"),
+        ('{"prompt": "q", "chosen": "a"}\n', ["--format", "pairs"], "a.jsonl:1 has no 'rejected'"),
+        ('{"prompt": "q"}\n', ["--format", "pear"], "no data format 'pear', did you mean"),
+        ('{"prompt": "q"}\n', ["--max-skipped", "7"], "max_skipped is 7"),
+    ],
+)
+def test_wrong_input_ends_in_one_line(
+    whet: Whet, tmp_path: Path, lines: str | None, options: list[str], message: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    if lines is not None:
+        path.write_text(lines)
+    assert message in refused(whet, "data", "explore", path, *options)

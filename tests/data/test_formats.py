@@ -1,0 +1,357 @@
+"""Every format on a row in its true form: what it becomes, how it is recognised, and what a wrong row is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.written import assistant, user
+from whet.data.formats import FORMATS, named, recognised
+from whet.data.pairs import hh_messages, unpaired
+from whet.errors import UserError
+from whet.records import Dialogue, Labelled, Message, Outcomes, Pair, Trace
+
+U = Message(role="user", content="q")
+A = Message(role="assistant", content="a")
+S = Message(role="system", content="s")
+
+STEP_ROW = {
+    "completions": [{"text": "x=1", "rating": 1, "flagged": False}, {"text": "x=9", "rating": -1}],
+    "human_completion": None,
+    "chosen_completion": 0,
+}
+BY_HAND = {
+    "completions": [{"text": "y=9", "rating": -1}, {"text": "y=8", "rating": -1}],
+    "human_completion": {"text": "y=2", "rating": None, "source": "human"},
+    "chosen_completion": None,
+}
+NEUTRAL = {"completions": [{"text": "so", "rating": 0}], "human_completion": None, "chosen_completion": 0}
+LAST = {
+    "completions": [{"text": "?", "rating": None}, {"text": "z=7", "rating": -1}, {"text": "z=6", "rating": 1}],
+    "human_completion": None,
+    "chosen_completion": None,
+}
+PRM800K = {
+    "labeler": "1",
+    "is_quality_control_question": False,
+    "question": {"problem": "q", "ground_truth_answer": "3"},
+    "label": {"steps": [STEP_ROW, BY_HAND, NEUTRAL, LAST], "finish_reason": "found_error"},
+}
+
+# (format, row, records): each as the data sets of that name write it.
+TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
+    ("messages", {"messages": [user("q"), assistant("a")]}, [Dialogue(id="r", messages=(U, A))]),
+    ("prompt_completion", {"prompt": "q", "completion": "a"}, [Dialogue(id="r", messages=(U, A))]),
+    (
+        "prompt_completion",
+        {"prompt": [user("q")], "completion": [assistant("a")]},
+        [Dialogue(id="r", messages=(U, A))],
+    ),
+    (
+        "alpaca",
+        {"instruction": "q", "input": "i", "output": "a", "system": "s", "history": [["q", "a"]]},
+        [Dialogue(id="r", messages=(S, U, A, Message(role="user", content="q\n\ni"), A))],
+    ),
+    (
+        "sharegpt",
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}], "system": "s"},
+        [Dialogue(id="r", messages=(S, U, A))],
+    ),
+    (
+        "gsm8k",
+        {"question": "q", "answer": "1+1=<<1+1=2>>2\n#### 2"},
+        [Dialogue(id="r", messages=(U, Message(role="assistant", content="1+1=<<1+1=2>>2\n#### 2")))],
+    ),
+    ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b"}, [Pair(id="r", prompt="q", chosen="a", rejected="b")]),
+    (
+        "pairs",  # TRL's explicit prompt
+        {"prompt": [user("q")], "chosen": [assistant("a")], "rejected": [assistant("b")]},
+        [Pair(id="r", prompt=(U,), chosen="a", rejected="b")],
+    ),
+    (
+        "pairs",  # UltraFeedback binarised: the sides repeat the prompt, which is text
+        {
+            "prompt": "q",
+            "prompt_id": "0",
+            "messages": [user("q"), assistant("a")],
+            "chosen": [user("q"), assistant("a")],
+            "rejected": [user("q"), assistant("b")],
+            "score_chosen": 8.5,
+            "score_rejected": 7,
+        },
+        [Pair(id="r", prompt=(U,), chosen="a", rejected="b", margin=1.5)],
+    ),
+    (
+        "pairs",
+        {"prompt": "q", "chosen": "a", "rejected": "b", "metadata": {"score_chosen": 9.0, "score_rejected": 8.0}},
+        [Pair(id="r", prompt="q", chosen="a", rejected="b", margin=1.0)],
+    ),
+    (
+        "pairs",  # the prompt of a transcript, with the turn that waits for an answer
+        {"prompt": "\n\nHuman: q\n\nAssistant:", "chosen": " a", "rejected": " b"},
+        [Pair(id="r", prompt=(U,), chosen=" a", rejected=" b")],
+    ),
+    (
+        "implicit_pairs",
+        {"chosen": [user("q"), assistant("a")], "rejected": [user("q"), assistant("b")]},
+        [Pair(id="r", prompt=(U,), chosen="a", rejected="b")],
+    ),
+    (
+        "hh",  # all turns stay turns
+        {
+            "chosen": "\n\nHuman: q\n\nAssistant: a\n\nHuman: q\n\nAssistant: c",
+            "rejected": "\n\nHuman: q\n\nAssistant: a\n\nHuman: q\n\nAssistant: d",
+        },
+        [Pair(id="r", prompt=(U, A, U), chosen="c", rejected="d")],
+    ),
+    (
+        "sharegpt_pairs",
+        {
+            "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}],
+            "chosen": {"from": "gpt", "value": "a"},
+            "rejected": {"from": "gpt", "value": "b"},
+        },
+        [Pair(id="r", prompt=(S, U), chosen="a", rejected="b")],
+    ),
+    (
+        "alpaca_pairs",
+        {"instruction": "q", "input": "", "chosen": "a", "rejected": "b"},
+        [Pair(id="r", prompt=(U,), chosen="a", rejected="b")],
+    ),
+    (
+        "hhh",
+        {"input": "q", "targets": {"choices": ["b", "a"], "labels": [0, 1]}},
+        [Pair(id="r", prompt=(U,), chosen="a", rejected="b")],
+    ),
+    (
+        "hhh_judged",
+        {
+            side: f"###The instruction to evaluate:\nq\n\n###Response to evaluate:\n{said}\n\n###Score Rubrics:\n[]"
+            for side, said in (("chosen_instruction", "a"), ("rejected_instruction", "b"))
+        },
+        [Pair(id="r", prompt=(U,), chosen="a", rejected="b")],
+    ),
+    (
+        "labelled",
+        {"prompt": "q", "completion": "a", "label": False},
+        [Labelled(id="r", prompt="q", completion="a", label=False)],
+    ),
+    (
+        "labelled",
+        {"prompt": [user("q")], "completion": [assistant("a")], "label": "True"},  # CSV has words
+        [Labelled(id="r", prompt=(U,), completion="a", label=True)],
+    ),
+    (
+        "labelled_messages",
+        {"messages": [user("q"), assistant("a")], "label": True},
+        [Labelled(id="r", prompt=(U,), completion="a", label=True)],
+    ),
+    (
+        "labelled_alpaca",
+        {"instruction": "q", "input": "", "output": "a", "kto_tag": False},
+        [Labelled(id="r", prompt=(U,), completion="a", label=False)],
+    ),
+    (
+        "outcomes",
+        {"prompt": "q", "completions": ["a", "b"], "correct": [True, False]},
+        [Outcomes(id="r", prompt="q", completions=("a", "b"), correct=(True, False))],
+    ),
+    (
+        "outcomes",
+        {"prompt": "q", "completions": ["a", "b"], "rewards": [0.0, 1.0]},
+        [Outcomes(id="r", prompt="q", completions=("a", "b"), correct=(False, True))],
+    ),
+    (
+        "gsm8k_solutions",
+        {
+            "question": "q",
+            "ground_truth": "a",
+            "6b_finetuning": {"is_correct": False, "solution": "b"},
+            "175b_verification": {"is_correct": True, "solution": "a"},
+        },
+        [Outcomes(id="r", prompt="q", completions=("b", "a"), correct=(False, True))],
+    ),
+    (
+        "prm800k",  # chosen, by hand, chosen; then the first that was rated, and none of the alternatives
+        PRM800K,
+        [Trace(id="r", prompt="q", steps=("x=1", "y=2", "so", "z=7"), labels=(1, 1, 0, -1))],
+    ),
+    (
+        "prmbench",
+        {
+            "original_question": "q",
+            "modified_question": "q!",
+            "question": "q",
+            "original_process": ["a", "b"],
+            "modified_process": ["a", "c", "d"],
+            "modified_steps": [2],
+            "error_steps": [2],
+            "classification": "circular",
+        },
+        [
+            Trace(id="r-original", prompt="q", steps=("a", "b"), labels=(1, 1)),
+            Trace(id="r-modified", prompt="q!", steps=("a", "c", "d"), labels=(1, -1, 1)),
+        ],
+    ),
+    (
+        "math_shepherd",
+        {
+            "input": "What is 1+1? Step 1: 1+1=3 ки\nStep 2: so 2 ки\nStep 3: The answer is: 2 ки",
+            "label": "What is 1+1? Step 1: 1+1=3 -\nStep 2: so 2 +\nStep 3: The answer is: 2 +",
+            "task": "GSM8K",
+        },
+        [
+            Trace(
+                id="r",
+                prompt="What is 1+1?",
+                steps=("Step 1: 1+1=3", "Step 2: so 2", "Step 3: The answer is: 2"),
+                labels=(-1, 1, 1),
+            )
+        ],
+    ),
+    (
+        "steps",
+        {"prompt": "q", "completions": ["a", "b", "c"], "labels": [True, False, 0]},
+        [Trace(id="r", prompt="q", steps=("a", "b", "c"), labels=(1, -1, 0))],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "records"), TRUE, ids=[f"{name}-{i}" for i, (name, _, _) in enumerate(TRUE)])
+def test_a_row_in_its_true_form(name: str, row: dict[str, Any], records: list[Any]) -> None:
+    assert recognised([row], "f") == name
+    assert list(named(name).parse(row, "r", "f:1")) == records
+
+
+def test_every_format_has_a_row_here_and_a_sentence() -> None:
+    assert {name for name, _, _ in TRUE} == set(FORMATS)
+    assert all(known.about.endswith((".", ")")) for known in FORMATS.values())
+
+
+TWO = {"chosen": "\n\nHuman: q\n\nAssistant: a", "rejected": "\n\nHuman: p\n\nAssistant: b"}
+TAGGED = {"input": "q Step 1: a ки", "label": "q Step 1: a ?"}
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("messages", {"messages": "x"}, "f:7: 'messages' must be a list of messages, not a string"),
+    ("messages", {"messages": [user("q")]}, "f:7: 'messages' must end with a message of the assistant"),
+    ("messages", {"messages": []}, "must end with a message of the assistant"),
+    ("messages", {"messages": [{"role": "tool", "content": "x"}, assistant("a")]}, "the role 'tool'"),
+    ("messages", {"messages": [{**assistant("a"), "tool_calls": [1]}]}, "with 'role' and 'content' only"),
+    ("messages", {"text": "x"}, r"f:7 has no 'messages' \(it has: text\)"),
+    ("sharegpt", {"conversations": [{"from": "function_call", "value": "x"}]}, "a message from 'function_call'"),
+    ("sharegpt", {"conversations": ["x"]}, "must be an object with 'from' and 'value'"),
+    ("sharegpt", {"conversations": [{"from": "gpt", "value": 1}]}, "must be a string, not a number"),
+    ("alpaca", {"instruction": 1, "output": "a"}, "f:7: 'instruction' must be a string, not a number"),
+    ("alpaca", {"instruction": "q", "output": "a", "history": ["x"]}, "'history' must be a list of"),
+    ("gsm8k", {"question": "q", "answer": "2"}, "'answer' has no line that begins with ####"),
+    ("pairs", {"prompt": "q", "chosen": "a"}, "has no 'rejected'"),
+    ("pairs", {"prompt": "q", "chosen": "a", "rejected": 2}, "'rejected' must be a list of messages, not a number"),
+    ("pairs", {"prompt": 3, "chosen": "a", "rejected": "b"}, "'prompt' must be a string or a list of messages"),
+    ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b", "margin": "x"}, "'margin' must be a number, not 'x'"),
+    ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b", "margin": True}, "'margin' must be a number, not True"),
+    (
+        "pairs",
+        {"prompt": "other", "chosen": [user("q"), assistant("a")], "rejected": [user("q"), assistant("b")]},
+        "repeat another prompt than 'prompt'",
+    ),
+    (
+        "implicit_pairs",
+        {"chosen": [user("q"), assistant("a"), user("q"), assistant("a")], "rejected": [user("q"), assistant("b")]},
+        "'chosen' and 'rejected' part at turn 2",
+    ),
+    ("implicit_pairs", {"chosen": [assistant("a")], "rejected": [assistant("b")]}, "must begin with the prompt"),
+    ("hh", TWO, "f:7: 'chosen' and 'rejected' part at turn 1"),
+    ("hh", {"chosen": "hello", "rejected": "hello"}, "must begin with a 'Human:' or 'Assistant:' turn"),
+    ("hh", {"chosen": "\n\nHuman: q", "rejected": "\n\nHuman: q"}, "must end with a message of the assistant"),
+    ("sharegpt_pairs", {"conversations": [], "chosen": {}, "rejected": {}}, "'conversations' must end with"),
+    (
+        "sharegpt_pairs",
+        {"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "a"}},
+        "a message of 'rejected' must be an object",
+    ),
+    ("hhh", {"input": "q", "targets": {"choices": ["a", "b"], "labels": [1, 1]}}, "one labelled 1 and one 0"),
+    ("hhh_judged", {"chosen_instruction": "a", "rejected_instruction": "b"}, "has no '###The instruction"),
+    ("labelled", {"prompt": "q", "completion": "a", "label": "perhaps"}, "'label' must be true or false"),
+    ("labelled", {"prompt": "q", "completion": "a", "label": 2}, "'label' must be true or false, not 2"),
+    ("labelled_messages", {"messages": [assistant("a")], "label": True}, "must answer one"),
+    ("outcomes", {"prompt": "q", "completions": ["a"], "correct": []}, "1 'completions' but 0 'correct'"),
+    ("outcomes", {"prompt": "q", "completions": ["a"], "rewards": [0.5]}, "'rewards' must be true or false, not 0.5"),
+    ("outcomes", {"prompt": "q", "completions": [1], "correct": [True]}, "'completions' must be a list of strings"),
+    ("steps", {"prompt": "q", "completions": ["a"], "labels": [2]}, "a step is labelled 2"),
+    ("steps", {"prompt": "q", "completions": ["a"], "labels": []}, "1 steps but 0 'labels'"),
+    (
+        "prm800k",
+        {"question": {"problem": "q"}, "label": {"steps": [{**STEP_ROW, "chosen_completion": 2}]}},
+        "f:7, step 1: 'chosen_completion' is 2 of 2 completions",
+    ),
+    ("prm800k", {"question": {"problem": "q"}, "label": {"steps": ["x"]}}, "f:7, step 1 must be an object"),
+    (
+        "prmbench",
+        {"original_process": [], "modified_process": ["a"], "error_steps": [2]},
+        r"'error_steps' are \[2\], but 'modified_process' has steps 1 to 1",
+    ),
+    ("math_shepherd", TAGGED, "'label' has no \\+ or - where 'input' has its ки number 1"),
+    ("math_shepherd", {"input": "q", "label": "q"}, "'input' must be a question and steps from 'Step 1:' on"),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "message"), WRONG, ids=[f"{name}-{i}" for i, (name, _, _) in enumerate(WRONG)])
+def test_a_wrong_row_is_told_with_file_and_line(name: str, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        named(name).parse(row, "r", "f:7")
+    assert str(caught.value).startswith("f:7")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_no_format_has_is_told_with_its_columns() -> None:
+    with pytest.raises(UserError, match=r"f: no known format has the columns text, id: rename them, or name"):
+        recognised([{"text": "x"}, {"id": 1}], "f")
+    with pytest.raises(UserError, match=r"no data format 'xyz' \(formats: auto, prm800k"):
+        named("xyz")
+    with pytest.raises(UserError, match="did you mean 'outcomes'"):
+        named("outcome")
+
+
+def test_one_odd_row_does_not_change_what_is_recognised() -> None:
+    assert recognised([{"text": "x"}, TRUE[0][1], TRUE[0][1]], "f") == "messages"
+
+
+def test_null_columns_of_a_table_count_as_absent() -> None:
+    """Tables with rows of two sorts fill the columns of the other sort with null."""
+    row = {"messages": [{**user("q"), "name": None}, {**assistant("a"), "name": None}], "label": None}
+    assert recognised([row], "f") == "messages"
+    assert list(named("messages").parse(row, "r", "f:1")) == [Dialogue(id="r", messages=(U, A))]
+
+
+def test_two_turns_of_the_same_speaker_are_one() -> None:
+    said = hh_messages("\n\nHuman: q\n\nAssistant: one\n\nAssistant:  two ", "f:1")
+    assert said == (U, Message(role="assistant", content="one\n\ntwo"))
+
+
+SAID = st.text(max_size=20).map(str.strip).filter(lambda said: "Human:" not in said and "Assistant:" not in said)
+
+
+@given(st.lists(SAID, min_size=1, max_size=6))
+def test_a_transcript_reads_back(said: list[str]) -> None:
+    speakers = ["Human", "Assistant"] * len(said)
+    transcript = "".join(f"\n\n{who}: {what}" for who, what in zip(speakers, said, strict=False))
+    roles = {"Human": "user", "Assistant": "assistant"}
+    expected = tuple(Message(role=roles[who], content=what) for who, what in zip(speakers, said, strict=False))
+    assert hh_messages(transcript, "f:1") == expected
+
+
+def test_a_pair_is_two_labelled_completions() -> None:
+    pair = Pair(id="7", prompt="q", chosen="a", rejected="b", margin=2.0)
+    assert unpaired([pair]) == [
+        Labelled(id="7-chosen", prompt="q", completion="a", label=True),
+        Labelled(id="7-rejected", prompt="q", completion="b", label=False),
+    ]
+
+
+def test_the_page_about_data_has_the_table_of_formats() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text("utf-8")
+    rows = [f"| `{name}` | {known.kind} | {known.about} |" for name, known in FORMATS.items()]
+    assert "\n".join(rows) in page, "docs/data.md is stale: copy the table from FORMATS"

@@ -1,0 +1,89 @@
+"""Sides by the prompt: no prompt on both, no matter how rows repeat, grow or continue."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.real import real
+from whet.data.load import Source, load_rows
+from whet.data.rows import prompt_text
+from whet.data.split import opening, split_rows
+from whet.errors import UserError
+from whet.records import Dialogue, Message, Pair
+
+
+def pair(i: int, prompt: str | tuple[Message, ...]) -> Pair:
+    return Pair(id=str(i), prompt=prompt, chosen=f"a{i}", rejected=f"b{i}")
+
+
+def talk(*said: str) -> tuple[Message, ...]:
+    return tuple(Message(role=("user", "assistant")[i % 2], content=text) for i, text in enumerate(said))
+
+
+PROMPTS = st.one_of(
+    st.text(min_size=1, max_size=3),
+    st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3).map(lambda s: talk(*s)),
+)
+
+
+@given(st.lists(PROMPTS, min_size=2, max_size=60), st.floats(0.01, 0.9))
+def test_no_prompt_and_no_opening_is_on_both_sides(prompts: list, share: float) -> None:
+    rows = [pair(i, prompt) for i, prompt in enumerate(prompts)]
+    if len({prompt_text(row) for row in rows}) < 2:
+        return
+    training, held_out = split_rows(rows, share)
+    assert sorted(row.id for row in (*training, *held_out)) == sorted(row.id for row in rows)
+    assert not {prompt_text(row) for row in training} & {prompt_text(row) for row in held_out}
+    assert training
+    assert held_out
+    if len({opening(row) for row in rows}) > 1:
+        assert not {opening(row) for row in training} & {opening(row) for row in held_out}
+
+
+def test_a_side_never_changes_when_rows_are_added_or_shuffled() -> None:
+    rows = [pair(i, f"p{i}") for i in range(500)]
+    held_out = {row.id for row in split_rows(rows)[1]}
+    assert {row.id for row in split_rows(rows[::-1])[1]} == held_out
+    assert {row.id for row in split_rows([*rows, *(pair(i, f"p{i}") for i in range(500, 900))])[1]} >= held_out
+    assert 25 <= len(held_out) <= 80  # 50 expected
+
+
+def test_a_text_a_message_and_a_longer_talk_with_the_same_beginning_stay_together() -> None:
+    for i in range(50):
+        same = [
+            pair(0, f"why {i}?"),
+            pair(1, talk(f"why  {i}?\n")),
+            pair(2, talk(f"why {i}?", "because", "and then?")),
+            pair(3, (Message(role="system", content="be kind"), *talk(f"why {i}?"))),
+            Dialogue(id="4", messages=talk(f"why {i}?", "because")),
+        ]
+        others = [pair(10 + j, f"other {j}") for j in range(20)]
+        sides = split_rows([*same, *others], 0.5)
+        assert sorted(sum(row in same for row in side) for side in sides) == [0, 5]
+
+
+def test_one_opening_for_all_rows_falls_back_to_whole_prompts() -> None:
+    rows = [pair(i, talk("Let us begin.", "Yes?", f"question {i}")) for i in range(100)]
+    training, held_out = split_rows(rows)
+    assert 2 <= len(held_out) <= 25
+    assert len(training) + len(held_out) == 100
+
+
+def test_what_cannot_be_split_is_refused() -> None:
+    with pytest.raises(UserError, match="all rows have the same prompt"):
+        split_rows([pair(0, "p"), pair(1, "p")])
+    with pytest.raises(UserError, match="held-out share is 1"):
+        split_rows([], 1.0)
+    assert split_rows([pair(0, "p")], 0) == ([pair(0, "p")], [])
+
+
+def test_real_conversations_that_recur_stay_on_one_side() -> None:
+    names = ["helpful-base", "harmless-base", "helpful-rejection-sampled"]
+    rows = [row for name in names for row in load_rows(Source(path=real(f"hh-rlhf/{name}.test.jsonl.gz"))).rows]
+    openings = [opening(row) for row in rows]
+    assert len(openings) - len(set(openings)) > 100  # so there is something to get wrong
+    training, held_out = split_rows(rows)
+    assert not {opening(row) for row in training} & {opening(row) for row in held_out}
+    assert 0.08 < len(held_out) / len(rows) < 0.12

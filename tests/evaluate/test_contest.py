@@ -1,0 +1,136 @@
+"""Judged completions to a table, on numbers small enough to check by hand."""
+
+import math
+
+import pytest
+
+from whet.evaluate.contest import Entrant, contest_results
+from whet.evaluate.judged import Judged, summarise
+from whet.evaluate.pairwise_judge import Opinion
+from whet.evaluate.statistics import mean_interval
+
+
+def judged(id, sample=0, *, gold=0.0, proxy=0.0, judge=0.0, logprob=-3.0, start=-3.0, k3=0.0, tokens=4, finish="stop"):
+    return Judged(
+        id=id,
+        prompt=f"{id}?",
+        sample=sample,
+        text=f"{gold}",
+        tokens=tokens,
+        finish=finish,
+        correct=bool(gold and gold > 0),
+        gold=gold,
+        proxy=proxy,
+        judge=judge,
+        logprob=logprob,
+        logprob_start=start,
+        k3=k3,
+    )
+
+
+START = [judged("a", gold=0.0, judge=1.0), judged("b", gold=2.0, judge=1.0), judged("c", gold=1.0, judge=1.0)]
+BETTER = [
+    judged("a", gold=1.0, judge=2.0, logprob=-1.0, start=-3.0, k3=0.3, tokens=2),
+    judged("b", gold=3.0, judge=1.0, logprob=-2.0, start=-3.0, k3=0.6, tokens=4),
+    judged("c", gold=3.0, judge=0.0, logprob=-4.0, start=-4.0, k3=0.0, tokens=6, finish="length"),
+]
+
+
+def results(rows, start=START, **options):
+    usual = {"samples": 1, "tie_margin": 0.0, "best_of": (), "opinions": {}, "failures": {}}
+    return contest_results(start, rows, **{**usual, **options})
+
+
+def test_the_numbers_of_a_method():
+    summary = summarise(BETTER, START, tie_margin=0.0)
+    assert summary.gold == mean_interval([1.0, 3.0, 3.0])
+    assert summary.gold_gain == mean_interval([1.0, 1.0, 2.0])
+    assert (summary.wins.wins, summary.wins.ties, summary.wins.losses) == (1, 1, 1)
+    assert summary.wins.rate.mean == 0.5
+    assert summary.kl == mean_interval([2.0, 1.0, 0.0])  # log π − log π_start of each completion
+    assert summary.kl_token == pytest.approx((2 * 0.3 + 4 * 0.6 + 6 * 0.0) / 12)  # every token counts once
+    assert summary.length.mean == 4.0
+    assert summary.cut_off == pytest.approx(1 / 3)
+    assert summary.correct.mean == 1.0
+    assert summary.correct.low < 1.0  # three right answers are no certainty
+
+
+def test_the_margin_makes_ties():
+    assert summarise(BETTER, START, tie_margin=1.0).wins.ties == 3
+
+
+def test_the_start_model_against_itself_is_a_tie_at_no_distance():
+    summary = summarise(START, START, tie_margin=0.0)
+    assert summary.wins.ties == 3
+    assert summary.gold_gain.mean == summary.kl.mean == summary.kl_token == 0.0
+
+
+def test_only_the_same_samples_are_compared():
+    more = [*START, *(judged(row.id, 1, gold=50.0, judge=99.0) for row in START)]
+    assert summarise(BETTER, more, tie_margin=0.0) == summarise(BETTER, START, tie_margin=0.0)
+    with pytest.raises(ValueError, match="every sample"):
+        summarise([*BETTER, judged("d")], START, tie_margin=0.0)
+
+
+def test_what_nobody_measured_is_absent():
+    start = [judged(id, gold=None, proxy=None, judge=None) for id in "ab"]
+    summary = summarise(start, start, tie_margin=0.0)
+    assert (summary.gold, summary.gold_gain, summary.proxy, summary.wins) == (None, None, None, None)
+    found = results({Entrant(method="m", seed=0): start}, start)
+    assert (found["truth"], found["best_of_n"]) == (None, [])
+
+
+def test_seeds_are_pooled_by_prompt_and_the_best_method_comes_first():
+    worse = [judged(row.id, gold=-1.0, judge=0.0) for row in START]
+    rows = {
+        Entrant(method="worse", seed=0): worse,
+        Entrant(method="mixed", seed=0): worse,
+        Entrant(method="mixed", seed=1): BETTER,
+        Entrant(method="best", seed=0): BETTER,
+        Entrant(method="best", seed=0, step=10): worse,
+    }
+    found = results(rows, failures={("best", 1): "it broke", ("lost", 0): "so did this"})
+    assert [m["method"] for m in found["methods"]] == ["best", "mixed", "worse", "lost"]
+    assert [m["colour"] for m in found["methods"]] == [2, 1, 0, 3]  # by the order in which they were given
+    best, mixed, _, lost = found["methods"]
+    assert mixed["summary"]["gold"]["mean"] == pytest.approx((0 + 1 + 1) / 3)  # (−1+1)/2, (−1+3)/2, (−1+3)/2
+    assert best["summary"]["gold"]["mean"] == pytest.approx(7 / 3)  # the checkpoint on the way is not in it
+    assert [(seed["seed"], seed["failure"]) for seed in best["seeds"]] == [(0, None), (1, "it broke")]
+    assert best["seeds"][0]["samples"] == "best-seed-0"
+    assert lost["summary"] is None
+    way = [(p["method"], p["step"], p["truth"]["mean"]) for p in found["way"]]
+    assert ("best", 10, -1.0) in way
+    assert len(way) == 5
+    path = {(p["method"], p["step"]): p["truth"]["mean"] for p in found["path"]}
+    assert path["mixed", None] == pytest.approx(2 / 3)
+
+
+def test_best_of_n_uses_all_samples_of_the_start_model():
+    start = [
+        judged(id, sample, proxy=float(sample), gold=-float(sample), judge=0.0) for id in "ab" for sample in range(4)
+    ]
+    rows = {Entrant(method="m", seed=0): [judged("a"), judged("b")]}
+    found = results(rows, start, best_of=(1, 2, 4, 8))
+    assert [point["n"] for point in found["best_of_n"]] == [1, 2, 4]  # there are four samples, so there is no 8
+    assert [point["truth"]["mean"] for point in found["best_of_n"]] == pytest.approx(
+        [-1.5, -(3 * 3 + 2 * 2 + 1) / 6, -3]
+    )
+    assert found["best_of_n"][1]["kl"] == pytest.approx(math.log(2) - 0.5)
+    assert found["spread"]["proxy"] == {"mean": 1.5, "deviation": pytest.approx(math.sqrt(1.25))}
+    assert found["start"]["gold"]["mean"] == 0.0  # beside the methods, only the samples that they have too
+
+
+def test_without_gold_the_judge_is_the_truth():
+    start = [judged(id, gold=None, judge=1.0) for id in "ab"]
+    own = [judged(id, gold=None, judge=3.0) for id in "ab"]
+    found = results({Entrant(method="m", seed=0): own}, start)
+    assert found["truth"] == "judge"
+    assert found["path"][0]["truth"]["mean"] == 3.0
+
+
+def test_an_opinion_is_counted_by_prompt():
+    opinion = Opinion(outcomes=(1.0, 1.0, 0.5), contradictions=1, unreadable=0)
+    found = results({Entrant(method="m", seed=0): BETTER}, opinions={"m": opinion})
+    said = found["methods"][0]["opinion"]
+    assert said["rate"]["mean"] == pytest.approx(2.5 / 3)
+    assert (said["wins"], said["ties"], said["losses"], said["contradictions"]) == (2, 1, 0, 1)

@@ -1,0 +1,174 @@
+"""The page, the table and the pictures of a contest, also where little was measured and where texts are hostile."""
+
+import json
+import re
+
+import pytest
+
+from tests.report.fake_methods import LLM, METHODS, fake_contest
+from whet.report.method_figures import curves_figure, distance
+from whet.report.methods import bracketed, clears, ends, fixed, mean_text, style
+from whet.report.methods_page import write_methods_page
+from whet.report.methods_table import header, markdown, method_row, start_row
+from whet.report.methods_verdict import verdict
+from whet.report.overoptimisation import overoptimisation_figure
+from whet.runs.judged import START
+
+
+@pytest.fixture(scope="module")
+def contest(tmp_path_factory):
+    directory = fake_contest(tmp_path_factory.mktemp("contest"), failed=[("kto", 2)])
+    return directory, directory.results()
+
+
+def interval(mean, low, high):
+    return {"mean": mean, "low": low, "high": high}
+
+
+def test_numbers_have_the_digits_that_their_interval_leaves():
+    assert mean_text(interval(3.14159, 3.0, 3.3)) == "3.14"  # half is 0.15
+    assert mean_text(interval(-0.5, -2.0, 1.0)) == "−0.5"
+    assert mean_text(interval(2.0, 1.0, 3.0), sign=True) == "+2.0"
+    assert bracketed(interval(0.61, 0.5, 0.72), scale=100) == "[50 … 72]"
+    assert fixed(123.456, interval(123, 100, 146)) == "123"
+    assert (mean_text(interval(3.14159, None, None)), bracketed(interval(1.0, None, None))) == ("3.14", "")
+    assert mean_text(None) == "–"
+    assert ends(interval(1.0, None, None)) == (1.0, 1.0, 1.0)
+
+
+def test_an_interval_clears_a_level_only_as_a_whole():
+    assert clears(interval(0.6, 0.51, 0.7), 0.5) == 1
+    assert clears(interval(0.6, 0.49, 0.7), 0.5) == 0
+    assert clears(interval(0.4, 0.3, 0.49), 0.5) == -1
+    assert clears(interval(9.0, None, None), 0.5) == 0
+
+
+def test_the_verdict_says_what_the_intervals_allow(contest):
+    first, judge, llm, fooled = verdict(contest[1])
+    assert first == "grpo, ppo and dpo have a higher gold reward than sft; kto has a lower one."
+    assert judge == "By the judge: grpo, ppo and dpo are preferred to sft; kto cannot be told apart from sft."
+    assert llm.startswith(f"By {LLM}: ")
+    assert fooled.startswith("kto pleases the reward model that it was trained against, but not the gold reward")
+
+
+def test_one_method_is_spoken_of_in_the_singular(tmp_path):
+    results = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, opinions=False).results()
+    assert verdict(results) == ["ppo has a higher gold reward than sft.", "By the judge: ppo is preferred to sft."]
+
+
+def test_the_table(contest):
+    results = contest[1]
+    assert header(results) == [
+        *(
+            "method",
+            "gold reward",
+            "gain",
+            "proxy reward",
+            "wins, by the judge",
+            f"wins, by {LLM}",
+            "KL to sft",
+            "tokens",
+        ),
+    ]
+    grpo = results["methods"][0]
+    cells = dict(zip(header(results), method_row(results, grpo), strict=True))
+    wins = grpo["summary"]["wins"]
+    assert cells["wins, by the judge"].small[1] == f"{wins['wins']} won, {wins['ties']} tied, {wins['losses']} lost"
+    assert wins["wins"] + wins["ties"] + wins["losses"] == 3 * 120
+    assert cells["gold reward"].small[1] == "seeds " + ", ".join(
+        mean_text(seed["summary"]["gold"]) for seed in grpo["seeds"]
+    )
+    assert [cell.main for cell in start_row(results)][2::2] == ["–", "–", "–"]
+    lines = markdown(results).splitlines()
+    assert len({len(line) for line in lines}) == 1  # columns align
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["sft", "grpo", "ppo", "dpo", "kto"]
+
+
+def test_the_files(contest):
+    directory, results = contest
+    pictures = write_methods_page(directory)
+    assert list(pictures) == ["overview", "frontier", "overoptimisation", "curves"]
+    for name, picture in pictures.items():
+        assert directory.picture_path(name).read_bytes() == picture
+        assert picture.startswith(b"\x89PNG")
+    text = directory.table_path.read_text()
+    assert " ".join(verdict(results)) in text
+    assert "kto, seed 2 did not finish: step 12: the loss is not finite" in text
+    assert "![Over-optimisation](overoptimisation.png)" in text
+    page = directory.page_path.read_text()
+    assert page.count("data:image/png;base64,") == 4
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=\"(?!data:)", page)  # nothing comes from outside
+    for method in results["methods"]:  # a method has one colour in the table and beside its completions
+        shade = style(method["colour"])["color"]
+        assert page.count(f"background: {shade}") == 1 + 24
+        assert len(re.findall(rf"<b>{method['method']}</b>", page)) == 1 + 24
+
+
+def test_completions_are_shown_as_text_and_nothing_more(tmp_path):
+    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=4, opinions=False)
+    rows = directory.samples("ppo-seed-0")
+    rows[0]["text"] = "</div><script>alert(1)</script>\x00"
+    directory.write_samples("ppo-seed-0", rows)
+    write_methods_page(directory)
+    page = directory.page_path.read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd" in page
+    assert "script-src" not in page.split("</head>")[0]  # no script at all may run
+    assert "default-src &#x27;none&#x27;" in page
+
+
+def test_side_by_side_marks_what_the_judge_says(tmp_path):
+    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=3, opinions=False)
+    start = {row["id"]: row for row in directory.samples(START) if row["sample"] == 0}
+    rows = directory.samples("ppo-seed-0")
+    for row, change in zip(rows, (1.0, 0.0, -1.0), strict=True):
+        row["judge"] = start[row["id"]]["judge"] + change
+    directory.write_samples("ppo-seed-0", rows)
+    write_methods_page(directory)
+    assert re.findall(r"class=\"badge \w+\">(\w+)<", directory.page_path.read_text()) == ["won", "tied", "lost"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"has_gold": False},
+        {"has_judge": False},
+        {"has_proxy": False},
+        {"has_gold": False, "has_judge": False},
+        {"has_gold": False, "has_judge": False, "has_proxy": False},
+        {"prompts": 1, "start_samples": 1},
+        {"failed": [("ppo", 0)]},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_what_was_not_measured_leaves_no_hole(tmp_path, options):
+    methods = {name: METHODS[name] for name in ("ppo", "dpo")}
+    directory = fake_contest(tmp_path, **{"methods": methods, "seeds": 1, "prompts": 6, "opinions": False, **options})
+    pictures = write_methods_page(directory)
+    has_truth = options.get("has_gold", True) or options.get("has_judge", True)
+    assert ("overoptimisation" in pictures) == (
+        has_truth and options.get("has_proxy", True) and "prompts" not in options
+    )
+    columns = header(directory.results())
+    assert ("gold reward" in columns) == options.get("has_gold", True)
+    assert ("judge's reward" in columns) == (not options.get("has_gold", True) and options.get("has_judge", True))
+    assert ("proxy reward" in columns) == options.get("has_proxy", True)
+    page = directory.page_path.read_text() + directory.table_path.read_text()
+    assert "nan" not in re.sub(r"base64,[^\"]*", "", page)
+    assert "None" not in re.sub(r"base64,[^\"]*", "", page)
+
+
+def test_many_methods_with_long_names(tmp_path):
+    methods = {f"a_rather_long_method_{i}": (i / 3, i / 2, float(i)) for i in range(9)}
+    directory = fake_contest(tmp_path, methods=methods, seeds=1, prompts=8, opinions=False)
+    write_methods_page(directory)
+    styles = [tuple(map(str, style(m["colour"]).values())) for m in directory.results()["methods"]]
+    assert len(set(styles)) == 9  # colours come again with other dashes
+
+
+def test_figures_that_have_nothing_to_show(contest):
+    results = json.loads(json.dumps(contest[1]))
+    assert curves_figure({**results, "curves": {}}) is None
+    assert overoptimisation_figure({**results, "spread": {"proxy": None, "truth": None}}) is None
+    assert (distance(4.0), distance(-0.1)) == (2.0, 0.0)

@@ -1,0 +1,80 @@
+"""A guard passes on what a user's task knows, and nothing that it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from whet.errors import RunFailed
+from whet.records import Example
+from whet.tasks.check import HasAlphabet
+from whet.tasks.guard import guarded_task
+from whet.tasks.protocol import Gold, Task
+
+PLAIN = """
+from whet.records import Example, Score
+
+class Plain:
+    name = "plain"
+    def draw(self, count, *, seed):
+        return [Example(id=str(i), prompt="p", answer="a") for i in range(count)]
+    def held_out(self, count):
+        return [Example(id="h", prompt="p", answer="a")]
+    def score(self, example, text):
+        return Score(reward=0.0, parts={})
+    def correct(self, example, text):
+        return text == "a"
+
+class Spelled(Plain):
+    alphabet = "ap"
+
+class Golden(Plain):
+    def gold(self, example, text):
+        if text == "boom":
+            raise ZeroDivisionError("no")
+        return {"word": "3", "nan": float("nan"), "true": True}.get(text, len(text))
+
+class Both(Spelled, Golden):
+    pass
+"""
+EXAMPLE = Example(id="h", prompt="p", answer="a")
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> dict[str, Task]:
+    path = tmp_path / "own.py"
+    path.write_text(PLAIN)
+    return {name: guarded_task(f"{path}:{name}", {}) for name in ("Plain", "Spelled", "Golden", "Both")}
+
+
+def test_a_guard_has_what_the_task_has(tasks: dict[str, Task]) -> None:
+    found = {name: (isinstance(task, HasAlphabet), isinstance(task, Gold)) for name, task in tasks.items()}
+    assert found == {"Plain": (False, False), "Spelled": (True, False), "Golden": (False, True), "Both": (True, True)}
+
+
+def test_the_true_reward_is_passed_on(tasks: dict[str, Task]) -> None:
+    both = tasks["Both"]
+    assert isinstance(both, Gold)
+    assert isinstance(both, HasAlphabet)
+    assert both.gold(EXAMPLE, "four") == 4.0
+    assert both.alphabet == "ap"
+    assert both.correct(EXAMPLE, "a") is True
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("boom", "gold raised ZeroDivisionError: no on example 'h'"),
+        ("word", "gold gave '3', not a finite number on example 'h'"),
+        ("nan", "gold gave nan, not a finite number on example 'h'"),
+        ("true", "gold gave True, not a finite number on example 'h'"),
+    ],
+)
+def test_what_is_no_reward_names_task_and_example(tasks: dict[str, Task], text: str, told: str) -> None:
+    task = tasks["Golden"]
+    assert isinstance(task, Gold)
+    with pytest.raises(RunFailed) as error:
+        task.gold(EXAMPLE, text)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)

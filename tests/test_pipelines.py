@@ -1,0 +1,141 @@
+"""The packaged pipeline and the recipes of the studies run a few steps, on small data in the true formats."""
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from tests.small import small_chat_model
+from whet.cli.progress import SilentProgress
+from whet.recipe import Pipeline, read_any, read_recipe
+from whet.runs.directory import Run
+from whet.runs.pipeline import PipelineDirectory
+from whet.train.explain_pipeline import explain_pipeline
+from whet.train.pipeline import make_plan, run_pipeline
+from whet.train.start import start_run
+
+STUDIES = Path(__file__).resolve().parents[1] / "studies"
+
+
+class Silent:
+    """Watches a pipeline and says nothing."""
+
+    def begin(self, label, state):
+        pass
+
+    def progress(self, config, run):
+        return SilentProgress()
+
+    def end(self, run, failure):
+        assert not failure
+
+    def say(self, text):
+        pass
+
+
+def few(config, **changes):
+    """Overrides that make every run of a pipeline short."""
+    overrides = []
+    for part, runs in (("stages", config.stages), ("methods", config.methods)):
+        for name, run in runs.items():
+            here = f"{part}.{name}"
+            overrides += [f"{here}.steps=1", f"{here}.device=cpu"]
+            if run.loop == "collect":
+                overrides += [f"{here}.rollout.prompts=24", f"{here}.rollout.group=4", f"{here}.rollout.max_tokens=40"]
+                continue
+            overrides += [f"{here}.optimizer.warmup_steps=0", f"{here}.eval.examples=4", f"{here}.save.every_steps=1"]
+            overrides += [f"{here}.rows=4"] if run.loop == "offline" else [f"{here}.rollout.prompts=4"]
+            overrides += [f"{here}.critic.warmup_steps=0"] if "critic" in run.model_fields_set else []
+    return [*overrides, "compare.prompts=3", "compare.max_tokens=8", "compare.best_of=[1,2]", *changes.get("more", [])]
+
+
+def run(source, more, tmp_path):
+    whole = read_any(str(source))
+    assert isinstance(whole, Pipeline)
+    pipeline = read_any(str(source), [*few(whole.config), *more])
+    assert explain_pipeline(pipeline)
+    directory = PipelineDirectory.create(tmp_path / "runs", pipeline.name)
+    return directory, run_pipeline(make_plan(pipeline, directory), Silent())
+
+
+def test_the_packaged_pipeline(tmp_path, monkeypatch):
+    monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
+    more = ["stages.sft.steps=60", "stages.sft.rows=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
+    directory, outcome = run("rlhf-reviews", more, tmp_path)
+    assert not outcome.failures
+    results = json.loads((directory.comparison_path / "final_results.json").read_text())
+    assert sorted(method["method"] for method in results["methods"]) == ["dpo", "grpo", "ppo"]
+    assert (directory.comparison_path / "comparison.html").stat().st_size > 10_000
+
+
+def transcript(turns):
+    return "".join(f"\n\n{'Human' if i % 2 == 0 else 'Assistant'}: {text}" for i, text in enumerate(turns))
+
+
+def hh(path, count=40):
+    rows = [
+        {
+            "chosen": transcript([f"What is {i}+{i}?", "Why?", f"So {i}.", f"It is {2 * i}."]),
+            "rejected": transcript([f"What is {i}+{i}?", "Why?", f"So {i}.", "No idea."]),
+        }
+        for i in range(count)
+    ]
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working directory as studies/README.md asks for."""
+    monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    small_chat_model(tmp_path / "smollm2-135m-instruct")
+    for folder in ("hh", "judged"):
+        (tmp_path / folder).mkdir()
+    for name in ("base", "sampled", "helpful"):
+        hh(tmp_path / "hh" / f"{name}.jsonl.gz")
+    solved = [
+        {
+            "question": f"What is {i}+1?",
+            "ground_truth": f"{i}+1 is {i + 1}.\nA: {i + 1}",
+            **{
+                solver: {"is_correct": (i + k) % 2 == 0, "solution": f"It is {i + k}.\nA: {i + k}"}
+                for k, solver in enumerate(("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"))
+            },
+        }
+        for i in range(40)
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in solved).encode()
+    (tmp_path / "judged" / "gsm8k_solutions.jsonl.gz").write_bytes(gzip.compress(content))
+    traced = [
+        {
+            "idx": f"circular_{i}",
+            "original_question": f"What is {i}+1?",
+            "modified_question": f"What is {i}+1?",
+            "original_process": [f"Take {i}.", "Add 1.", f"It is {i + 1}."],
+            "modified_process": [f"Take {i}.", "Add 2.", f"It is {i + 2}."],
+            "modified_steps": [2],
+            "error_steps": [2, 3],
+            "classification": "circular",
+        }
+        for i in range(40)
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in traced).encode()
+    (tmp_path / "judged" / "prmbench_all.jsonl.xz").write_bytes(lzma.compress(content))
+    return tmp_path
+
+
+def test_the_study_of_dialogues(place):
+    directory, outcome = run(STUDIES / "hh" / "hh.yaml", ["stages.pairs.rollout.max_tokens=4"], place)
+    assert not outcome.failures
+    assert (directory.comparison_path / "overview.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", ["preference", "outcome", "process"])
+def test_the_studies_of_reward_models(place, name):
+    short = ["steps=1", "rows=4", "eval.examples=6", "eval.every_steps=1", "save.every_steps=1", "device=cpu"]
+    recipe = read_recipe(str(STUDIES / "reward_models" / f"{name}.yaml"), [*short, "optimizer.warmup_steps=0"])
+    path = start_run(recipe, place / "runs", lambda config, run: SilentProgress())
+    assert Run.open(path, is_writer=False).finished
+    assert (path / "reward_model.png").stat().st_size > 10_000

@@ -1,0 +1,53 @@
+"""Rows in epochs: every one before any again, in orders that only the seed and the epoch name."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whet.train.deck import Deck
+
+SIZES = st.integers(1, 40)
+COUNTS = st.integers(1, 25)
+
+
+@settings(deadline=None, max_examples=80)
+@given(size=SIZES, count=COUNTS, seed=st.integers(0, 2**40))
+def test_no_row_comes_again_before_all_have_come(size, count, seed):
+    deck = Deck(range(size), seed=seed)
+    steps = -(-3 * size // count)
+    drawn = [row for step in range(1, steps + 1) for row in deck.draw(count, step=step)]
+    assert len(drawn) == steps * count
+    for start in range(0, 3 * size, size):
+        assert sorted(drawn[start : start + size]) == list(range(size))
+
+
+@settings(deadline=None, max_examples=80)
+@given(size=SIZES, count=COUNTS, steps=st.integers(1, 6), seed=st.integers(0, 99))
+def test_what_is_needed_is_what_will_be_drawn(size, count, steps, seed):
+    deck = Deck(range(size), seed=seed)
+    drawn = {row for step in range(1, steps + 1) for row in deck.draw(count, step=step)}
+    assert deck.needed(count, steps=steps) == sorted(drawn)
+
+
+def test_a_step_is_the_same_in_whatever_order_it_is_asked_for():
+    one, two = Deck("abcdefghij", seed=3), Deck("abcdefghij", seed=3)
+    forwards = [one.draw(4, step=step) for step in range(1, 9)]
+    backwards = [two.draw(4, step=step) for step in range(8, 0, -1)]
+    assert forwards == backwards[::-1]
+
+
+def test_epochs_and_seeds_differ_in_order_and_nothing_else():
+    deck = Deck(range(30), seed=0)
+    first, second = deck.draw(30, step=1), deck.draw(30, step=2)
+    other = Deck(range(30), seed=1).draw(30, step=1)
+    assert first != second
+    assert first != other
+    assert first != list(range(30))
+    assert sorted(first) == sorted(second) == sorted(other)
+
+
+@pytest.mark.parametrize("count", [7, 20])
+def test_a_step_may_be_larger_than_the_deck(count):
+    drawn = Deck(range(3), seed=0).draw(count, step=1)
+    assert len(drawn) == count
+    assert {drawn.count(row) for row in range(3)} <= {count // 3, count // 3 + 1}

@@ -1,0 +1,155 @@
+"""Rows of data as token rows: what is trained, what is left out first, and what does not fit."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cli.tiny import CHAT_TEMPLATE, ROLES
+from tests.small import ALPHABET
+from whet.models.tokenizers import EOS, character_tokenizer, wrap_backend
+from whet.records import Dialogue, Message, Row, Trace
+from whet.train.encode import completion_rows, dialogue_rows, ended, fitting_prompt, trace_row
+
+PLAIN = character_tokenizer(ALPHABET)
+FORGETFUL = "{% for m in messages[-1:] %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}<assistant>"
+WORDS = st.text(alphabet="abcdefgh", min_size=1, max_size=6)
+
+
+def chat(template=CHAT_TEMPLATE):
+    """Characters, with a header for each role."""
+    from tokenizers import Regex, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend(models.WordLevel({token: index for index, token in enumerate([EOS, *"abcdefgh"])}))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return wrap_backend(backend, eos=EOS, chat_template=template, specials=ROLES)
+
+
+CHAT = chat()
+NAMES = {token: name for name, token in CHAT._hf.get_vocab().items()}
+
+
+def user(content):
+    return Message(role="user", content=content)
+
+
+def assistant(content):
+    return Message(role="assistant", content=content)
+
+
+def system(content):
+    return Message(role="system", content=content)
+
+
+def spelled(tokens):
+    """Ids as they are written, control tokens too."""
+    return "".join(NAMES[token] for token in tokens)
+
+
+def trained(row):
+    return spelled(token for token, on in zip(row.tokens, row.mask, strict=True) if on)
+
+
+def test_a_completion_ends():
+    assert ended(PLAIN, "ab") == [*PLAIN.encode("ab"), PLAIN.eos]
+    assert ended(PLAIN, "") == [PLAIN.eos]
+
+
+def test_completions_of_a_prompt_share_their_beginning():
+    rows = completion_rows(PLAIN, "ab", ["c", "def"], 10)
+    a, b, c, d, e, f = PLAIN.encode("abcdef")
+    end = PLAIN.eos
+    assert rows == [
+        Row(tokens=(a, b, c, end), mask=(False, False, True, True)),
+        Row(tokens=(a, b, d, e, f, end), mask=(False, False, True, True, True, True)),
+    ]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(8, "abcd"), (7, "bcd"), (5, "d")])
+def test_a_prompt_loses_its_first_tokens_and_a_completion_none(limit, kept):
+    rows = completion_rows(PLAIN, "abcd", ["e", "fgh"], limit)
+    assert [PLAIN.decode(row.tokens) for row in rows] == [f"{kept}e", f"{kept}fgh"]
+    assert [PLAIN.decode([t for t, on in zip(r.tokens, r.mask, strict=True) if on]) for r in rows] == ["e", "fgh"]
+
+
+def test_a_completion_that_leaves_no_room_for_a_prompt_does_not_fit():
+    assert completion_rows(PLAIN, "abcd", ["e", "fgh"], 4) is None
+    assert completion_rows(PLAIN, "", ["e"], 9) is None  # nothing would predict its first token
+
+
+@settings(deadline=None, max_examples=60)
+@given(prompt=WORDS, texts=st.lists(WORDS, min_size=1, max_size=3), limit=st.integers(1, 16))
+def test_what_fits_is_whole_within_the_limit_and_never_trains_token_zero(prompt, texts, limit):
+    rows = completion_rows(PLAIN, prompt, texts, limit)
+    if rows is None:
+        assert max(map(len, texts)) + 2 > limit  # the longest, its end, and one token before them
+        return
+    asked = {row.tokens[: row.mask.index(True)] for row in rows}
+    assert len(asked) == 1
+    assert prompt.endswith(PLAIN.decode(asked.pop()))
+    for row, text in zip(rows, texts, strict=True):
+        assert len(row.tokens) <= limit
+        assert not row.mask[0]
+        first = row.mask.index(True)
+        assert all(row.mask[first:])
+        assert list(row.tokens[first:]) == ended(PLAIN, text)
+    assert max(len(row.tokens) for row in rows) == min(limit, len(prompt) + max(map(len, texts)) + 1)
+
+
+def test_the_oldest_turns_go_first_and_the_system_stays():
+    talk = (system("a"), user("b"), assistant("c"), user("d"))
+    whole = "<system>a<eos><user>b<eos><assistant>c<eos><user>d<eos><assistant>"
+    assert spelled(fitting_prompt(CHAT, talk, 13)) == whole
+    assert spelled(fitting_prompt(CHAT, talk, 12)) == "<system>a<eos><user>d<eos><assistant>"
+    assert spelled(fitting_prompt(CHAT, talk, 7)) == "<system>a<eos><user>d<eos><assistant>"
+    assert spelled(fitting_prompt(CHAT, talk, 3)) == "d<eos><assistant>"  # no turn is left to drop
+    assert fitting_prompt(CHAT, talk, 0) is None
+
+
+TALK = Dialogue(id="x", messages=(user("a"), assistant("b"), user("c"), assistant("de")))
+
+
+def test_only_the_last_turn_is_imitated():
+    (row,) = dialogue_rows(CHAT, TALK, turns="last", limit=64)
+    assert spelled(row.tokens) == "<user>a<eos><assistant>b<eos><user>c<eos><assistant>de<eos>"
+    assert trained(row) == "de<eos>"
+
+
+def test_all_turns_are_imitated_in_one_row():
+    (row,) = dialogue_rows(CHAT, TALK, turns="all", limit=64)
+    assert spelled(row.tokens) == "<user>a<eos><assistant>b<eos><user>c<eos><assistant>de<eos>"
+    assert trained(row) == "b<eos>de<eos>"
+    assert sum(row.mask) == 5
+
+
+def test_a_template_that_rewrites_earlier_turns_gets_a_row_for_each():
+    rows = dialogue_rows(chat(FORGETFUL), TALK, turns="all", limit=64)
+    assert [spelled(row.tokens) for row in rows] == ["<user>a<eos><assistant>b<eos>", "<user>c<eos><assistant>de<eos>"]
+    assert [trained(row) for row in rows] == ["b<eos>", "de<eos>"]
+
+
+def test_a_dialogue_that_is_too_long_is_parted_before_it_is_given_up():
+    rows = dialogue_rows(CHAT, TALK, turns="all", limit=12)  # 14 tokens in one row
+    assert [spelled(row.tokens) for row in rows] == ["<user>a<eos><assistant>b<eos>", "<user>c<eos><assistant>de<eos>"]
+    assert dialogue_rows(CHAT, TALK, turns="all", limit=3) is None
+    assert dialogue_rows(CHAT, TALK, turns="last", limit=3) is None
+
+
+@pytest.mark.parametrize("turns", ["last", "all"])
+def test_what_opens_a_dialogue_answers_nothing(turns):
+    talk = Dialogue(id="x", messages=(assistant("h"), user("a"), assistant("b")))
+    (row,) = dialogue_rows(CHAT, talk, turns=turns, limit=64)
+    assert spelled(row.tokens) == "<assistant>h<eos><user>a<eos><assistant>b<eos>"
+    assert trained(row) == "b<eos>"
+
+
+def test_the_last_token_of_every_step_is_marked():
+    trace = Trace(id="x", prompt="ab", steps=("c", "def"), labels=(1, -1))
+    row = trace_row(PLAIN, trace, separator="+", limit=20)
+    assert PLAIN.decode(row.tokens) == "abc+def+"
+    assert row.mask == (False, False, False, True, False, False, False, True)
+    longer = trace_row(PLAIN, trace, separator="+=", limit=20)
+    assert [place for place, on in enumerate(longer.mask) if on] == [4, 9]  # "=" ends a step, not "+"
+    assert PLAIN.decode(trace_row(PLAIN, trace, separator="+", limit=7).tokens) == "bc+def+"
+    assert trace_row(PLAIN, trace, separator="+", limit=6) is None

@@ -1,0 +1,86 @@
+"""What an offline run learns from: the right kind, two sides, a limit, and every row that is left out is told."""
+
+import pytest
+
+from tests.data.written import write_lines
+from whet.config import DataConfig
+from whet.errors import UserError
+from whet.train.material import encoded, read_material
+
+
+def pair(i, **columns):
+    return {"prompt": f"question {i}", "chosen": f"good {i}", "rejected": f"bad {i}", **columns}
+
+
+def read(path, kinds=("pairs",), context=100, **settings):
+    notes = []
+    config = DataConfig.model_validate({"path": str(path), **settings})
+    return read_material(config, kinds, "objective 'dpo'", context=context, note=notes.append), notes
+
+
+def test_rows_are_parted_by_prompt_and_counted(tmp_path):
+    rows = [pair(i % 40, chosen=f"good {i}") for i in range(80)]  # every prompt twice
+    material, notes = read(write_lines(tmp_path / "a.jsonl", rows), held_out_share=0.3)
+    sides = [{row.prompt for row in side} for side in (material.training, material.held_out)]
+    assert not sides[0] & sides[1]
+    assert len(material.training) + len(material.held_out) == 80
+    assert len(sides[0]) + len(sides[1]) == 40
+    told = f"data: {len(material.training)} pairs to learn from and {len(material.held_out)} held out, split by prompt"
+    assert notes == [told]
+
+
+def test_what_is_left_out_is_told(tmp_path):
+    rows = [*(pair(i) for i in range(40)), pair(3), {**pair(50), "rejected": "good 50"}, {"prompt": "alone"}]
+    _, (told,) = read(write_lines(tmp_path / "a.jsonl", rows), max_skipped=0.1)
+    assert told.endswith("; left out: 1 malformed, 1 duplicate, 1 tie")
+
+
+def test_the_settings_reach_the_loader(tmp_path):
+    rows = [*(pair(i) for i in range(40)), {**pair(50), "rejected": "good 50"}]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    kept, _ = read(path, ties="keep")
+    assert len(kept.training) + len(kept.held_out) == 41
+    asked, _ = read(path, chat=True)
+    assert [message.role for message in asked.training[0].prompt] == ["user"]
+    with pytest.raises(UserError, match="no data format 'pear', did you mean"):
+        read(path, format="pear")
+
+
+@pytest.mark.parametrize(("settings", "limit"), [({}, 100), ({"max_tokens": 30}, 30), ({"max_tokens": 400}, 100)])
+def test_the_limit_is_the_smaller_of_context_and_setting(tmp_path, settings, limit):
+    material, _ = read(write_lines(tmp_path / "a.jsonl", [pair(i) for i in range(40)]), **settings)
+    assert material.limit == limit
+
+
+def test_another_kind_is_refused_with_what_is_needed(tmp_path):
+    rows = [{"prompt": f"q{i}", "completion": "a"} for i in range(20)]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    with pytest.raises(UserError) as error:
+        read(path, kinds=("pairs", "labelled"))
+    assert str(error.value) == f"{path} holds dialogues, and objective 'dpo' learns from pairs or labelled"
+
+
+def test_one_prompt_cannot_be_split(tmp_path):
+    rows = [{"prompt": "the same", "chosen": f"good {i}", "rejected": f"bad {i}"} for i in range(9)]
+    with pytest.raises(UserError, match="all rows have the same prompt") as error:
+        read(write_lines(tmp_path / "a.jsonl", rows))
+    assert "\n" not in str(error.value)
+
+
+def keep_short(limit):
+    return lambda rows: [row if len(row) <= limit else None for row in rows]
+
+
+def test_what_does_not_fit_is_left_out_and_told():
+    notes = []
+    assert encoded(["a", "bb", "ccc", "dddd"], keep_short(2), notes.append) == ["a", "bb"]  # half may be too long
+    assert notes == ["data: 2 of 4 completions are too long and are left out"]
+    notes.clear()
+    assert encoded(["a", "bb"], keep_short(2), notes.append) == ["a", "bb"]
+    assert notes == []
+
+
+@pytest.mark.parametrize("rows", [["a", "bbb", "ccc"], ["aaa"]])
+def test_more_than_half_too_long_is_a_mistake(rows):
+    with pytest.raises(UserError, match=rf"of {len(rows)} completions are too long: raise data.max_tokens, or use"):
+        encoded(rows, keep_short(2), lambda _: None)

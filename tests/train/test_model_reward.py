@@ -1,0 +1,142 @@
+"""A reward model as the reward: its number, its weight, what stands beside it, and a run that learns from it."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.contracts.command import online
+from tests.small import small_model
+from tests.train import rows_on_disk as on_disk
+from whet.cli.progress import SilentProgress
+from whet.config import RewardConfig, TaskConfig
+from whet.errors import UserError
+from whet.models.padding import with_padding
+from whet.models.reward_model import new_reward_model
+from whet.models.reward_settings import RewardSettings
+from whet.recipe import Recipe, validate
+from whet.records import Example
+from whet.runs.directory import Run
+from whet.tasks.grading import DirectGrader
+from whet.tasks.sorting import Sorting
+from whet.train.model_reward import build_grader
+from whet.train.start import start_run
+
+CPU = torch.device("cpu")
+TASK = TaskConfig.model_validate({"name": "sorting", "level": 1})
+EXAMPLES = Sorting(level=1).draw(4, seed=(0, 1))
+TEXTS = [EXAMPLES[0].answer, "12", EXAMPLES[2].answer[::-1], "999"]
+HALVES = "def halves(completions, **columns):\n    return [len(c) / 2 for c in completions]\n"
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reward model with strong opinions, as a directory."""
+    directory = tmp_path_factory.mktemp("judge") / "model"
+    policy, tokenizer = small_model(seed=3, sharp=3.0)
+    tokenizer, pad = with_padding(tokenizer)
+    model = new_reward_model(policy, RewardSettings(kind="preference"), seed=1, pad=pad)
+    with torch.no_grad():
+        model.head.weight.mul_(20)
+    directory.mkdir()
+    model.save(directory)
+    tokenizer.save(directory)
+    return directory
+
+
+def opinion(prompt: str, text: str) -> float:
+    """The score of that model at the end of a text, by a plain forward pass of what it was made of."""
+    policy, tokenizer = small_model(seed=3, sharp=3.0)
+    model = new_reward_model(policy, RewardSettings(kind="preference"), seed=1, pad=with_padding(tokenizer)[1])
+    tokens = torch.tensor([[*tokenizer.encode(prompt + text), tokenizer.eos]])
+    with torch.no_grad():
+        state = model.trunk.hidden(tokens, torch.tensor([tokens.shape[1]]))[0, -1]
+        return 20 * float(state @ model.head.weight[0])
+
+
+def grade(reward: dict, examples: list[Example] = EXAMPLES, texts: list[str] = TEXTS) -> list:
+    with closing(build_grader(TASK, RewardConfig.model_validate(reward), CPU)) as grader:
+        return grader.grade(examples, texts)
+
+
+def numbers(examples: list[Example] = EXAMPLES, texts: list[str] = TEXTS) -> list[float]:
+    return [opinion(str(example.prompt), text) for example, text in zip(examples, texts, strict=True)]
+
+
+def test_the_reward_is_the_models_and_the_tasks_is_only_noted(judge: Path) -> None:
+    scores = grade({"model": str(judge)})
+    wanted = numbers()
+    assert len({round(number, 3) for number in wanted}) == 4  # four different opinions
+    assert [score.reward for score in scores] == pytest.approx(wanted, abs=1e-4)
+    for score, example, text in zip(scores, EXAMPLES, TEXTS, strict=True):
+        own = Sorting(level=1).score(example, text)
+        assert score.parts == {**own.parts, "task": own.reward, "model": pytest.approx(score.reward)}
+    assert scores[0].parts["task"] == 1.0  # the right answer, whatever the model thinks of it
+
+
+@pytest.mark.parametrize("weight", [0.5, -2.0, 0.0])
+def test_the_weight_multiplies_the_reward_and_not_the_part(judge: Path, weight: float) -> None:
+    scores = grade({"model": {"path": str(judge), "weight": weight}})
+    assert [score.reward for score in scores] == pytest.approx([weight * number for number in numbers()], abs=1e-4)
+    assert [score.parts["model"] for score in scores] == pytest.approx(numbers(), abs=1e-4)
+
+
+def test_functions_are_added(judge: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HALVES)
+    functions = [{"use": f"{tmp_path / 'own.py'}:halves", "weight": 3.0}]
+    scores = grade({"functions": functions, "model": {"path": str(judge), "weight": 0.5}})
+    wanted = [1.5 * len(text) + 0.5 * number for text, number in zip(TEXTS, numbers(), strict=True)]
+    assert [score.reward for score in scores] == pytest.approx(wanted, abs=1e-4)
+    for score, text, number in zip(scores, TEXTS, numbers(), strict=True):
+        assert score.parts == {"halves": len(text) / 2, "model": pytest.approx(number, abs=1e-4)}
+
+
+def test_without_a_model_the_grader_is_the_tasks(judge: Path) -> None:
+    assert isinstance(build_grader(TASK, RewardConfig(), CPU), DirectGrader)
+    assert grade({})[0].reward == 1.0
+
+
+def test_batch_mates_do_not_change_a_score(judge: Path) -> None:
+    together = [score.reward for score in grade({"model": str(judge)})]
+    alone = [
+        grade({"model": str(judge)}, [example], [text])[0].reward for example, text in zip(EXAMPLES, TEXTS, strict=True)
+    ]
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_language_model_is_no_judge(tmp_path: Path) -> None:
+    policy = on_disk.saved_model(tmp_path / "policy")
+    with pytest.raises(UserError, match=r"policy is no reward model: it has no head \(score.weight\)") as error:
+        grade({"model": str(policy)})
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="absent"):
+        grade({"model": str(tmp_path / "absent")})
+
+
+def recipe(policy: Path, judge: Path, **changes: object) -> dict:
+    written = online(policy, steps=2, reward={"model": {"path": str(judge), "weight": 0.5}}, algorithm="grpo")
+    written |= {"rollout": {"prompts": 3, "group": 4, "max_tokens": 4}, "device": "cpu"}
+    written["eval"] = {"every_steps": 1, "examples": 6, "max_tokens": 4}
+    return {**written, **changes}
+
+
+def test_a_run_learns_from_the_model_and_is_evaluated_by_the_task(judge: Path, tmp_path: Path) -> None:
+    policy = on_disk.saved_model(tmp_path / "policy")
+    config = validate(recipe(policy, judge, save={"every_steps": 2}), where="test")
+    path = start_run(Recipe(name="rm", config=config, written={}), tmp_path / "runs", lambda *_: SilentProgress())
+    run = Run.open(path, is_writer=False)
+    for step in (1, 2):
+        rows = run.rollouts(step)
+        assert len(rows) == 12
+        for row in rows:
+            assert row["parts"]["model"] == pytest.approx(opinion(row["prompt"], row["text"]), abs=1e-4)
+            assert row["reward"] == pytest.approx(0.5 * row["parts"]["model"])
+        (logged,) = [metrics for metrics in run.metrics() if metrics["step"] == step]
+        assert logged["reward/mean"] == pytest.approx(sum(row["reward"] for row in rows) / 12)
+        assert logged["parts/model"] == pytest.approx(2 * logged["reward/mean"])
+        assert logged["updates"] > 0
+    answers = run.answers(2)
+    assert [answer["correct"] for answer in answers] == [
+        answer["text"].strip() == answer["answer"] for answer in answers
+    ]

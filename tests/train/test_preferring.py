@@ -1,0 +1,178 @@
+"""Direct alignment: losses from first principles, the same for every split, against the reference that was named."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.train import rows_on_disk as on_disk
+from whet.algorithms.preference_table import PREFERENCES
+from whet.errors import UserError
+from whet.models.load import load_model
+from whet.train import reference_cache
+from whet.train.optim import optimizer_tensors
+
+NEAR = 3e-6
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
+    on_disk.saved_model(tmp_path / "start")
+    on_disk.saved_model(tmp_path / "other", seed=7)
+    on_disk.pairs(tmp_path / "pairs.jsonl")
+    return tmp_path
+
+
+def logprob(model, row):
+    """Of a row's trained tokens together, token by token with a plain forward pass in fp64."""
+    tokens = torch.tensor([row.tokens])
+    with torch.no_grad():
+        logits = model.head(model.hidden(tokens, torch.tensor([len(row.tokens)])))[0].double()
+    table = torch.log_softmax(logits, dim=-1)
+    return sum(float(table[t - 1, row.tokens[t]]) for t in range(len(row.tokens)) if row.mask[t])
+
+
+def moved(parts, size=0.05):
+    """The policy, a little away from where it started."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in parts.policy.parameters():
+            parameter += size * torch.randn(parameter.shape, generator=generator)
+
+
+def gradient(parts, lesson, units, **settings):
+    """What one step would descend along; the optimizer does not move."""
+    lesson.config = lesson.config.model_copy(update={"update": lesson.config.update.model_copy(update=settings)})
+    for group in parts.optimizer.param_groups:
+        group["lr"] = 0.0
+    if "means" in lesson.kept:  # as at the first step
+        lesson.kept["means"].restore({"means": [0.0, 0.0]}, {})
+    logged, tokens = lesson.fit(units)
+    return logged, tokens, [p.grad.clone() for p in parts.policy.parameters()]
+
+
+def test_before_the_first_step_no_preference_is_known(place):
+    _, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo")
+    logged, _ = lesson.fit(lesson.rows(1))
+    assert logged["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert logged["accuracy"] == 0.5  # every pair is a tie
+    assert abs(logged["margin"]) < 1e-4
+
+
+def test_dpo_by_hand(place):
+    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", {"name": "dpo", "beta": 0.3})
+    moved(parts)
+    start = load_model(place / "start")
+    units = lesson.rows(2)
+    gaps = []
+    for unit in units:
+        ratios = [logprob(parts.policy, row) - logprob(start, row) for row in unit.rows]
+        gaps.append(0.3 * (ratios[0] - ratios[1]))
+    logged, tokens, _ = gradient(parts, lesson, units)
+    assert logged["loss"] == pytest.approx(np.mean([np.log1p(np.exp(-g)) for g in gaps]), rel=1e-5)
+    assert logged["margin"] == pytest.approx(np.mean(gaps), rel=1e-4)
+    assert logged["accuracy"] == np.mean([g > 0 for g in gaps])
+    assert tokens == sum(sum(row.mask) for unit in units for row in unit.rows)
+
+
+@pytest.mark.parametrize("name", PREFERENCES)
+def test_no_split_or_packing_changes_loss_or_gradient(place, name):
+    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", name)
+    moved(parts)
+    units = lesson.rows(1)
+    whole, _, pull = gradient(parts, lesson, units, micro_tokens=10**6, packed=False)
+    assert max(float(piece.norm()) for piece in pull) > 1e-3
+    for settings in (
+        {"micro_tokens": 1, "packed": False},
+        {"micro_tokens": 60},
+        {"micro_tokens": 10**6, "packed": True},
+    ):
+        logged, _, other = gradient(parts, lesson, units, **settings)
+        assert logged["loss"] == pytest.approx(whole["loss"], rel=1e-5), settings
+        scale = max(float(piece.abs().max()) for piece in pull)
+        assert max(float((a - b).abs().max()) for a, b in zip(pull, other, strict=True)) < NEAR * max(1.0, scale), (
+            settings
+        )
+
+
+def test_the_reference_is_the_model_that_was_named(place):
+    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo", reference=str(place / "other"))
+    other = load_model(place / "other")
+    unit = lesson.rows(1)[0]
+    assert unit.refs == pytest.approx([logprob(other, row) for row in unit.rows], rel=1e-5)
+    # Without one it is what the policy starts from, whichever policy that is.
+    _, plain = on_disk.lesson(place / "other", place / "pairs.jsonl", "dpo")
+    assert plain.rows(1)[0].refs == pytest.approx(unit.refs, rel=1e-5)
+    assert unit.refs != pytest.approx([logprob(parts.policy, row) for row in unit.rows], rel=1e-2)
+
+
+def test_a_reference_with_other_ids_is_refused(place):
+    model, tokenizer = on_disk.small_model(vocab=40)
+    (place / "wide").mkdir()
+    model.save(place / "wide")
+    tokenizer.save(place / "wide")
+    with pytest.raises(UserError, match="has 40 ids and the policy"):
+        on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo", reference=str(place / "wide"))
+
+
+def test_reference_logprobs_are_computed_once(place, monkeypatch):
+    _, first = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo")
+    (kept,) = reference_cache.cache_directory().glob("*.safetensors")
+    monkeypatch.setattr(reference_cache, "_computed", lambda *_: pytest.fail("computed again"))
+    _, second = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo")
+    assert [unit.refs for unit in second.rows(1)] == [unit.refs for unit in first.rows(1)]
+    monkeypatch.undo()
+    monkeypatch.setenv("WHET_HOME", str(place / "home"))
+    kept.write_bytes(b"broken")
+    _, third = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo")
+    assert [unit.refs for unit in third.rows(1)] == [unit.refs for unit in first.rows(1)]
+
+
+def test_ktos_point_is_made_of_completions_behind_prompts_of_others(place):
+    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "kto")
+    moved(parts, 0.1)
+    start = load_model(place / "start")
+    units = lesson.rows(1)
+    mismatched = [unit.rows[1] for unit in units]
+    own = {tuple(row.tokens) for unit in lesson.deck.rows for row in unit.rows[:1]}
+    assert not any(tuple(row.tokens) in own for row in mismatched)  # no completion stands behind its own prompt
+    drift = np.mean([logprob(parts.policy, row) - logprob(start, row) for row in mismatched])
+    logged, _, _ = gradient(parts, lesson, units)
+    assert logged["point"] == pytest.approx(max(0.0, drift), abs=1e-4)
+
+
+def test_what_bco_remembers_goes_with_a_checkpoint(place):
+    _, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "bco")
+    for step in (1, 2, 3):
+        lesson.fit(lesson.rows(step))
+    numbers = lesson.kept["means"].numbers()
+    assert any(value != 0 for value in numbers["means"])
+    _, other = on_disk.lesson(place / "start", place / "pairs.jsonl", "bco")
+    other.kept["means"].restore(numbers, {})
+    assert other.means.means.tolist() == lesson.means.means.tolist()
+
+
+def test_labelled_completions_need_no_pairs(place):
+    rows = [
+        {"prompt": f"{'ab' * (1 + i % 3)}{i % 7}=", "completion": "abc"[: 1 + i % 3], "label": bool(i % 2)}
+        for i in range(40)
+    ]
+    data = on_disk.write(place / "labelled.jsonl", rows)
+    _, lesson = on_disk.lesson(place / "start", data, "kto")
+    logged, _ = lesson.fit(lesson.rows(1))
+    assert math.isfinite(logged["loss"])
+    with pytest.raises(UserError, match="learns from"):
+        on_disk.lesson(place / "start", data, "sft")
+
+
+def test_a_few_steps_of_dpo_learn_the_rule(place):
+    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo", steps=30, rows=16)
+    before = lesson.measure()
+    for step in range(1, 31):
+        lesson.fit(lesson.rows(step))
+    after = lesson.measure()
+    assert after["eval/pair_accuracy_low"] > 0.6 > before["eval/pair_accuracy"]
+    assert after["eval/margin"] > 0
+    assert optimizer_tensors(parts.optimizer, parts.policy)

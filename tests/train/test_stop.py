@@ -1,0 +1,233 @@
+"""Runs that end before their last step, and runs that sample nothing: what a session says, saves and resumes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.command import online
+from tests.contracts.here import save_small
+from tests.train import rows_on_disk as on_disk
+from whet.cli.progress import SilentProgress
+from whet.config import StopConfig
+from whet.errors import UserError
+from whet.models.reward_text import load_scorer
+from whet.recipe import Recipe, validate
+from whet.runs.directory import Run
+from whet.train.rewarding import Rewarding
+from whet.train.start import resume_run, start_run
+from whet.train.stopping import over_budget, past_best
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("kl", "budget", "ends"), [(1.0, 2.0, False), (2.0, 2.0, False), (2.01, 2.0, True), (9.0, None, False)]
+)
+def test_a_budget_is_spent_above_it(kl: float, budget: float | None, ends: bool) -> None:
+    assert bool(over_budget({"kl_rollout": kl}, StopConfig(kl=budget))) is ends
+
+
+def test_the_reason_has_both_numbers() -> None:
+    told = over_budget({"kl_rollout": 2.345678}, StopConfig(kl=1.5))
+    assert told == "rollouts are 2.35 nats from the reference, above stop.kl 1.5"
+    assert over_budget({"updates": 0.0}, StopConfig(kl=1.5)) == ""  # a step without rollouts says nothing
+
+
+@pytest.mark.parametrize(
+    ("values", "falls", "since"),
+    [
+        ([0.1, 0.5, 0.4], 1, 1),
+        ([0.1, 0.5, 0.4], 2, 0),
+        ([0.1, 0.5, 0.4, 0.45], 2, 2),  # better than the last time, and still below the best
+        ([0.5, 0.4, 0.5], 1, 0),  # as good as the best is no fall
+        ([0.5, 0.4, 0.5, 0.3, 0.2, 0.1], 3, 3),
+        ([0.5, 0.4, 0.3], 0, 0),  # 0: it may fall for as long as it likes
+        ([], 1, 0),
+        ([0.5], 1, 0),
+    ],
+)
+def test_falls_are_counted_from_the_last_best(values: list[float], falls: int, since: int) -> None:
+    rows = [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
+    rows = [row for pair in zip(rows, ({"step": 9, "loss": 1.0} for _ in rows), strict=True) for row in pair]
+    told = past_best(rows, StopConfig(falls=falls))
+    best = f"{max(values, default=0.0):.4g}"
+    assert told == (f"eval/accuracy has been below its best, {best}, for {since} evaluations" if since else "")
+
+
+def test_what_is_no_number_is_no_fall() -> None:
+    rows = [{"eval/gold": 1.0}, {"eval/gold": None}, {"eval/gold": NAN}]
+    assert past_best(rows, StopConfig(falls=1, metric="eval/gold")) == ""  # type: ignore[arg-type]
+    assert past_best([{"eval/gold": NAN}, {"eval/gold": 2.0}], StopConfig(falls=1, metric="eval/gold")) == ""
+
+
+class Listening(SilentProgress):
+    """Keeps what was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def train(written: dict[str, Any], directory: Path) -> tuple[Run, list[str]]:
+    progress = Listening()
+    config = validate(written, where="test")
+    path = start_run(Recipe(name="stop", config=config, written={}), directory, lambda *_: progress)
+    return Run.open(path, is_writer=False), progress.notes
+
+
+def results(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run.path / "final_results.json").read_text())
+    return found
+
+
+def check_end(run: Run, notes: list[str], reason: str, *, before: int) -> int:
+    """The run ended early, for this reason, evaluated and saved at its last step; returns the step."""
+    found = results(run)
+    last = found["steps"]
+    assert 1 <= last < before
+    assert reason in found["ended"]
+    assert f"step {last}: {found['ended']}, so the run ends here" in notes
+    metrics = run.metrics()
+    assert metrics[-1]["step"] == last
+    assert found["after"]["eval/accuracy"] == metrics[-1]["eval/accuracy"]
+    checkpoint = run.latest()
+    assert checkpoint is not None
+    assert checkpoint.step == last
+    with pytest.raises(UserError, match="is finished; to train on, start a new run"):
+        resume_run(run.path, [], lambda *_: SilentProgress())
+    return int(last)
+
+
+def drifting(model: Path, **changes: Any) -> dict[str, Any]:
+    """A policy that moves fast: its rate is high and what it is paid for is to be short."""
+    written = online(
+        model,
+        steps=40,
+        algorithm={"preset": "grpo", "kl": {"coefficient": 1e-4}},
+        rollout={"prompts": 4, "group": 6, "max_tokens": 6},
+        reward={"length_penalty": 1.0},
+        optimizer={"lr": 1e-2},
+        update={"micro_tokens": 512},
+        eval={"every_steps": 40, "examples": 8, "max_tokens": 6},
+        save={"every_steps": 40},
+        device="cpu",
+    )
+    return {**written, **changes}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small(tmp_path_factory.mktemp("model") / "start", sharp=2.0)
+
+
+@pytest.fixture(scope="module")
+def spent(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[str]]:
+    """A run that has spent its KL."""
+    return train(drifting(model, stop={"kl": 0.5}), tmp_path_factory.mktemp("spent"))
+
+
+def test_a_run_ends_when_its_kl_is_spent(spent: tuple[Run, list[str]]) -> None:
+    run, notes = spent
+    last = check_end(run, notes, "nats from the reference, above stop.kl 0.5", before=40)
+    drift = [row["kl_rollout"] for row in run.metrics() if row["step"] > 0]
+    assert drift[-1] > 0.5
+    assert all(kl <= 0.5 for kl in drift[:-1])
+    assert last in run.answer_steps()  # looked at once more, although no evaluation was due
+
+
+def test_killed_after_the_last_checkpoint_it_still_ends_there(spent: tuple[Run, list[str]], tmp_path: Path) -> None:
+    """What ended the run is saved with it: resumed equals never stopped."""
+    run, _ = spent
+    copy = Path(shutil.copytree(run.path, tmp_path / run.path.name))
+    (copy / "final_results.json").unlink()
+    resume_run(copy, [], lambda *_: SilentProgress())
+    for name in ("metrics.jsonl", "checkpoints/step-{:06d}/model/model.safetensors".format(results(run)["steps"])):
+        assert (copy / name).read_bytes() == (run.path / name).read_bytes()
+    again = results(Run.open(copy, is_writer=False))
+    same = ("steps", "ended", "before", "after", "best", "tokens")
+    assert {key: again[key] for key in same} == {key: results(run)[key] for key in same}
+
+
+def test_a_run_ends_when_a_metric_has_fallen_for_too_long(model: Path, tmp_path: Path) -> None:
+    written = drifting(model, stop={"falls": 2, "metric": "eval/length"})
+    written["eval"] = {"every_steps": 1, "examples": 8, "max_tokens": 6}
+    run, notes = train(written, tmp_path)
+    check_end(run, notes, "eval/length has been below its best, ", before=40)
+    lengths = [row["eval/length"] for row in run.metrics()]
+    best = max(lengths)
+    assert lengths[-3] == best
+    assert lengths[-2] < best
+    assert lengths[-1] < best
+
+
+def test_a_run_that_does_not_fall_goes_to_its_end(model: Path, tmp_path: Path) -> None:
+    run, _ = train(drifting(model, steps=3, stop={"kl": 1e6, "falls": 3}), tmp_path)
+    assert results(run)["steps"] == 3
+    assert "ended" not in results(run)
+
+
+def test_a_metric_that_nobody_measures_is_refused_before_training(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"stop\.metric is 'eval/gold', which is not measured here; use one of eval/"
+    ) as e:
+        train(drifting(model, stop={"falls": 1, "metric": "eval/gold"}), tmp_path)
+    assert "\n" not in str(e.value)
+    assert not list(tmp_path.iterdir())  # nothing was begun
+
+
+def rewarding(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    on_disk.saved_model(tmp_path / "start")
+    on_disk.pairs(tmp_path / "pairs.jsonl")
+    config = on_disk.config(tmp_path / "start", tmp_path / "pairs.jsonl", "bradley_terry")
+    written = {**config.model_dump(mode="json"), "eval": {"every_steps": 1, "examples": 12}, "save": {"every_steps": 2}}
+    return {**written, **changes}
+
+
+def test_a_run_that_samples_nothing_is_measured_saved_and_resumed(tmp_path: Path) -> None:
+    run, notes = train(rewarding(tmp_path), tmp_path / "runs")
+    assert run.answer_steps() == []
+    measured = [row["eval/accuracy"] for row in run.metrics()]
+    assert len(measured) == 5  # before the first step and after each of four
+    assert f"before training: held-out accuracy {measured[0]:.1%}" in notes
+    best = max(range(5), key=lambda step: (measured[step], step))  # of equally good ones the last
+    assert results(run)["best"] == {"step": best, "accuracy": measured[best]}
+    chosen, rejected = load_scorer(run.path / "best_model", on_disk.ALONE.device).score(["ab=", "ab="], ["abc", "hhh"])
+    assert chosen != rejected
+
+    stopped = Path(shutil.copytree(run.path, tmp_path / "stopped" / run.path.name))
+    (stopped / "final_results.json").unlink()
+    shutil.rmtree(stopped / "checkpoints" / "step-000004")
+    resume_run(stopped, [], lambda *_: SilentProgress())
+    for name in ("metrics.jsonl", "checkpoints/step-000004/model/model.safetensors"):
+        assert (stopped / name).read_bytes() == (run.path / name).read_bytes()
+
+
+def test_a_run_that_samples_nothing_may_end_early_too(tmp_path: Path) -> None:
+    stop = {"falls": 2, "metric": "eval/loss"}  # a loss that falls is good, and quick to come by
+    run, notes = train(rewarding(tmp_path, steps=40, stop=stop), tmp_path / "runs")
+    check_end(run, notes, "eval/loss has been below its best, ", before=40)
+
+
+def test_a_row_that_another_process_has_logged_already_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several processes one writes, and the others may read its line of this very step: all must agree."""
+    stop = {"falls": 2, "metric": "eval/loss"}
+    alone, _ = train(rewarding(tmp_path / "a", steps=40, stop=stop), tmp_path / "a" / "runs")
+    seen: list[dict[str, float]] = []
+    measure, metrics = Rewarding.measure, Run.metrics
+
+    def remembered(self: Rewarding) -> dict[str, float]:
+        seen.append(measure(self))
+        return seen[-1]
+
+    monkeypatch.setattr(Rewarding, "measure", remembered)
+    monkeypatch.setattr(Run, "metrics", lambda self: [*metrics(self), {"step": len(seen) - 1, **seen[-1]}])
+    late, _ = train(rewarding(tmp_path / "b", steps=40, stop=stop), tmp_path / "b" / "runs")
+    assert results(late)["steps"] == results(alone)["steps"]
+    assert results(late)["ended"] == results(alone)["ended"]

@@ -124,6 +124,6 @@ def test_the_defaults_that_the_prose_states() -> None:
     assert options(surrogates.stopped_ratio) == {"low": 1.0, "high": 4.0}
     assert options(surrogates.sequence_clip) == {"low": 3e-4, "high": 4e-4}
     summed = {key for key, row in ALGORITHMS.items() if row.weighting.__name__ == "sequence_sum"}
-    assert summed == {"reinforce", "rloo", "remax", "opo", "maxrl"}
+    assert summed == {"reinforce", "rloo", "remax", "opo", "maxrl", "online_dpo"}
     whitened = {key for key, row in ALGORITHMS.items() if row.scaling is advantages.whiten}
     assert whitened == {"ppo", "reinforce_pp", "reinforce_pp_baseline"}

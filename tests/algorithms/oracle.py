@@ -42,6 +42,7 @@ ROWS = {
     "remax": paid("over_greedy", "reinforce", "sequence_sum"),
     "opo": paid("over_length", "reinforce", "sequence_sum"),
     "maxrl": Row("max_likelihood", "reinforce", "sequence_sum"),
+    "online_dpo": Row("best_over_worst", "reinforce", "sequence_sum"),
     "gpg": Row("over_valid", "reinforce", "token_mean"),
     "ppo": paid("gae", "clip", "token_mean", "whiten"),
     "reinforce_pp": paid("to_go", "clip", "token_mean", "whiten"),
@@ -177,6 +178,15 @@ def over_average(case: Case, r: Any, p: int, g: int) -> float:
     return r[p][g] - sum(w * h for w, h in zip(weights, recent_first, strict=True)) / sum(weights)
 
 
+def best_over_worst(case: Case, r: Any, p: int, g: int) -> float:
+    best, worst = r[p].index(max(r[p])), r[p].index(min(r[p]))
+    if g not in (best, worst) or best == worst:
+        return 0.0
+    rows = [p * len(r[p]) + place for place in (best, worst)]
+    better, worse = (sum(case.old[b, t] - case.ref[b, t] for t in places(case.mask, b)) for b in rows)
+    return (1 if g == best else -1) * len(r[p]) * 0.1 / (1 + exp(0.1 * (better - worse)))
+
+
 ADVANTAGES: dict[str, Any] = {
     "raw": lambda case, r, p, g: r[p][g],
     "over_batch": lambda case, r, p, g: r[p][g] - mean([x for group in r for x in group]),
@@ -188,6 +198,7 @@ ADVANTAGES: dict[str, Any] = {
     "over_length": over_length,
     "over_valid": over_valid,
     "max_likelihood": max_likelihood,
+    "best_over_worst": best_over_worst,
 }
 
 

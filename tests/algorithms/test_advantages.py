@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from whet.algorithms.advantages import (
     batch_deviation,
+    best_over_worst,
     center,
     every,
     leave_one_out,
@@ -154,6 +155,24 @@ def test_whiten_takes_mean_and_deviation_of_trained_tokens_only():
     assert not found[~MASK].any()
     assert float(found[MASK].mean()) == pytest.approx(0, abs=1e-6)
     assert float(found[MASK].std(correction=0)) == pytest.approx(1)
+
+
+def test_best_over_worst_pushes_one_pair_apart_by_what_dpo_has_not_yet_learned():
+    # w − l = log 9, so with β = ½ d = log 3, σ(−d) = 1/4, and of three rollouts 3·½·¼
+    rewards = torch.tensor([[0.0, 2.0, 1.0], [1.0, 1.0, 1.0]])
+    old = torch.zeros(6, 3)
+    old[0, 1], old[1, 1:] = -math.log(3), torch.tensor([math.log(2), math.log(1.5)])
+    mask = torch.tensor([[False, True, True]]).repeat(6, 1)
+    reference = torch.where(mask, 0.0, -math.inf)  # what is off the mask is never read
+    found = best_over_worst(rewards, old, reference, mask, beta=0.5)
+    assert found.tolist() == [pytest.approx([-0.375, 0.375, 0.0]), [0.0, 0.0, 0.0]]
+
+
+def test_best_over_worst_takes_the_first_of_equals_and_no_size():
+    nothing, mask = torch.zeros(4, 1), torch.ones(4, 1, dtype=torch.bool)  # π is π_ref: σ(0) = ½
+    for rewards in ([[0.5, 1.0, 0.0, 1.0]], [[7.0, 9.0, -3.0, 9.0]]):
+        found = best_over_worst(torch.tensor(rewards), nothing, nothing, mask)
+        assert found.tolist() == [pytest.approx([0.0, 4 * 0.1 / 2, -4 * 0.1 / 2, 0.0])]
 
 
 def test_whiten_of_equal_advantages_or_of_nothing_is_zero():

@@ -43,7 +43,8 @@ def test_every_cell_has_a_formula_and_the_name_it_is_listed_under(kind):
 def test_what_the_rows_need_follows_from_their_cells():
     assert [key for key, row in ALGORITHMS.items() if row.needs_values] == ["ppo"]
     assert [key for key, row in ALGORITHMS.items() if row.needs_greedy] == ["remax"]
-    assert not any(row.needs_reference for row in ALGORITHMS.values()), "no row has a KL unless a recipe asks for one"
+    assert [key for key, row in ALGORITHMS.items() if row.needs_reference] == ["online_dpo"]
+    assert not any(row.kl_coefficient for row in ALGORITHMS.values()), "no row has a KL unless a recipe asks for one"
     assert replace(ALGORITHMS["grpo"], kl_coefficient=0.1).needs_reference
     in_group = [key for key, row in ALGORITHMS.items() if row.advantage in GROUP_STATISTICS]
     assert set(ALGORITHMS) - set(in_group) == {"reinforce", "remax", "ppo", "reinforce_pp"}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.data.real import real
 from whet.data.load import Source, load_rows
 from whet.data.rows import prompt_text
-from whet.data.split import opening, split_rows
+from whet.data.split import opening, salt_of, split_rows
 from whet.errors import UserError
-from whet.records import Dialogue, Message, Pair
+from whet.records import Dialogue, Labelled, Message, Pair
 
 
 def pair(i: int, prompt: str | tuple[Message, ...]) -> Pair:
@@ -87,3 +87,14 @@ def test_real_conversations_that_recur_stay_on_one_side() -> None:
     training, held_out = split_rows(rows)
     assert not {opening(row) for row in training} & {opening(row) for row in held_out}
     assert 0.08 < len(held_out) / len(rows) < 0.12
+
+
+def test_rows_that_a_run_made_from_training_prompts_are_split_anew(tmp_path):
+    prompts = [Labelled(id=str(i), prompt=f"question {i}", completion="a", label=True) for i in range(2000)]
+    training, held_out = split_rows(prompts, 0.2)
+    assert 300 < len(held_out) < 500
+    assert len(split_rows(training, 0.2)[1]) == 1  # by the same hash all of them stand on the training side
+    (tmp_path / "rows.jsonl").write_text("")
+    for path in (tmp_path, tmp_path / "rows.jsonl"):
+        assert 200 < len(split_rows(training, 0.2, salt=salt_of(str(path)))[1]) < 450
+    assert salt_of("pairs.jsonl") == ""

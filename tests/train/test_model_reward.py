@@ -21,6 +21,7 @@ from whet.runs.directory import Run
 from whet.tasks.grading import DirectGrader
 from whet.tasks.sorting import Sorting
 from whet.train.model_reward import build_grader
+from whet.train.session import best_by
 from whet.train.start import start_run
 
 CPU = torch.device("cpu")
@@ -140,3 +141,10 @@ def test_a_run_learns_from_the_model_and_is_evaluated_by_the_task(judge: Path, t
     assert [answer["correct"] for answer in answers] == [
         answer["text"].strip() == answer["answer"] for answer in answers
     ]
+
+
+def test_prompts_without_answers_are_judged_by_the_reward_model():
+    measured = {"eval/accuracy": 0.0, "eval/reward": 1.5}
+    assert best_by(measured, "data") == "reward"
+    assert best_by(measured, "sorting") == "accuracy"
+    assert best_by({"eval/accuracy": 0.6}, "data") == "accuracy"  # offline: the share of pairs that are right

@@ -30,12 +30,15 @@ from whet.train.update import update
 
 MISMATCH = {"mismatch/mean", "mismatch/max", "mismatch/kl"}
 ONE_UPDATE = [  # names of tests.contracts.additive.VARIANTS: what "own" is for
-    *(name for name in ALGORITHMS if name != "ppo"),
+    *(name for name in ALGORITHMS if name not in {"ppo", "online_dpo"}),
     "grpo, entropy",
     "token mean",
     "truncated left out",
 ]
-COMPARED = ["ppo", "ppo, kl in the reward", "grpo, k3 in the loss", "rloo, kl in the reward", "grpo, mask_sequences"]
+COMPARED = [
+    *("ppo", "ppo, kl in the reward", "grpo, k3 in the loss", "rloo, kl in the reward", "grpo, mask_sequences"),
+    "online_dpo",
+]
 
 
 def exact_groups(scene: Noisy) -> list[Group]:
@@ -155,8 +158,14 @@ def test_updates_end_where_the_policy_has_moved_far(old: Old) -> None:
     assert metrics["updates"] == 2
 
 
+def rare(rewards: Tensor, logprobs_old: Tensor) -> Tensor:
+    """An advantage that asks for old log-probs, but for no reference."""
+    return rewards * -logprobs_old.sum(dim=1).view(rewards.shape)
+
+
 PLAIN: dict[str, Any] = {"preset": "grpo"}
 KL = {**PLAIN, "kl": {"coefficient": 0.1}}
+OWN = {**PLAIN, "advantage": f"{__name__}:rare"}
 FLOOR = {**PLAIN, "entropy": {"floor": 1.0, "floor_coefficient": 0.5}}
 
 
@@ -175,6 +184,8 @@ FLOOR = {**PLAIN, "entropy": {"floor": 1.0, "floor_coefficient": 0.5}}
         ({**PLAIN, "entropy": {"floor": 1.0, "floor_coefficient": 0.0}}, {}, "own", "sampled"),
         (FLOOR, {}, "read", "read"),
         ({"preset": "ppo"}, {}, "read", "sampled"),
+        ({"preset": "online_dpo"}, {}, "read", "sampled"),
+        (OWN, {}, "read", "sampled"),
         ({"preset": "ppo"}, {"shared": True}, "read", "read"),
         ({"preset": "grpo"}, {"shared": True}, "own", "sampled"),  # no critic: what it would share does not matter
     ],

@@ -138,6 +138,9 @@ def test_ktos_point_is_made_of_completions_behind_prompts_of_others(place):
     mismatched = [unit.rows[1] for unit in units]
     own = {tuple(row.tokens) for unit in lesson.deck.rows for row in unit.rows[:1]}
     assert not any(tuple(row.tokens) in own for row in mismatched)  # no completion stands behind its own prompt
+    texts = {parts.tokenizer.decode([t for t, on in zip(r.tokens, r.mask, strict=True) if on]) for r in mismatched}
+    assert any("h" in text for text in texts)  # rejected ones too
+    assert any("h" not in text for text in texts)
     drift = np.mean([logprob(parts.policy, row) - logprob(start, row) for row in mismatched])
     logged, _, _ = gradient(parts, lesson, units)
     assert logged["point"] == pytest.approx(max(0.0, drift), abs=1e-4)

@@ -71,6 +71,22 @@ def max_likelihood(rewards: Tensor) -> Tensor:
     return center(rewards) / mean.masked_fill(mean == 0, 1.0)
 
 
+def best_over_worst(
+    rewards: Tensor, logprobs_old: Tensor, logprobs_ref: Tensor, mask: Tensor, *, beta: float = 0.1
+) -> Tensor:
+    """A_i = ±G·β·σ(−d) for best and worst of G, 0 for others, d = β(w − l), w and l = their log π_old/π_ref.
+
+    For the only update of a step this has the gradient of `preference.dpo`, a mean over the groups: of −log σ(β(w − l))
+    each log π has the slope β·σ(−d), and `sequence_sum` divides by G rollouts where there is one pair. Of equally good
+    rollouts the first is taken; a group of equal rewards has no pair. Guo et al. 2024 (online DPO).
+    """
+    ratios = (logprobs_old - logprobs_ref).masked_fill(~mask, 0.0).sum(dim=1).view(rewards.shape)
+    best, worst = rewards.argmax(dim=1, keepdim=True), rewards.argmin(dim=1, keepdim=True)
+    margin = beta * (ratios.gather(1, best) - ratios.gather(1, worst))
+    slope = (rewards.shape[1] * beta * torch.sigmoid(-margin)).masked_fill(~mixed(rewards)[:, None], 0.0)
+    return torch.zeros_like(rewards).scatter(1, best, slope).scatter(1, worst, -slope)
+
+
 def unscaled(advantages: Tensor) -> Tensor:
     """A: as it is."""
     return advantages

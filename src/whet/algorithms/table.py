@@ -45,7 +45,7 @@ class Algorithm:
     @property
     def needs_reference(self) -> bool:
         """Whether the loop must supply log-probs under a reference."""
-        return self.kl_coefficient > 0 or "logprobs_ref" in terms(self.surrogate)
+        return self.kl_coefficient > 0 or any("logprobs_ref" in terms(c) for c in (self.advantage, self.surrogate))
 
     @property
     def needs_values(self) -> bool:
@@ -93,6 +93,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "remax":        paid(a.over_greedy,      s.reinforce,      w.sequence_sum,          "2310.10505"),
     "opo":          paid(a.over_length,      s.reinforce,      w.sequence_sum,          "2505.23585"),
     "maxrl":         row(a.max_likelihood,   s.reinforce,      w.sequence_sum,          "2602.02710"),
+    "online_dpo":    row(a.best_over_worst,  s.reinforce,      w.sequence_sum,          "2402.04792"),
     "gpg":           row(a.over_valid,       s.reinforce,      w.token_mean,            "2504.02546"),
     "ppo":          paid(v.gae,              s.clip,           w.token_mean,            "1707.06347", scaling=a.whiten),
     "reinforce_pp": paid(v.to_go,            s.clip,           w.token_mean,            "2501.03262", scaling=a.whiten),
@@ -117,7 +118,7 @@ def _named(*cells: Cell) -> dict[str, Cell]:
 
 ADVANTAGES = _named(
     *(a.raw, a.over_batch, a.over_average, a.over_greedy, a.center, a.leave_one_out, a.standardize, a.over_length),
-    *(a.over_valid, a.max_likelihood, v.gae, v.to_go),
+    *(a.over_valid, a.max_likelihood, a.best_over_worst, v.gae, v.to_go),
 )
 SCALINGS = _named(a.unscaled, a.whiten, a.batch_deviation)
 SURROGATES = _named(s.reinforce, s.clip, s.dual_clip, s.stopped_ratio, s.soft_gate, s.sequence_clip, s.geometric_clip)
@@ -138,7 +139,10 @@ CELLS: dict[str, dict[str, Cell]] = {  # kind of cell → what may stand there
 }
 
 SUPPLIED: dict[str, tuple[str, ...]] = {  # kind of cell → the terms that the loop can supply
-    "advantage": ("rewards", "counts", "history", "greedy", "token_rewards", "values", "mask"),
+    "advantage": (
+        *("rewards", "counts", "history", "greedy", "token_rewards", "values"),
+        *("logprobs_old", "logprobs_ref", "mask"),
+    ),
     "scaling": ("advantages", "rewards", "mask"),
     "surrogate": ("logprobs", "logprobs_old", "logprobs_ref", "advantages", "mask"),
     "weighting": ("mask", "max_tokens"),
@@ -147,7 +151,9 @@ SUPPLIED: dict[str, tuple[str, ...]] = {  # kind of cell → the terms that the 
 }
 
 # These compare the rollouts of one prompt, so a group of one has nothing to compare.
-GROUP_STATISTICS = frozenset({a.center, a.leave_one_out, a.standardize, a.over_length, a.over_valid, a.max_likelihood})
+GROUP_STATISTICS = frozenset(
+    {a.center, a.leave_one_out, a.standardize, a.over_length, a.over_valid, a.max_likelihood, a.best_over_worst}
+)
 # These weigh each token by itself; a surrogate with one ratio per sequence would undo that.
 TOKEN_CORRECTIONS = frozenset({correction.truncate_tokens, correction.mask_tokens})
 

@@ -19,7 +19,7 @@ from whet.imports import load_named
 
 BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no other means anything below 0
     **{key: {"ge": 0, "le": 1} for key in ("gamma", "lam", "decay")},
-    **{key: {"gt": 0} for key in ("positive", "negative")},
+    **{key: {"gt": 0} for key in ("positive", "negative", "beta")},
     "bound": {"gt": 1},
 }
 
@@ -141,7 +141,8 @@ class AlgorithmBase(Section):
     @property
     def needs_reference(self) -> bool:
         """Whether anything compares with a reference."""
-        return self.kl.coefficient > 0 or "logprobs_ref" in terms(self.cell("surrogate"))
+        compared = any("logprobs_ref" in terms(self.cell(kind)) for kind in ("advantage", "surrogate"))
+        return self.kl.coefficient > 0 or compared
 
     def cell(self, kind: str) -> Cell:
         """The function that stands there, its options bound."""

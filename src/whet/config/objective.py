@@ -41,9 +41,6 @@ def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, reference: s
     wrong = senseless(bound_loss(objective))
     if wrong:
         raise ValueError(f"objective.{wrong}")
-    reason = senseless(bound_loss(objective))
-    if reason:
-        raise ValueError(f"objective: {reason}")
     if kind != "imitation" and not has_data:
         raise ValueError(f"objective {objective.name!r} learns from data: say where it is, e.g. data: pairs.jsonl")
     if reference and not (kind == "preference" and row.needs_reference):

@@ -89,11 +89,12 @@ def _twice(cells: dict[str, Cell], algorithm: AlgorithmBase) -> Iterator[str]:
             f"advantage {name(cells['advantage'])!r} divides by what scaling {name(cells['scaling'])!r} would too: "
             "use algorithm.advantage=center, or algorithm.scaling=unscaled"
         )
-    if algorithm.kl.coefficient > 0 and "logprobs_ref" in terms(cells["surrogate"]):
-        yield (
-            f"surrogate {name(cells['surrogate'])!r} compares with the reference itself, and algorithm.kl.coefficient "
-            "would count the KL a second time: set it to 0"
-        )
+    for kind in ("advantage", "surrogate"):
+        if algorithm.kl.coefficient > 0 and "logprobs_ref" in terms(cells[kind]):
+            yield (
+                f"{kind} {name(cells[kind])!r} compares with the reference itself, and algorithm.kl.coefficient "
+                "would count the KL a second time: set it to 0"
+            )
 
 
 def _rewards(

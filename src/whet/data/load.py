@@ -12,14 +12,13 @@ from typing import Literal, get_args
 from whet.data.formats import AUTO, Format, Kind, Record, named, recognised
 from whet.data.hub import cached_rows, is_hub_name
 from whet.data.near import near_duplicates
-from whet.data.readers import Raw, is_file_name, read_file
+from whet.data.readers import ROWS, Raw, is_file_name, read_file
 from whet.data.rows import answers_of, content, prompt_of, spaced
 from whet.errors import UserError
 from whet.records import Dialogue, Message, Pair
 
 Choice = Literal["keep", "drop"]
 
-ROWS = "rows.jsonl"  # what a directory of rows holds
 LOOKED_AT = 20  # rows from which the format is recognised
 NAMED = 3  # skipped rows that an error or a page names
 # Rows that are broken; there may be a share of `max_skipped` of them. What the filters drop is sound, and not bounded.

@@ -19,6 +19,8 @@ from whet.errors import UserError
 CELL_LIMIT = 2**31 - 1  # characters in a cell of CSV; Python's own limit is shorter than many a completion
 SPACE = " \t\r\n"
 
+ROWS = "rows.jsonl"  # what a directory of rows holds
+
 
 @dataclass(frozen=True, slots=True)
 class Raw:

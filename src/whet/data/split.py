@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from whet.data.formats import Record
+from whet.data.readers import ROWS
 from whet.data.rows import prompt_of, prompt_text, spaced
 from whet.errors import UserError
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint, is_held_out
@@ -13,8 +15,11 @@ from whet.tasks.space import HELD_OUT_SHARE, fingerprint, is_held_out
 Row = TypeVar("Row", bound=Record)
 
 
-def split_rows(rows: Sequence[Row], share: float = HELD_OUT_SHARE) -> tuple[list[Row], list[Row]]:
+def split_rows(rows: Sequence[Row], share: float = HELD_OUT_SHARE, *, salt: str = "") -> tuple[list[Row], list[Row]]:
     """The training and the held-out rows, in their order; about `share` of the conversations are held out.
+
+    Rows that a model made from the training prompts of other data need a `salt`: by the same hash none of them would be
+    held out.
 
     The side depends on the first message of the user alone, so later turns of a conversation that recurs with more
     turns, as Anthropic's do, follow its beginning; and more rows move no row that was there before.
@@ -23,9 +28,19 @@ def split_rows(rows: Sequence[Row], share: float = HELD_OUT_SHARE) -> tuple[list
         raise UserError(f"data: the held-out share is {share}, must be at least 0 and below 1")
     if share == 0:
         return list(rows), []
-    key = opening if len({opening(row) for row in rows}) > 1 else prompt_text
+    plain = opening if len({opening(row) for row in rows}) > 1 else prompt_text
+
+    def key(row: Record) -> str:
+        return salt + plain(row)
+
     held_out = _held_out({key(row) for row in rows}, share)
     return _side(rows, key, held_out, is_in=False), _side(rows, key, held_out, is_in=True)
+
+
+def salt_of(path: str) -> str:
+    """What the split of a file is salted with: something for the rows that a run made, nothing for others."""
+    place = Path(path).expanduser()
+    return "made by a run " if place.name == ROWS or (place / ROWS).is_file() else ""
 
 
 def opening(row: Record) -> str:

@@ -10,7 +10,7 @@ from itertools import islice
 from whet.data.formats import Record
 from whet.data.load import Source, load_rows
 from whet.data.rows import answers_of, prompt_of
-from whet.data.split import split_rows
+from whet.data.split import salt_of, split_rows
 from whet.records import Example, Score
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint, permutation
 
@@ -60,7 +60,9 @@ class DataTask:
                 max_skipped=self.max_skipped,
             )
         )
-        training, evaluation = (_examples(side) for side in split_rows(loaded.rows, self.held_out_share))
+        training, evaluation = (
+            _examples(side) for side in split_rows(loaded.rows, self.held_out_share, salt=salt_of(self.path))
+        )
         return training, evaluation
 
 

@@ -150,6 +150,8 @@ def _needs(row: Algorithm) -> list[str]:
     needs = []
     if plain(row.advantage) in GROUP_STATISTICS or plain(row.keep) is mixed:
         needs.append("`rollout.group` of 2 or more")
+    if row.needs_reference:
+        needs.append("a reference (`algorithm.kl.reference`)")
     if row.needs_values:
         needs.append("a critic (section `critic`)")
     if row.needs_greedy:

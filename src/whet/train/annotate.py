@@ -253,6 +253,10 @@ def _advantages(
     }
     if "token_rewards" in needed:
         supply["token_rewards"] = everyone.rows(paid.token_rewards)
+    if "logprobs_old" in needed:
+        supply["logprobs_old"] = everyone.rows(frozen.old)
+    if "logprobs_ref" in needed and frozen.ref is not None:
+        supply["logprobs_ref"] = everyone.rows(frozen.ref)
     if frozen.values is not None:
         supply["values"] = everyone.rows(frozen.values)
     supply = {term: tensor.to(mask.device) for term, tensor in supply.items()}

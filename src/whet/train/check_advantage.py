@@ -34,7 +34,7 @@ from whet.train.findings import (
 
 GROUP_ROLLOUT, ROW_TOKEN = ("group", "rollout"), ("row", "token")
 REWARD_TERMS = ("rewards", "greedy", "history", "token_rewards", "values")
-PAID_IN_TOKENS = frozenset({"token_rewards", "values", "mask"})
+PER_TOKEN = frozenset({"token_rewards", "values", "logprobs_old", "logprobs_ref", "mask"})
 EXTRA_COLUMNS = 5
 EQUAL = (0.1, 0.9, 0.0, 1.0)  # rewards of groups that are all alike; the float32 mean of three times 0.9 is not 0.9
 NOISE = 0.05  # an advantage that rounding alone may not reach
@@ -52,7 +52,7 @@ def check_advantage(cell: Cell) -> list[Finding]:
         "order of groups": partial(_check_groups, supply=supply),
         "order in a group": partial(_check_rollouts, supply=supply),
     }
-    if PAID_IN_TOKENS & set(terms(cell)):
+    if PER_TOKEN & set(terms(cell)):
         checks |= {"padding": partial(_check_padding, supply=supply), "packing": partial(_check_packing, supply=supply)}
     if "rewards" in terms(cell):
         checks |= {
@@ -74,7 +74,7 @@ def _advantages(cell: Cell, supply: Supply, on: str) -> Tensor:
     ordinary = probes.advantage_supply()
     usual = attempt(cell, ordinary, "ordinary input").shape
     rollouts, tokens = supply["rewards"].shape, supply["mask"].shape
-    allowed = [rollouts, tokens] if PAID_IN_TOKENS & set(terms(cell)) else [rollouts]
+    allowed = [rollouts, tokens] if PER_TOKEN & set(terms(cell)) else [rollouts]
     if usual in (ordinary["rewards"].shape, ordinary["mask"].shape):  # whichever it is, it must stay so
         allowed = [rollouts] if usual == ordinary["rewards"].shape else allowed[1:]
     if found.shape not in allowed:
@@ -257,7 +257,7 @@ def _describe_scale(cell: Cell, supply: Supply) -> Verdict:
     larger = _advantages(cell, _scaled(supply, 3.0), "rewards three times larger")
     scale = "3 times larger" if same(larger, 3 * base) else "the same" if same(larger, base) else "otherwise different"
     told = f"rewards 3 times larger give advantages that are {scale}"
-    if PAID_IN_TOKENS & set(terms(cell)):
+    if PER_TOKEN & set(terms(cell)):
         return note(told)
     higher = _advantages(cell, _shifted(supply, 0.5), "rewards that are 0.5 higher")
     shift = "0.5 higher" if same(higher, base + 0.5) else "the same" if same(higher, base) else "otherwise different"

@@ -101,7 +101,7 @@ def _kl(config: OnlineConfig) -> dict[str, str]:
     if kl.coefficient > 0:
         return inert
     keys = ["place", "estimator", "anneal_tokens"]
-    if "logprobs_ref" not in terms(config.algorithm.cell("surrogate")):
+    if not config.algorithm.needs_reference:
         keys += ["reference", "sync_steps", "sync_share"]
     return {**inert, **{f"algorithm.kl.{key}": "algorithm.kl.coefficient is 0" for key in keys}}
 

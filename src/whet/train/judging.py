@@ -42,6 +42,7 @@ from whet.train.judged_models import (
     is_run,
     release,
 )
+from whet.train.session import PROMPTS_ONLY
 
 Note = Callable[[str], None]
 NONE_FAILED: Mapping[tuple[str, int], str] = MappingProxyType({})
@@ -93,7 +94,8 @@ def judge_methods(  # noqa: PLR0913 - the models that meet, and how
         note(f"judging: scores of the {name} in {directory}")
         scores[name] = _scored(load(directory, device), [said for one in heard for said in one.answers.said])
         release(device)
-    start_rows, *others = ([*_rows(task, one, scores, gold=settings.gold)] for one in heard)
+    has_gold = settings.gold and task.name != PROMPTS_ONLY
+    start_rows, *others = ([*_rows(task, one, scores, gold=has_gold)] for one in heard)
     rows = {one.entrant: own for one, own in zip(heard[1:], others, strict=True) if one.entrant}
     results = {
         **{"title": title, "task": task.name, "seed": seed, "prompts": len(asked.examples)},

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from whet.algorithms.cells import terms
 from whet.algorithms.correction import uncorrected
 from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
@@ -71,5 +72,6 @@ def _source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Ol
     if is_exact:
         return "sampled"
     updates = config.update.epochs * config.update.minibatches
-    compared = algorithm.needs_reference or algorithm.needs_values or algorithm.correction is not uncorrected
+    in_advantage = algorithm.needs_values or "logprobs_old" in terms(algorithm.advantage)
+    compared = in_advantage or algorithm.needs_reference or algorithm.correction is not uncorrected
     return "own" if updates == 1 and not compared and config.update.kl_limit is None else "read"

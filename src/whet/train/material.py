@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from whet.config import DataConfig
 from whet.data.load import Source, load_rows
-from whet.data.split import split_rows
+from whet.data.split import salt_of, split_rows
 from whet.errors import UserError
+from whet.tasks.space import fingerprint, permutation
 
 U = TypeVar("U")
 Note = Callable[[str], None]
@@ -41,7 +42,9 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
     )
     if loaded.kind not in kinds:
         raise UserError(f"{config.path} holds {loaded.kind}, and {what} learns from {' or '.join(kinds)}")
-    training, held_out = split_rows(loaded.rows, config.held_out_share)
+    training, held_out = split_rows(loaded.rows, config.held_out_share, salt=salt_of(config.path))
+    # In an order of their own: an evaluation may look at the first ones alone, and files come in parts.
+    held_out = [held_out[place] for place in permutation(len(held_out), fingerprint("held out"))]
     if not training or not held_out:
         raise UserError(
             f"{config.path} has {len(loaded.rows)} rows, too few prompts for a training and a held-out side: add rows"

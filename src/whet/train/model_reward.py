@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -35,6 +35,15 @@ class ModelGrader:
         if self._has_functions:
             return Score(reward=given.reward + own, parts={**given.parts, "model": number})
         return Score(reward=own, parts={**given.parts, "task": given.reward, "model": number})
+
+
+def held_out_judge(
+    reward: RewardConfig, grader: Grader
+) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
+    """What a reward model thinks of held-out answers, where training has one."""
+    if reward.model is None:
+        return None
+    return lambda examples, texts: [score.reward for score in grader.grade(examples, texts)]
 
 
 def build_grader(task: TaskConfig, reward: RewardConfig, device: torch.device) -> Grader:

@@ -20,7 +20,7 @@ from whet.train.collect import Harvest
 from whet.train.describe import describe, rollout_rows
 from whet.train.learner import build_learner
 from whet.train.memory import Memory
-from whet.train.model_reward import build_grader
+from whet.train.model_reward import build_grader, held_out_judge
 from whet.train.parts import build_parts
 from whet.train.session import Progress, Session
 from whet.train.update import update
@@ -36,7 +36,9 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
     kept = {"memory": memory, "reference": learner.reference, "critic": learner.critic}
 
-    with closing(grader), Session(config, run, world, parts, progress, kept=kept) as session:
+    opinion = held_out_judge(config.reward, grader)
+
+    with closing(grader), Session(config, run, world, parts, progress, kept=kept, judge=opinion) as session:
         for step in session.steps():
             dials = memory.dials(config, tokens=session.tokens)
             harvest = Harvest(rollout, algorithm, world)

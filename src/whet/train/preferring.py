@@ -23,6 +23,7 @@ from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.statistics import wilson
 from whet.models.checkpoint import fingerprint
+from whet.models.decoder import Decoder
 from whet.models.hub import resolve_model
 from whet.models.load import load_model
 from whet.models.protocol import CausalLM, Tokenizer
@@ -200,14 +201,19 @@ class Preferring:
     def _reference(self) -> tuple[CausalLM, str]:
         """The model that was named, or the policy before its first step; and the fingerprint of its weights."""
         if not self.config.reference:
-            return self.parts.policy, self.parts.origin
+            return self.parts.policy, f"{self.parts.origin} {_shape(self.parts.policy)}"
         model = load_model(resolve_model(self.config.reference))
         if model.vocab_size != self.parts.policy.vocab_size:
             raise UserError(
                 f"reference {self.config.reference} has {model.vocab_size} ids and the policy "
                 f"{self.parts.policy.vocab_size}: use a reference with the policy's tokeniser"
             )
-        return place(model, self.world.device), fingerprint(model)
+        return place(model, self.world.device), f"{fingerprint(model)} {_shape(model)}"
+
+
+def _shape(model: CausalLM) -> str:
+    """What changes what a model says besides its weights: the same ones turn by other angles under another config."""
+    return repr(model.config) if isinstance(model, Decoder) else ""
 
 
 def _units(rows: Sequence[Any], row: Preference, tokenizer: Tokenizer, limit: int) -> list[Unit | None]:
@@ -226,7 +232,21 @@ def _units(rows: Sequence[Any], row: Preference, tokenizer: Tokenizer, limit: in
 
 
 def _strangers(rows: Sequence[Labelled]) -> list[Labelled]:
-    """For each row the next one with another prompt: the same at every start, so that what is cached of it stays."""
+    """For each row another with its label and another prompt: the same at every start, so that what is cached stays.
+
+    Of pairs, as many liked as disliked completions stand behind prompts of others.
+    """
+    found: dict[str, Labelled] = {}
+    for label in (False, True):
+        alike = [row for row in rows if row.label is label]
+        others = alike if len({row.prompt for row in alike}) > 1 else rows
+        known = dict(zip((row.id for row in others), _next_others(others), strict=True)) if alike else {}
+        found |= {row.id: known[row.id] for row in alike}
+    return [found[row.id] for row in rows]
+
+
+def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
+    """For each row the next one with another prompt."""
     if len({row.prompt for row in rows}) < 2:
         raise UserError("all rows have the same prompt, so no completion can stand behind the prompt of another")
     following = next(row for row in rows if row.prompt != rows[-1].prompt)  # behind the last row come the first ones

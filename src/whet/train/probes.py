@@ -49,13 +49,18 @@ def advantage_supply() -> dict[str, Tensor]:
     mask = _mask(range(PROMPTS * GROUP))
     rewards = torch.rand(PROMPTS, GROUP, generator=draw, dtype=torch.float64)
     penalties = 0.1 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
+    greedy = torch.rand(PROMPTS, generator=draw, dtype=torch.float64)
+    values = torch.rand(mask.shape, generator=draw, dtype=torch.float64)
+    old = -1.5 * torch.randn(mask.shape, generator=draw, dtype=torch.float64).abs() - 0.5
     supply = {
         "rewards": rewards,
         "counts": mask.sum(dim=1).view(PROMPTS, GROUP).double(),
         "history": torch.tensor([0.2, 0.35, 0.3], dtype=torch.float64),
-        "greedy": torch.rand(PROMPTS, generator=draw, dtype=torch.float64),
+        "greedy": greedy,
         "token_rewards": token_rewards(rewards.reshape(-1), penalties, mask),
-        "values": torch.rand(mask.shape, generator=draw, dtype=torch.float64),
+        "values": values,
+        "logprobs_old": old,
+        "logprobs_ref": old + (0.3 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)).clamp(max=0.45),
         "mask": mask,
     }
     return relaid(supply, mask, seed=0)

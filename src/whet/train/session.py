@@ -21,7 +21,9 @@ from whet.config import OfflineConfig, OnlineConfig
 from whet.distributed.world import World
 from whet.engines.protocol import Engine
 from whet.errors import RunFailed, UserError
-from whet.evaluate.evaluation import evaluate
+from whet.evaluate.evaluation import Evaluation, evaluate
+from whet.evaluate.statistics import mean_interval
+from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
@@ -30,6 +32,9 @@ from whet.train.describe import spelled
 from whet.train.optim import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 from whet.train.stopping import over_budget, past_best, require_measured
 from whet.train.trained import Kept, Trained
+
+PROMPTS_ONLY = "data"  # the task that knows no right answers
+Judge = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
 
 
 class Progress(Protocol):
@@ -54,10 +59,12 @@ class Session:
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,
+        judge: Judge | None = None,
         kept: Mapping[str, Kept | None] | None = None,
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
         self.measure = measure  # more to measure at every evaluation
+        self.judge = judge  # what else rewards the held-out answers
         self.kept = {name: one for name, one in (kept or {}).items() if one is not None}
         self.last = 0  # the last step that was completed
         self.tokens = 0  # trained tokens so far
@@ -93,7 +100,9 @@ class Session:
             before = self._evaluate(0)
             require_measured(self.config.stop, before)
             self.run.log(0, before)
-            self.progress.note(f"before training: held-out accuracy {before['eval/accuracy']:.1%}")
+            name = best_by(before, self.config.task.name)
+            shown = f"{before['eval/accuracy']:.1%}" if name == "accuracy" else f"{before[f'eval/{name}']:.3f}"
+            self.progress.note(f"before training: held-out {name} {shown}")
         else:
             self.progress.note(f"resumed after step {self.last}")
 
@@ -177,9 +186,10 @@ class Session:
         started = time.perf_counter()
         metrics = {} if self.parts.engine is None else self._sample(self.parts.engine, step)
         metrics |= self.measure()
-        # Of equally right models the later one: it has learned for longer, which a loss would show.
-        if not self.best or metrics["eval/accuracy"] >= self.best["accuracy"]:
-            self.best = {"step": step, "accuracy": metrics["eval/accuracy"]}
+        # Of equally good models the later one: it has learned for longer, which a loss would show.
+        name = best_by(metrics, self.config.task.name)
+        if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
+            self.best = {"step": step, "accuracy": metrics["eval/accuracy"], name: metrics[f"eval/{name}"]}
             self.run.save_best(self.parts.save_model, self.best)
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics
@@ -200,7 +210,16 @@ class Session:
             world=self.world,
         )
         self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-        return evaluation.metrics()
+        return {**evaluation.metrics(), **self._rewarded(evaluation)}
+
+    def _rewarded(self, evaluation: Evaluation) -> dict[str, float]:
+        """The mean reward of the held-out greedy answers by a reward model, where training has one."""
+        if self.judge is None:
+            return {}
+        examples = self.parts.task.held_out(self.config.eval.examples)
+        texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
+        found = mean_interval(self.judge(examples, texts))
+        return {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
 
     def _save(self, step: int) -> None:
         def fill(directory: Path) -> None:
@@ -265,6 +284,11 @@ class Session:
         if checkpoint is None or str(checkpoint.path) in str(error):  # a failed write has named it
             return ""
         return f"; the last good checkpoint is {checkpoint.path}"
+
+
+def best_by(measured: Mapping[str, float], task: str) -> str:
+    """What the best model is chosen by: accuracy, or a reward model's opinion where the task has prompts alone."""
+    return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
 
 
 def _due(every: int, step: int, steps: int) -> bool:

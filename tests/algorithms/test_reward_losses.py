@@ -7,12 +7,9 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from whet.algorithms.reward_losses import (
-    AGGREGATIONS,
-    aggregate,
     bradley_terry,
     outcome,
     process,
-    step_probabilities,
 )
 
 
@@ -84,32 +81,3 @@ def test_process_with_two_classes_is_outcome_on_their_difference():
 def test_process_with_three_classes_by_hand():
     scores = torch.tensor([[0.0, log(2), log(3)]]).expand(3, 3)  # probabilities 1/6, 2/6, 3/6
     assert process(scores, torch.tensor([0, 1, 2])).tolist() == pytest.approx([log(6), log(3), log(2)])
-
-
-def test_a_step_that_is_neither_counts_as_much_as_one_says():
-    scores = torch.tensor([[0.0, log(2), log(3)]])
-    assert step_probabilities(scores).item() == pytest.approx(5 / 6)
-    assert step_probabilities(scores, neutral=0.0).item() == pytest.approx(3 / 6)
-    assert step_probabilities(scores, neutral=0.5).item() == pytest.approx(4 / 6)
-    assert step_probabilities(torch.tensor([[0.0, log(3)]])).item() == pytest.approx(3 / 4), "two classes have none"
-
-
-def test_solutions_are_as_good_as_all_the_worst_or_the_last_of_their_steps():
-    probabilities = torch.tensor([[0.5, 0.8, 0.1], [0.9, 0.2, 0.5], [0.3, 0.3, 0.3]])
-    mask = torch.tensor([[True, True, False], [True, True, True], [False, False, False]])
-    assert set(AGGREGATIONS) == {"product", "min", "last"}
-    assert aggregate(probabilities, mask).tolist() == pytest.approx([0.4, 0.09, 1.0])
-    assert aggregate(probabilities, mask, how="min").tolist() == pytest.approx([0.5, 0.2, 1.0])
-    assert aggregate(probabilities, mask, how="last").tolist() == pytest.approx([0.8, 0.5, 1.0])
-
-
-@pytest.mark.parametrize("how", AGGREGATIONS)
-def test_padding_changes_no_solution(how):
-    steps = torch.rand(4, 3, generator=torch.Generator().manual_seed(2))
-    whole = torch.ones(4, 3, dtype=torch.bool)
-    noise = torch.full((4, 2), torch.nan)
-    for padded, mask in (
-        (torch.cat([steps, noise], 1), torch.cat([whole, ~whole[:, :2]], 1)),
-        (torch.cat([noise, steps], 1), torch.cat([~whole[:, :2], whole], 1)),
-    ):
-        torch.testing.assert_close(aggregate(padded, mask, how=how), aggregate(steps, whole, how=how))

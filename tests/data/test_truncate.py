@@ -3,58 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from whet.data.truncate import fit, newest_turns
-from whet.errors import UserError
+from whet.data.truncate import newest_turns
 from whet.records import Message
-
-
-def test_the_start_of_the_prompt_goes_first() -> None:
-    fitted = fit([1, 2, 3, 4, 5], [[6, 7], [8]], 5)
-    assert (fitted.prompt, fitted.completions) == ((3, 4, 5), ((6, 7), (8,)))
-    assert (fitted.cut_prompt, fitted.cut_completions) == (2, (0, 0))
-
-
-def test_a_completion_that_is_too_long_by_itself_is_cut_and_told() -> None:
-    fitted = fit([1, 2, 3], [[4, 5, 6, 7], [8]], 4)
-    assert (fitted.prompt, fitted.completions) == ((3,), ((4, 5, 6), (8,)))
-    assert (fitted.cut_prompt, fitted.cut_completions) == (2, (1, 0))
-
-
-def test_what_fits_is_left_alone() -> None:
-    fitted = fit([1, 2], [[3], [4, 5]], 4)
-    assert (fitted.prompt, fitted.completions, fitted.cut_prompt, fitted.cut_completions) == (
-        (1, 2),
-        ((3,), (4, 5)),
-        0,
-        (0, 0),
-    )
-
-
-TOKENS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
-
-
-@given(TOKENS, st.lists(TOKENS, min_size=1, max_size=3), st.integers(2, 16))
-def test_nothing_is_lost_that_is_not_told_and_no_more_than_needed(
-    prompt: list[int], completions: list[list[int]], limit: int
-) -> None:
-    fitted = fit(prompt, completions, limit)
-    assert tuple(prompt[fitted.cut_prompt :]) == fitted.prompt != ()
-    for whole, kept, cut in zip(completions, fitted.completions, fitted.cut_completions, strict=True):
-        assert tuple(whole[: len(whole) - cut]) == kept != ()
-        assert len(fitted.prompt) + len(kept) <= limit
-        assert not cut or len(fitted.prompt) == 1  # the answer is cut only when no more of the prompt can be
-    longest = max(map(len, fitted.completions))
-    assert not fitted.cut_prompt or len(fitted.prompt) + longest == limit
-
-
-def test_a_row_without_room_is_refused() -> None:
-    with pytest.raises(UserError, match="cut to 1 tokens"):
-        fit([1], [[2]], 1)
-    with pytest.raises(UserError, match="a prompt has no tokens"):
-        fit([], [[2]], 4)
 
 
 def turn(role: str, content: str) -> Message:

@@ -5,8 +5,6 @@ Scores are logits in fp32. Which tokens are scored, and what is averaged, is the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid, softplus
@@ -46,37 +44,3 @@ def process(scores: Tensor, labels: Tensor) -> Tensor:
     Scores are (N, K), labels (N,) int64. The last class is good, class 0 bad; with K = 3 class 1 is neither.
     """
     return cross_entropy(scores, labels, reduction="none")
-
-
-def step_probabilities(scores: Tensor, *, neutral: float = 1.0) -> Tensor:
-    """(N, K) logits of steps → (N,) how likely each is good; a step that is neither counts as `neutral` of a good one.
-
-    Lightman et al. 2023, appendix F, count it as good.
-    """
-    shares = torch.full_like(scores, neutral)
-    shares[..., 0], shares[..., -1] = 0.0, 1.0
-    return (scores.softmax(dim=-1) * shares).sum(dim=-1)
-
-
-def product(probabilities: Tensor, mask: Tensor) -> Tensor:
-    """Π_k p_k: that every step is good, if steps fail by themselves. Lightman et al. 2023."""
-    return torch.where(mask, probabilities, 1.0).prod(dim=-1)
-
-
-def minimum(probabilities: Tensor, mask: Tensor) -> Tensor:
-    """min_k p_k: the weakest step. Lightman et al. 2023, appendix F."""
-    return torch.where(mask, probabilities, 1.0).amin(dim=-1)
-
-
-def last(probabilities: Tensor, mask: Tensor) -> Tensor:
-    """p_K: the last step alone."""
-    after = mask.long().flip(dims=[-1]).cumsum(dim=-1).flip(dims=[-1])
-    return torch.where(mask & (after == 1), probabilities, 0.0).sum(dim=-1) + (~mask).all(dim=-1)
-
-
-AGGREGATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"product": product, "min": minimum, "last": last}
-
-
-def aggregate(probabilities: Tensor, mask: Tensor, *, how: str = "product") -> Tensor:
-    """(B, S) probabilities of steps → (B,) one of each solution; off the mask is padding, and no step gives 1."""
-    return AGGREGATIONS[how](probabilities, mask)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
 from whet.algorithms.cells import terms
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
@@ -70,16 +70,6 @@ class TrainConfig(Section):
     stop: StopConfig = StopConfig()
     track: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
     device: Literal["auto", "cpu", "cuda"] = "auto"
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _model_path(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
-
-    @field_validator("task", mode="before")
-    @classmethod
-    def _task_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
 
 class OnlineConfig(TrainConfig):

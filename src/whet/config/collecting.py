@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from whet.config.parts import EngineConfig, ModelConfig, RewardConfig, RolloutConfig, TaskConfig, refuse_engine
 from whet.config.section import Amount, Positive, Section, Seed
@@ -28,16 +28,6 @@ class CollectConfig(Section):
     keep: Annotated[float, Field(gt=0, le=1)] = 0.25  # best_overall, random_overall: share of all completions
     gap: Amount = 0.0  # pairs, extremes: the least difference of rewards; a smaller one, or none, makes no pair
     device: Literal["auto", "cpu", "cuda"] = "auto"
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _model_path(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
-
-    @field_validator("task", mode="before")
-    @classmethod
-    def _task_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _sensible(self) -> CollectConfig:

@@ -37,6 +37,11 @@ class ModelConfig(Section):
     new: NewModel | None = None
     gradient_checkpointing: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:
         if bool(self.path) == (self.new is not None):
@@ -49,6 +54,11 @@ class TaskConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _plain_options(self) -> TaskConfig:

@@ -180,15 +180,15 @@ class ForeignCache:
         self._host_lengths = self._host_lengths[rows.cpu()]
 
 
-def load_foreign(directory: Path) -> ForeignLM:
-    """Loads a checkpoint of any architecture that transformers knows, in fp32, and tries it."""
+def read_with_transformers(directory: Path, auto: Any) -> tuple[Any, list[str]]:
+    """What one of transformers' loaders makes of a directory, in fp32 and without dropout; and the tensors it lacks."""
     stored_tensors(directory)  # names a damaged file, and refuses pickled weights, before transformers looks
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         for name, value in config.to_dict().items():
             if "drop" in name and isinstance(value, float):
                 setattr(config, name, 0.0)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = auto.from_pretrained(
             directory,
             config=config,
             dtype=torch.float32,
@@ -201,6 +201,12 @@ def load_foreign(directory: Path) -> ForeignLM:
         raise UserError(f"{directory} cannot be loaded by transformers: {_one_line(error)}") from error
     model, report = loaded
     missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
+    return model, missing
+
+
+def load_foreign(directory: Path) -> ForeignLM:
+    """Loads a checkpoint of any architecture that transformers knows, in fp32, and tries it."""
+    model, missing = read_with_transformers(directory, AutoModelForCausalLM)
     if missing:
         raise UserError(f"{directory} lacks tensor {missing[0]!r} in the shape of config.json: copy it again")
     foreign = ForeignLM(model)

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from whet.errors import UserError
-from whet.models.checkpoint import stored_tensors
-from whet.models.foreign import TRIAL_TOLERANCE, ForeignLM
+from whet.models.foreign import TRIAL_TOLERANCE, ForeignLM, read_with_transformers
 from whet.models.protocol import CausalLM
 
 HEADS = ("score", "classifier")  # what transformers calls the linear head of a classifier
@@ -46,25 +45,7 @@ def foreign_classifier(policy: CausalLM, *, classes: int, pad: int) -> tuple[For
 
 def load_foreign_classifier(directory: Path, *, classes: int) -> tuple[ForeignLM, nn.Linear]:
     """The trunk and the head of a saved classifier, in fp32."""
-    stored_tensors(directory)  # names a damaged file, and refuses pickled weights, before transformers looks
-    try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-        for name, value in config.to_dict().items():
-            if "drop" in name and isinstance(value, float):
-                setattr(config, name, 0.0)
-        loaded: Any = _auto(classes).from_pretrained(
-            directory,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except Exception as error:  # transformers raises anything, its hub client's own kinds too
-        raise UserError(f"{directory} cannot be loaded by transformers: {_one_line(error)}") from error
-    model, report = loaded
-    missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
+    model, missing = read_with_transformers(directory, _auto(classes))
     if missing:
         raise UserError(f"{directory} is no reward model of {classes} classes: it lacks tensor {missing[0]!r}")
     trunk = ForeignLM(model)

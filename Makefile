@@ -52,9 +52,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, docs/performance.md from bench/results
+docs: $(STAMP)  ## docs/algorithms.md from the table, performance.md from bench/results, preferences.md from studies/*/results
 	$(BIN)/python -m whet.train.algorithm_page docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
+	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
 	$(BIN)/python -m bench.figure docs/learning.png
 
 check: lint types test

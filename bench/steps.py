@@ -46,6 +46,7 @@ class Watch:
                 "seconds": whole,
                 "breakdown": stages,
                 "peak_bytes": take_peak(self.device),
+                "resting_bytes": torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else None,
                 "mismatch": metrics["mismatch/mean"],
             }
         )

@@ -1,4 +1,4 @@
-"""The packaged pipeline and the recipes of the studies run a few steps, on small data in the true formats."""
+"""The packaged pipelines and the recipes of the studies run a few steps, on small data in the true formats."""
 
 import gzip
 import json
@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from studies.gather import gather
+from studies.results import read_study
+from studies.tables import contest_lines, rank_lines
 from tests.small import small_chat_model
 from whet.cli.progress import SilentProgress
-from whet.recipe import Pipeline, read_any, read_recipe
+from whet.recipe import Pipeline, is_pipeline, packaged_recipes, read_any, read_recipe
 from whet.runs.directory import Run
 from whet.runs.pipeline import PipelineDirectory
 from whet.train.explain_pipeline import explain_pipeline
@@ -44,6 +47,7 @@ def few(config, **changes):
             overrides += [f"{here}.steps=1", f"{here}.device=cpu"]
             if run.loop == "collect":
                 overrides += [f"{here}.rollout.prompts=24", f"{here}.rollout.group=4", f"{here}.rollout.max_tokens=40"]
+                overrides += [f"{here}.truncated=keep"]  # a model that has learned nothing hardly ends
                 continue
             overrides += [f"{here}.optimizer.warmup_steps=0", f"{here}.eval.examples=4", f"{here}.save.every_steps=1"]
             overrides += [f"{here}.rows=4"] if run.loop == "offline" else [f"{here}.rollout.prompts=4"]
@@ -60,14 +64,43 @@ def run(source, more, tmp_path):
     return directory, run_pipeline(make_plan(pipeline, directory), Silent())
 
 
-def test_the_packaged_pipeline(tmp_path, monkeypatch):
+PACKAGED = {
+    "rlhf-reviews": ["dpo", "grpo", "ppo"],
+    "online-reviews": ["iterative_dpo", "online_dpo", "rejection_sampling"],
+}
+
+
+@pytest.mark.parametrize(("name", "methods"), PACKAGED.items())
+def test_the_packaged_pipelines(name, methods, tmp_path, monkeypatch):
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
     more = ["stages.sft.steps=60", "stages.sft.rows=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
-    directory, outcome = run("rlhf-reviews", more, tmp_path)
+    directory, outcome = run(name, more, tmp_path)
     assert not outcome.failures
     results = json.loads((directory.comparison_path / "final_results.json").read_text())
-    assert sorted(method["method"] for method in results["methods"]) == ["dpo", "grpo", "ppo"]
+    assert sorted(method["method"] for method in results["methods"]) == methods
     assert (directory.comparison_path / "comparison.html").stat().st_size > 10_000
+    gather([directory.path], tmp_path / "results")
+    study = read_study(tmp_path / "results")
+    assert list(study.seeds[0].runs) == [
+        *(f"stages/{stage}" for stage in read_any(name).config.stages),
+        *(f"methods/{method['method']}/seed-0" for method in results["methods"]),
+    ]
+    shown = "\n".join([*contest_lines(study), *rank_lines(study)])
+    assert all(f"| {method} " in shown for method in [*methods, "the reward model", "the judge"])
+
+
+def test_every_packaged_pipeline_is_run_here():
+    assert [name for name in packaged_recipes() if is_pipeline(name)] == sorted(PACKAGED)
+
+
+def test_iterative_dpo_goes_on_from_its_first_round():
+    """The second round samples from, begins with and is measured against what the first one made."""
+    config = read_any("online-reviews").config
+    first, second = config.stages["better"], config.methods["iterative_dpo"]
+    assert (first.model.path, config.stages["redrafts"].model.path, second.model.path) == ("@sft", "@better", "@better")
+    assert (first.reference, second.reference) == ("", "")  # the weights that each starts from
+    assert (first.data.path, second.data.path) == ("@drafts", "@redrafts")
+    assert first.objective == second.objective
 
 
 def transcript(turns):
@@ -85,14 +118,29 @@ def hh(path, count=40):
     path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
 
 
+def ultrafeedback(path, count=40):
+    rows = [
+        {
+            "prompt": f"What is {i}+{i}?",
+            "chosen": f"It is {2 * i}.",
+            "rejected": f"It is {2 * i + 1}.",
+            "source_index": i,
+            "metadata": {"score_chosen": 9.0, "score_rejected": 7.0},
+        }
+        for i in range(count)
+    ]
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A working directory as studies/README.md asks for."""
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     small_chat_model(tmp_path / "smollm2-135m-instruct")
-    for folder in ("hh", "judged"):
+    for folder in ("hh", "uf", "judged"):
         (tmp_path / folder).mkdir()
+    ultrafeedback(tmp_path / "uf" / "pairs.jsonl.gz")
     for name in ("base", "sampled", "helpful"):
         hh(tmp_path / "hh" / f"{name}.jsonl.gz")
     solved = [
@@ -130,6 +178,13 @@ def test_the_study_of_dialogues(place):
     directory, outcome = run(STUDIES / "hh" / "hh.yaml", ["stages.pairs.rollout.max_tokens=4"], place)
     assert not outcome.failures
     assert (directory.comparison_path / "overview.png").stat().st_size > 10_000
+
+
+def test_the_study_of_scored_answers(place):
+    directory, outcome = run(STUDIES / "ultrafeedback" / "ultrafeedback.yaml", [], place)
+    assert not outcome.failures
+    results = json.loads((directory.comparison_path / "final_results.json").read_text())
+    assert sorted(method["method"] for method in results["methods"]) == ["dpo", "grpo", "ppo"]
 
 
 @pytest.mark.parametrize("name", ["preference", "outcome", "process"])

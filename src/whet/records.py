@@ -32,6 +32,9 @@ class Example:
     prompt: str | tuple[Message, ...]  # plain text, or a conversation that ends before the assistant's answer
     answer: str  # a completion to imitate; it scores full marks unless the task has a `best` of its own
     columns: Mapping[str, Any] = field(default_factory=dict)  # JSON values that a reward may want to see
+    twin: str = (
+        ""  # equal for those that give each other away, which no split may part; empty: the prompt alone says so
+    )
 
     @property
     def prompt_text(self) -> str:
@@ -109,10 +112,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialogue:
-    """A conversation to imitate."""
+    """An answer to imitate, and what it answers; of a conversation the earlier answers too."""
 
     id: str
-    messages: tuple[Message, ...]  # ends with an assistant's
+    prompt: str | tuple[Message, ...]
+    completion: str
+    twin: str = ""  # as an example's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +128,8 @@ class Pair:
     prompt: str | tuple[Message, ...]
     chosen: str
     rejected: str
-    margin: float | None = None  # by how much, where the data says so
+    margin: float | None = None  # by how much, where the data says so; never below 0
+    twin: str = ""  # as an example's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +140,7 @@ class Labelled:
     prompt: str | tuple[Message, ...]
     completion: str
     label: bool
+    twin: str = ""  # as an example's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +151,7 @@ class Outcomes:
     prompt: str | tuple[Message, ...]
     completions: tuple[str, ...]
     correct: tuple[bool, ...]  # one for each completion
+    twin: str = ""  # as an example's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +162,7 @@ class Trace:
     prompt: str | tuple[Message, ...]
     steps: tuple[str, ...]
     labels: tuple[int, ...]  # one for each step
+    twin: str = ""  # as an example's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench import cpu, gpu
+from bench import cpu, gpu, placement
 from bench.command import run_command
 from bench.job import Job, group_of
 from bench.machine import NOT_INSTALLED, version
@@ -36,6 +36,16 @@ def test_gpu_quick_writes_a_result(tmp_path, monkeypatch):
         "milliseconds_per_step": 1e3 * last / 9,  # the longest completion
         "share_of_roofline": ideal / last,
     }
+
+
+def test_placement_quick_runs_both(tmp_path):
+    assert run_command(placement.main, ["--quick", "--out", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("placement-*.json")
+    sides = read_result(path)["sides"]
+    assert list(sides) == ["device", "host"]
+    for side in sides.values():
+        assert len(side["runs"]) == placement.STEPS
+        assert set(side["figure"]["stages"]) == {"rollout", "score", "annotate", "update"}
 
 
 def test_cpu_quick_compares(tmp_path, monkeypatch):

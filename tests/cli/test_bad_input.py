@@ -223,9 +223,9 @@ def test_examples_that_the_model_cannot_read(
         (("sample", "RUN", "1", "--temperature", "nan"), "--temperature must be 0 (greedy) or more"),
         (("chat", "nowhere"), "unknown model 'nowhere'"),
         (("chat", "./nowhere"), "no directory ./nowhere"),
-        (("report", "nowhere"), "nowhere is not a run directory (no config.yaml)"),
-        (("report", "BEST"), "is not a run directory (no config.yaml)"),
-        (("report", "tiny.yaml"), "tiny.yaml is not a run directory"),
+        (("report", "nowhere"), "nowhere is neither a run nor a comparison; name a directory that"),
+        (("report", "BEST"), "is neither a run nor a comparison"),
+        (("report", "tiny.yaml"), "tiny.yaml is neither a run nor a comparison"),
         (("tasks", "nothing"), "there is no task 'nothing'"),
         (("tasks", "sorting", "level=x"), "must be int"),
         (("recipes", "nothing"), "no recipe 'nothing'"),
@@ -273,4 +273,5 @@ def test_a_message_of_several_lines_from_elsewhere_becomes_one(
         raise RunFailed("the disk\n  is full\n")
 
     monkeypatch.setattr("whet.report.page.write_report", fail)
+    (tmp_path / "config.yaml").write_text("loop: online\n", "utf-8")
     assert refused(whet, "report", tmp_path, code=1) == "the disk is full"

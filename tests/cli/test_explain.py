@@ -10,6 +10,8 @@ from tests.cli.tiny import Whet, bigram_model
 from whet.config import NewModel
 from whet.models.decoder_config import parameter_count
 from whet.models.load import new_model
+from whet.models.reward_model import new_reward_model
+from whet.models.reward_settings import RewardSettings
 from whet.models.tokenizers import character_tokenizer
 from whet.recipe import Pipeline, packaged_recipes, parse_yaml, read_any, read_recipe
 from whet.train.critic import Critic
@@ -147,6 +149,17 @@ def test_the_memory_of_a_critic(whet: Whet, write: Any) -> None:
     # A Llama's head is not its embedding: in the critic it is kept, 13 · 8 numbers, but not trained.
     llama = _json(whet, write(ONLINE), *one, "model.new.family=llama")["model"]
     assert llama["critic"] == 16 * (llama["parameters"] + 9) - 12 * 13 * 8
+
+
+def test_the_memory_of_a_reward_model(whet: Whet, write: Any, tmp_path: Path) -> None:
+    policy = new_model("llama", vocab_size=13, layers=1, heads=2, width=8, context=16, seed=0)
+    model = new_reward_model(policy, RewardSettings(kind="preference"), seed=0, pad=12)
+    (tmp_path / "reward").mkdir()
+    model.save(tmp_path / "reward")
+    found = _json(whet, write(ONLINE), f"reward.model={tmp_path / 'reward'}")["model"]
+    # A head of one row in the place of the one over the vocabulary, whose 13 rows it does not have.
+    assert found["reward"] == 4 * (sum(p.numel() for p in policy.parameters()) - 13 * 8 + 8)
+    assert _json(whet, write(ONLINE), f"reward.model={tmp_path / 'nowhere'}")["model"]["reward"] is None
 
 
 @pytest.mark.parametrize("kind", ["separate", "shared"])

@@ -1,10 +1,17 @@
-"""`whet report` on a run directory made by the real `Run`."""
+"""`whet report` on directories made by the code that makes the real ones."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli.tiny import Whet
+from tests.report.fake_comparison import comparison
+from tests.report.fake_methods import METHODS, fake_contest
+from whet.report.comparison_writer import Setup, write_comparison
+from whet.report.methods_page import write_methods_page
+from whet.runs.comparison import ComparisonDirectory
 from whet.runs.directory import Run
 
 ACCURACY = {"eval/accuracy": 0.25, "eval/accuracy_low": 0.125, "eval/accuracy_high": 0.5}
@@ -45,7 +52,103 @@ def test_open_shows_the_page(whet: Whet, tmp_path: Path, monkeypatch: pytest.Mon
     assert opened == [(run / "report.html").as_uri()]
 
 
-def test_what_is_no_run_is_refused(whet: Whet, tmp_path: Path) -> None:
-    result = whet("report", tmp_path)
+def refused(whet: Whet, path: Path) -> str:
+    result = whet("report", path)
     assert result.code == 2
-    assert "is not a run directory" in result.err
+    assert result.err.count("\n") == 1
+    return result.err
+
+
+def test_what_is_neither_run_nor_comparison_is_refused_in_one_sentence(whet: Whet, tmp_path: Path) -> None:
+    told = "is neither a run nor a comparison; name a directory that whet train or whet compare made"
+    assert f"{tmp_path} {told}" in refused(whet, tmp_path)
+    assert f"{tmp_path / 'nowhere'} {told}" in refused(whet, tmp_path / "nowhere")
+
+
+def test_the_page_of_judged_methods_is_made_again(whet: Whet, tmp_path: Path) -> None:
+    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=20, opinions=False)
+    drawn = write_methods_page(directory)
+    page, table = directory.page_path.read_bytes(), directory.table_path.read_bytes()
+    numbers = directory.results_path.read_bytes()
+    for path in (directory.page_path, directory.table_path, *(directory.picture_path(name) for name in drawn)):
+        path.unlink()
+    result = whet("report", tmp_path)
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == [
+        f"report: {directory.page_path}",
+        "ppo has a higher gold reward than sft.",
+        "By the judge: ppo is preferred to sft.",
+    ]
+    assert directory.page_path.read_bytes() == page
+    assert directory.table_path.read_bytes() == table
+    assert {name: directory.picture_path(name).read_bytes() for name in drawn} == drawn
+    assert directory.results_path.read_bytes() == numbers
+    assert "Side by side" in page.decode()
+
+
+def test_numbers_without_completions_still_have_a_page(whet: Whet, tmp_path: Path) -> None:
+    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=20, opinions=False)
+    shutil.rmtree(tmp_path / "samples")
+    assert whet("report", tmp_path).code == 0
+    page = directory.page_path.read_text("utf-8")
+    assert "Side by side" not in page
+    assert "the completions were left out" in page
+    assert "ppo has a higher gold reward than sft." in page
+
+
+def test_a_pipeline_is_reported_by_its_comparison(whet: Whet, tmp_path: Path) -> None:
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "config.yaml").write_text("loop: pipeline\n", "utf-8")
+    assert f"has no comparison yet: go on with whet train {tmp_path} --resume" in refused(whet, tmp_path)
+    fake_contest(tmp_path / "comparison", methods={"dpo": METHODS["dpo"]}, seeds=1, prompts=20, opinions=False)
+    result = whet("report", tmp_path)
+    assert result.out.splitlines()[0] == f"report: {tmp_path / 'comparison' / 'comparison.html'}"
+
+
+def test_results_of_something_else_are_no_comparison(whet: Whet, tmp_path: Path) -> None:
+    (tmp_path / "final_results.json").write_text('{"accuracy": 1}', "utf-8")
+    assert "has no 'title': it is no comparison of methods" in refused(whet, tmp_path)
+    (tmp_path / "final_results.json").rename(tmp_path / "comparison.json")
+    assert "has no 'recipe': it is no comparison of this version" in refused(whet, tmp_path)
+
+
+def compared(path: Path) -> ComparisonDirectory:
+    """Two methods with two seeds, one of which failed, as `whet compare` leaves them."""
+    directory = comparison(path, {"rloo": [[0.1, 0.5], [0.1, 0.6]], "grpo": [[0.1, 0.9], []]})
+    setup = Setup(
+        recipe="grpo-test",
+        command="whet compare --methods rloo,grpo --seeds 2 grpo-test",
+        overrides={"rloo": (), "grpo": ("update.epochs=2",)},
+        seeds=[0, 1],
+        target=0.8,
+    )
+    write_comparison(directory, setup, {("grpo", 1): "step 3: the loss is not finite"})
+    return directory
+
+
+def test_a_comparison_is_made_again_from_its_runs(whet: Whet, tmp_path: Path) -> None:
+    directory = compared(tmp_path)
+    made = {path: path.read_bytes() for path in (directory.results_path, directory.table_path, directory.curves_path)}
+    directory.table_path.unlink()
+    directory.curves_path.write_bytes(b"")
+    result = whet("report", tmp_path)
+    assert result.code == 0, result.err
+    assert {path: path.read_bytes() for path in made} == made
+    assert "step 3: the loss is not finite" in directory.table_path.read_text("utf-8")
+    verdict = json.loads(directory.results_path.read_bytes())["verdict"]
+    assert result.out.splitlines() == [
+        f"report: {directory.table_path}",
+        f"curves: {directory.curves_path}",
+        verdict,
+    ]
+
+
+def test_a_comparison_is_not_made_from_fewer_runs_than_before(whet: Whet, tmp_path: Path) -> None:
+    directory = compared(tmp_path)
+    before = directory.results_path.read_bytes()
+    shutil.rmtree(directory.run_path("rloo", 1))
+    assert f"{directory.run_path('rloo', 1)} is gone, and the comparison was made from it" in refused(whet, tmp_path)
+    assert directory.results_path.read_bytes() == before
+    directory.results_path.unlink()
+    told = f"holds several runs and no comparison of them; name one of them, e.g. {directory.run_path('grpo', 0)}"
+    assert told in refused(whet, tmp_path)

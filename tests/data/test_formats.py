@@ -44,27 +44,32 @@ PRM800K = {
 
 # (format, row, records): each as the data sets of that name write it.
 TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
-    ("messages", {"messages": [user("q"), assistant("a")]}, [Dialogue(id="r", messages=(U, A))]),
-    ("prompt_completion", {"prompt": "q", "completion": "a"}, [Dialogue(id="r", messages=(U, A))]),
+    ("messages", {"messages": [user("q"), assistant("a")]}, [Dialogue(id="r", prompt=(U,), completion="a")]),
+    ("prompt_completion", {"prompt": "q", "completion": "a"}, [Dialogue(id="r", prompt="q", completion="a")]),
+    (
+        "prompt_completion",  # one side in messages makes both a conversation
+        {"prompt": "q", "completion": [assistant("a")]},
+        [Dialogue(id="r", prompt=(U,), completion="a")],
+    ),
     (
         "prompt_completion",
         {"prompt": [user("q")], "completion": [assistant("a")]},
-        [Dialogue(id="r", messages=(U, A))],
+        [Dialogue(id="r", prompt=(U,), completion="a")],
     ),
     (
         "alpaca",
         {"instruction": "q", "input": "i", "output": "a", "system": "s", "history": [["q", "a"]]},
-        [Dialogue(id="r", messages=(S, U, A, Message(role="user", content="q\n\ni"), A))],
+        [Dialogue(id="r", prompt=(S, U, A, Message(role="user", content="q\n\ni")), completion="a")],
     ),
     (
         "sharegpt",
         {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}], "system": "s"},
-        [Dialogue(id="r", messages=(S, U, A))],
+        [Dialogue(id="r", prompt=(S, U), completion="a")],
     ),
     (
         "gsm8k",
         {"question": "q", "answer": "1+1=<<1+1=2>>2\n#### 2"},
-        [Dialogue(id="r", messages=(U, Message(role="assistant", content="1+1=<<1+1=2>>2\n#### 2")))],
+        [Dialogue(id="r", prompt=(U,), completion="1+1=<<1+1=2>>2\n#### 2")],
     ),
     ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b"}, [Pair(id="r", prompt="q", chosen="a", rejected="b")]),
     (
@@ -190,11 +195,27 @@ TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
             "modified_process": ["a", "c", "d"],
             "modified_steps": [2],
             "error_steps": [2],
+            "idx": "prm_test_p1_0",
             "classification": "circular",
         },
         [
-            Trace(id="r-original", prompt="q", steps=("a", "b"), labels=(1, 1)),
-            Trace(id="r-modified", prompt="q!", steps=("a", "c", "d"), labels=(1, -1, 1)),
+            Trace(id="r-original", prompt="q", steps=("a", "b"), labels=(1, 1), twin="prm_test_p1_0"),
+            Trace(id="r-modified", prompt="q!", steps=("a", "c", "d"), labels=(1, -1, 1), twin="prm_test_p1_0"),
+        ],
+    ),
+    (
+        "prmbench",  # its problems by number
+        {
+            "original_question": "q",
+            "modified_question": "q!",
+            "original_process": ["a"],
+            "modified_process": ["b"],
+            "error_steps": [1],
+            "idx": 0,
+        },
+        [
+            Trace(id="r-original", prompt="q", steps=("a",), labels=(1,), twin="0"),
+            Trace(id="r-modified", prompt="q!", steps=("b",), labels=(-1,), twin="0"),
         ],
     ),
     (
@@ -254,6 +275,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b", "margin": True}, "'margin' must be a number, not True"),
     (
         "pairs",
+        {"prompt": "q", "chosen": "a", "rejected": "b", "margin": -0.5},
+        "'margin' is -0.5, below 0, so 'chosen' is the worse side: swap the two",
+    ),
+    (
+        "pairs",
+        {"prompt": "q", "chosen": "a", "rejected": "b", "metadata": {"chosen-rating": 2, "rejected-rating": 4.5}},
+        "'chosen-rating' is 2, below 4.5, so 'chosen' is the worse side",
+    ),
+    (
+        "pairs",
         {"prompt": "other", "chosen": [user("q"), assistant("a")], "rejected": [user("q"), assistant("b")]},
         "repeat another prompt than 'prompt'",
     ),
@@ -293,6 +324,18 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         {"original_process": [], "modified_process": ["a"], "error_steps": [2]},
         r"'error_steps' are \[2\], but 'modified_process' has steps 1 to 1",
     ),
+    (
+        "prmbench",
+        {
+            "original_question": "q",
+            "modified_question": "q!",
+            "original_process": [],
+            "modified_process": [],
+            "error_steps": [],
+            "idx": [1],
+        },
+        "'idx' must be a string or a whole number, not a list",
+    ),
     ("math_shepherd", TAGGED, "'label' has no \\+ or - where 'input' has its ки number 1"),
     ("math_shepherd", {"input": "q", "label": "q"}, "'input' must be a question and steps from 'Step 1:' on"),
 ]
@@ -323,7 +366,7 @@ def test_null_columns_of_a_table_count_as_absent() -> None:
     """Tables with rows of two sorts fill the columns of the other sort with null."""
     row = {"messages": [{**user("q"), "name": None}, {**assistant("a"), "name": None}], "label": None}
     assert recognised([row], "f") == "messages"
-    assert list(named("messages").parse(row, "r", "f:1")) == [Dialogue(id="r", messages=(U, A))]
+    assert list(named("messages").parse(row, "r", "f:1")) == [Dialogue(id="r", prompt=(U,), completion="a")]
 
 
 def test_two_turns_of_the_same_speaker_are_one() -> None:

@@ -13,8 +13,10 @@ from tests.data.real import real
 from tests.data.written import write_lines
 from whet.data.load import ROWS, Source, digest, load_rows
 from whet.errors import UserError
-from whet.records import Message, Outcomes, Pair, Trace
+from whet.records import Dialogue, Message, Outcomes, Pair, Trace
 from whet.runs import layout
+
+TWINS = ("one", 7, None, "", "one")
 
 
 def pair(i: int, **columns: object) -> dict[str, object]:
@@ -138,6 +140,44 @@ def test_chat_poses_plain_text_as_a_message(tmp_path: Path) -> None:
     assert load_rows(Source(path=path)).rows[0].prompt == "question 0"  # type: ignore[union-attr]
     posed = load_rows(Source(path=path, chat=True)).rows[0]
     assert posed.prompt == (Message(role="user", content="question 0"),)  # type: ignore[union-attr]
+
+
+def test_a_plain_prompt_to_imitate_is_posed_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = str(write_lines(tmp_path / "a.jsonl", [{"prompt": "q", "completion": "a"}]))
+    assert load_rows(Source(path=path)).rows == (Dialogue(id="row-1", prompt="q", completion="a"),)
+    posed = Dialogue(id="row-1", prompt=(Message(role="user", content="q"),), completion="a")
+    assert load_rows(Source(path=path, chat=True)).rows == (posed,)
+
+
+def test_a_margin_below_zero_is_a_broken_row_and_zero_is_a_tie(tmp_path: Path) -> None:
+    rows = [pair(0, margin=0.5), pair(1, margin=-0.5), pair(2, score_chosen=3, score_rejected=4), pair(3, margin=0)]
+    path = str(write_lines(tmp_path / "a.jsonl", rows))
+    loaded = load_rows(Source(path=path, max_skipped=0.5))
+    assert loaded.skipped == {"malformed": 2, "tie": 1}
+    assert [place.split(": ")[:2] for place in loaded.skipped_at["malformed"]] == [
+        [f"{path}:2", "'margin' is -0.5, below 0, so 'chosen' is the worse side"],
+        [f"{path}:3", "'score_chosen' is 3, below 4, so 'chosen' is the worse side"],
+    ]
+    with pytest.raises(UserError, match=r"2 of 4 rows of .* are broken.*a\.jsonl:2: 'margin' is -0\.5"):
+        load_rows(Source(path=path))
+
+
+def test_a_column_names_the_twins_of_rows_of_any_kind(tmp_path: Path) -> None:
+    asked = {"prompt": "q", "completion": "a"}
+    kinds: list[dict[str, object]] = [
+        asked,
+        {**asked, "label": True},
+        {"prompt": "q", "chosen": "a", "rejected": "b"},
+        {"prompt": "q", "completions": ["a"], "correct": [True]},
+        {"prompt": "q", "completions": ["a"], "labels": [True]},
+    ]
+    for row in kinds:
+        rows = [{**row, "prompt": f"{i}", **({} if twin is None else {"twin": twin})} for i, twin in enumerate(TWINS)]
+        loaded = load_rows(Source(path=str(write_lines(tmp_path / "a.jsonl", rows))))
+        assert [found.twin for found in loaded.rows] == ["one", "7", "", "", "one"]
+    path = str(write_lines(tmp_path / "a.jsonl", [{**asked, "twin": ["x"]}, asked]))
+    with pytest.raises(UserError, match=r"a\.jsonl:1: 'twin' must be a string or a whole number, not a list"):
+        load_rows(Source(path=path))
 
 
 def test_the_digest_is_of_what_rows_say() -> None:

@@ -16,7 +16,7 @@ WORDS = [f"w{i}" for i in range(2000)]
 
 
 def dialogue(i: int, asked: str, said: str) -> Dialogue:
-    return Dialogue(id=str(i), messages=(Message(role="user", content=asked), Message(role="assistant", content=said)))
+    return Dialogue(id=str(i), prompt=(Message(role="user", content=asked),), completion=said)
 
 
 def shingles(text: str) -> set[str]:

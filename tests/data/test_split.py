@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +11,10 @@ from hypothesis import strategies as st
 from tests.data.real import real
 from whet.data.load import Source, load_rows
 from whet.data.rows import prompt_text
-from whet.data.split import opening, salt_of, split_rows
+from whet.data.split import kinship, opening, salt_of, split_rows
 from whet.errors import UserError
 from whet.records import Dialogue, Labelled, Message, Pair
+from whet.tasks.space import is_held_out
 
 
 def pair(i: int, prompt: str | tuple[Message, ...]) -> Pair:
@@ -57,7 +60,7 @@ def test_a_text_a_message_and_a_longer_talk_with_the_same_beginning_stay_togethe
             pair(1, talk(f"why  {i}?\n")),
             pair(2, talk(f"why {i}?", "because", "and then?")),
             pair(3, (Message(role="system", content="be kind"), *talk(f"why {i}?"))),
-            Dialogue(id="4", messages=talk(f"why {i}?", "because")),
+            Dialogue(id="4", prompt=talk(f"why {i}?"), completion="because"),
         ]
         others = [pair(10 + j, f"other {j}") for j in range(20)]
         sides = split_rows([*same, *others], 0.5)
@@ -72,7 +75,7 @@ def test_one_opening_for_all_rows_falls_back_to_whole_prompts() -> None:
 
 
 def test_what_cannot_be_split_is_refused() -> None:
-    with pytest.raises(UserError, match="all rows have the same prompt"):
+    with pytest.raises(UserError, match="all rows have the same prompt or twin"):
         split_rows([pair(0, "p"), pair(1, "p")])
     with pytest.raises(UserError, match="held-out share is 1"):
         split_rows([], 1.0)
@@ -87,6 +90,54 @@ def test_real_conversations_that_recur_stay_on_one_side() -> None:
     training, held_out = split_rows(rows)
     assert not {opening(row) for row in training} & {opening(row) for row in held_out}
     assert 0.08 < len(held_out) / len(rows) < 0.12
+    assert len({kinship(rows)(row) for row in held_out}) < len({row.prompt for row in held_out})
+
+
+def test_twins_are_parted_by_their_name_and_not_by_their_prompts():
+    rows = [replace(pair(i, f"p{i}"), twin=f"t{i % 100}") for i in range(400)]
+    for salt in ("", "salt"):
+        training, held_out = split_rows(rows, 0.3, salt=salt)
+        assert not {row.twin for row in training} & {row.twin for row in held_out}
+        assert 4 * len({row.twin for row in held_out}) == len(held_out)
+        assert 60 < len(held_out) < 180  # 120 expected
+    more = split_rows([*rows, *(replace(pair(i, f"p{i}"), twin=f"t{i % 150}") for i in range(400, 800))], 0.3)[1]
+    assert {row.id for row in more} >= {row.id for row in split_rows(rows, 0.3)[1]}
+
+
+def test_kin_are_rows_with_the_same_twin_or_the_same_beginning():
+    rows = [
+        pair(0, "why?"),
+        pair(1, talk("why? ", "because", "and then?")),
+        replace(pair(2, "other words"), twin="t"),
+        replace(pair(3, "more words"), twin="t"),
+        pair(4, "t"),  # a prompt that is spelled as a twin is none
+    ]
+    kin = kinship(rows)
+    alike = [[kin(a) == kin(b) for b in rows] for a in rows]
+    first, second, third = [True, True, False, False, False], [False, False, True, True, False], [False] * 4 + [True]
+    assert alike == [first, first, second, second, third]
+
+
+def test_one_opening_for_all_rows_makes_no_kin():
+    """What the split parts counts by itself, too."""
+    rows = [pair(i, talk("Let us begin.", "Yes?", f"question {i // 2}")) for i in range(100)]
+    assert len({kinship(rows)(row) for row in rows}) == 50
+
+
+@given(st.lists(st.tuples(PROMPTS, st.sampled_from(["", "", "s", "t"])), min_size=2, max_size=60))
+def test_kin_are_never_parted(given_rows):
+    rows = [replace(pair(i, prompt), twin=twin) for i, (prompt, twin) in enumerate(given_rows)]
+    kin = kinship(rows)
+    if len({kin(row) for row in rows}) > 1:
+        training, held_out = split_rows(rows, 0.4)
+        assert not {kin(row) for row in training} & {kin(row) for row in held_out}
+
+
+def test_rows_that_a_task_made_are_not_all_on_the_side_that_it_drew_them_from():
+    """A task parts its examples by a hash of their twin; the rows of its training side have two sides of their own."""
+    twins = [f"t{i}" for i in range(1000)]
+    drawn = [replace(pair(i, f"p{i}"), twin=twin) for i, twin in enumerate(twins) if not is_held_out(twin, 0.2)]
+    assert 100 < len(split_rows(drawn, 0.2)[1]) < 220  # 160 expected
 
 
 def test_rows_that_a_run_made_from_training_prompts_are_split_anew(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 
 from tests.data.written import assistant, user, write_lines
 from whet.data.load import Source, load_rows
-from whet.data.rows import prompt_of
 from whet.data.split import split_rows
 from whet.data.task import DataTask
 from whet.errors import UserError
@@ -54,7 +53,7 @@ def test_both_sides_hold_every_prompt_once_and_share_none(task: DataTask) -> Non
 
 def test_the_sides_are_those_that_training_on_the_rows_has(task: DataTask, path: Path) -> None:
     rows = load_rows(Source(path=str(path))).rows
-    sides = [{prompt_of(row) for row in side} for side in split_rows(rows, HELD_OUT_SHARE)]
+    sides = [{row.prompt for row in side} for side in split_rows(rows, HELD_OUT_SHARE)]
     assert [{example.prompt for example in side} for side in everything(task)] == sides
 
 

@@ -10,7 +10,20 @@ from whet.evaluate.pairwise_judge import Opinion
 from whet.evaluate.statistics import mean_interval
 
 
-def judged(id, sample=0, *, gold=0.0, proxy=0.0, judge=0.0, logprob=-3.0, start=-3.0, k3=0.0, tokens=4, finish="stop"):
+def judged(
+    id,
+    sample=0,
+    *,
+    gold=0.0,
+    score=None,
+    proxy=0.0,
+    judge=0.0,
+    logprob=-3.0,
+    start=-3.0,
+    k3=0.0,
+    tokens=4,
+    finish="stop",
+):
     return Judged(
         id=id,
         prompt=f"{id}?",
@@ -20,6 +33,7 @@ def judged(id, sample=0, *, gold=0.0, proxy=0.0, judge=0.0, logprob=-3.0, start=
         finish=finish,
         correct=bool(gold and gold > 0),
         gold=gold,
+        score=score,
         proxy=proxy,
         judge=judge,
         logprob=logprob,
@@ -126,6 +140,19 @@ def test_without_gold_the_judge_is_the_truth():
     found = results({Entrant(method="m", seed=0): own}, start)
     assert found["truth"] == "judge"
     assert found["path"][0]["truth"]["mean"] == 3.0
+
+
+def test_the_score_of_the_task_is_a_truth_under_its_own_name():
+    start = [judged(id, gold=None, score=float(id == "a"), judge=1.0, proxy=0.0) for id in "abc"]
+    own = [judged(id, gold=None, score=1.0, judge=0.0, proxy=0.0) for id in "abc"]
+    found = results({Entrant(method="m", seed=0): own}, start, best_of=(1,))
+    assert found["truth"] == "score"
+    summary = found["methods"][0]["summary"]
+    assert (summary["gold"], summary["gold_gain"]) == (None, None)
+    assert summary["score"]["mean"] == 1.0
+    assert summary["score_gain"]["mean"] == pytest.approx(2 / 3)
+    assert found["start"]["score"]["mean"] == found["best_of_n"][0]["truth"]["mean"] == pytest.approx(1 / 3)
+    assert found["path"][0]["truth"]["mean"] == 1.0
 
 
 def test_an_opinion_is_counted_by_prompt():

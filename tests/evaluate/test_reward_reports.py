@@ -1,6 +1,7 @@
 """Figures of reward models against numbers computed by hand or by counting."""
 
 import math
+from dataclasses import astuple, fields
 from itertools import pairwise, product
 
 import pytest
@@ -11,9 +12,11 @@ from whet.evaluate.calibration import (
     area_under_curve,
     calibration,
     calibration_error,
+    clustered,
     clustered_share,
+    kin_mean,
     quartiles,
-    share,
+    share_of_sums,
 )
 from whet.evaluate.reward_reports import (
     harmonic_mean,
@@ -24,7 +27,7 @@ from whet.evaluate.reward_reports import (
     softplus,
 )
 from whet.evaluate.rewarding import report_metrics
-from whet.evaluate.statistics import wilson
+from whet.evaluate.statistics import Interval, mean_interval, wilson
 
 
 def test_pairs_by_hand():
@@ -132,15 +135,110 @@ def test_values_that_repeat_in_a_cluster_count_once():
     outcomes = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0] * 8
     copied = clustered_share([[value] * 10 for value in outcomes])
     assert copied.mean == pytest.approx(0.7)
-    alone = share(outcomes)
+    alone = wilson(sum(outcomes), len(outcomes))
     assert copied.high - copied.low == pytest.approx(alone.high - alone.low, rel=0.02)
     apart = clustered_share([[value] for value in outcomes * 10])
-    assert apart.high - apart.low == pytest.approx(share(outcomes * 10).high - share(outcomes * 10).low, rel=0.02)
+    assert apart == wilson(10 * sum(outcomes), 10 * len(outcomes))
     perfect = clustered_share([[1.0] * 10] * 5)
     assert (perfect.mean, perfect.low) == (1.0, wilson(5, 5).low)
     assert clustered_share([[1.0, 0.0], []]).mean == 0.5
     with pytest.raises(ValueError, match="at least one value"):
         clustered_share([[]])
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=6), min_size=1, max_size=12).filter(any))
+def test_sums_and_counts_are_all_that_a_clustered_share_needs(clusters):
+    found = share_of_sums([(sum(cluster), len(cluster)) for cluster in clusters])
+    every = [value for cluster in clusters for value in cluster]
+    assert found == clustered_share(clusters)
+    assert found.mean == pytest.approx(sum(every) / len(every))
+    assert found.low <= found.mean <= found.high
+    alone = [[value] for value in every]
+    assert clustered_share(alone) == wilson(sum(every), len(every))  # nothing is alike, so they are independent
+    keys = [number for number, cluster in enumerate(clusters) for _ in cluster]
+    assert clustered(keys, every) == [cluster for cluster in clusters if cluster]
+
+
+def test_values_of_a_key_need_not_stand_together():
+    assert clustered(["a", "b", "a"], [1.0, 0.0, 0.5]) == [[1.0, 0.5], [0.0]]
+
+
+def width(interval):
+    return interval.high - interval.low
+
+
+def intervals(report):
+    """All intervals of a report, by name."""
+    values = {field.name: getattr(report, field.name) for field in fields(report)}
+    found = {name: value for name, value in values.items() if isinstance(value, Interval)}
+    for name in values.keys() & {"bins", "by_length", "by_margin"}:
+        for number, part in enumerate(values[name]):
+            found[f"{name} {number}"] = part.observed if name == "bins" else part.accuracy
+    return found
+
+
+def copies(values, times=5):
+    return [value for value in values for _ in range(times)]
+
+
+NUMBERS = range(40)
+PAIRS = {
+    "chosen": [0.8 if number % 4 else 0.3 for number in NUMBERS],
+    "rejected": [0.5 + number / 400 for number in NUMBERS],
+    "lengths": [(1 + number % 3, 2) for number in NUMBERS],
+    "stated": [None if number % 5 == 0 else float(number % 7) for number in NUMBERS],
+}
+OUTCOMES = {
+    "probabilities": [[0.1 + (number % 7) / 8, 0.9 - (number % 5) / 6] for number in NUMBERS],
+    "correct": [[number % 3 > 0, number % 4 == 0] for number in NUMBERS],
+}
+TRACES = {
+    "probabilities": [[0.9, 0.1 + (number % 7) / 8, 0.9 - (number % 5) / 6] for number in NUMBERS],
+    "labels": [[1, number % 3 - 1, 1 if number % 2 else -1] for number in NUMBERS],
+}
+
+
+@pytest.mark.parametrize(
+    ("report", "rows"), [(pair_report, PAIRS), (outcome_report, OUTCOMES), (process_report, TRACES)]
+)
+def test_rows_of_the_same_kin_are_not_independent(report, rows):
+    """Five copies of each row: as much is known as from one of each, and every interval says so."""
+    once = report(**rows)
+    copied = {name: copies(column) for name, column in rows.items()}
+    kin = copies([f"k{number}" for number in NUMBERS])
+    together, apart = intervals(report(**copied, kin=kin)), intervals(report(**copied))
+    known = intervals(once)
+    assert known.keys() == together.keys() == apart.keys()
+    assert len(known) >= 9
+    for name, interval in known.items():
+        assert together[name].mean == pytest.approx(apart[name].mean) == pytest.approx(interval.mean), name
+        assert width(together[name]) == pytest.approx(width(interval), rel=0.25), name
+        assert width(apart[name]) < 0.8 * width(together[name]), name
+    assert report(**rows, kin=list(NUMBERS)) == once
+
+
+def test_the_mean_margin_of_unequal_clusters_by_hand():
+    """Sums 3, 1 and 8 of 2, 1 and 3 values around a mean of 2: residuals −1, −1 and 2, and t of two degrees."""
+    report = pair_report([1.0, 2.0, 1.0, 2.0, 2.0, 4.0], [0.0] * 6, kin=["a", "a", "b", "c", "c", "c"])
+    half = 4.302652729911275 * math.sqrt((1 + 1 + 4) / 36 * 3 / 2)
+    assert astuple(report.mean_margin) == pytest.approx((2.0, 2.0 - half, 2.0 + half))
+
+
+@given(st.lists(st.floats(-9, 9), min_size=2, max_size=30))
+def test_a_mean_of_values_that_are_not_alike_has_students_interval(values):
+    found, expected = kin_mean(range(len(values)), values), mean_interval(values)
+    assert astuple(found) == pytest.approx(astuple(expected), abs=1e-9)
+
+
+def test_values_of_one_kin_say_nothing_about_their_spread():
+    assert kin_mean(["a", "a"], [1.0, 3.0]) == Interval(2.0, -math.inf, math.inf)
+    with pytest.raises(ValueError, match="at least one value"):
+        kin_mean([], [])
+
+
+def test_stated_margins_are_those_of_all_pairs():
+    with pytest.raises(ValueError, match="stated margins of 1 pairs for the scores of 2"):
+        pair_report([1.0, 2.0], [0.0, 0.0], stated=[1.0])
 
 
 def test_outcomes_by_hand():

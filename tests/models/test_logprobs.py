@@ -122,12 +122,14 @@ def test_likeliest_hits_are_counted_one_by_one(monkeypatch):
         for b, t in ((0, 4), (0, 5), (1, 3), (2, 2)):  # so that there is something to hit
             tokens[b, t] = likeliest[b, t - 1]
             likeliest = model.head(model.hidden(tokens, lengths)).argmax(dim=-1)
-    expected = sum(
-        int(likeliest[b, t - 1] == tokens[b, t]) for b, n in enumerate(lengths.tolist()) for t in range(n) if mask[b, t]
-    )
-    assert 4 <= expected < int(mask.sum())
-    assert int(likeliest_hits(model, tokens, lengths, mask)) == expected
+    expected = [
+        sum(int(likeliest[b, t - 1] == tokens[b, t]) for t in range(n) if mask[b, t])
+        for b, n in enumerate(lengths.tolist())
+    ]
+    assert 4 <= sum(expected) < int(mask.sum())
+    assert len(set(expected)) > 1  # so that it shows whose they are
+    assert likeliest_hits(model, tokens, lengths, mask).tolist() == expected
     monkeypatch.setattr(module, "CHUNK_ROWS", 2)
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", 1)
-    assert int(likeliest_hits(model, tokens, lengths, mask)) == expected
-    assert int(likeliest_hits(model, tokens, lengths, torch.zeros_like(mask))) == 0
+    assert likeliest_hits(model, tokens, lengths, mask).tolist() == expected
+    assert likeliest_hits(model, tokens, lengths, torch.zeros_like(mask)).tolist() == [0] * 4

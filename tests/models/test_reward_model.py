@@ -223,7 +223,9 @@ def test_classes_of_steps_are_a_token_classifier(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("settings", [PREFERENCE, RewardSettings(kind="outcome", every_token=True), PROCESS])
+@pytest.mark.parametrize(
+    "settings", [PREFERENCE, RewardSettings(kind="outcome", every_token=True, max_tokens=48), PROCESS]
+)
 @torch.no_grad()
 def test_a_saved_model_comes_back(family, settings, tmp_path):
     model = reward_model(family, settings)
@@ -343,7 +345,10 @@ def damaged(directory, what):
         ({"aggregation": "mean"}, "unknown aggregation 'mean'"),
         ({"separator": 3}, "'separator' is 3: expected str"),
         ({"extra": 3}, "key 'extra' is unknown"),
-        ({"format": 7}, "is not of format 1"),
+        ({"max_tokens": "9"}, "'max_tokens' is '9': expected int"),
+        ({"max_tokens": True}, "'max_tokens' is True: expected int"),
+        ({"max_tokens": 0}, "a text has at least one token, not 0: correct 'max_tokens'"),
+        ({"format": 7}, "is of format 7, not 2"),
     ],
 )
 def test_wrong_directories_are_named_in_one_line(what, sentence, tmp_path):
@@ -353,6 +358,21 @@ def test_wrong_directories_are_named_in_one_line(what, sentence, tmp_path):
         load_reward_model(tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("form", "loads"), [(1, True), (2, False)])
+def test_only_files_of_the_first_format_need_not_say_how_many_tokens_a_text_had(form, loads, tmp_path):
+    reward_model().save(tmp_path)
+    path = tmp_path / "whet_reward.json"
+    content = json.loads(path.read_text())
+    assert content["format"] == 2
+    del content["max_tokens"]
+    path.write_text(json.dumps({**content, "format": form}))
+    if loads:
+        assert load_reward_model(tmp_path).settings == PREFERENCE
+    else:
+        with pytest.raises(UserError, match="key 'max_tokens' is missing"):
+            load_reward_model(tmp_path)
 
 
 def test_a_process_model_needs_a_separator():

@@ -12,7 +12,7 @@ from whet.models.load import new_model
 from whet.models.padding import with_padding
 from whet.models.reward_model import last_places, new_reward_model
 from whet.models.reward_settings import RewardSettings
-from whet.models.reward_text import Scorer, aggregated, load_scorer, split_steps, stepped_text, whole_text
+from whet.models.reward_text import Scorer, aggregated, load_scorer, one_step, split_steps, stepped_text, whole_text
 from whet.models.tokenizers import character_tokenizer, train_bpe
 from whet.records import Message
 
@@ -56,6 +56,8 @@ def test_what_does_not_fit_is_cut_from_the_beginning():
     text = whole_text(tokenizer, "1+1=", "2b", 4)
     assert text.tokens == (*ids("=2b"), 0)
     assert (text.prompt, text.places, text.cut) == (1, (3,), 3)
+    full = whole_text(tokenizer, "1+1=", "2b", 3)
+    assert (full.prompt, full.places, full.cut) == (0, (2,), 4)
     inside = whole_text(tokenizer, "1+1=", "abcd", 3, every_token=True)
     assert inside.tokens == (*ids("cd"), 0)
     assert (inside.prompt, inside.places, inside.cut) == (0, (0, 1, 2), 6)
@@ -69,6 +71,24 @@ def test_steps_end_with_the_separator():
     assert stepped_text(tokenizer, "7", ["ab", "c"], 3, separator="=>").places == (2,)
     assert split_steps("ab=>=>c=>", "=>") == ["ab", "c"]
     assert split_steps(" ", "=>") == [""]
+
+
+@pytest.mark.parametrize(
+    ("step", "separator", "plain"),
+    [
+        ("a\nb", "\n", "a b"),
+        ("\na\n\nb\n", "\n", "a b"),
+        (" a", "\n", " a"),
+        ("a\n", "\n\n", "a "),  # before "\n\n" the step would end one token too early
+        ("a\nb", "\n\n", "a\nb"),
+        ("a=>b=>", "=>", "a b"),
+        ("a b", " ", "ab"),
+        ("\n", "\n", ""),
+    ],
+)
+def test_a_separator_always_ends_a_step(step, separator, plain):
+    assert one_step(step, separator) == one_step(plain, separator) == plain
+    assert split_steps(f"{plain}{separator}z", separator) == ([plain, "z"] if plain else ["z"])
 
 
 def test_steps_of_a_bpe_vocabulary_end_where_a_token_ends():
@@ -133,6 +153,16 @@ def test_texts_over_the_limit_are_read_from_their_end_and_counted():
     assert scorer(context=5).score(["abcdefgh>"], ["abcdefgh"]) == pytest.approx(
         [float(by_hand(scorer(context=5), [*ids("efgh"), 0]))], abs=1e-5
     )
+
+
+def test_a_model_reads_as_much_as_it_was_trained_with():
+    trained = RewardSettings(kind="preference", max_tokens=6)
+    judge = scorer(trained)
+    assert judge.limit == 6
+    assert judge.score(["abcdefgh>"], ["12"]) == pytest.approx([float(by_hand(judge, [*ids("gh>12"), 0]))], abs=1e-5)
+    assert scorer(trained, max_tokens=9).limit == 9  # whoever asks for more gets it, up to the context
+    assert scorer(trained, context=4).limit == 4
+    assert scorer(context=5).limit == 5
 
 
 def test_no_gradient_is_kept():

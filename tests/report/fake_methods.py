@@ -16,7 +16,9 @@ METHODS = {"ppo": (3.1, 4.4, 9.0), "grpo": (3.8, 4.1, 6.5), "dpo": (2.2, 2.4, 4.
 LLM = "judge-8b"
 
 
-def fake_rows(draw, gold, proxy, kl, *, prompts, samples, has_gold=True, has_judge=True, has_proxy=True):
+def fake_rows(
+    draw, gold, proxy, kl, *, prompts, samples, has_gold=True, has_score=False, has_judge=True, has_proxy=True
+):
     """Completions whose scores are normal around the given gains, one taste for each prompt."""
     rows = []
     for index in range(prompts):
@@ -36,6 +38,7 @@ def fake_rows(draw, gold, proxy, kl, *, prompts, samples, has_gold=True, has_jud
                     finish="length" if draw.random() < kl / 300 else "stop",
                     correct=true > 2,
                     gold=float(true) if has_gold else None,
+                    score=float(true) if has_score else None,
                     proxy=2 * (proxy + taste) + 0.6 * (true - gold) + draw.gauss(0, 1.5) if has_proxy else None,
                     judge=round(true + draw.gauss(0, 0.8), 1) if has_judge else None,
                     logprob=-20.0,

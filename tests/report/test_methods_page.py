@@ -7,7 +7,7 @@ import pytest
 
 from tests.report.fake_methods import LLM, METHODS, fake_contest
 from whet.report.method_figures import curves_figure, distance
-from whet.report.methods import bracketed, clears, ends, fixed, mean_text, style
+from whet.report.methods import bracketed, clears, ends, fixed, mean_text, style, truth_label
 from whet.report.methods_page import write_methods_page
 from whet.report.methods_table import header, markdown, method_row, start_row
 from whet.report.methods_verdict import verdict
@@ -157,6 +157,50 @@ def test_what_was_not_measured_leaves_no_hole(tmp_path, options):
     page = directory.page_path.read_text() + directory.table_path.read_text()
     assert "nan" not in re.sub(r"base64,[^\"]*", "", page)
     assert "None" not in re.sub(r"base64,[^\"]*", "", page)
+
+
+@pytest.fixture(scope="module")
+def verifiable(tmp_path_factory):
+    """A contest on a task that scores answers and knows no gold reward."""
+    directory = fake_contest(tmp_path_factory.mktemp("sums"), seeds=1, has_gold=False, has_score=True)
+    write_methods_page(directory)
+    return directory, directory.results()
+
+
+def test_the_score_of_a_task_is_never_called_gold(verifiable):
+    directory, results = verifiable
+    assert header(results)[:3] == ["method", "score by the task", "gain"]
+    assert "judge's reward" not in header(results)
+    page = directory.page_path.read_text()
+    for text in (re.sub(r"base64,[^\"]*", "", page), directory.table_path.read_text()):
+        assert "Score by the task: the reward that reviews itself gives; it knows no gold reward." in text
+        assert "Gain: mean score by the task minus that of sft" in text
+        assert len(re.findall("gold", text)) == 1  # where it says that there is none
+    assert truth_label(results) == "score by the task"
+    first, *_, fooled = verdict(results)
+    assert first == "grpo, ppo and dpo have a higher score by the task than sft; kto has a lower one."
+    assert fooled.startswith("kto pleases the reward model that it was trained against, but not the score by the task")
+    cells = dict(zip(header(results), method_row(results, results["methods"][0]), strict=True))
+    assert cells["score by the task"].main == mean_text(results["methods"][0]["summary"]["score"])
+    assert cells["gain"].main == mean_text(results["methods"][0]["summary"]["score_gain"], sign=True)
+    assert re.search(r"<span>score by the task [−\d]", page)  # beside the completions
+    assert directory.picture_path("overoptimisation").exists()
+
+
+def test_results_of_before_scores_had_a_name_are_still_shown(tmp_path):
+    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=4, opinions=False)
+    expected = header(directory.results())
+    stored = json.loads(directory.results_path.read_text())
+    for summary in (stored["start"], *(method["summary"] for method in stored["methods"])):
+        del summary["score"], summary["score_gain"]
+    directory.write_results(stored)
+    for name in (START, "ppo-seed-0"):
+        directory.write_samples(
+            name, [{k: v for k, v in row.items() if k != "score"} for row in directory.samples(name)]
+        )
+    write_methods_page(directory)
+    assert header(directory.results()) == expected
+    assert "<span>gold " in directory.page_path.read_text()
 
 
 def test_many_methods_with_long_names(tmp_path):

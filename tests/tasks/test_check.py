@@ -72,6 +72,11 @@ BREAKAGES: Mapping[str, tuple[Broken, str]] = {
         Broken(holding=lambda n: [replace(e, id="held " + e.id) for e in GOOD.draw(n, seed=(0,))]),
         "the prompt of held-out .* is also drawn",
     ),
+    "leak by twin": (
+        Broken(holding=lambda n: [replace(e, twin=GOOD.draw(1, seed=(0,))[0].twin) for e in GOOD.held_out(n)]),
+        "a twin of held-out .* is drawn for training",
+    ),
+    "twin of another type": (Broken(changing=lambda e: replace(e, twin=7)), "twin of .* is not a string"),  # type: ignore[arg-type]
     "ids shared": (Broken(changing=lambda e: replace(e, id=e.id[:-1])), "names two different examples"),
     "id of another type": (Broken(changing=lambda e: replace(e, id=7)), "has the id 7"),  # type: ignore[arg-type]
     "prompt list": (

@@ -4,47 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cli.tiny import CHAT_TEMPLATE, ROLES
+from tests.models.chats import CHAT, assistant, chat, spelled, user
 from tests.small import ALPHABET
-from whet.models.tokenizers import EOS, character_tokenizer, wrap_backend
-from whet.records import Dialogue, Message, Row, Trace
-from whet.train.encode import completion_rows, dialogue_rows, ended, fitting_prompt, trace_row
+from whet.models.tokenizers import character_tokenizer
+from whet.records import Dialogue, Row
+from whet.train.encode import completion_rows, dialogue_rows, ended
 
 PLAIN = character_tokenizer(ALPHABET)
 FORGETFUL = "{% for m in messages[-1:] %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}<assistant>"
 WORDS = st.text(alphabet="abcdefgh", min_size=1, max_size=6)
-
-
-def chat(template=CHAT_TEMPLATE):
-    """Characters, with a header for each role."""
-    from tokenizers import Regex, decoders, models, pre_tokenizers
-    from tokenizers import Tokenizer as Backend
-
-    backend = Backend(models.WordLevel({token: index for index, token in enumerate([EOS, *"abcdefgh"])}))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    backend.decoder = decoders.Fuse()
-    return wrap_backend(backend, eos=EOS, chat_template=template, specials=ROLES)
-
-
-CHAT = chat()
-NAMES = {token: name for name, token in CHAT._hf.get_vocab().items()}
-
-
-def user(content):
-    return Message(role="user", content=content)
-
-
-def assistant(content):
-    return Message(role="assistant", content=content)
-
-
-def system(content):
-    return Message(role="system", content=content)
-
-
-def spelled(tokens):
-    """Ids as they are written, control tokens too."""
-    return "".join(NAMES[token] for token in tokens)
 
 
 def trained(row):
@@ -97,17 +65,7 @@ def test_what_fits_is_whole_within_the_limit_and_never_trains_token_zero(prompt,
     assert max(len(row.tokens) for row in rows) == min(limit, len(prompt) + max(map(len, texts)) + 1)
 
 
-def test_the_oldest_turns_go_first_and_the_system_stays():
-    talk = (system("a"), user("b"), assistant("c"), user("d"))
-    whole = "<system>a<eos><user>b<eos><assistant>c<eos><user>d<eos><assistant>"
-    assert spelled(fitting_prompt(CHAT, talk, 13)) == whole
-    assert spelled(fitting_prompt(CHAT, talk, 12)) == "<system>a<eos><user>d<eos><assistant>"
-    assert spelled(fitting_prompt(CHAT, talk, 7)) == "<system>a<eos><user>d<eos><assistant>"
-    assert spelled(fitting_prompt(CHAT, talk, 3)) == "d<eos><assistant>"  # no turn is left to drop
-    assert fitting_prompt(CHAT, talk, 0) is None
-
-
-TALK = Dialogue(id="x", messages=(user("a"), assistant("b"), user("c"), assistant("de")))
+TALK = Dialogue(id="x", prompt=(user("a"), assistant("b"), user("c")), completion="de")
 
 
 def test_only_the_last_turn_is_imitated():
@@ -138,18 +96,7 @@ def test_a_dialogue_that_is_too_long_is_parted_before_it_is_given_up():
 
 @pytest.mark.parametrize("turns", ["last", "all"])
 def test_what_opens_a_dialogue_answers_nothing(turns):
-    talk = Dialogue(id="x", messages=(assistant("h"), user("a"), assistant("b")))
+    talk = Dialogue(id="x", prompt=(assistant("h"), user("a")), completion="b")
     (row,) = dialogue_rows(CHAT, talk, turns=turns, limit=64)
     assert spelled(row.tokens) == "<assistant>h<eos><user>a<eos><assistant>b<eos>"
     assert trained(row) == "b<eos>"
-
-
-def test_the_last_token_of_every_step_is_marked():
-    trace = Trace(id="x", prompt="ab", steps=("c", "def"), labels=(1, -1))
-    row = trace_row(PLAIN, trace, separator="+", limit=20)
-    assert PLAIN.decode(row.tokens) == "abc+def+"
-    assert row.mask == (False, False, False, True, False, False, False, True)
-    longer = trace_row(PLAIN, trace, separator="+=", limit=20)
-    assert [place for place, on in enumerate(longer.mask) if on] == [4, 9]  # "=" ends a step, not "+"
-    assert PLAIN.decode(trace_row(PLAIN, trace, separator="+", limit=7).tokens) == "bc+def+"
-    assert trace_row(PLAIN, trace, separator="+", limit=6) is None

@@ -18,7 +18,7 @@ from whet.data.load import Source, load_rows
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe
-from whet.records import Example, Message, Outcomes, Pair, Rollout, Score
+from whet.records import Example, Finish, Message, Outcomes, Pair, Rollout, Score
 from whet.runs.directory import Run
 from whet.tasks.sorting import Sorting
 from whet.train.gather import collect, selected
@@ -27,14 +27,14 @@ from whet.train.start import resume_run, start_run
 TALK = (Message(role="system", content="s"), Message(role="user", content="u"))
 
 
-def rollout(example: Example, text: str, reward: float) -> Rollout:
+def rollout(example: Example, text: str, reward: float, finish: Finish = "stop") -> Rollout:
     return Rollout(
         example=example,
         tokens=(1, 2),
         mask=(False, True),
         logprobs=(0.0, -1.0),
         text=text,
-        finish="stop",
+        finish=finish,
         version=0,
         score=Score(reward=reward, parts={}),
     )
@@ -119,6 +119,21 @@ def test_completions_that_say_nothing_make_no_row(select: str) -> None:
     assert said <= {"1", "2"}
 
 
+@pytest.mark.parametrize("select", ["pairs", "extremes", "best", "random"])
+def test_completions_that_were_cut_off_make_no_row_unless_they_are_wanted(select: str) -> None:
+    """Whoever imitates them learns to end in the middle of a sentence."""
+    example = Example(id="e", prompt="1>", answer="1")
+    cut = [rollout(example, "99", 9.0, "length"), rollout(example, "98", -9.0, "length")]
+    groups = [[*cut, rollout(example, "1", 0.0), rollout(example, "2", 1.0)]]
+    assert all("9" not in json.dumps({**row, "margin": 0}) for row in rows_of(groups, select=select))
+    assert rows_of(groups, select=select) == rows_of([groups[0][2:]], select=select)
+    assert rows_of([cut], select=select) == []
+    if select != "random":
+        assert "99" in json.dumps(rows_of([cut], select=select, truncated="keep"))
+    # What does not end is a wrong solution, as often as not.
+    assert rows_of(groups, select="outcomes")[0]["completions"] == ["99", "98", "1", "2"]
+
+
 class Asking(SilentProgress):
     """Wants the run to stop after a step."""
 
@@ -156,7 +171,9 @@ def test_stopped_and_resumed_it_makes_the_same_rows(tmp_path: Path, model: Path)
 
 def test_more_steps_add_rows_and_change_none(tmp_path: Path, model: Path) -> None:
     three, two = (
-        (start(tmp_path / str(steps), config(model, steps=steps)) / "rows.jsonl").read_text().splitlines()
+        (start(tmp_path / str(steps), config(model, steps=steps, truncated="keep")) / "rows.jsonl")
+        .read_text()
+        .splitlines()
         for steps in (3, 2)
     )
     assert three[: len(two)] == two
@@ -198,7 +215,7 @@ def test_the_command_makes_pairs_that_another_run_reads(
     """The real command in a process of its own."""
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
     recipe = tmp_path / "pairs.yaml"
-    recipe.write_text(yaml.safe_dump(config(model).model_dump(mode="json")))
+    recipe.write_text(yaml.safe_dump(config(model, truncated="keep").model_dump(mode="json")))
     done = subprocess.run(
         [sys.executable, "-m", "whet", "train", str(recipe), "--runs", str(tmp_path / "runs")],
         capture_output=True,

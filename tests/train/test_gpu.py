@@ -1,17 +1,26 @@
 """The whole loop on CUDA: fp32 masters, bf16 arithmetic, and log-probs of sampler and trainer that still agree."""
 
+import shutil
+
 import pytest
 import torch
 
-from tests.small import small_chat_model
+from tests.small import small_chat_model, small_model
 from whet.algorithms.table import ALGORITHMS
 from whet.cli.progress import SilentProgress
 from whet.models.load import load_model
+from whet.models.padding import with_padding
+from whet.models.reward_model import new_reward_model
+from whet.models.reward_settings import RewardSettings
+from whet.models.tokenizers import load_tokenizer
 from whet.recipe import read_recipe
 from whet.runs.directory import Run
-from whet.train.start import start_run
+from whet.train.guests import weights
+from whet.train.start import resume_run, start_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+PLACES = ("device", "host")
 
 
 def train(recipe, tmp_path, *overrides):
@@ -52,21 +61,29 @@ def test_chat_model_with_checkpointing_and_several_updates(tmp_path):
     assert run.finished
 
 
-def test_resume_on_cuda_goes_on(tmp_path):
-    """Fused AdamW keeps its step count on the device; a restored optimizer must step as before."""
-    from whet.train.start import resume_run
+def weights_at(run, step):
+    return load_model(run.path / "checkpoints" / f"step-{step:06d}" / "model").state_dict()
 
-    large = ("optimizer.lr=0.05", "optimizer.warmup_steps=0")  # so that a lost moment shows
-    run = train("demo-grpo", tmp_path, "steps=4", "eval.examples=20", "save.every_steps=2", "save.keep=2", *large)
-    weights = load_model(run.path / "checkpoints" / "step-000004" / "model").state_dict()
-    import shutil
 
-    shutil.rmtree(run.path / "checkpoints" / "step-000004")
+def resumed(run, step):
+    """Loses the checkpoint of this step, the last one, and goes on from the one before."""
+    shutil.rmtree(run.path / "checkpoints" / f"step-{step:06d}")
     (run.path / "final_results.json").unlink()
     resume_run(run.path, [], lambda config, run: SilentProgress())
-    again = load_model(run.path / "checkpoints" / "step-000004" / "model").state_dict()
-    difference = torch.cat([(tensor - again[name]).abs().flatten() for name, tensor in weights.items()]).mean()
-    assert float(difference) < 0.002  # sums on a GPU differ in the last bit; without the moments it is ten times more
+    return run
+
+
+def distance(some, others):
+    return float(torch.cat([(tensor - others[name]).abs().flatten() for name, tensor in some.items()]).mean())
+
+
+def test_resume_on_cuda_goes_on(tmp_path):
+    """Fused AdamW keeps its step count on the device; a restored optimizer must step as before."""
+    large = ("optimizer.lr=0.05", "optimizer.warmup_steps=0")  # so that a lost moment shows
+    run = train("demo-grpo", tmp_path, "steps=4", "eval.examples=20", "save.every_steps=2", "save.keep=2", *large)
+    before = weights_at(run, 4)
+    # sums on a GPU differ in the last bit; without the moments it is ten times more
+    assert distance(before, weights_at(resumed(run, 4), 4)) < 0.002
 
 
 @pytest.mark.parametrize(
@@ -89,3 +106,46 @@ def test_every_part_of_the_loop_runs_on_cuda(changes, tmp_path):
     rows = train("toy-sorting", tmp_path, *small, *changes).metrics()
     assert rows[-1]["step"] == 3
     assert max(row["mismatch/mean"] for row in rows[1:] if "mismatch/mean" in row) < 0.02
+
+
+def test_a_guest_gives_the_memory_of_its_weights_back():
+    model = small_model(width=512, layers=4)[0].to("cuda")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    size = sum(parameter.numel() * 4 for parameter in model.parameters())
+    here = torch.cuda.memory_allocated()
+    guest = weights(model, torch.device("cuda"), is_frozen=True)
+    assert here - torch.cuda.memory_allocated() >= size
+    assert all(parameter.device.type == "cpu" and parameter.is_pinned() for parameter in model.parameters())
+    with guest:
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert here - torch.cuda.memory_allocated() >= size
+
+
+def test_models_that_take_turns_learn_the_same(tmp_path):
+    """PPO with a reward model, a moving reference and a critic: all on the GPU, in turns, and in turns resumed."""
+    model = small_chat_model(tmp_path / "model")
+    tokenizer, pad = with_padding(load_tokenizer(model))
+    reward = tmp_path / "reward"
+    reward.mkdir()
+    new_reward_model(load_model(model), RewardSettings(kind="preference"), seed=1, pad=pad).save(reward)
+    tokenizer.save(reward)
+    settings = [
+        f"model.path={model}",
+        f"reward.model={reward}",
+        "algorithm=ppo",
+        "algorithm.kl={coefficient: 0.05, reference: moving, sync_steps: 2}",
+        "engine.precision=fp32",
+        "steps=4",
+        "save={every_steps: 2, keep: 2}",
+        "eval.examples=8",
+        "optimizer={lr: 1e-3, warmup_steps: 0}",
+    ]
+    start = load_model(model).state_dict()
+    there, turns = (train("grpo-arithmetic", tmp_path / place, *settings, f"placement={place}") for place in PLACES)
+    ends = weights_at(there, 4), weights_at(turns, 4)
+    moved = distance(start, ends[0])
+    assert distance(*ends) < moved / 20
+    assert distance(ends[0], weights_at(resumed(turns, 4), 4)) < moved / 20
+    first = [run.metrics()[1] for run in (there, turns)]
+    assert first[0]["reward/mean"] == pytest.approx(first[1]["reward/mean"], rel=1e-4)
+    assert first[0]["critic/loss"] == pytest.approx(first[1]["critic/loss"], rel=1e-3)

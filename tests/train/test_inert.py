@@ -79,6 +79,8 @@ def listed(tmp_path: Path, *overrides: str) -> dict[str, str]:
         ((TWICE,), "critic.lr=0.5"),
         ((TWICE,), "critic.warmup_steps=1"),
         ((TWICE,), "reward.time_limit_seconds=3"),
+        ((TWICE, KL), "placement=host"),
+        ((TWICE, KL), "placement.reward=host"),
     ],
     ids=str,
 )

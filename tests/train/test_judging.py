@@ -18,6 +18,7 @@ from whet.models.tokenizers import load_tokenizer
 from whet.records import Example, Score
 from whet.runs.directory import Run
 from whet.runs.judged import JudgedDirectory, earlier_checkpoints
+from whet.tasks.arithmetic import Arithmetic
 from whet.train.judging import judge_methods
 
 ALPHABET = "0123456789>abc"
@@ -26,8 +27,8 @@ PROMPTS = 100
 
 
 @dataclass(frozen=True)
-class Letters:
-    """Prompts that end in >; the true reward of a completion is the number of a's in it."""
+class Verifiable:
+    """Prompts that end in >; a completion is worth twice the number of a's in it, and nobody says what it is truly."""
 
     name: str = "letters"
 
@@ -38,10 +39,17 @@ class Letters:
         return [Example(id=f"l{i}", prompt=f"{i}>", answer="a") for i in range(min(count, PROMPTS))]
 
     def score(self, example, text):
-        return Score(reward=float(text.count("a")), parts={})
+        return Score(reward=2.0 * text.count("a"), parts={})
 
     def correct(self, example, text):
         return text == "a"
+
+
+class Letters(Verifiable):
+    """The true reward of a completion is the number of a's in it."""
+
+    def gold(self, example, text):
+        return float(text.count("a"))
 
 
 class Counts:
@@ -97,7 +105,7 @@ def settings(**given):
     return CompareConfig(**{**usual, **given})
 
 
-def judge(tmp_path, start, runs, given=None, *, scorers=None, **options):
+def judge(tmp_path, start, runs, given=None, *, task=None, scorers=None, **options):
     """Scorers by the name of their directory."""
     made = {}
     for name in scorers or {}:
@@ -106,7 +114,7 @@ def judge(tmp_path, start, runs, given=None, *, scorers=None, **options):
         (made[name] / "config.json").write_text("{}")
     return judge_methods(
         given or settings(),
-        Letters(),
+        task or Letters(),
         start,
         runs,
         made.get("reward"),
@@ -156,7 +164,46 @@ def test_every_line_can_be_checked(tmp_path, start):
         ratio = 0.5 / chance
         assert row["k3"] == pytest.approx((ratio - 1 - math.log(ratio)) / 2, abs=1e-5)
         assert (row["gold"], row["proxy"], row["judge"]) == (row["text"] == "a", row["text"] == "b", None)
+        assert row["score"] is None  # gold is the truth, and no reward of training stands beside it
         assert (row["tokens"], row["finish"]) == (2, "stop")
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize(
+    ("task", "asked", "truth"),
+    [
+        (Letters(), True, "gold"),
+        (Verifiable(), True, "score"),
+        (Letters(), False, "judge"),
+        (Verifiable(), False, "judge"),
+        (Verifiable(name="data"), True, "judge"),  # prompts alone: a score of them means nothing
+    ],
+)
+def test_gold_is_only_what_a_task_calls_so(tmp_path, start, task, asked, truth):
+    runs = {("m", 0): run(tmp_path / "m", 0.8)}
+    given = settings(judge="x", gold=asked, prompts=20)
+    found = judge(tmp_path, start, runs, given, task=task, scorers={"judge": Counts("a")})
+    assert found["truth"] == truth
+    summary = found["methods"][0]["summary"]
+    assert {key for key in ("gold", "score") if summary[key] is not None} == {truth} - {"judge"}
+    for row in JudgedDirectory(tmp_path / "comparison").samples(found["methods"][0]["seeds"][0]["samples"]):
+        worth = row["text"].count("a")
+        assert row["gold"] == (worth if truth == "gold" else None)
+        assert row["score"] == (2 * worth if truth == "score" else None)
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_packaged_task_without_gold_shows_its_score(tmp_path):
+    task = Arithmetic()
+    sums = {example.id: example for example in task.held_out(50)}
+    answers = [example.answer for example in sums.values() if len(example.answer) == 1]
+    often = {answer: answers.count(answer) / len(answers) for answer in answers}
+    guesses = bigram_model(tmp_path / "guesses", {"=": often}, alphabet=task.alphabet)
+    found = judge(tmp_path, guesses, {("m", 0): guesses}, settings(samples=8), task=task)
+    assert (found["truth"], found["start"]["gold"]) == ("score", None)
+    rows = JudgedDirectory(tmp_path / "comparison").samples("m-seed-0")
+    assert {row["correct"] for row in rows} == {True, False}
+    assert [row["score"] for row in rows] == [task.score(sums[row["id"]], row["text"]).reward for row in rows]
 
 
 @pytest.mark.usefixtures("no_page")

@@ -25,7 +25,10 @@ def test_rows_are_parted_by_prompt_and_counted(tmp_path):
     assert not sides[0] & sides[1]
     assert len(material.training) + len(material.held_out) == 80
     assert len(sides[0]) + len(sides[1]) == 40
-    told = f"data: {len(material.training)} pairs to learn from and {len(material.held_out)} held out, split by prompt"
+    told = (
+        f"data: {len(material.training)} pairs to learn from and {len(material.held_out)} held out, "
+        "split by prompt, those alike together"
+    )
     assert notes == [told]
 
 
@@ -33,6 +36,17 @@ def test_what_is_left_out_is_told(tmp_path):
     rows = [*(pair(i) for i in range(40)), pair(3), {**pair(50), "rejected": "good 50"}, {"prompt": "alone"}]
     _, (told,) = read(write_lines(tmp_path / "a.jsonl", rows), max_skipped=0.1)
     assert told.endswith("; left out: 1 malformed, 1 duplicate, 1 tie")
+
+
+def test_where_near_repetitions_are_parted_that_is_told(tmp_path):
+    words = [f"w{i}" for i in range(500)]
+    rows = [pair(i, prompt=" ".join(words[4 * i : 4 * i + 20])) for i in range(100)]  # a chain through all of them
+    _, notes = read(write_lines(tmp_path / "a.jsonl", rows))
+    assert notes[0].endswith("held out, split by prompt")  # and nothing of those alike
+    assert notes[1:] == [
+        "data: rows that are alike may be on both sides of the split: "
+        "too many share the same words or steps to keep them all together"
+    ]
 
 
 def test_the_settings_reach_the_loader(tmp_path):

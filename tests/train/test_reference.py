@@ -45,7 +45,7 @@ def test_the_start_is_a_copy_that_stays() -> None:
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(1.0)
-    reference.follow(policy, 1)
+    assert not any(reference.is_due(step) for step in range(1, 1000))
     assert all(torch.equal(tensor, before[name]) for name, tensor in reference.model.state_dict().items())
     assert not any(parameter.requires_grad for parameter in reference.model.parameters())
     assert all(parameter.requires_grad for parameter in policy.parameters())
@@ -64,7 +64,8 @@ def test_a_moving_reference_goes_a_share_of_the_way_when_it_is_due(share: float,
     for step in (1, 2, 3, 4):
         with torch.no_grad():
             policy.logits.fill_(2.0 * step)
-        reference.follow(policy, step)
+        if reference.is_due(step):
+            reference.follow(policy)
         found.append(float(reference.model.logits[1, 2]))
     assert found == expected
     # Its weights are saved, and put back into another one.

@@ -1,6 +1,7 @@
 """Reward models: the loss by hand, the same for every split, and what is saved says what was learned."""
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 from tests.train import rows_on_disk as on_disk
 from tests.train.test_preferring import gradient
 from whet.errors import UserError
+from whet.evaluate.calibration import clustered_share
 from whet.models.reward_text import load_scorer
+from whet.train.offline import build_lesson
 
 DATA = {"bradley_terry": on_disk.pairs, "outcome": on_disk.outcomes, "process": on_disk.traces}
 NEAR = 3e-6
@@ -23,9 +26,11 @@ def place(tmp_path):
     return tmp_path
 
 
-def lesson_of(place, name, **changes):
+def lesson_of(place, name, *, max_tokens=None, **changes):
     changes = {"reward_head": {"separator": "+"}, **changes}  # a character that the tokeniser knows
-    return on_disk.lesson(place / "start", place / f"{name}.jsonl", name, **changes)
+    config = on_disk.config(place / "start", place / f"{name}.jsonl", name, **changes)
+    data = config.data.model_copy(update={"max_tokens": max_tokens})
+    return build_lesson(config.model_copy(update={"data": data}), on_disk.ALONE, lambda _: None)
 
 
 def score(parts, row, place):
@@ -79,7 +84,7 @@ def test_process_by_hand(place, classes):
     for one in some:
         (row,), plus = one.rows, parts.tokenizer.encode("+")[0]
         ends = [t for t in range(len(row.tokens)) if row.tokens[t] == plus]
-        assert [t for t in range(len(row.tokens)) if row.mask[t]] == ends
+        assert [t for t in range(len(row.tokens)) if one.places[0][t]] == ends
         for t, label in zip(ends, one.data.labels, strict=True):
             values = score(parts, row, t)
             wanted = {1: classes - 1, 0: classes // 2, -1: 0}[label]
@@ -88,9 +93,51 @@ def test_process_by_hand(place, classes):
     assert logged["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+def test_a_step_is_right_if_fine_and_bad_are_told_apart_in_training_too(place):
+    """With three classes a neutral step that is called good is right: only bad against the others counts."""
+    on_disk.write(place / "process.jsonl", neutral_traces())
+    parts, lesson = lesson_of(place, "process", reward_head={"separator": "+", "classes": 3}, rows=16)
+    some = lesson.rows(1)
+    fine, exact = [], []
+    for one in some:
+        ends = [t for t, on in enumerate(one.places[0]) if on]
+        for t, label in zip(ends, one.data.labels, strict=True):
+            bad, neither, good = np.exp(score(parts, one.rows[0], t))
+            fine.append((neither + good >= bad) == (label >= 0))
+            exact.append(int(np.argmax([bad, neither, good])) == label + 1)
+    logged, _, _ = gradient(parts, lesson, some)
+    assert logged["accuracy"] == pytest.approx(np.mean(fine))
+    assert np.mean(exact) != np.mean(fine)
+    lesson.held_out = some
+    assert lesson.measure()["eval/accuracy"] == pytest.approx(logged["accuracy"])
+
+
+def neutral_traces():
+    generator = random.Random(3)
+    return [
+        {
+            "prompt": f"{on_disk.words(generator, 2, 9)}=",
+            "completions": [on_disk.words(generator, 2, 4) for _ in range(3)],
+            "labels": [generator.choice([-1, 0, 1]) for _ in range(3)],
+        }
+        for _ in range(40)
+    ]
+
+
+@pytest.mark.parametrize("name", ["outcome", "process"])
+def test_training_and_held_out_accuracy_are_the_same_number_of_the_same_rows(place, name):
+    """Also of an outcome model that learns at every token: an answer is judged at its end."""
+    parts, lesson = lesson_of(place, name, reward_head={"separator": "+", "every_token": True})
+    some = lesson.rows(1)
+    logged, _, _ = gradient(parts, lesson, some)
+    lesson.held_out = some
+    assert logged["accuracy"] == pytest.approx(lesson.measure()["eval/accuracy"])
+
+
+@pytest.mark.parametrize("limit", [64, 11])  # with 11 tokens the two prompts of a pair are often cut differently
 @pytest.mark.parametrize("name", DATA)
-def test_no_split_or_packing_changes_loss_or_gradient(place, name):
-    parts, lesson = lesson_of(place, name)
+def test_no_split_or_packing_changes_loss_or_gradient(place, name, limit):
+    parts, lesson = lesson_of(place, name, max_tokens=limit if name != "process" else limit + 9)
     some = lesson.rows(1)
     whole, _, pull = gradient(parts, lesson, some, micro_tokens=10**6, packed=False)
     for settings in (
@@ -103,9 +150,12 @@ def test_no_split_or_packing_changes_loss_or_gradient(place, name):
         assert max(float((a - b).abs().max()) for a, b in zip(pull, other, strict=True)) < NEAR, settings
 
 
+@pytest.mark.parametrize("limit", [None, 11])
 @pytest.mark.parametrize("name", DATA)
-def test_what_is_saved_scores_as_what_was_measured(place, name):
-    parts, lesson = lesson_of(place, name)
+def test_what_is_saved_scores_as_what_was_measured(place, name, limit):
+    limit = limit + 9 if limit and name == "process" else limit
+    parts, lesson = lesson_of(place, name, max_tokens=limit)
+    assert any(len(row.tokens) == limit for one in lesson.held_out for row in one.rows) == (limit is not None)
     for step in range(1, 5):
         lesson.fit(lesson.rows(step))
     (place / "saved").mkdir()
@@ -121,6 +171,29 @@ def test_what_is_saved_scores_as_what_was_measured(place, name):
             texts = [one.data.chosen, one.data.rejected] if name == "bradley_terry" else one.data.completions
             found = scorer.score([one.data.prompt] * len(texts), texts)
             assert found == pytest.approx([float(row[-1]) for row in rows], abs=1e-5)
+
+
+def test_a_report_on_cut_pairs_compares_completions_and_knows_their_prompts(place):
+    """Rows that were cut are all of the same length, whatever was said; and three pairs here have the same prompt."""
+    g = random.Random(8)
+    prompts = [f"{on_disk.words(g, 8, 9)}=" for _ in range(24)]
+    rows = [
+        {"prompt": prompt, "chosen": on_disk.words(g, 1, 8), "rejected": on_disk.words(g, 1, 8)}
+        for prompt in prompts
+        for _ in range(3)
+    ]
+    on_disk.write(place / "bradley_terry.jsonl", rows)
+    _, lesson = lesson_of(place, "bradley_terry", max_tokens=10, eval={"examples": 100, "max_tokens": 8})
+    report = lesson.report()
+    pairs = [one.data for one in lesson.held_out]
+    longer = [(len(pair.chosen) > len(pair.rejected)) + (len(pair.chosen) == len(pair.rejected)) / 2 for pair in pairs]
+    assert report.longer.mean == pytest.approx(np.mean(longer))
+    right = {}
+    for pair, margin in zip(pairs, report.margins, strict=True):
+        right.setdefault(pair.prompt, []).append(float(margin > 0))
+    assert len(right) < len(pairs)
+    assert report.accuracy == clustered_share(list(right.values()))
+    assert report.accuracy != clustered_share([[mark] for marks in right.values() for mark in marks])
 
 
 def test_a_rule_is_learned_from_pairs(place):

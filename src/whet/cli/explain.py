@@ -150,6 +150,7 @@ def _memory(model: Model) -> dict[str, str]:
         "optimizer": _readable(model.optimizer) + " (two moments)",
         "reference": _readable(model.reference) if model.reference else "none",
         "critic": _readable(model.critic) + " (weights, gradients, moments)" if model.critic else "none",
+        "reward model": "not here yet" if model.reward is None else _readable(model.reward) if model.reward else "none",
         "together": _readable(model.total) + ", without activations and the cache of the sampler",
     }
 

@@ -30,6 +30,7 @@ from whet.config.parts import (
     UpdateConfig,
     refuse_engine,
 )
+from whet.config.placement import PlacementConfig
 from whet.config.refusals import refuse
 from whet.config.section import Positive, Section, Seed
 from whet.records import Sampling
@@ -81,6 +82,7 @@ class OnlineConfig(TrainConfig):
     rollout: RolloutConfig = RolloutConfig()
     critic: CriticConfig = CriticConfig()
     cold_start: ColdStartConfig = ColdStartConfig()
+    placement: PlacementConfig = PlacementConfig()
 
     @property
     def eval_sampling(self) -> Sampling:

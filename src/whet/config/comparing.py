@@ -15,7 +15,7 @@ class CompareConfig(Section):
     start: str  # the model that all methods began with, and that each has to beat
     reward: str = ""  # the reward model that methods were trained against
     judge: str = ""  # a reward model that none was trained against: it says who wins
-    gold: bool = True  # the task's own score is the true reward; false where the task only has prompts
+    gold: bool = True  # ask the task: for the true reward where it knows it, else for its own score
     prompts: Positive = 200  # held out
     samples: Positive = 1  # completions of each prompt by each model
     max_tokens: Positive = 256

@@ -30,6 +30,14 @@ def optional_text(row: Columns, name: str, where: str) -> str:
     return "" if row.get(name) is None else text(row, name, where)
 
 
+def name(row: Columns, column: str, where: str) -> str:
+    """A column that names something by text or by a whole number; empty where it is missing or null."""
+    value = row.get(column)
+    if value is not None and type(value) not in (str, int):
+        raise UserError(f"{where}: '{column}' must be a string or a whole number, not {files.json_type(value)}")
+    return "" if value is None else str(value)
+
+
 def items(row: Columns, name: str, where: str) -> list[Any]:
     """A column that holds a list."""
     value = _value(row, name, where)

@@ -15,19 +15,20 @@ FINAL_ANSWER = "####"  # what stands before the number in a solution of GSM8K (C
 def messages(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`messages`: a conversation that ends with the assistant's."""
     turns = columns.answered(columns.messages(row, "messages", where), "messages", where)
-    return (Dialogue(id=row_id, messages=turns),)
+    return (_dialogue(row_id, turns),)
 
 
 def prompt_completion(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`prompt` and `completion`, each text or messages."""
-    turns = conversation(columns.prompt(row, where))
-    return (Dialogue(id=row_id, messages=(*turns, *completion(row, "completion", where))),)
+    prompt = columns.prompt(row, where)
+    if isinstance(row.get("completion"), str):
+        return (Dialogue(id=row_id, prompt=prompt, completion=row["completion"]),)
+    return (_dialogue(row_id, (*conversation(prompt), *completion(row, "completion", where))),)
 
 
 def alpaca(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`instruction`, `input` (may be empty) and `output`; LLaMA-Factory adds `system` and `history`."""
-    answer = Message(role="assistant", content=columns.text(row, "output", where))
-    return (Dialogue(id=row_id, messages=(*instructed(row, where), answer)),)
+    return (Dialogue(id=row_id, prompt=instructed(row, where), completion=columns.text(row, "output", where)),)
 
 
 def sharegpt(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -35,7 +36,7 @@ def sharegpt(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     values = columns.items(row, "conversations", where)
     turns = columns.answered(columns.shared_messages(values, "conversations", where), "conversations", where)
     system = columns.optional_text(row, "system", where)
-    return (Dialogue(id=row_id, messages=(*_system(system), *turns)),)
+    return (_dialogue(row_id, (*_system(system), *turns)),)
 
 
 def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -44,7 +45,7 @@ def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     if not answer.rpartition(FINAL_ANSWER)[1]:
         raise UserError(f"{where}: 'answer' has no line that begins with {FINAL_ANSWER}, so it is no solution of GSM8K")
     question = Message(role="user", content=columns.text(row, "question", where))
-    return (Dialogue(id=row_id, messages=(question, Message(role="assistant", content=answer))),)
+    return (Dialogue(id=row_id, prompt=(question,), completion=answer),)
 
 
 def instructed(row: Columns, where: str) -> tuple[Message, ...]:
@@ -67,6 +68,11 @@ def completion(row: Columns, name: str, where: str) -> tuple[Message, ...]:
     if isinstance(row.get(name), str):
         return (Message(role="assistant", content=row[name]),)
     return columns.answered(columns.messages(row, name, where), name, where)
+
+
+def _dialogue(row_id: str, turns: tuple[Message, ...]) -> Dialogue:
+    """The conversation, which ends with the assistant's message."""
+    return Dialogue(id=row_id, prompt=turns[:-1], completion=turns[-1].content)
 
 
 def _exchange(value: Any, where: str) -> tuple[Message, Message]:

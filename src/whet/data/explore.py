@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from whet.data.formats import Kind, Record
 from whet.data.load import Loaded
 from whet.data.near import near_duplicates
-from whet.data.rows import answers_of, content, prompt_of, prompt_text, readable_prompt, turns_of
+from whet.data.rows import answers_of, content, prompt_text, readable_prompt, turns_of
 from whet.data.split import opening
 from whet.records import Dialogue, Labelled, Outcomes, Pair, Trace
 from whet.tasks.space import fingerprint
@@ -46,7 +46,7 @@ class Survey:
     skipped: Mapping[str, int]
     skipped_at: Mapping[str, tuple[str, ...]]
     prompts: int  # different ones
-    openings: int  # different first messages of the user, by which rows are split
+    openings: int  # different first messages of the user
     near_duplicates: int  # rows that nearly repeat an earlier one; they were kept, unless `skipped` counts them
     turns: Mapping[int, int]  # messages of a row → how many rows
     lengths: Mapping[str, Lengths]  # "prompt", and each sort of answer
@@ -116,7 +116,7 @@ def _lengths(rows: Sequence[Record]) -> dict[str, Lengths]:
 
 def _asked(row: Record) -> str:
     """The words of the prompt, without the names of the speakers."""
-    prompt = prompt_of(row)
+    prompt = row.prompt
     return prompt if isinstance(prompt, str) else "\n".join(turn.content for turn in prompt)
 
 

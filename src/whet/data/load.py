@@ -9,13 +9,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, get_args
 
+from whet.data import columns
 from whet.data.formats import AUTO, Format, Kind, Record, named, recognised
 from whet.data.hub import cached_rows, is_hub_name
 from whet.data.near import near_duplicates
 from whet.data.readers import ROWS, Raw, is_file_name, read_file
-from whet.data.rows import answers_of, content, prompt_of, spaced
+from whet.data.rows import answers_of, content, spaced
+from whet.data.twins import with_twins
 from whet.errors import UserError
-from whet.records import Dialogue, Message, Pair
+from whet.records import Message, Pair
 
 Choice = Literal["keep", "drop"]
 
@@ -63,6 +65,7 @@ class Loaded:
     skipped: Mapping[str, int]  # why → how many
     skipped_at: Mapping[str, tuple[str, ...]]  # why → the first few, with file and line
     digest: str  # SHA-256 of what the rows say, ids left out
+    twins_parted: bool  # whether a split may part rows that are alike: more of them are than it could keep together
 
 
 Placed = tuple[str, Record]  # a record and where it stands, as file:line
@@ -82,6 +85,9 @@ def load_rows(source: Source) -> Loaded:
     skips = _Skips()
     placed, read = _parsed(chain(head, raws), named(name), source, skips)
     skips.require_few(read, source)
+    # Before the filters: what they leave must not decide what belongs together.
+    twins, is_parted = with_twins([record for _, record in placed])
+    placed = [(where, record) for (where, _), record in zip(placed, twins, strict=True)]
     rows = tuple(record for _, record in _sifted(placed, source, skips))
     if not rows:
         raise UserError(f"{source.path} has no rows left: {skips.told()}")
@@ -93,6 +99,7 @@ def load_rows(source: Source) -> Loaded:
         skipped={why: len(places) for why, places in skips.places.items()},
         skipped_at={why: tuple(places[:NAMED]) for why, places in skips.places.items()},
         digest=digest(rows),
+        twins_parted=is_parted,
     )
 
 
@@ -161,7 +168,10 @@ def _parsed(raws: Iterable[Raw], known: Format, source: Source, skips: _Skips) -
         try:
             if raw.problem:
                 raise UserError(raw.problem)
-            records = [_posed(record, source) for record in known.parse(raw.columns, f"row-{read}", where)]
+            records = [
+                _posed(_twinned(record, raw, where), source)
+                for record in known.parse(raw.columns, f"row-{read}", where)
+            ]
         except UserError as error:
             skips.add(MALFORMED, str(error))
             continue
@@ -173,16 +183,22 @@ def _parsed(raws: Iterable[Raw], known: Format, source: Source, skips: _Skips) -
     return placed, read
 
 
+def _twinned(record: Record, raw: Raw, where: str) -> Record:
+    """The record, under the name of its twins where the row has a column of it."""
+    twin = columns.name(raw.columns, "twin", where)
+    return replace(record, twin=twin) if twin else record
+
+
 def _posed(record: Record, source: Source) -> Record:
     """The record, its prompt as a message where that was asked for."""
-    if not source.chat or isinstance(record, Dialogue) or not isinstance(record.prompt, str):
+    if not source.chat or not isinstance(record.prompt, str):
         return record
     return replace(record, prompt=(Message(role="user", content=record.prompt),))
 
 
 def _lack(record: Record) -> tuple[str, str] | None:
     """Why a record teaches nothing: the reason that is counted, and what is missing."""
-    prompt = prompt_of(record)
+    prompt = record.prompt
     asked = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)
     if not asked.strip():
         return EMPTY, "has an empty prompt"

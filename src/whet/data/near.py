@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,12 @@ def near_duplicates(rows: Iterable[Record]) -> Iterator[int | None]:
         yield same
 
 
+def runs(text: str) -> list[int]:
+    """The hashes of all runs of five words; a shorter text has none."""
+    words = WORD.findall(text.lower())
+    return [_hash(words[start : start + SHINGLE_WORDS]) for start in range(len(words) - SHINGLE_WORDS + 1)]
+
+
 def _parts(row: Record) -> Parts:
     if isinstance(row, Pair):  # its sides apart: with the sides swapped it is the opposite, not a repetition
         return (), tuple(map(_shingles, (readable_prompt(row), row.chosen, row.rejected)))
@@ -61,11 +67,13 @@ def _jaccard(one: Hashes, other: Hashes) -> float:
 
 def _shingles(text: str) -> Hashes:
     """The hashes of all runs of five words, each once; a shorter text is one run."""
-    words = WORD.findall(text.lower())
-    runs = range(max(1, len(words) - SHINGLE_WORDS + 1))
-    # CRC-32 is fast and the same everywhere; collisions only ever propose a candidate or blur an index by 1e-9.
-    hashes = [zlib.crc32(" ".join(words[start : start + SHINGLE_WORDS]).encode()) % PRIME for start in runs]
+    hashes = runs(text) or [_hash(WORD.findall(text.lower()))]
     return np.unique(np.array(hashes, dtype=np.uint64))
+
+
+def _hash(words: Sequence[str]) -> int:
+    # CRC-32 is fast and the same everywhere; collisions only ever propose a candidate or blur an index by 1e-9.
+    return zlib.crc32(" ".join(words).encode()) % PRIME
 
 
 def _bands(shingles: Hashes) -> list[tuple[int, bytes]]:

@@ -100,7 +100,7 @@ def hhh_judged(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
 def unpaired(rows: Sequence[Pair]) -> list[Labelled]:
     """Every pair as two completions, one liked and one not."""
     return [
-        Labelled(id=f"{row.id}-{side}", prompt=row.prompt, completion=said, label=side == "chosen")
+        Labelled(id=f"{row.id}-{side}", prompt=row.prompt, completion=said, label=side == "chosen", twin=row.twin)
         for row in rows
         for side, said in (("chosen", row.chosen), ("rejected", row.rejected))
     ]
@@ -170,16 +170,23 @@ def _pair(
 
 
 def _margin(row: Columns, where: str) -> float | None:
-    """`margin`, or how much higher the chosen side scored, on the row or in its `metadata`."""
+    """`margin`, or how much higher the chosen side scored, on the row or in its `metadata`; 0 is a tie."""
     metadata = row.get("metadata")
     for place in (row, metadata if isinstance(metadata, dict) else {}):
         if (margin := columns.optional_number(place, "margin", where)) is not None:
-            return margin
+            return _not_below(margin, 0.0, "'margin'", where)
         for names in SCORES:
             high, low = (columns.optional_number(place, name, where) for name in names)
             if high is not None and low is not None:
-                return high - low
+                return _not_below(high, low, f"'{names[0]}'", where) - low
     return None
+
+
+def _not_below(better: float, worse: float, name: str, where: str) -> float:
+    """Refuses a row whose own numbers say that the other side is the better one."""
+    if better < worse:
+        raise UserError(f"{where}: {name} is {better:g}, below {worse:g}, so 'chosen' is the worse side: swap the two")
+    return better
 
 
 def _spaced(text: str) -> str:

@@ -5,25 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from whet.data.columns import Prompt
 from whet.data.formats import Record
 from whet.records import Dialogue, Labelled, Message, Outcomes, Pair
-
-
-def prompt_of(row: Record) -> Prompt:
-    """What was asked; of a dialogue, all before its last answer."""
-    return row.messages[:-1] if isinstance(row, Dialogue) else row.prompt
 
 
 def answers_of(row: Record) -> tuple[str, ...]:
     """What was answered: every completion of the row, or every step."""
     match row:
-        case Dialogue():
-            return (row.messages[-1].content,)
+        case Dialogue() | Labelled():
+            return (row.completion,)
         case Pair():
             return (row.chosen, row.rejected)
-        case Labelled():
-            return (row.completion,)
         case Outcomes():
             return row.completions
     return row.steps
@@ -45,19 +37,19 @@ def verdicts_of(row: Record) -> tuple[float | None, ...]:
 
 def turns_of(row: Record) -> int:
     """How many messages stand before the last answer and with it."""
-    prompt = prompt_of(row)
+    prompt = row.prompt
     return 2 if isinstance(prompt, str) else len(prompt) + 1
 
 
 def prompt_text(row: Record) -> str:
     """The prompt as characters; a text and a conversation of the same words are different prompts."""
-    prompt = prompt_of(row)
+    prompt = row.prompt
     return prompt if isinstance(prompt, str) else json.dumps(list(_spoken(prompt)), ensure_ascii=False)
 
 
 def readable_prompt(row: Record) -> str:
     """The prompt as a person reads it."""
-    prompt = prompt_of(row)
+    prompt = row.prompt
     return prompt if isinstance(prompt, str) else "\n".join(f"{turn.role}: {turn.content}" for turn in prompt)
 
 

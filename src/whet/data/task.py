@@ -9,7 +9,7 @@ from itertools import islice
 
 from whet.data.formats import Record
 from whet.data.load import Source, load_rows
-from whet.data.rows import answers_of, prompt_of
+from whet.data.rows import answers_of
 from whet.data.split import salt_of, split_rows
 from whet.records import Example, Score
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint, permutation
@@ -70,8 +70,8 @@ def _examples(rows: Sequence[Record]) -> list[Example]:
     """One example for each different prompt; its answer is the first completion that the data shows."""
     found: dict[object, Example] = {}
     for row in rows:
-        asked = prompt_of(row)
-        found.setdefault(asked, Example(id=row.id, prompt=asked, answer=answers_of(row)[0]))
+        asked = row.prompt
+        found.setdefault(asked, Example(id=row.id, prompt=asked, answer=answers_of(row)[0], twin=row.twin))
     return list(found.values())
 
 

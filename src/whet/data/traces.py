@@ -45,9 +45,11 @@ def prmbench(row: Columns, row_id: str, where: str) -> tuple[Trace, ...]:
         raise UserError(f"{where}: 'error_steps' are {errors}, but 'modified_process' has steps 1 to {len(modified)}")
     labels = tuple(BAD if number in errors else GOOD for number in range(1, len(modified) + 1))
     questions = [columns.text(row, f"{side}_question", where) for side in ("original", "modified")]
+    # One `idx` stands for one problem, which comes up to ten times in other words and with other mistakes.
+    twin = columns.name(row, "idx", where) or questions[0]
     return (
-        Trace(id=f"{row_id}-original", prompt=questions[0], steps=original, labels=(GOOD,) * len(original)),
-        Trace(id=f"{row_id}-modified", prompt=questions[1], steps=modified, labels=labels),
+        Trace(id=f"{row_id}-original", prompt=questions[0], steps=original, labels=(GOOD,) * len(original), twin=twin),
+        Trace(id=f"{row_id}-modified", prompt=questions[1], steps=modified, labels=labels, twin=twin),
     )
 
 

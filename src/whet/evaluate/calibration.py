@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from whet.evaluate.statistics import Interval, wilson
+from whet.evaluate.statistics import Interval, t_quantile, wilson
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +32,14 @@ class Slice:
     accuracy: Interval
 
 
-def calibration(predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float]) -> tuple[Bin, ...]:
-    """The bins that hold something; outcomes are in [0, 1], edges ascend, and the last bin holds its upper edge too."""
+def calibration(
+    predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float], kin: Sequence[Hashable] = ()
+) -> tuple[Bin, ...]:
+    """The bins that hold something; outcomes are in [0, 1], edges ascend, and the last bin holds its upper edge too.
+
+    Decisions of the same kin are alike, which the intervals know; without kin every decision is one of its own.
+    """
+    kin = kin or range(len(outcomes))
     members: list[list[int]] = [[] for _ in edges[1:]]
     for index, value in enumerate(predicted):
         if not edges[0] <= value <= edges[-1]:
@@ -45,7 +51,7 @@ def calibration(predicted: Sequence[float], outcomes: Sequence[float], edges: Se
             high=edges[number + 1],
             count=len(some),
             predicted=math.fsum(predicted[index] for index in some) / len(some),
-            observed=share([outcomes[index] for index in some]),
+            observed=kin_share([kin[index] for index in some], [outcomes[index] for index in some]),
         )
         for number, some in enumerate(members)
         if some
@@ -58,10 +64,14 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     return math.fsum(some.count / total * abs(some.predicted - some.observed.mean) for some in bins)
 
 
-def quartiles(values: Sequence[float], outcomes: Sequence[float]) -> tuple[Slice, ...]:
-    """Accuracy by quarter of the values, lowest first; equal values stay together, so there may be fewer than four."""
+def quartiles(values: Sequence[float], outcomes: Sequence[float], kin: Sequence[Hashable] = ()) -> tuple[Slice, ...]:
+    """Accuracy by quarter of the values, lowest first; equal values stay together, so there may be fewer than four.
+
+    Kin is as in `calibration`.
+    """
     if not values:
         return ()
+    kin = kin or range(len(outcomes))
     ranked = sorted(values)
     cuts = [ranked[len(ranked) * quarter // 4] for quarter in (1, 2, 3)]
     order = sorted(range(len(values)), key=lambda index: values[index])
@@ -73,35 +83,72 @@ def quartiles(values: Sequence[float], outcomes: Sequence[float]) -> tuple[Slice
                 low=values[some[0]],
                 high=values[some[-1]],
                 count=len(some),
-                accuracy=share([outcomes[index] for index in some]),
+                accuracy=kin_share([kin[index] for index in some], [outcomes[index] for index in some]),
             )
         )
     return tuple(slices)
 
 
-def share(outcomes: Sequence[float]) -> Interval:
-    """The mean of independent values in [0, 1], with Wilson's interval."""
-    return wilson(math.fsum(outcomes), len(outcomes))
+def clustered(keys: Sequence[Hashable], values: Sequence[float]) -> list[list[float]]:
+    """The values of each key together, in the order in which keys come."""
+    together: dict[Hashable, list[float]] = {}
+    for key, value in zip(keys, values, strict=True):
+        together.setdefault(key, []).append(value)
+    return list(together.values())
+
+
+def kin_share(kin: Sequence[Hashable], outcomes: Sequence[float]) -> Interval:
+    """The mean over all values in [0, 1], with an interval for values that are alike where their kin is the same."""
+    return clustered_share(clustered(kin, outcomes))
+
+
+def kin_mean(kin: Sequence[Hashable], values: Sequence[float]) -> Interval:
+    """The mean over all values, with Student's t interval for values that are alike where their kin is the same.
+
+    If it is the same for all of them, nothing is seen of their spread: the interval is infinite.
+    """
+    clusters = [(math.fsum(cluster), len(cluster)) for cluster in clustered(kin, values)]
+    if not clusters:
+        raise ValueError("a mean needs at least one value")
+    mean = math.fsum(total for total, _ in clusters) / len(values)
+    if len(clusters) == 1:
+        return Interval(mean, -math.inf, math.inf)
+    half = t_quantile(len(clusters) - 1) * math.sqrt(_variance(clusters, mean))
+    return Interval(mean, mean - half, mean + half)
 
 
 def clustered_share(clusters: Sequence[Sequence[float]]) -> Interval:
-    """The mean over all values in [0, 1], with an interval for values that are alike within a cluster.
+    """The mean over all values in [0, 1], with an interval for values that are alike within a cluster."""
+    return share_of_sums([(math.fsum(cluster), len(cluster)) for cluster in clusters])
 
-    Wilson's, for as many independent values as would have the variance that is seen between clusters (a ratio
-    estimate's, Cochran 1977, §6.3; Kish 1965 calls the quotient the design effect), never more than there are values.
+
+def share_of_sums(clusters: Sequence[tuple[float, int]]) -> Interval:
+    """As `clustered_share`, of which only the sum and the number of each cluster's values matter.
+
+    Wilson's, for as many independent values as would have the variance that is seen between clusters (Kish 1965 calls
+    the quotient of variances the design effect), never more than there are values.
     """
-    clusters = [cluster for cluster in clusters if cluster]
-    total = sum(map(len, clusters))
-    if not total:
+    clusters = [(total, count) for total, count in clusters if count]
+    count = sum(size for _, size in clusters)
+    if not count:
         raise ValueError("a share needs at least one value")
-    mean = math.fsum(math.fsum(cluster) for cluster in clusters) / total
+    whole = math.fsum(total for total, _ in clusters)
+    if count == len(clusters):  # one value each: they are independent
+        return wilson(whole, count)
+    mean = whole / count
     if mean in (0.0, 1.0) or len(clusters) == 1:  # nothing is seen of the variance: count clusters, which is safe
         return wilson(mean * len(clusters), len(clusters))
-    squares = math.fsum((math.fsum(cluster) - mean * len(cluster)) ** 2 for cluster in clusters)
-    variance = squares / total**2 * len(clusters) / (len(clusters) - 1)
-    independent = total if variance == 0 else min(total, max(1, int(mean * (1 - mean) / variance)))
+    variance = _variance(clusters, mean)
+    independent = count if variance == 0 else min(count, max(1, int(mean * (1 - mean) / variance)))
     found = wilson(mean * independent, independent)
     return Interval(mean, found.low, found.high)
+
+
+def _variance(clusters: Sequence[tuple[float, int]], mean: float) -> float:
+    """That of the mean of all values, from the sums and numbers of clusters: a ratio estimate's. Cochran 1977, §6.3."""
+    squares = math.fsum((total - mean * size) ** 2 for total, size in clusters)
+    count = sum(size for _, size in clusters)
+    return squares / count**2 * len(clusters) / (len(clusters) - 1)
 
 
 def half_for_ties(first: float, second: float) -> float:

@@ -14,7 +14,7 @@ from whet.evaluate.pairwise_judge import Opinion
 from whet.evaluate.winning import tally
 
 Rows = Sequence[Judged]
-Truth = Literal["gold", "judge"]  # whose score counts when the proxy is doubted
+Truth = Literal["gold", "score", "judge"]  # what counts when the proxy is doubted; `score` is the task's own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,10 +68,13 @@ def contest_results(
 
 
 def truth_of(rows: Rows) -> Truth | None:
-    """The gold reward where there is one, else the judge's."""
-    if all(row.gold is not None for row in rows):
-        return "gold"
-    return "judge" if all(row.judge is not None for row in rows) else None
+    """The gold reward where there is one, else the task's own score, else the judge's."""
+    known: dict[Truth, list[float | None]] = {
+        "gold": [row.gold for row in rows],
+        "score": [row.score for row in rows],
+        "judge": [row.judge for row in rows],
+    }
+    return next((truth for truth, values in known.items() if None not in values), None)
 
 
 def opinion_values(opinion: Opinion, prompts: Sequence[str]) -> dict[str, Any]:
@@ -131,7 +134,7 @@ def _spread(start: Rows, truth: Truth | None) -> dict[str, Any]:
 def _true(row: Judged, truth: Truth | None) -> float | None:
     if truth is None:
         return None
-    return row.gold if truth == "gold" else row.judge
+    return {"gold": row.gold, "score": row.score, "judge": row.judge}[truth]
 
 
 def _best_of(start: Rows, best_of: Sequence[int], truth: Truth | None) -> list[dict[str, Any]]:

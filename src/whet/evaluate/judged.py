@@ -21,7 +21,8 @@ class Judged:
     tokens: int  # the end of the sequence included
     finish: str
     correct: bool  # by the task's own metric
-    gold: float | None  # the task's true reward
+    gold: float | None  # the true reward, where the task knows it
+    score: float | None  # by the task, where it knows no true reward
     proxy: float | None  # of the reward model that was trained against
     judge: float | None  # of one that was not
     logprob: float  # under the model that said it
@@ -40,6 +41,8 @@ class Summary:
 
     gold: Interval | None
     gold_gain: Interval | None  # over the start model, paired by prompt
+    score: Interval | None
+    score_gain: Interval | None
     proxy: Interval | None
     proxy_gain: Interval | None
     judge: Interval | None
@@ -61,6 +64,8 @@ def summarise(rows: Sequence[Judged], start: Sequence[Judged], *, tie_margin: fl
     return Summary(
         gold=_mean(rows, _gold),
         gold_gain=_gain(rows, other, _gold),
+        score=_mean(rows, _score),
+        score_gain=_gain(rows, other, _score),
         proxy=_mean(rows, _proxy),
         proxy_gain=_gain(rows, other, _proxy),
         judge=_mean(rows, _judge),
@@ -117,6 +122,10 @@ def _ids(rows: Sequence[Judged]) -> list[str]:
 
 def _gold(row: Judged) -> float | None:
     return row.gold
+
+
+def _score(row: Judged) -> float | None:
+    return row.score
 
 
 def _proxy(row: Judged) -> float | None:

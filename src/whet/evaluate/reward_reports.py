@@ -1,13 +1,15 @@
 """How good a reward model is: on pairs, on whole solutions, on steps. Plain Python; knows scores, no models.
 
-Equal scores are half right, so a model that says the same of everything has an accuracy of one half.
+Equal scores are half right, so a model that says the same of everything has an accuracy of one half. Rows of the same
+kin are alike, which all intervals know; without kin every row is one of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from whet.evaluate.calibration import (
     Bin,
@@ -15,12 +17,12 @@ from whet.evaluate.calibration import (
     area_under_curve,
     calibration,
     calibration_error,
-    clustered_share,
     half_for_ties,
+    kin_mean,
+    kin_share,
     quartiles,
-    share,
 )
-from whet.evaluate.statistics import Interval, mean_interval
+from whet.evaluate.statistics import Interval
 
 CONFIDENCES = tuple(0.5 + index / 20 for index in range(11))  # of a decision between two: from ½ on
 PROBABILITIES = tuple(index / 10 for index in range(11))
@@ -51,31 +53,32 @@ def pair_report(
     *,
     lengths: Sequence[tuple[int, int]] = (),
     stated: Sequence[float | None] = (),
+    kin: Sequence[Hashable] = (),
     worst: int = WORST,
 ) -> PairReport:
     """From the scores of both completions, their lengths, and by how much the data says one was preferred."""
     margins = [first - second for first, second in zip(chosen, rejected, strict=True)]
     if not margins:
         raise ValueError("a report on pairs needs at least one pair")
+    kin = kin or range(len(margins))
     right = [half_for_ties(margin, 0.0) for margin in margins]
-    bins = calibration([sigmoid(abs(margin)) for margin in margins], right, CONFIDENCES)
+    bins = calibration([sigmoid(abs(margin)) for margin in margins], right, CONFIDENCES, kin)
     differences = [float(first - second) for first, second in lengths]
     if differences and len(differences) != len(margins):
         raise ValueError(f"lengths of {len(differences)} pairs for the scores of {len(margins)}")
-    known = [(value, mark) for value, mark in zip(stated, right, strict=True) if value is not None] if stated else []
     order = sorted(range(len(margins)), key=lambda index: margins[index])
     return PairReport(
         pairs=len(margins),
-        accuracy=share(right),
+        accuracy=kin_share(kin, right),
         ties=margins.count(0.0),
         margins=tuple(margins),
-        mean_margin=mean_interval(margins),
+        mean_margin=kin_mean(kin, margins),
         loss=math.fsum(softplus(-margin) for margin in margins) / len(margins),
         bins=bins,
         calibration_error=calibration_error(bins),
-        longer=_share_of([half_for_ties(difference, 0.0) for difference in differences]),
-        by_length=quartiles(differences, right) if differences else (),
-        by_margin=quartiles([value for value, _ in known], [mark for _, mark in known]),
+        longer=kin_share(kin, [half_for_ties(value, 0.0) for value in differences]) if differences else None,
+        by_length=quartiles(differences, right, kin) if differences else (),
+        by_margin=_by_margin(stated, right, kin),
         worst=tuple(index for index in order[:worst] if margins[index] < 0),
     )
 
@@ -98,7 +101,11 @@ class OutcomeReport:
 
 
 def outcome_report(
-    probabilities: Sequence[Sequence[float]], correct: Sequence[Sequence[bool]], *, worst: int = WORST
+    probabilities: Sequence[Sequence[float]],
+    correct: Sequence[Sequence[bool]],
+    *,
+    kin: Sequence[Hashable] = (),
+    worst: int = WORST,
 ) -> OutcomeReport:
     """From the stated probability of each solution of each problem, and whether it is right."""
     problems = [list(zip(*both, strict=True)) for both in zip(probabilities, correct, strict=True)]
@@ -111,18 +118,20 @@ def outcome_report(
     every_right = [value for right, _ in split for value in right]
     every_wrong = [value for _, wrong in split for value in wrong]
     contests = {number: both for number, both in enumerate(split) if all(both)}
-    outcomes = [1.0] * len(every_right) + [0.0] * len(every_wrong)
-    bins = calibration(every_right + every_wrong, outcomes, PROBABILITIES)
+    kin = kin or range(len(problems))
+    flat = [(one, value, is_right) for one, problem in zip(kin, problems, strict=True) for value, is_right in problem]
+    own = [one for one, _, _ in flat]
+    bins = calibration([value for _, value, _ in flat], [float(mark) for _, _, mark in flat], PROBABILITIES, own)
     gaps = {number: max(wrong) - max(right) for number, (right, wrong) in contests.items()}
     failures = sorted((number for number, gap in gaps.items() if gap > 0), key=lambda number: -gaps[number])
     return OutcomeReport(
         problems=len(problems),
-        solutions=len(outcomes),
-        accuracy=clustered_share([[float((value >= 0.5) == mark) for value, mark in problem] for problem in problems]),
-        top=share([_top(problem) for problem in problems]),
+        solutions=len(flat),
+        accuracy=kin_share(own, [float((value >= 0.5) == mark) for _, value, mark in flat]),
+        top=kin_share(kin, [_top(problem) for problem in problems]),
         chance=math.fsum(len(right) / (len(right) + len(wrong)) for right, wrong in split) / len(problems),
         ceiling=sum(bool(right) for right, _ in split) / len(problems),
-        pairwise=_share_of([area_under_curve(right, wrong) for right, wrong in contests.values()]),
+        pairwise=_share_of({number: area_under_curve(*both) for number, both in contests.items()}, kin),
         area=area_under_curve(every_right, every_wrong) if every_right and every_wrong else None,
         bins=bins,
         calibration_error=calibration_error(bins),
@@ -136,7 +145,7 @@ class ProcessReport:
 
     traces: int
     steps: int
-    accuracy: Interval  # of fine against bad, over steps; the interval knows that steps of a trace are alike
+    accuracy: Interval  # of fine against bad, over steps; those of a trace are alike
     fine_recall: float | None  # the share of fine steps called fine; None without any
     bad_recall: float | None  # the share of bad steps called bad
     area: float | None  # a fine step above a bad one: the area under the ROC curve
@@ -153,6 +162,7 @@ def process_report(
     labels: Sequence[Sequence[int]],
     *,
     threshold: float = 0.5,
+    kin: Sequence[Hashable] = (),
     worst: int = WORST,
 ) -> ProcessReport:
     """From the stated probability that each step is fine, and its label: 1 good, 0 neither, −1 bad.
@@ -162,21 +172,23 @@ def process_report(
     traces = [list(zip(*both, strict=True)) for both in zip(probabilities, labels, strict=True)]
     if not traces or not all(traces):
         raise ValueError("a report on steps needs traces with at least one step each")
-    marks = [[float((value >= threshold) == (label >= 0)) for value, label in trace] for trace in traces]
+    kin = kin or range(len(traces))
+    own = [one for one, trace in zip(kin, traces, strict=True) for _ in trace]
     flat = [step for trace in traces for step in trace]
     fine = [value for value, label in flat if label >= 0]
     bad = [value for value, label in flat if label < 0]
-    bins = calibration([value for value, _ in flat], [float(label >= 0) for _, label in flat], PROBABILITIES)
+    bins = calibration([value for value, _ in flat], [float(label >= 0) for _, label in flat], PROBABILITIES, own)
     found = [_first_bad([value < threshold for value, _ in trace]) for trace in traces]
     truth = [_first_bad([label < 0 for _, label in trace]) for trace in traces]
-    first_error = _share_of([float(a == b) for a, b in zip(found, truth, strict=True) if b is not None])
-    no_error = _share_of([float(a is None) for a, b in zip(found, truth, strict=True) if b is None])
+    hits = {number: float(a == b) for number, (a, b) in enumerate(zip(found, truth, strict=True))}
+    first_error = _share_of({number: hit for number, hit in hits.items() if truth[number] is not None}, kin)
+    no_error = _share_of({number: hit for number, hit in hits.items() if truth[number] is None}, kin)
     mistakes = [max(abs(value - float(label >= 0)) for value, label in trace) for trace in traces]
     order = sorted(range(len(traces)), key=lambda number: -mistakes[number])
     return ProcessReport(
         traces=len(traces),
         steps=len(flat),
-        accuracy=clustered_share(marks),
+        accuracy=kin_share(own, [float((value >= threshold) == (label >= 0)) for value, label in flat]),
         fine_recall=sum(value >= threshold for value in fine) / len(fine) if fine else None,
         bad_recall=sum(value < threshold for value in bad) / len(bad) if bad else None,
         area=area_under_curve(fine, bad) if fine and bad else None,
@@ -206,15 +218,24 @@ def harmonic_mean(first: float, second: float) -> float:
     return 0.0 if first + second == 0 else 2 * first * second / (first + second)
 
 
+def _by_margin(stated: Sequence[float | None], right: Sequence[float], kin: Sequence[Hashable]) -> tuple[Slice, ...]:
+    """Accuracy by quarter of the stated margin, of the pairs that have one."""
+    if stated and len(stated) != len(right):
+        raise ValueError(f"stated margins of {len(stated)} pairs for the scores of {len(right)}")
+    known = {index: value for index, value in enumerate(stated) if value is not None}
+    return quartiles(list(known.values()), [right[index] for index in known], [kin[index] for index in known])
+
+
 def _top(problem: Sequence[tuple[float, bool]]) -> float:
     """Whether the best-scored solution is right; the share of right ones among those that tie for it."""
     best = max(value for value, _ in problem)
-    return share([float(is_right) for value, is_right in problem if value == best]).mean
+    return fmean(float(is_right) for value, is_right in problem if value == best)
 
 
 def _first_bad(is_bad: Sequence[bool]) -> int | None:
     return is_bad.index(True) if True in is_bad else None
 
 
-def _share_of(outcomes: Sequence[float]) -> Interval | None:
-    return share(outcomes) if outcomes else None
+def _share_of(outcomes: Mapping[int, float], kin: Sequence[Hashable]) -> Interval | None:
+    """Of some of the rows, by their numbers; None where there are none."""
+    return kin_share([kin[number] for number in outcomes], list(outcomes.values())) if outcomes else None

@@ -62,6 +62,10 @@ class JoinedWeights:
         """Empty: a copy is filled when it is used."""
         return JoinedWeights()
 
+    def clear(self) -> None:
+        """Gives up the copies; the next pass makes them again."""
+        self._blocks = []
+
     @torch.no_grad()
     def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
         """The copies of all blocks as their weights are now, where they were before."""

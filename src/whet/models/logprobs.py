@@ -89,15 +89,15 @@ def token_values(
 
 @torch.no_grad()
 def likeliest_hits(model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
-    """How many trained tokens are the likeliest ones."""
+    """(B,) how many trained tokens of each row are the likeliest ones."""
     place = _trained(mask)
-    hits = torch.zeros((), dtype=torch.int64, device=tokens.device)
+    hits = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)
     if not len(place[0]):
         return hits
     states, targets = _states_before(model, tokens, lengths, place, None), tokens[place]
     size = max(CHUNK_ROWS, CHUNK_ELEMENTS // model.vocab_size)
-    for some, wanted in zip(torch.split(states, size), torch.split(targets, size), strict=True):
-        hits += (model.head(some).argmax(dim=-1) == wanted).sum()
+    for some, wanted, rows in zip(*(torch.split(x, size) for x in (states, targets, place[0])), strict=True):
+        hits.index_add_(0, rows, (model.head(some).argmax(dim=-1) == wanted).long())
     return hits
 
 

@@ -15,7 +15,8 @@ RewardKind = Literal["preference", "outcome", "process"]
 Aggregation = Literal["product", "min", "last"]
 
 SETTINGS = "whet_reward.json"
-FORMAT = 1
+FORMAT = 2
+WITHOUT_LIMIT = 1  # the format of files that do not say how many tokens a text had
 BAD = 0  # the class of a bad step; every other class counts as fine (Lightman et al. 2023 count neutral steps so)
 
 
@@ -28,6 +29,7 @@ class RewardSettings:
     every_token: bool = False  # outcome: learned at every token of the completion instead of the last only
     separator: str = "\n"  # process: ends each step
     aggregation: Aggregation = "product"  # process: of the steps' probabilities to one number
+    max_tokens: int | None = None  # of a text, which was cut down to them; None: as many as the context has
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(RewardKind):
@@ -40,6 +42,8 @@ class RewardSettings:
                 f"a {self.kind} reward model has {' or '.join(map(str, allowed))} classes, not {self.classes}: "
                 "correct 'classes'"
             )
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UserError(f"a text has at least one token, not {self.max_tokens}: correct 'max_tokens'")
         if self.kind == "process" and not self.separator:
             raise UserError(
                 "a process reward model needs a text that ends each step: set 'separator', for example to '\\n'"
@@ -66,8 +70,11 @@ def read_settings(directory: Path) -> RewardSettings | None:
     if not path.exists():
         return None
     content = read_json(path)
-    if content.pop("format", None) != FORMAT:
-        raise UserError(f"{path} is not of format {FORMAT}: save the reward model again with this version of whet")
+    written = content.pop("format", None)
+    if written not in (WITHOUT_LIMIT, FORMAT):
+        raise UserError(f"{path} is of format {written!r}, not {FORMAT}: save the reward model again with this whet")
+    if written == WITHOUT_LIMIT:
+        content = {"max_tokens": None, **content}
     try:
         return RewardSettings(**_typed(content))
     except UserError as error:
@@ -75,12 +82,19 @@ def read_settings(directory: Path) -> RewardSettings | None:
 
 
 def _typed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries, each of the type of its field."""
-    types = {"kind": str, "classes": int, "every_token": bool, "separator": str, "aggregation": str}
+    """The entries, each of a type of its field."""
+    types: dict[str, tuple[type, ...]] = {
+        "kind": (str,),
+        "classes": (int,),
+        "every_token": (bool,),
+        "separator": (str,),
+        "aggregation": (str,),
+        "max_tokens": (int, type(None)),
+    }
     if content.keys() != types.keys():
         wrong = sorted(content.keys() ^ types.keys())[0]
         raise UserError(f"key {wrong!r} is {'unknown' if wrong in content else 'missing'}: save the model again")
-    for name, kind in types.items():
-        if type(content[name]) is not kind:
-            raise UserError(f"{name!r} is {content[name]!r}: expected {kind.__name__}")
+    for name, kinds in types.items():
+        if type(content[name]) not in kinds:
+            raise UserError(f"{name!r} is {content[name]!r}: expected {kinds[0].__name__}")
     return dict(content)

@@ -1,4 +1,7 @@
-"""Texts to rewards: what a reward model says of completions, by the tokeniser that it was trained with."""
+"""Texts to rewards: what a reward model says of completions, by the tokeniser that it was trained with.
+
+`whole_text` and `stepped_text` are also what it learns from: a text is read as it was learned, however long it is.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,13 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from whet.errors import RunFailed, UserError
+from whet.models.fitting import Prompt, fitting_prompt
 from whet.models.precision import autocast
 from whet.models.protocol import Tokenizer
 from whet.models.reward_load import load_reward_model
 from whet.models.reward_model import RewardModel, pack_through
 from whet.models.reward_settings import Aggregation
 from whet.models.tokenizers import load_tokenizer
-from whet.records import Message
-
-Prompt = str | Sequence[Message]
 
 FEW, MANY = 4096, 32_768  # tokens a pass: enough for a CPU, and enough for any GPU
 
@@ -29,40 +30,51 @@ class JudgedText:
     """A prompt and a completion as a reward model reads them."""
 
     tokens: tuple[int, ...]
-    prompt: int  # how many of the tokens are the prompt's
+    prompt: int  # how many of the tokens are the prompt's; 0 where the completion leaves it no room
     places: tuple[int, ...]  # the tokens at which the model is asked, ascending
-    cut: int  # tokens of the beginning that did not fit into the context
+    cut: int  # tokens that did not fit
 
 
 def whole_text(
-    tokenizer: Tokenizer, prompt: Prompt, completion: str, context: int, *, every_token: bool = False
+    tokenizer: Tokenizer, prompt: Prompt, completion: str, limit: int, *, every_token: bool = False
 ) -> JudgedText:
     """Prompt, completion and the end of the sequence, asked at that end or at every token of the completion."""
-    before = _prompt(tokenizer, prompt)
-    tokens = [*before, *tokenizer.encode(completion), tokenizer.eos]
-    places = range(len(before) if every_token else len(tokens) - 1, len(tokens))
-    return _fitted(tokens, len(before), places, context)
+    tokens = [*tokenizer.encode(completion), tokenizer.eos]
+    places = range(0 if every_token else len(tokens) - 1, len(tokens))
+    return _fitted(tokenizer, prompt, tokens, places, limit)
 
 
 def stepped_text(
-    tokenizer: Tokenizer, prompt: Prompt, steps: Sequence[str], context: int, *, separator: str
+    tokenizer: Tokenizer, prompt: Prompt, steps: Sequence[str], limit: int, *, separator: str
 ) -> JudgedText:
     """Prompt and steps, each followed by the separator and asked at its last token.
 
-    Steps are encoded one by one, so where a step ends never falls inside a token. Those that did not fit into the
-    context are the first ones, and have no place.
+    A separator always ends a step: within one, spaces take its place. Steps are encoded one by one, so where a step
+    ends never falls inside a token. Those that do not fit are the first ones, and have no place.
     """
-    before = _prompt(tokenizer, prompt)
-    tokens, places = [*before], []
+    tokens: list[int] = []
+    places = []
     for step in steps:
-        tokens += tokenizer.encode(step + separator)
+        tokens += tokenizer.encode(one_step(step, separator) + separator)
         places.append(len(tokens) - 1)
-    return _fitted(tokens, len(before), places, context)
+    return _fitted(tokenizer, prompt, tokens, places, limit)
 
 
 def split_steps(completion: str, separator: str) -> list[str]:
     """The steps of a completion, at least one; blank ones do not count."""
     return [step for step in completion.split(separator) if step.strip()] or [""]
+
+
+def one_step(step: str, separator: str) -> str:
+    """A step in which no separator begins, so that `split_steps` finds it again: its parts, with spaces between them.
+
+    Nor does it end with the beginning of one: after a line feed, two line feeds would end the step too early.
+    """
+    space = " " if separator.strip(" ") else ""  # spaces cannot take the place of spaces
+    step = space.join(split_steps(step, separator))
+    while (start := (step + separator).index(separator)) < len(step):
+        step = f"{step[:start]}{space}{step[start + len(separator) :]}"
+    return step
 
 
 class Scorer:
@@ -76,12 +88,12 @@ class Scorer:
         max_tokens: int | None = None,
         micro_tokens: int | None = None,
     ) -> None:
-        """At most `max_tokens` of a text are read, the last ones, and `micro_tokens` at once."""
+        """At most `max_tokens` of a text are read, else as many as it was trained with; `micro_tokens` at once."""
         self.model = model
         self.tokenizer = tokenizer
-        self.limit = min(model.context, max_tokens or model.context)
+        self.limit = min(model.context, max_tokens or model.settings.max_tokens or model.context)
         self.micro_tokens = micro_tokens
-        self.truncated = 0  # texts of which the beginning was not read, over all calls
+        self.truncated = 0  # texts that were not read whole, over all calls
 
     def score(self, prompts: Sequence[Prompt], completions: Sequence[str]) -> list[float]:
         """One reward each, higher is better.
@@ -90,7 +102,7 @@ class Scorer:
         model's the aggregate of the probabilities that its steps are fine.
         """
         pairs = zip(prompts, completions, strict=True)
-        judged = self.judge([self._text(prompt, completion) for prompt, completion in pairs])
+        judged = self.judge([self.text(prompt, completion) for prompt, completion in pairs])
         if self.model.kind == "process":
             return [aggregated(steps, self.model.settings.aggregation) for steps in judged]
         return [places[0] for places in judged]
@@ -99,7 +111,7 @@ class Scorer:
         """A process model's probability that each step is fine."""
         if self.model.kind != "process":
             raise UserError(f"a {self.model.kind} reward model does not judge steps: use a process reward model")
-        return self.judge([self._text(*pair) for pair in zip(prompts, completions, strict=True)])
+        return self.judge([self.text(*pair) for pair in zip(prompts, completions, strict=True)])
 
     @torch.no_grad()
     def judge(self, texts: Sequence[JudgedText]) -> list[list[float]]:
@@ -114,11 +126,17 @@ class Scorer:
                 judged[row] = [next(values) for _ in texts[row].places]
         return judged
 
-    def _text(self, prompt: Prompt, completion: str) -> JudgedText:
-        if self.model.kind != "process":
-            return whole_text(self.tokenizer, prompt, completion, self.limit)
+    def text(self, prompt: Prompt, completion: str) -> JudgedText:
+        """A completion as the model reads it."""
         separator = self.model.settings.separator
-        return stepped_text(self.tokenizer, prompt, split_steps(completion, separator), self.limit, separator=separator)
+        if self.model.kind != "process":
+            text = whole_text(self.tokenizer, prompt, completion, self.limit)
+        else:
+            steps = split_steps(completion, separator)
+            text = stepped_text(self.tokenizer, prompt, steps, self.limit, separator=separator)
+        if not text.prompt and not self.tokenizer.prompt(prompt):
+            raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
+        return text
 
     def _read(self, texts: Sequence[JudgedText], device: torch.device) -> list[float]:
         """The numbers at the places, text by text: prompts that texts share are read once."""
@@ -160,21 +178,17 @@ def aggregated(probabilities: Sequence[float], how: Aggregation) -> float:
     return min(probabilities) if how == "min" else probabilities[-1]
 
 
-def _prompt(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
-    tokens = tokenizer.prompt(prompt)
-    if not tokens:
-        raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
-    return tokens
-
-
-def _fitted(tokens: Sequence[int], prompt: int, places: Sequence[int], context: int) -> JudgedText:
-    """The last `context` tokens: what a text ends with counts most."""
-    cut = max(0, len(tokens) - context)
+def _fitted(
+    tokenizer: Tokenizer, prompt: Prompt, completion: Sequence[int], places: Sequence[int], limit: int
+) -> JudgedText:
+    """As much of the prompt as fits before the completion, of which the end counts most where it is too long itself."""
+    before, missing = fitting_prompt(tokenizer, prompt, limit - len(completion))
+    cut = max(0, len(completion) - limit)
     return JudgedText(
-        tokens=tuple(tokens[cut:]),
-        prompt=max(0, prompt - cut),
-        places=tuple(place - cut for place in places if place >= cut),
-        cut=cut,
+        tokens=(*before, *completion[cut:]),
+        prompt=len(before),
+        places=tuple(len(before) + place - cut for place in places if place >= cut),
+        cut=missing + cut,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from whet.errors import UserError
 from whet.evaluate.statistics import Interval
 from whet.report.comparison import MethodResult, SeedResult, read_methods
 from whet.report.comparison_curves import comparison_curves
@@ -57,6 +58,24 @@ def write_comparison(directory: ComparisonDirectory, setup: Setup, failures: Map
         curves=comparison_curves(found, target=setup.target, title=title, subtitle=_subtitle(found, setup)),
     )
     return Written(table=table(found, verdict, target=setup.target), verdict=verdict, results=results)
+
+
+def rewrite_comparison(directory: ComparisonDirectory) -> Written:
+    """Makes the three files again: of the same runs, asked for in the same way, as they are on disk now."""
+    known = directory.results()
+    parts = [field.name for field in fields(Setup)]
+    absent = [part for part in (*parts, "methods") if part not in known]
+    if absent:
+        where = directory.results_path
+        raise UserError(f"{where} has no {absent[0]!r}: it is no comparison of this version; compare again")
+    seeds = [(method["method"], seed) for method in known["methods"] for seed in method["seeds"]]
+    for method, seed in seeds:
+        run = directory.run(method, seed["seed"])
+        if seed["accuracy"] is not None and (run is None or not run.finished):
+            gone = directory.run_path(method, seed["seed"])
+            raise UserError(f"{gone} is gone, and the comparison was made from it; put the run back, or compare again")
+    failures = {(method, seed["seed"]): seed["failure"] for method, seed in seeds if seed["failure"]}
+    return write_comparison(directory, Setup(**{part: known[part] for part in parts}), failures)
 
 
 def _subtitle(found: Sequence[MethodResult], setup: Setup) -> str:

@@ -12,12 +12,18 @@ from whet.report.numbers import number
 Values = Mapping[str, Any]  # a part of final_results.json
 START_COLOUR = "#59636e"
 MARKERS = ("o", "s", "^")
-TRUTHS = {"gold": "gold reward", "judge": "judge's reward"}
+TRUTHS = {"gold": "gold reward", "score": "score by the task", "judge": "judge's reward"}
 
 
 def truth_label(results: Values) -> str:
     """What the score is called that the proxy is held against."""
     return TRUTHS.get(results["truth"], "reward")
+
+
+def task_key(results: Values) -> str | None:
+    """What the task itself said: its true reward (gold), its own score, or nothing."""
+    # Files of before there was a difference have no score.
+    return next((key for key in ("gold", "score") if results["start"].get(key) is not None), None)
 
 
 def style(colour: int) -> dict[str, Any]:

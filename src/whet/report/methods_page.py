@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from whet.errors import UserError
 from whet.report.markup import Markup, element, join, verbatim
 from whet.report.method_figures import curves_figure, frontier_figure, overview_figure
 from whet.report.methods import START_COLOUR, Values, judged_methods, style
@@ -18,6 +19,7 @@ from whet.runs.judged import START, JudgedDirectory
 
 # Pictures are ours and come as data; nothing else is loaded and nothing runs, whatever a completion says.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+PARTS = ("title", "task", "settings", "truth", "start", "methods", "best_of_n", "way", "path", "curves")
 CAPTIONS = {
     "overview": ("Who is better", "Reward, wins against the start model and length; the best method at the top."),
     "frontier": ("Reward against KL", "How much each method gained for how far it went from the start model."),
@@ -31,8 +33,16 @@ CAPTIONS = {
 
 
 def write_methods_page(directory: JudgedDirectory) -> dict[str, bytes]:
-    """Writes the pictures, comparison.md and comparison.html into the directory; returns the pictures by name."""
+    """Writes the pictures, comparison.md and comparison.html into the directory; returns the pictures by name.
+
+    Without the files of completions the page shows none.
+    """
     results = directory.results()
+    absent = [part for part in PARTS if part not in results]
+    if absent:
+        raise UserError(
+            f"{directory.results_path} has no {absent[0]!r}: it is no comparison of methods; judge them again"
+        )
     drawn = {
         "overview": overview_figure(results),
         "frontier": frontier_figure(results),
@@ -41,7 +51,8 @@ def write_methods_page(directory: JudgedDirectory) -> dict[str, bytes]:
     }
     pictures = {name: picture for name, picture in drawn.items() if picture is not None}
     captions = [(CAPTIONS[name][0], directory.picture_path(name).name) for name in pictures]
-    samples = {entry: directory.samples(entry) for entry in (START, *_shown(results))}
+    names = [name for name in (START, *_shown(results)) if directory.has_samples(name)]
+    samples = {name: directory.samples(name) for name in names}
     directory.write_report(page=_page(results, pictures, samples), table=document(results, captions), pictures=pictures)
     return pictures
 
@@ -70,12 +81,22 @@ def _page(results: Values, pictures: Mapping[str, bytes], samples: Mapping[str, 
         element("div", *(element("p", sentence) for sentence in verdict(results)), class_="card verdict"),
         _table(results),
         *(_picture(name, picture) for name, picture in pictures.items()),
-        side_by_side(results, samples[START], [(method, samples[name]) for name, method in _shown(results).items()]),
+        _side_by_side(results, samples),
         element("h2", "How it was measured"),
         element("ul", *(element("li", line) for line in (*legend(results), *failures(results))), class_="card notes"),
-        element("footer", "Written by whet; all numbers are in final_results.json, all completions in samples/."),
+        element("footer", _footer(has_samples=bool(samples))),
     )
     return join(verbatim("<!doctype html>\n"), element("html", head, element("body", main), lang="en"))
+
+
+def _side_by_side(results: Values, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Markup:
+    shown = [(method, samples[name]) for name, method in _shown(results).items() if name in samples]
+    return side_by_side(results, samples.get(START, ()), shown)
+
+
+def _footer(*, has_samples: bool) -> str:
+    where = "all completions in samples/" if has_samples else "the completions were left out"
+    return f"Written by whet; all numbers are in final_results.json, {where}."
 
 
 def _facts(results: Values) -> list[str]:

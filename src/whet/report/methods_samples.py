@@ -11,7 +11,7 @@ from whet.report.numbers import number
 
 SHOWN = 24  # prompts on the page; all of them are in samples/
 MARKS = {"won": "ok", "tied": "even", "lost": "warning"}  # and how the page shades them
-SCORES = (("gold", "gold"), ("proxy", "proxy"), ("judge", "judge"))
+SCORES = (("gold", "gold"), ("score", "score by the task"), ("proxy", "proxy"), ("judge", "judge"))
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -47,7 +47,7 @@ def side_by_side(results: Values, start: Rows, methods: Sequence[tuple[Values, R
 
 
 def _answer(name: str, colour: str, row: Mapping[str, Any], mark: str) -> Markup:
-    known = [(label, row[key]) for key, label in SCORES if row[key] is not None]
+    known = [(label, row[key]) for key, label in SCORES if row.get(key) is not None]
     scores = [element("span", f"{label} {number(value)}") for label, value in known]
     verdict = element("span", mark, class_=f"badge {MARKS[mark]}") if mark else ""
     cut = element("span", "cut off", class_="end") if row["finish"] == "length" else ""

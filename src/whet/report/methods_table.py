@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from whet.report.methods import Values, bracketed, judged_methods, mean_text
+from whet.report.methods import TRUTHS, Values, bracketed, judged_methods, mean_text, task_key
 from whet.report.methods_verdict import verdict
 from whet.report.numbers import number, percent
 
@@ -93,8 +93,11 @@ def legend(results: Values) -> list[str]:
         "Intervals are 95 %, each by itself, and over prompts: completions of the same prompt, from several samples "
         "and seeds, become one mean first. Other seeds may differ by more; see the numbers of each seed.",
     ]
-    if "gain" in shown:
-        lines.append(f"Gain: mean gold reward minus that of {start} on the same prompts, paired (Student's t).")
+    if "score" in shown:
+        lines.append(f"Score by the task: the reward that {results['task']} itself gives; it knows no gold reward.")
+    key = task_key(results)
+    if key is not None:
+        lines.append(f"Gain: mean {TRUTHS[key]} minus that of {start} on the same prompts, paired (Student's t).")
     if "wins" in shown:
         margin = settings["tie_margin"]
         near = "equal" if margin == 0 else f"no further apart than {margin:g}"
@@ -115,11 +118,12 @@ def legend(results: Values) -> list[str]:
 
 
 def _columns(results: Values) -> list[tuple[str, str]]:
-    start, settings = results["start"], results["settings"]
+    start, settings, task = results["start"], results["settings"], task_key(results)
     wanted = [
         ("method", "method", True),
-        ("gold reward", "gold", start["gold"] is not None),
-        ("gain", "gain", start["gold"] is not None),
+        (TRUTHS["gold"], "gold", task == "gold"),
+        (TRUTHS["score"], "score", task == "score"),
+        ("gain", "gain", task is not None),
         ("judge's reward", "judge", results["truth"] == "judge"),
         ("proxy reward", "proxy", start["proxy"] is not None),
         ("wins, by the judge", "wins", start["wins"] is not None),
@@ -138,7 +142,8 @@ def _cell(key: str, method: Values, results: Values) -> Cell:
         return Cell(main="failed" if key == (results["truth"] or "kl") else "–")
     makers: dict[str, Callable[[], Cell]] = {
         "gold": lambda: _measured(summary["gold"], more=_each_seed(method, "gold")),
-        "gain": lambda: _measured(summary["gold_gain"], sign=True),
+        "score": lambda: _measured(summary["score"], more=_each_seed(method, "score")),
+        "gain": lambda: _measured(summary[f"{task_key(results)}_gain"], sign=True),
         "judge": lambda: _measured(summary["judge"], more=_each_seed(method, "judge")),
         "proxy": lambda: _measured(summary["proxy"]),
         "wins": lambda: _wins(summary["wins"]),

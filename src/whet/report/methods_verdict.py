@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from whet.report.methods import Values, clears, judged_methods
+from whet.report.methods import TRUTHS, Values, clears, judged_methods, task_key
 
 
 def verdict(results: Values) -> list[str]:
-    """One sentence on the gold reward, one on each judge, and one on methods that exploit the proxy."""
-    methods, start = judged_methods(results), results["start_name"]
-    gold = {m["method"]: clears(m["summary"]["gold_gain"], 0.0) for m in methods if m["summary"]["gold_gain"]}
+    """One sentence on what the task says, one on each judge, and one on methods that exploit the proxy."""
+    methods, start, key = judged_methods(results), results["start_name"], task_key(results)
+    task = {m["method"]: clears(m["summary"][f"{key}_gain"], 0.0) for m in methods} if key else {}
+    name = TRUTHS[key] if key else ""
     judge = {m["method"]: clears(m["summary"]["wins"]["rate"], 0.5) for m in methods if m["summary"]["wins"]}
     asked = {m["method"]: clears(m["opinion"]["rate"], 0.5) for m in methods if m["opinion"]}
     proxy = {m["method"]: clears(m["summary"]["proxy_gain"], 0.0) for m in methods}
-    fooled = [method for method, sign in gold.items() if sign <= 0 and proxy[method] > 0]
+    fooled = [method for method, sign in task.items() if sign <= 0 and proxy[method] > 0]
     preferred = (f"preferred to {start}", f"liked less than {start}")
     sentences = [
-        _claims(gold, has=(f"a higher gold reward than {start}", "a lower one"), start=start),
+        _claims(task, has=(f"a higher {name} than {start}", "a lower one"), start=start),
         _claims(judge, is_=preferred, start=start, by="the judge"),
         _claims(asked, is_=preferred, start=start, by=results["settings"]["judge_model"]),
-        _fooled(fooled),
+        _fooled(fooled, name),
     ]
     return [sentence for sentence in sentences if sentence]
 
@@ -52,11 +53,11 @@ def _claims(
     return f"{f'By {by}: ' if by else ''}{'; '.join(parts)}." if parts else ""
 
 
-def _fooled(names: Sequence[str]) -> str:
+def _fooled(names: Sequence[str], truth: str) -> str:
     if not names:
         return ""
     one = len(names) == 1
     return (
         f"{listed(names)} {'pleases' if one else 'please'} the reward model that {'it was' if one else 'they were'} "
-        "trained against, but not the gold reward: over-optimised."
+        f"trained against, but not the {truth}: over-optimised."
     )

@@ -64,6 +64,10 @@ class ComparisonDirectory:
         """The run of a method with a seed, to read; None before it was begun."""
         return Run.find(self.run_path(method, seed))
 
+    def results(self) -> dict[str, Any]:
+        """Everything, as it was written when the runs were last looked at."""
+        return logs.read_json(self.results_path)
+
     def write(self, *, results: Mapping[str, Any], table: str, curves: bytes) -> None:
         """Writes the three files, each whole or not at all."""
         try:
@@ -79,3 +83,13 @@ class ComparisonDirectory:
         for directory in (*self.path.glob("*/"), self.path):
             with suppress(OSError):  # not empty, or not there
                 directory.rmdir()
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a directory is that of a comparison whose runs were looked at."""
+    return (path / RESULTS).is_file()
+
+
+def first_of_several(path: Path) -> Path | None:
+    """One of the runs below a directory that holds METHOD/seed-N; None where it holds none."""
+    return min(path.glob(f"*/{layout.SEED}*/"), default=None)

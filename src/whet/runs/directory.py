@@ -230,7 +230,8 @@ class Run:
                     path.unlink()
             for name in (layout.METRICS, layout.TIMINGS):
                 logs.cut_log(self.path / name, step)
-            (self.path / layout.RESULTS).unlink(missing_ok=True)
+            for name in (layout.RESULTS, layout.ANALYSIS, layout.ANALYSIS_PICTURE):
+                (self.path / name).unlink(missing_ok=True)
 
     def save_best(self, fill: Fill, info: Mapping[str, Any]) -> None:
         """Replaces the best model. Call it before `save`, whose state remembers that it was the best."""

@@ -53,6 +53,10 @@ class JudgedDirectory:
             raise UserError(f"{self.path} holds no comparison of methods (no {RESULTS}); name one that whet made")
         return logs.read_json(self.results_path)
 
+    def has_samples(self, name: str) -> bool:
+        """Whether the completions of a model are there: whoever shares the numbers may leave them out."""
+        return self.samples_path(name).is_file()
+
     def samples(self, name: str) -> list[dict[str, Any]]:
         """The completions of a model, one row each."""
         return logs.read_rows(self.samples_path(name))
@@ -91,3 +95,8 @@ def earlier_checkpoints(run: Path, most: int) -> dict[int, Path]:
     chosen = sorted({round(i * (len(kept) - 1) / max(1, most - 1)) for i in range(most)}) if len(kept) > most else None
     wanted = kept if chosen is None else [kept[index] for index in chosen]
     return {step: path for step, path in wanted if checkpoints.defect(path) is None}
+
+
+def is_judged(path: Path) -> bool:
+    """Whether a directory is that of methods that were judged; the results of a run are called the same."""
+    return (path / RESULTS).is_file() and not (path / layout.CONFIG).exists()

@@ -86,6 +86,7 @@ class Arithmetic:
             prompt=(instruction,) if self.chat else f"{problem.question}=",
             answer=problem.answer,
             columns={"question": problem.question, "level": self.level},
+            twin=problem.twin,
         )
 
     def _given(self, text: str) -> str:

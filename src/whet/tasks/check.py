@@ -89,6 +89,7 @@ def _check_example(example: Example) -> None:
         _require(messages, f"the prompt of {example.id} is neither a string nor a tuple of Messages")
     _require(len(prompt) > 0, f"the prompt of {example.id} is empty")
     _require(isinstance(example.answer, str), f"the answer of {example.id} is not a string")
+    _require(isinstance(example.twin, str), f"the twin of {example.id} is not a string")
     try:
         json.dumps(dict(example.columns), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -101,10 +102,11 @@ def _check_ids(training: Sequence[Example], evaluation: Sequence[Example]) -> No
         same = named.setdefault(example.id, example) == example
         _require(same, f"the id {example.id} names two different examples")
     _require(len({e.id for e in evaluation}) == len(evaluation), "held_out gives the same example twice")
-    ids, prompts = {e.id for e in training}, {e.prompt for e in training}
+    ids, prompts, twins = {e.id for e in training}, {e.prompt for e in training}, {e.twin for e in training} - {""}
     for example in evaluation:
         _require(example.id not in ids, f"the held-out example {example.id} is also drawn for training")
         _require(example.prompt not in prompts, f"the prompt of held-out {example.id} is also drawn for training")
+        _require(example.twin not in twins, f"a twin of held-out {example.id} is drawn for training")
 
 
 def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:

@@ -71,6 +71,7 @@ class Reverse:
             prompt=(instruction,) if self.chat else f"{problem.question}>",
             answer=problem.answer,
             columns={"question": problem.question, "level": self.level},
+            twin=problem.twin,
         )
 
     def _given(self, text: str) -> str:

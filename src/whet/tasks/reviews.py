@@ -119,6 +119,7 @@ class Reviews:
             prompt=f"{', '.join(aspects)}:",
             answer=write_review(ordinary_mentions(aspects, (self.writer_seed, writer))),
             columns={"aspects": list(aspects)},
+            twin=_twin(aspects),
         )
 
 
@@ -169,7 +170,11 @@ def _parts(asked: Sequence[str], reading: Reading) -> dict[str, float]:
 def _prompts(*, held_out: bool) -> list[tuple[str, ...]]:
     """The ordered triples of one side; all orders of the same three aspects are on the same side."""
     triples = permutations(ASPECTS, ASKED)
-    return [t for t in triples if is_held_out(", ".join(sorted(t)), HELD_OUT_SHARE) == held_out]
+    return [t for t in triples if is_held_out(_twin(t), HELD_OUT_SHARE) == held_out]
+
+
+def _twin(aspects: tuple[str, ...]) -> str:
+    return ", ".join(sorted(aspects))
 
 
 def _is_mention(words: tuple[str, ...]) -> bool:

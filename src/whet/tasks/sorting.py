@@ -64,6 +64,7 @@ class Sorting:
             prompt=(instruction,) if self.chat else f"{problem.question}>",
             answer=problem.answer,
             columns={"question": problem.question, "level": self.level},
+            twin=problem.twin,
         )
 
     def _given(self, text: str) -> str:

@@ -54,10 +54,16 @@ def unpack_score(data: Mapping[str, Any]) -> Score:
 def _pack_example(example: Example) -> dict[str, Any]:
     prompt = example.prompt
     plain = prompt if isinstance(prompt, str) else [{"role": m.role, "content": m.content} for m in prompt]
-    return {"id": example.id, "prompt": plain, "answer": example.answer, "columns": dict(example.columns)}
+    return {
+        "id": example.id,
+        "prompt": plain,
+        "answer": example.answer,
+        "columns": dict(example.columns),
+        "twin": example.twin,
+    }
 
 
 def _unpack_example(data: Mapping[str, Any]) -> Example:
     prompt = data["prompt"]
     messages = prompt if isinstance(prompt, str) else tuple(Message(**message) for message in prompt)
-    return Example(id=data["id"], prompt=messages, answer=data["answer"], columns=data["columns"])
+    return Example(id=data["id"], prompt=messages, answer=data["answer"], columns=data["columns"], twin=data["twin"])

@@ -25,10 +25,10 @@ class Critic(nn.Module):
 
     def __init__(self, policy: CausalLM, config: OnlineConfig) -> None:
         super().__init__()
-        device = next(policy.parameters()).device
+        self.device = next(policy.parameters()).device  # where it works; it may wait elsewhere
         self.config = config
         self.trunk = None if config.critic.model == "shared" else _trunk(policy)
-        self.head = LinearValue(state_width(policy)).to(device)
+        self.head = LinearValue(state_width(policy)).to(self.device)
         rate = config.critic.lr if config.critic.lr is not None else config.optimizer.lr
         self.settings = config.optimizer.model_copy(update={"lr": rate})
         self.optimizer = make_optimizer(self, self.settings)
@@ -68,7 +68,7 @@ class Critic(nn.Module):
         """Puts back what `tensors` gave."""
         for name, parameter in self.named_parameters():
             parameter.copy_(tensors[f"{WEIGHT}{name}"])
-        restore_optimizer(self.optimizer, self, tensors)
+        restore_optimizer(self.optimizer, self, tensors, self.device)
 
 
 def state_width(policy: CausalLM) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.data.truncate import newest_turns
+from whet.models.fitting import fitting_prompt
 from whet.models.protocol import Tokenizer
-from whet.records import Dialogue, Message, Row, Trace
+from whet.records import Dialogue, Message, Row
 
 Asked = str | tuple[Message, ...]
 
@@ -19,17 +19,8 @@ def ended(tokenizer: Tokenizer, text: str) -> list[int]:
 def completion_rows(tokenizer: Tokenizer, prompt: Asked, texts: Sequence[str], limit: int) -> list[Row] | None:
     """One row for each completion of a prompt, all with the same beginning; None where one of them does not fit."""
     completions = [ended(tokenizer, text) for text in texts]
-    asked = fitting_prompt(tokenizer, prompt, limit - max(map(len, completions)))
-    return None if asked is None else [_row(asked, completion) for completion in completions]
-
-
-def fitting_prompt(tokenizer: Tokenizer, prompt: Asked, room: int) -> list[int] | None:
-    """The ids of a prompt, its oldest turns left out as far as they must be, then its first ids; None: no room."""
-    if room < 1:
-        return None
-    if not isinstance(prompt, str):
-        prompt, _ = newest_turns(prompt, lambda turns: len(tokenizer.prompt(turns)), room)
-    return tokenizer.prompt(prompt)[-room:] or None
+    asked, _ = fitting_prompt(tokenizer, prompt, limit - max(map(len, completions)))
+    return [_row(asked, completion) for completion in completions] if asked else None
 
 
 def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit: int) -> list[Row] | None:
@@ -37,42 +28,29 @@ def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit
 
     A template that writes earlier turns differently once others follow needs a row for each turn.
     """
+    if turns == "last" or isinstance(dialogue.prompt, str):
+        return completion_rows(tokenizer, dialogue.prompt, [dialogue.completion], limit)
+    messages = (*dialogue.prompt, Message(role="assistant", content=dialogue.completion))
     # What opens a conversation answers nothing.
-    spoken = [i for i, message in enumerate(dialogue.messages) if message.role == "assistant" and i > 0]
-    if turns == "last":
-        last = spoken[-1]
-        return completion_rows(tokenizer, dialogue.messages[:last], [dialogue.messages[last].content], limit)
+    spoken = [i for i, message in enumerate(messages) if message.role == "assistant" and i > 0]
     tokens: list[int] = []
     mask: list[bool] = []
     for turn in spoken:
-        asked = tokenizer.prompt(dialogue.messages[:turn])
+        asked = tokenizer.prompt(messages[:turn])
         if asked[: len(tokens)] != tokens:
-            return _apart(tokenizer, dialogue, spoken, limit)
-        said = ended(tokenizer, dialogue.messages[turn].content)
+            return _apart(tokenizer, messages, spoken, limit)
+        said = ended(tokenizer, messages[turn].content)
         mask += [False] * (len(asked) - len(tokens)) + [True] * len(said)
         tokens = [*asked, *said]
     if len(tokens) > limit:
-        return _apart(tokenizer, dialogue, spoken, limit)
+        return _apart(tokenizer, messages, spoken, limit)
     return [Row(tokens=tuple(tokens), mask=tuple(mask))]
 
 
-def _apart(tokenizer: Tokenizer, dialogue: Dialogue, spoken: Sequence[int], limit: int) -> list[Row] | None:
+def _apart(tokenizer: Tokenizer, messages: tuple[Message, ...], spoken: Sequence[int], limit: int) -> list[Row] | None:
     """A row for each turn, each with what came before it."""
-    found = [
-        completion_rows(tokenizer, dialogue.messages[:turn], [dialogue.messages[turn].content], limit)
-        for turn in spoken
-    ]
+    found = [completion_rows(tokenizer, messages[:turn], [messages[turn].content], limit) for turn in spoken]
     return [row for rows in found for row in rows] if all(rows is not None for rows in found) else None  # type: ignore[union-attr]
-
-
-def trace_row(tokenizer: Tokenizer, trace: Trace, *, separator: str, limit: int) -> Row | None:
-    """A solution with every step's last token marked; None where it does not fit."""
-    steps = [tokenizer.encode(step + separator) for step in trace.steps]
-    asked = fitting_prompt(tokenizer, trace.prompt, limit - sum(map(len, steps)))
-    if asked is None:
-        return None
-    ends = [place == len(step) - 1 for step in steps for place in range(len(step))]
-    return Row(tokens=(*asked, *(token for step in steps for token in step)), mask=(*[False] * len(asked), *ends))
 
 
 def _row(asked: Sequence[int], completion: Sequence[int]) -> Row:

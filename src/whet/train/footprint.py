@@ -38,11 +38,12 @@ class Model:
     optimizer: int
     reference: int  # 0 where none is needed
     critic: int  # weights, gradients and moments that are its own; 0 where none is needed
+    reward: int | None  # the reward model; 0 where none is needed, None where it is not here
 
     @property
     def total(self) -> int:
         """Bytes of all of them."""
-        return self.weights + self.gradients + self.optimizer + self.reference + self.critic
+        return self.weights + self.gradients + self.optimizer + self.reference + self.critic + (self.reward or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +82,7 @@ def find_model(config: Training, task: Task, algorithm: Algorithm | None) -> tup
         optimizer=2 * weights,
         reference=_reference_bytes(config, algorithm, shape),
         critic=_critic_bytes(config, algorithm, shape),
+        reward=_reward_bytes(config),
     )
     return model, tokenizer, ""
 
@@ -119,6 +121,17 @@ def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -
         kept += shape.parameters
         trained += shape.parameters - shape.head
     return (kept + LEARNING * trained) * FP32_BYTES
+
+
+def _reward_bytes(config: Training) -> int | None:
+    """All the numbers in the file of the reward model that scores the rollouts."""
+    if not isinstance(config, OnlineConfig) or config.reward.model is None:
+        return 0
+    try:
+        stored = stored_tensors(resolve_model(config.reward.model.path))
+    except UserError:
+        return None
+    return sum(torch.Size(tensor.shape).numel() for tensor in stored.values()) * FP32_BYTES
 
 
 def _shape_of(config: DecoderConfig) -> Shape:

@@ -15,7 +15,7 @@ from whet.errors import RunFailed, UserError
 from whet.models.hub import resolve_model
 from whet.models.load import load_model
 from whet.models.tokenizers import load_tokenizer
-from whet.records import Message, Rollout
+from whet.records import Rollout
 from whet.rollout import Group, draw, judge, pose, sample
 from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
@@ -59,7 +59,10 @@ def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -
                 return
     rows = list(selected(config, groups, task))
     if not rows:
-        raise RunFailed(f"no completion of {len(groups)} prompts was selected: all rewards of a prompt may be the same")
+        raise RunFailed(
+            f"no completion of {len(groups)} prompts was selected: all rewards of a prompt may be the same, or all "
+            "completions were cut off (then raise rollout.max_tokens)"
+        )
     run.write_rows(rows)
     run.finish(
         {"recipe": run.recipe, "loop": config.loop, "rows": len(rows), "select": config.select, "seed": config.seed}
@@ -68,23 +71,29 @@ def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -
 
 
 def selected(config: CollectConfig, groups: Sequence[Group], task: Task) -> Iterator[dict[str, Any]]:
-    """The rows that are kept, as the loaders of data read them: those of completions that say something."""
-    groups = [said for group in groups if (said := [rollout for rollout in group if rollout.text.strip()])]
+    """The rows that are kept, as the loaders of data read them: those of completions that are fit for it."""
+    groups = [said for group in groups if (said := [one for one in group if _is_row(one, config)])]
     rewards = [[rollout.score.reward for rollout in group] for group in groups]
     if config.select == "outcomes":
         for group in groups:
             right = [bool(task.correct(rollout.example, rollout.text)) for rollout in group]
-            yield {"prompt": _prompt(group[0]), "completions": [r.text for r in group], "correct": right}
+            yield {**_asked(group[0]), "completions": [r.text for r in group], "correct": right}
         return
     if config.select in ("pairs", "extremes"):
         choose = selection.neighbours if config.select == "pairs" else selection.extremes
         for (row, better), (_, worse) in choose(rewards, gap=config.gap):
             chosen, rejected = groups[row][better], groups[row][worse]
             margin = chosen.score.reward - rejected.score.reward
-            yield {"prompt": _prompt(chosen), "chosen": chosen.text, "rejected": rejected.text, "margin": margin}
+            yield {**_asked(chosen), "chosen": chosen.text, "rejected": rejected.text, "margin": margin}
         return
     for row, index in _chosen(config, rewards):
-        yield {"prompt": _prompt(groups[row][index]), "completion": groups[row][index].text}
+        yield {**_asked(groups[row][index]), "completion": groups[row][index].text}
+
+
+def _is_row(rollout: Rollout, config: CollectConfig) -> bool:
+    """Whether it says something and, where it may be imitated, ends: wrong solutions are often those that do not."""
+    ends = rollout.finish != "length" or config.truncated == "keep" or config.select == "outcomes"
+    return bool(rollout.text.strip()) and ends
 
 
 def _chosen(config: CollectConfig, rewards: Sequence[Sequence[float]]) -> list[Place]:
@@ -98,12 +107,19 @@ def _chosen(config: CollectConfig, rewards: Sequence[Sequence[float]]) -> list[P
     return selection.random_overall(rewards, share=config.keep, seed=seed)
 
 
-def _prompt(rollout: Rollout) -> str | list[dict[str, str]]:
-    prompt: str | tuple[Message, ...] = rollout.example.prompt
-    return prompt if isinstance(prompt, str) else [{"role": m.role, "content": m.content} for m in prompt]
+def _asked(rollout: Rollout) -> dict[str, Any]:
+    """The columns of a row that say what was asked: the prompt, and by what name the task knows its twins."""
+    prompt = rollout.example.prompt
+    plain = prompt if isinstance(prompt, str) else [{"role": m.role, "content": m.content} for m in prompt]
+    return {"prompt": plain} | ({"twin": rollout.example.twin} if rollout.example.twin else {})
 
 
 def _metrics(groups: Sequence[Group]) -> dict[str, float]:
     rewards = [rollout.score.reward for group in groups for rollout in group]
     lengths = [sum(rollout.mask) for group in groups for rollout in group]
-    return {"reward/mean": sum(rewards) / len(rewards), "length/mean": sum(lengths) / len(lengths)}
+    cut = [rollout.finish == "length" for group in groups for rollout in group]
+    return {
+        "reward/mean": sum(rewards) / len(rewards),
+        "length/mean": sum(lengths) / len(lengths),
+        "truncated": sum(cut) / len(cut),
+    }

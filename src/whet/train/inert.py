@@ -16,6 +16,7 @@ from whet.tasks.table import TASKS
 
 # Surrogates that are the same for every clip range which holds a ratio of 1.
 CLIPPING = frozenset({clip, dual_clip, stopped_ratio, geometric_clip})
+NO_MODELS = ("uniform", "bigram")  # references that are a formula or a table
 ROUNDING = 0.01  # two passes over the same tokens may differ in the last digits: a narrower clip could see that
 ROUNDING_KL = 1e-3  # the same for a KL, which is its square
 
@@ -127,11 +128,22 @@ def _reward(config: OnlineConfig) -> dict[str, str]:
 
 
 def _machinery(config: OnlineConfig) -> dict[str, str]:
-    """The critic and the refills, where the algorithm has none."""
-    inert = {}
+    """The critic, the refills and where models wait, where the run has none of them."""
+    inert: dict[str, str] = {}
     advantage = config.algorithm.cell("advantage")
     if "values" not in terms(advantage):
-        inert["critic"] = f"algorithm.advantage is {name(advantage)}, which asks no critic"
+        no_critic = f"algorithm.advantage is {name(advantage)}, which asks no critic"
+        inert |= {"critic": no_critic, "placement.critic": no_critic}
+    elif config.critic.model == "shared":
+        inert["placement.critic"] = "critic.model is shared: all but a small head is the policy"
+    if not config.algorithm.needs_reference:
+        inert["placement.reference"] = "the algorithm compares with no reference"
+    elif config.algorithm.kl.reference in NO_MODELS:
+        inert["placement.reference"] = f"algorithm.kl.reference is {config.algorithm.kl.reference}, which is no model"
+    if config.reward.model is None:
+        inert["placement.reward"] = "reward.model is not set"
+    if config.device == "cpu":
+        inert["placement"] = "device is cpu, whose memory is the host's"
     if plain(config.algorithm.cell("keep")) is every:
         inert["rollout.refills"] = "algorithm.keep is every, so no group is dropped"
     return inert

@@ -1,8 +1,9 @@
 """Methods against each other and against the model that all began with, on the same prompts and random streams.
 
 Every run is sampled from with its last weights; the start model answers the same prompts. What was said is scored by
-the task (gold), by the reward model that was trained against (proxy) and by one that was not (judge); the start model
-also says how likely it finds it, which gives the KL. A model is in memory only while it is needed.
+the task (gold where it knows the true reward, else its own score), by the reward model that was trained against (proxy)
+and by one that was not (judge); the start model also says how likely it finds it, which gives the KL. A model is in
+memory only while it is needed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from whet.report.method_curves import read_curves
 from whet.report.methods_page import write_methods_page
 from whet.runs.directory import Run
 from whet.runs.judged import START, JudgedDirectory
-from whet.tasks.protocol import Task
+from whet.tasks.protocol import Gold, Task
 from whet.train.judged_models import (
     Answers,
     Asked,
@@ -94,8 +95,8 @@ def judge_methods(  # noqa: PLR0913 - the models that meet, and how
         note(f"judging: scores of the {name} in {directory}")
         scores[name] = _scored(load(directory, device), [said for one in heard for said in one.answers.said])
         release(device)
-    has_gold = settings.gold and task.name != PROMPTS_ONLY
-    start_rows, *others = ([*_rows(task, one, scores, gold=has_gold)] for one in heard)
+    asks_task = settings.gold and task.name != PROMPTS_ONLY
+    start_rows, *others = ([*_rows(task, one, scores, asks_task=asks_task)] for one in heard)
     rows = {one.entrant: own for one, own in zip(heard[1:], others, strict=True) if one.entrant}
     results = {
         **{"title": title, "task": task.name, "seed": seed, "prompts": len(asked.examples)},
@@ -170,8 +171,10 @@ def _scored(scorer: Scorer, said: Sequence[Said]) -> Scores:
     return dict(zip(different, scores, strict=True))
 
 
-def _rows(task: Task, heard: _Heard, scores: Mapping[str, Scores], *, gold: bool) -> Iterator[Judged]:
+def _rows(task: Task, heard: _Heard, scores: Mapping[str, Scores], *, asks_task: bool) -> Iterator[Judged]:
     answers = heard.answers
+    known = task if asks_task and isinstance(task, Gold) else None
+    scoring = task if asks_task and known is None else None
     for said, own, start in zip(answers.said, answers.logprobs, heard.logprobs_start, strict=True):
         key = said.example.id, said.text
         ratios = [b - a for a, b in zip(own, start, strict=True)]
@@ -183,7 +186,8 @@ def _rows(task: Task, heard: _Heard, scores: Mapping[str, Scores], *, gold: bool
             tokens=len(said.completion),
             finish=said.finish,
             correct=task.correct(said.example, said.text),
-            gold=task.score(said.example, said.text).reward if gold else None,
+            gold=known.gold(said.example, said.text) if known else None,
+            score=scoring.score(said.example, said.text).reward if scoring else None,
             proxy=scores["proxy"][key] if "proxy" in scores else None,
             judge=scores["judge"][key] if "judge" in scores else None,
             logprob=math.fsum(own),

@@ -15,6 +15,7 @@ from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.models.protocol import CausalLM
 from whet.train.critic import Critic
+from whet.train.guests import Guests
 from whet.train.parts import Parts, build_algorithm
 from whet.train.reference import Reference, build_reference
 
@@ -36,16 +37,24 @@ class Learner:
     world: World
     old: Old = "read"
 
+    @property
+    def every_optimizer(self) -> Sequence[torch.optim.Optimizer]:
+        """The policy's and, where there is one, the critic's."""
+        return [self.optimizer] if self.critic is None else [self.optimizer, self.critic.optimizer]
+
     def optimizers(self, step: int) -> Sequence[torch.optim.Optimizer]:
         """Those that move at this step: while the critic warms up, the policy waits."""
-        if self.critic is None:
-            return [self.optimizer]
-        return [self.critic.optimizer] if self.critic.is_warming_up(step) else [self.optimizer, self.critic.optimizer]
+        if self.critic is not None and self.critic.is_warming_up(step):
+            return [self.critic.optimizer]
+        return self.every_optimizer
 
-    def follow(self, step: int) -> None:
-        """Moves the reference after the policy, where it is one that moves."""
-        if self.reference is not None:
-            self.reference.follow(self.policy, step)
+    def settle(self, step: int, guests: Guests) -> None:
+        """After the updates of a step: the reference moves, where this is its step, and gradients are freed."""
+        if self.reference is not None and self.reference.is_due(step):
+            with guests.present("reference"):
+                self.reference.follow(self.policy)
+        for optimizer in self.every_optimizer:  # their memory is worth more to rollouts
+            optimizer.zero_grad(set_to_none=True)
 
 
 def build_learner(parts: Parts, config: OnlineConfig, world: World) -> Learner:

@@ -1,4 +1,4 @@
-"""The rows that an offline run learns from: read, split by prompt, encoded; what is left out is said and bounded."""
+"""The rows that an offline run learns from: read, split, encoded; what is left out is said and bounded."""
 
 from __future__ import annotations
 
@@ -51,9 +51,15 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
         )
     left_out = ", ".join(f"{count} {reason}" for reason, count in loaded.skipped.items())
     note(
-        f"data: {len(training):,} {loaded.kind} to learn from and {len(held_out):,} held out, split by prompt"
+        f"data: {len(training):,} {loaded.kind} to learn from and {len(held_out):,} held out, "
+        f"split by prompt{'' if loaded.twins_parted else ', those alike together'}"
         + (f"; left out: {left_out}" if left_out else "")
     )
+    if loaded.twins_parted:
+        note(
+            "data: rows that are alike may be on both sides of the split: "
+            "too many share the same words or steps to keep them all together"
+        )
     limit = context if config.max_tokens is None else min(context, config.max_tokens)
     return Material(training=training, held_out=held_out, limit=limit)
 

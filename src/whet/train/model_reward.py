@@ -8,10 +8,12 @@ import torch
 
 from whet.config import RewardConfig, TaskConfig
 from whet.models.hub import resolve_model
+from whet.models.reward_model import RewardModel
 from whet.models.reward_text import Scorer, load_scorer
 from whet.records import Example, Score
 from whet.tasks.grading import make_grader
 from whet.tasks.protocol import Grader
+from whet.train.guests import Guests
 
 
 class ModelGrader:
@@ -19,6 +21,11 @@ class ModelGrader:
 
     def __init__(self, inner: Grader, scorer: Scorer, *, weight: float, has_functions: bool) -> None:
         self._inner, self._scorer, self._weight, self._has_functions = inner, scorer, weight, has_functions
+
+    @property
+    def model(self) -> RewardModel:
+        """The reward model."""
+        return self._scorer.model
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
         """A score for each completion; parts: `model`, and what the others gave."""
@@ -37,13 +44,16 @@ class ModelGrader:
         return Score(reward=own, parts={**given.parts, "task": given.reward, "model": number})
 
 
-def held_out_judge(
-    reward: RewardConfig, grader: Grader
-) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
+def held_out_judge(grader: Grader, guests: Guests) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
     """What a reward model thinks of held-out answers, where training has one."""
-    if reward.model is None:
+    if not isinstance(grader, ModelGrader):
         return None
-    return lambda examples, texts: [score.reward for score in grader.grade(examples, texts)]
+
+    def judge(examples: Sequence[Example], texts: Sequence[str]) -> list[float]:
+        with guests.present("reward"):
+            return [score.reward for score in grader.grade(examples, texts)]
+
+    return judge
 
 
 def build_grader(task: TaskConfig, reward: RewardConfig, device: torch.device) -> Grader:

@@ -46,8 +46,13 @@ class Lesson(Protocol):
 def train(config: OfflineConfig, run: Run, world: World, progress: Progress) -> None:
     """Trains until the last step or Ctrl-C."""
     parts, lesson = build_lesson(config, world, progress.note)
+
+    def conclude() -> None:
+        if isinstance(lesson, Rewarding):
+            lesson.analyse(run, progress.note)  # also of a run that was interrupted: its best model can be used
+
     with Session(config, run, world, parts, progress, measure=lesson.measure, kept=lesson.kept) as session:
-        for step in session.steps():
+        for step in session.steps(conclude):
             with session.timed("rows"):
                 rows = lesson.rows(step)
 
@@ -55,8 +60,6 @@ def train(config: OfflineConfig, run: Run, world: World, progress: Progress) -> 
                 statistics, tokens = lesson.fit(rows)
 
             session.end_step(step, statistics, tokens=tokens)
-    if isinstance(lesson, Rewarding) and run.finished:
-        lesson.analyse(run, progress.note)
 
 
 def build_lesson(config: OfflineConfig, world: World, note: Note) -> tuple[Trained, Lesson]:

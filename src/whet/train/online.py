@@ -22,6 +22,7 @@ from whet.train.learner import build_learner
 from whet.train.memory import Memory
 from whet.train.model_reward import build_grader, held_out_judge
 from whet.train.parts import build_parts
+from whet.train.placement import build_guests
 from whet.train.session import Progress, Session
 from whet.train.update import update
 
@@ -33,11 +34,10 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
     learner = build_learner(parts, config, world)
     memory = Memory(kl_coefficient=config.algorithm.kl.coefficient)
     grader = build_grader(config.task, config.reward, world.device)
+    guests = build_guests(learner, grader)
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
     kept = {"memory": memory, "reference": learner.reference, "critic": learner.critic}
-
-    opinion = held_out_judge(config.reward, grader)
-
+    opinion = held_out_judge(grader, guests)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, judge=opinion) as session:
         for step in session.steps():
             dials = memory.dials(config, tokens=session.tokens)
@@ -50,19 +50,20 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
                     prompts = world.shard(pose(everyones, parts.tokenizer, stream=name))
                     samples = sample(engine, prompts, dials.sampling, rollout.group, greedy=algorithm.needs_greedy)
 
-                with session.timed("score"):
+                with session.timed("score"), guests.present("reward"):
                     harvest.add(judge(grader, world.shard(everyones), samples, version=step - 1))
 
             batch, metrics = None, {"updates": 0.0}
             if harvest.total:
-                with session.timed("annotate"):
-                    batch, seen, metrics = annotate(learner, harvest, dials)
-                    memory.learn(seen, config)
+                with guests.present("critic"):
+                    with session.timed("annotate"), guests.present("reference"):
+                        batch, seen, metrics = annotate(learner, harvest, dials)
+                        memory.learn(seen, config)
 
-                with session.timed("update"):
-                    metrics |= update(learner, batch, step=step)
+                    with session.timed("update"), guests.present("optimizer"):
+                        metrics |= update(learner, batch, step=step)
 
-            learner.follow(step)
+            learner.settle(step, guests)
             rows = rollout_rows(harvest, batch, world)
             described, tokens = describe(rows)
             memory.deviation = described["reward/std"]

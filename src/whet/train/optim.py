@@ -137,8 +137,16 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: Trainable) -> dic
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, model: Trainable, tensors: Mapping[str, Tensor]) -> None:
-    """Puts back what `optimizer_tensors` gave: nothing, if it had not taken a step yet."""
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer,
+    model: Trainable,
+    tensors: Mapping[str, Tensor],
+    device: torch.device | None = None,
+) -> None:
+    """Puts back what `optimizer_tensors` gave: nothing, if it had not taken a step yet.
+
+    `device` is where the optimizer takes its steps, if the weights wait somewhere else; fused AdamW counts them there.
+    """
     if not any(key.startswith(f"{moment}/") for key in tensors for moment in MOMENTS):
         return
     for name, parameter in model.named_parameters():
@@ -148,14 +156,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: Trainable, tensor
         if missing or tensors[f"exp_avg/{name}"].shape != parameter.shape:
             raise UserError(f"the checkpoint's optimizer state does not fit parameter {name!r}: it is of another model")
         optimizer.state[parameter] = {
-            moment: tensors[f"{moment}/{name}"].to(parameter.device if moment != "step" else _step_device(parameter))
-            for moment in MOMENTS
+            moment: tensors[f"{moment}/{name}"].to(device or parameter.device) for moment in MOMENTS
         }
-
-
-def _step_device(parameter: Tensor) -> torch.device:
-    """Fused AdamW counts its steps where it takes them."""
-    return parameter.device
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:

@@ -7,7 +7,7 @@ alike, over all ranks, and never split between passes: the loss is the same for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,23 +18,23 @@ from whet.algorithms.preference import moving_means
 from whet.algorithms.preference_metrics import margins, wins
 from whet.algorithms.preference_table import PREFERENCES, Preference, implicit_rewards
 from whet.config import OfflineConfig
-from whet.data.pairs import unpaired
+from whet.data.split import kinship
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.evaluate.statistics import wilson
+from whet.evaluate.calibration import kin_share
 from whet.models.checkpoint import fingerprint
 from whet.models.decoder import Decoder
 from whet.models.hub import resolve_model
 from whet.models.load import load_model
-from whet.models.protocol import CausalLM, Tokenizer
-from whet.records import Labelled, Pair, Row, Sequences
+from whet.models.protocol import CausalLM
+from whet.records import Sequences
 from whet.train.deck import Deck
-from whet.train.encode import completion_rows
 from whet.train.material import Material, Note, encoded
 from whet.train.optim import descend, finite
 from whet.train.parts import Parts, place
 from whet.train.reference_cache import cache_directory, reference_logprobs
 from whet.train.trained import Kept
+from whet.train.units import Unit, units_of
 from whet.train.whole import stacked, summed_logprobs, whole_units
 
 ROUNDING = 1e-4  # two passes over the same tokens may differ so much: less is a tie
@@ -42,13 +42,12 @@ ROUNDING = 1e-4  # two passes over the same tokens may differ so much: less is a
 TALLY = ("wins", "margins", "chosen", "rejected", "chosen_count", "rejected_count", "units", "tokens")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unit:
-    """Rows that the loss takes together, with their log-probs under the reference."""
+class Tally:
+    """What is counted while units are read: the sums of `TALLY`, and of each unit whether it was right (½: a tie)."""
 
-    rows: tuple[Row, ...]  # chosen and rejected; or one, and behind it the mismatched one where it is needed
-    label: bool = True
-    refs: tuple[float, ...] = ()
+    def __init__(self, units: int) -> None:
+        self.sums = torch.zeros(len(TALLY), dtype=torch.float64)
+        self.wins = torch.zeros(units)
 
 
 class Means:
@@ -79,8 +78,9 @@ class Preferring:
         self.row: Preference = replace(row, loss=bind(row.loss, config.objective.options))
         self.means = Means()
         self.kept: dict[str, Kept] = {"means": self.means} if self.row.needs_means else {}
+        kin = kinship([*material.training, *material.held_out])
         trained, held_out = (
-            encoded(side, lambda some: _units(some, self.row, parts.tokenizer, material.limit), note)
+            encoded(side, lambda some: units_of(some, self.row, parts.tokenizer, material.limit, kin), note)
             for side in (material.training, material.held_out)
         )
         held_out = held_out[: config.eval.examples]
@@ -95,12 +95,12 @@ class Preferring:
 
     def fit(self, units: Sequence[Unit]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns what to log and how many tokens were learned."""
-        tally = torch.zeros(len(TALLY), dtype=torch.float64)
+        tally = Tally(len(units))
         point = self._point(units)
         losses = self._losses(units, point, tally)
         descent = descend(losses, [self.parts.optimizer], self.world, clip_norm=self.config.update.clip_norm)
         assert descent is not None
-        sums = dict(zip(TALLY, self.world.sum(tally).tolist(), strict=True))
+        sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
         if self.row.needs_means:
             self._remember(sums)
         at = {} if point is None else {"point": float(point)}
@@ -108,20 +108,22 @@ class Preferring:
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Loss, accuracy and margin on the held-out units."""
-        units, tally = self.world.shard(self.held_out), torch.zeros(len(TALLY), dtype=torch.float64)
+        """Loss, accuracy and margin on the held-out units; the interval knows which of them are alike."""
+        units = self.world.shard(self.held_out)
+        tally = Tally(len(units))
         total = torch.zeros((), dtype=torch.float64)
         for loss in self._losses(units, self._point(units), tally):
             total += loss.double().cpu()
-        sums = dict(zip(TALLY, self.world.sum(tally).tolist(), strict=True))
-        right = wilson(sums["wins"], int(sums["units"]))
+        sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
+        won = self.world.interleave(tally.wins.tolist())
+        right = kin_share([unit.kin for unit in self.held_out], won)
         found = dict(zip(("", "_low", "_high"), (right.mean, right.low, right.high), strict=True))
         # Where the prompts of the data are the task, nothing else says what is right.
         names = ("pair_accuracy", "accuracy") if self.config.task.name == "data" else ("pair_accuracy",)
         shares = {f"eval/{name}{end}": share for name in names for end, share in found.items()}
         return {"eval/loss": float(self.world.sum(total)), "eval/margin": _means(sums)["margin"], **shares}
 
-    def _losses(self, units: Sequence[Unit], point: Tensor | None, tally: Tensor) -> Iterator[Tensor]:
+    def _losses(self, units: Sequence[Unit], point: Tensor | None, tally: Tally) -> Iterator[Tensor]:
         """The loss of each pass; they add up to the mean over the units of all ranks."""
         everyones = float(self.world.sum(torch.tensor(float(len(units)), dtype=torch.float64)))
         rows = [row for unit in units for row in unit.rows[: self._read]]
@@ -129,10 +131,12 @@ class Preferring:
         refs = torch.tensor([ref for unit in units for ref in unit.refs[: self._read]], device=self.world.device)
         labels = torch.tensor([unit.label for unit in units], device=self.world.device)
         for some in whole_units(sequences, self._read, self.config.update, self.parts.policy):
-            sums, counts = self._read_rows(sequences, some)
-            supply = self._supply(sums, counts, refs[some] if len(refs) else None, labels, some, point)
+            logprobs, counts = self._read_rows(sequences, some)
+            supply = self._supply(logprobs, counts, refs[some] if len(refs) else None, labels, some, point)
             per_unit: Tensor = call(self.row.loss, supply)
-            tally += _counted(self.row, supply)
+            sums, won = _counted(self.row, supply)
+            tally.sums += sums
+            tally.wins[some[:: self._read].cpu() // self._read] = won.float().cpu()
             yield finite(per_unit.sum() / everyones, **{key: term for key, term in supply.items() if term is not None})
 
     @property
@@ -216,60 +220,9 @@ def _shape(model: CausalLM) -> str:
     return repr(model.config) if isinstance(model, Decoder) else ""
 
 
-def _units(rows: Sequence[Any], row: Preference, tokenizer: Tokenizer, limit: int) -> list[Unit | None]:
-    """One or two units for each row of data; None where one does not fit."""
-    if row.unit == "pair":
-        return [_pair(pair, tokenizer, limit) for pair in rows]
-    pairs = [data for data in rows if isinstance(data, Pair)]
-    labelled = unpaired(pairs) if pairs else list(rows)
-    if not row.needs_mismatched:
-        return [_labelled(one, [one.completion], tokenizer, limit) for one in labelled]
-    others = _strangers(labelled)
-    return [
-        _labelled(one, [one.completion, other.completion], tokenizer, limit)
-        for one, other in zip(labelled, others, strict=True)
-    ]
-
-
-def _strangers(rows: Sequence[Labelled]) -> list[Labelled]:
-    """For each row another with its label and another prompt: the same at every start, so that what is cached stays.
-
-    Of pairs, as many liked as disliked completions stand behind prompts of others.
-    """
-    found: dict[str, Labelled] = {}
-    for label in (False, True):
-        alike = [row for row in rows if row.label is label]
-        others = alike if len({row.prompt for row in alike}) > 1 else rows
-        known = dict(zip((row.id for row in others), _next_others(others), strict=True)) if alike else {}
-        found |= {row.id: known[row.id] for row in alike}
-    return [found[row.id] for row in rows]
-
-
-def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
-    """For each row the next one with another prompt."""
-    if len({row.prompt for row in rows}) < 2:
-        raise UserError("all rows have the same prompt, so no completion can stand behind the prompt of another")
-    following = next(row for row in rows if row.prompt != rows[-1].prompt)  # behind the last row come the first ones
-    found = [following]
-    for row, after in zip(rows[-2::-1], rows[:0:-1], strict=True):
-        following = after if after.prompt != row.prompt else following
-        found.append(following)
-    return found[::-1]
-
-
-def _pair(pair: Pair, tokenizer: Tokenizer, limit: int) -> Unit | None:
-    rows = completion_rows(tokenizer, pair.prompt, [pair.chosen, pair.rejected], limit)
-    return None if rows is None else Unit(rows=tuple(rows))
-
-
-def _labelled(one: Labelled, texts: Sequence[str], tokenizer: Tokenizer, limit: int) -> Unit | None:
-    rows = completion_rows(tokenizer, one.prompt, texts, limit)
-    return None if rows is None else Unit(rows=tuple(rows), label=one.label)
-
-
 @torch.no_grad()
-def _counted(row: Preference, supply: Mapping[str, Any]) -> Tensor:
-    """The sums of `TALLY` over the units of a pass."""
+def _counted(row: Preference, supply: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """The sums of `TALLY` over the units of a pass, and whether each unit was right."""
     if row.unit == "pair":
         chosen, rejected = (
             implicit_rewards(
@@ -293,7 +246,8 @@ def _counted(row: Preference, supply: Mapping[str, Any]) -> Tensor:
         chosen, rejected = rewards[labels], rewards[~labels]
     counts = [len(chosen), len(rejected), len(won)]
     sums = [x.sum().double().cpu() for x in (won, gap, chosen, rejected)]
-    return torch.stack([*sums, *(torch.tensor(float(n), dtype=torch.float64) for n in counts), tokens.double().cpu()])
+    numbers = [torch.tensor(float(n), dtype=torch.float64) for n in counts]
+    return torch.stack([*sums, *numbers, tokens.double().cpu()]), won
 
 
 def _means(sums: Mapping[str, float]) -> dict[str, float]:

@@ -29,11 +29,13 @@ class Reference:
         self.model, self.is_saved = model, is_saved or sync_steps is not None
         self.sync_steps, self.sync_share = sync_steps, sync_share
 
+    def is_due(self, step: int) -> bool:
+        """Whether it moves after this step."""
+        return self.sync_steps is not None and step % self.sync_steps == 0
+
     @torch.no_grad()
-    def follow(self, policy: CausalLM, step: int) -> None:
-        """After a step: share · policy + (1 − share) · reference, where it is due."""
-        if self.sync_steps is None or step % self.sync_steps:
-            return
+    def follow(self, policy: CausalLM) -> None:
+        """share · policy + (1 − share) · reference."""
         new = dict(policy.named_parameters())
         for name, parameter in self.model.named_parameters():
             parameter.lerp_(new[name], self.sync_share)

@@ -20,7 +20,9 @@ from whet.algorithms.preference_table import REWARDS
 from whet.batching import pad, take
 from whet.config import ObjectiveConfig, OfflineConfig
 from whet.config.objective import bound_loss
+from whet.data.split import kinship
 from whet.distributed.world import World
+from whet.errors import RunFailed
 from whet.evaluate.reward_reports import outcome_report, pair_report, process_report
 from whet.evaluate.rewarding import Report, report_metrics
 from whet.models.checkpoint import fingerprint
@@ -29,16 +31,16 @@ from whet.models.precision import autocast
 from whet.models.protocol import Tokenizer
 from whet.models.reward_load import load_reward_model
 from whet.models.reward_model import RewardModel, new_reward_model, pack_through
-from whet.models.reward_settings import RewardSettings, step_classes
-from whet.records import Outcomes, Pair, Row, Sequences, Trace
+from whet.models.reward_settings import BAD, RewardSettings
+from whet.records import Sequences
 from whet.report.reward_figures import reward_figures
 from whet.runs.directory import Run
 from whet.tasks.protocol import Task
 from whet.train.deck import Deck
-from whet.train.encode import completion_rows, trace_row
 from whet.train.material import Material, Note, encoded
 from whet.train.optim import descend, finite, make_optimizer
 from whet.train.parts import start_model
+from whet.train.reward_rows import Judged, groups_of, judged
 from whet.train.whole import stacked, whole_units
 
 DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
@@ -68,17 +70,6 @@ class RewardParts:
         return load_reward_model(directory).state_dict()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """Completions of one prompt (or one solution) with what is known of them."""
-
-    rows: tuple[Row, ...]  # mask: what the completions do not share
-    places: tuple[tuple[bool, ...], ...]  # of each row: where its score is read
-    labels: tuple[tuple[int, ...], ...]  # of each row: one for each place; a pair has none
-    margin: float = 0.0
-    data: Any = None  # the row of data, for those who look at mistakes
-
-
 def data_kinds(objective: ObjectiveConfig) -> tuple[str, ...]:
     """The kinds of rows that a reward objective learns from."""
     return DATA[REWARDS[objective.name].kind]
@@ -94,6 +85,7 @@ def build_reward_parts(config: OfflineConfig, world: World) -> RewardParts:
         every_token=head.every_token and kind == "outcome",
         separator=head.separator,
         aggregation=head.aggregation,
+        max_tokens=config.data.max_tokens if config.data else None,
     )
     tokenizer, padding = with_padding(tokenizer)
     model = new_reward_model(policy, settings, seed=config.seed, pad=padding)
@@ -117,6 +109,7 @@ class Rewarding:
         def encode(rows: Sequence[Any]) -> list[Judged | None]:
             return [judged(row, parts.tokenizer, self.model.settings, material.limit) for row in rows]
 
+        self.kin = kinship([*material.training, *material.held_out])
         self.deck = Deck(encoded(material.training, encode, note), seed=config.seed)
         self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
 
@@ -146,22 +139,31 @@ class Rewarding:
 
     @torch.no_grad()
     def report(self) -> Report:
-        """How good the model is on the held-out rows of all ranks."""
+        """How good the model is on the held-out rows of all ranks; intervals know which of them are alike."""
         told = self.world.interleave([[row.tolist() for row in rows] for rows in self._meant()])
         data = [one.data for one in self.held_out]
+        kin = [self.kin(row) for row in data]
         if self.model.kind == "preference":
             return pair_report(
                 [rows[0][-1] for rows in told],
                 [rows[1][-1] for rows in told],
-                lengths=[(len(one.rows[0].tokens), len(one.rows[1].tokens)) for one in self.held_out],
+                lengths=[(sum(one.rows[0].mask), sum(one.rows[1].mask)) for one in self.held_out],
                 stated=[pair.margin for pair in data],
+                kin=kin,
             )
         if self.model.kind == "outcome":
-            return outcome_report([[row[-1] for row in rows] for rows in told], [one.correct for one in data])
-        return process_report([rows[0] for rows in told], [one.labels for one in data])
+            return outcome_report([[row[-1] for row in rows] for rows in told], [one.correct for one in data], kin=kin)
+        return process_report([rows[0] for rows in told], [one.labels for one in data], kin=kin)
 
     def analyse(self, run: Run, note: Note) -> None:
-        """Puts onto the disk where the model is right and wrong on the held-out rows, the worst mistakes in full."""
+        """Puts onto the disk where the best model is right and wrong on the held-out rows, the worst mistakes in full.
+
+        It has the best weights from then on: they are what the run leaves to others, whichever it ended with.
+        """
+        best, info = run.best_model(), run.best_info()
+        if best is None or info is None:
+            raise RunFailed(f"{run.path} has no best model any more, so there is nothing to analyse")
+        self.model.load_state_dict(self.parts.saved_weights(best))
         report = self.report()
         worst = [asdict(self.held_out[number].data) for number in report.worst]
         share = report.accuracy
@@ -169,9 +171,10 @@ class Rewarding:
         picture = reward_figures(
             report,
             title=f"{run.recipe}: {self.model.kind} reward model",
-            subtitle=f"{len(self.held_out):,} held-out rows, {measured}",
+            subtitle=f"best model, of step {info['step']}: {len(self.held_out):,} held-out rows, {measured}",
         )
-        note(f"analysis: {run.write_analysis({**asdict(report), 'worst_rows': worst}, picture)}")
+        analysis = {"step": info["step"], **asdict(report), "worst_rows": worst}
+        note(f"analysis: {run.write_analysis(analysis, picture)}")
 
     def _meant(self) -> list[list[Tensor]]:
         """Of each row of each of this rank's: scores, or for outcome and process probabilities, at its places."""
@@ -180,7 +183,7 @@ class Rewarding:
         owners, sequences, places = self._stacked(some)
         values: dict[int, Tensor] = {}
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
-            read = self.model.meant(self._read(sequences, places, rows, 1)).float().cpu()
+            read = self.model.meant(self._read(sequences, places, rows)).float().cpu()
             counts = places[rows].sum(dim=1).tolist()
             values |= dict(zip(rows.tolist(), torch.split(read, counts), strict=True))
         for row, owner in enumerate(owners):
@@ -194,12 +197,11 @@ class Rewarding:
         places = pad([place for one in some for place in one.places], torch.bool).to(self.world.device)
         return owners, sequences, places
 
-    def _read(self, sequences: Sequences, places: Tensor, rows: Tensor, size: int) -> Tensor:
-        """The scores at the places of these rows."""
+    def _read(self, sequences: Sequences, places: Tensor, rows: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The scores at the places of these rows; those of one group have the same prompt, which is read once."""
         s = take(sequences, rows)
         at = places[rows, : s.tokens.shape[1]]
-        groups = torch.div(rows, size, rounding_mode="floor") if size > 1 else None
-        packing = pack_through(s.tokens, s.mask | at, groups) if self.config.update.packed else None
+        packing = pack_through(s.tokens, s.mask, groups) if self.config.update.packed else None
         with autocast(self.world.device):
             return self.model.scores(s.tokens, s.lengths, at, packing)
 
@@ -214,8 +216,9 @@ class Rewarding:
         everyones = float(self.world.sum(torch.tensor(float(len(some))).double()))
         margins = torch.tensor([one.margin for one in some], device=self.world.device)
         _, sequences, places = self._stacked(some)
+        groups = groups_of(some).to(self.world.device)
         for rows in whole_units(sequences, 2, self.config.update, self.model.trunk):
-            scores = self._read(sequences, places, rows, 2)
+            scores = self._read(sequences, places, rows, groups[rows])
             chosen, rejected = scores[::2], scores[1::2]
             supply = {"chosen": chosen, "rejected": rejected, "margins": margins[rows[::2] // 2]}
             seen.append(_seen(wins(chosen, rejected), scores))
@@ -229,13 +232,15 @@ class Rewarding:
         everyones = float(self.world.sum(torch.tensor(count).double()))
         _, sequences, places = self._stacked(some)
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
-            scores = self._read(sequences, places, rows, 1)
+            scores = self._read(sequences, places, rows)
             mine = [labels[row] for row in rows.tolist()]
             wanted = torch.tensor([label for row in mine for label in row], device=self.world.device)
             shares = [1 / len(row) if by_row else 1.0 for row in mine for _ in row]
             weights = torch.tensor(shares, device=self.world.device) / everyones
-            right = (scores > 0) == (wanted > 0) if scores.dim() == 1 else scores.argmax(dim=-1) == wanted
-            seen.append(_seen(right, scores))
+            # As on held-out rows: fine against bad, and of a whole answer what is said at its end.
+            right = (self.model.meant(scores.detach()) >= 0.5) == (wanted != BAD)
+            ends = torch.tensor([len(row) for row in mine], device=self.world.device).cumsum(dim=0) - 1
+            seen.append(_seen(right[ends] if by_row else right, scores))
             yield finite((call(self.loss, {"scores": scores, "labels": wanted}) * weights).sum(), scores=scores)
 
 
@@ -243,24 +248,3 @@ def _seen(right: Tensor, scores: Tensor) -> Tensor:
     """(4,): sums and counts of what was right and of scores."""
     sums = [right.double().sum(), scores.detach().double().sum()]
     return torch.stack([*sums, *(sums[0].new_tensor(x.numel()) for x in (right, scores))]).cpu()
-
-
-def judged(row: Pair | Outcomes | Trace, tokenizer: Tokenizer, settings: RewardSettings, limit: int) -> Judged | None:
-    """A row of data as tokens; None where it does not fit."""
-    if isinstance(row, Trace):
-        made = trace_row(tokenizer, row, separator=settings.separator, limit=limit)
-        if made is None:
-            return None
-        labels = tuple(step_classes(row.labels, settings.classes))
-        return Judged(rows=(made,), places=(made.mask,), labels=(labels,), data=row)
-    texts = [row.chosen, row.rejected] if isinstance(row, Pair) else row.completions
-    rows = completion_rows(tokenizer, row.prompt, texts, limit)
-    if rows is None:
-        return None
-    places = [one.mask if settings.every_token else (False,) * (len(one.mask) - 1) + (True,) for one in rows]
-    if isinstance(row, Pair):
-        return Judged(rows=tuple(rows), places=tuple(places), labels=((), ()), margin=row.margin or 0.0, data=row)
-    told = zip(places, row.correct, strict=True)
-    return Judged(
-        rows=tuple(rows), places=tuple(places), labels=tuple((int(right),) * sum(at) for at, right in told), data=row
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,10 +12,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
-import whet
 from whet.config import OfflineConfig, OnlineConfig
 from whet.distributed.world import World
 from whet.engines.protocol import Engine
@@ -29,6 +26,7 @@ from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
 from whet.tasks.grading import GradingFailed
 from whet.train.describe import spelled
+from whet.train.machine import machine, versions
 from whet.train.optim import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 from whet.train.stopping import over_budget, past_best, require_measured
 from whet.train.trained import Kept, Trained
@@ -127,8 +125,12 @@ class Session:
         kind = kind if self.world.size == 1 else f"{kind}-rank{self.world.rank}"
         return f"; see {self.run.fail(kind, {'step': self.last + 1, 'error': str(error), **culprit})}"
 
-    def steps(self) -> Iterator[int]:
-        """The steps that are left; ends early after an interrupt."""
+    def steps(self, conclude: Callable[[], None] = lambda: None) -> Iterator[int]:
+        """The steps that are left; ends early after an interrupt.
+
+        `conclude` is called after the last of them, before the run counts as finished: whoever interrupts it, too,
+        leaves a run to go on with.
+        """
         for step in range(self.last + 1, self.config.steps + 1):
             if self._ended:
                 break
@@ -137,9 +139,11 @@ class Session:
             set_learning_rate(self.parts.optimizer, learning_rate(step, self.config.steps, self.config.optimizer))
             yield step
             if self._stopping and step < self.config.steps and not self._ended:
+                conclude()
                 return
         if self._ended:
             self.progress.note(f"step {self.last}: {self._ended}, so the run ends here")
+        conclude()
         self._finish()
 
     @contextmanager
@@ -270,12 +274,8 @@ class Session:
             "best": self.best,
             "tokens": self.tokens,
             "seconds": sum(t["seconds/step"] for t in self.run.timings()),
-            "machine": _machine(self.world),
-            "versions": {
-                "whet": whet.__version__,
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-            },
+            "machine": machine(self.world),
+            "versions": versions(),
         }
         self.run.finish(results)
 
@@ -293,14 +293,3 @@ def best_by(measured: Mapping[str, float], task: str) -> str:
 
 def _due(every: int, step: int, steps: int) -> bool:
     return step % every == 0 or step == steps
-
-
-def _machine(world: World) -> dict[str, Any]:
-    cuda = world.device.type == "cuda"
-    return {
-        "platform": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(world.device) if cuda else platform.machine(),
-        "processes": world.size,
-    }

@@ -12,9 +12,10 @@ from whet.algorithms.cells import call
 from whet.algorithms.table import OBJECTIVES, Objective
 from whet.batching import collate, global_weights, take
 from whet.config import OfflineConfig, TrainConfig
+from whet.data.split import kinship
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.evaluate.statistics import wilson
+from whet.evaluate.calibration import clustered, share_of_sums
 from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
@@ -26,6 +27,7 @@ from whet.train.material import Material, Note, encoded
 from whet.train.optim import descend, finite
 from whet.train.parts import Parts
 from whet.train.passes import packed, passes
+from whet.train.units import Unit
 from whet.train.whole import PLAIN
 
 
@@ -74,15 +76,20 @@ class Imitation:
     ) -> None:
         self.config, self.parts, self.world = config, parts, world
         self.objective = OBJECTIVES[config.objective.name]
-        self.deck: Deck[list[Row]] | None = None
+        self.deck: Deck[Unit] | None = None
         self.held_out = []
         if material is None:
             self.held_out = self._answers(parts.task.held_out(config.eval.examples))
             return
         turns = config.data.turns if config.data else "last"
+        kin = kinship([*material.training, *material.held_out])
 
-        def encode(rows: Sequence[Dialogue | Pair]) -> list[list[Row] | None]:
-            return [_rows(parts.tokenizer, one, turns, material.limit) for one in rows]
+        def encode(some: Sequence[Dialogue | Pair]) -> list[Unit | None]:
+            found = [_rows(parts.tokenizer, one, turns, material.limit) for one in some]
+            return [
+                None if rows is None else Unit(rows=tuple(rows), kin=kin(one))
+                for one, rows in zip(some, found, strict=True)
+            ]
 
         self.deck = Deck(encoded(material.training, encode, note), seed=config.seed)
         self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
@@ -93,7 +100,7 @@ class Imitation:
             drawn = self._answers(draw(self.parts.task, self.config.rows, seed=(self.config.seed, step)))
         else:
             drawn = self.deck.draw(self.config.rows, step=step)
-        return [row for rows in self.world.shard(drawn) for row in rows]
+        return [row for unit in self.world.shard(drawn) for row in unit.rows]
 
     def fit(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns what to log and how many tokens were learned."""
@@ -102,29 +109,34 @@ class Imitation:
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
         """The held-out loss; where nothing else says what is right, the share of tokens that are the likeliest."""
-        rows = [row for rows in self.world.shard(self.held_out) for row in rows]
-        sequences = _collate(rows, self.world)
+        mine = self.world.shard(self.held_out)
+        sequences = _collate([row for unit in mine for row in unit.rows], self.world)
         losses = _losses(self.parts.policy, sequences, self.objective, self.config, self.world, [])
         total = sum((loss.double().cpu() for loss in losses), torch.zeros((), dtype=torch.float64))
         found = {"eval/loss": float(self.world.sum(total))}
         if self.deck is None or self.config.task.name != "data":
             return found
-        right, tokens = self.world.sum(self._hits(sequences)).tolist()
-        share = wilson(right, int(tokens))
+        # Tokens of one conversation are alike, and so are conversations of the same kin: clusters are what counts.
+        right = iter(self._hits(sequences))
+        own = [[sum(next(right) for _ in unit.rows), sum(sum(row.mask) for row in unit.rows)] for unit in mine]
+        kin, sums = [unit.kin for unit in self.held_out], self.world.interleave(own)
+        hits, counts = (clustered(kin, [pair[side] for pair in sums]) for side in (0, 1))
+        share = share_of_sums([(sum(some), int(sum(of))) for some, of in zip(hits, counts, strict=True)])
         return found | {"eval/accuracy": share.mean, "eval/accuracy_low": share.low, "eval/accuracy_high": share.high}
 
-    def _hits(self, sequences: Sequences) -> Tensor:
-        """(2,): tokens that the policy thinks likeliest, and all of them."""
-        hits = torch.zeros((), dtype=torch.float64)
-        alone = torch.arange(len(sequences.lengths), device=self.world.device)
+    def _hits(self, sequences: Sequences) -> list[int]:
+        """How many tokens of each row the policy thinks likeliest."""
+        hits = torch.zeros(len(sequences.lengths), dtype=torch.int64, device=self.world.device)
+        alone = torch.arange(len(hits), device=self.world.device)
         for rows in passes(sequences, alone, self.config.update, self.parts.policy):
             s = take(sequences, rows)
             with autocast(self.world.device):
-                hits += likeliest_hits(self.parts.policy, s.tokens, s.lengths, s.mask).double().cpu()
-        return torch.stack([hits, sequences.mask.sum().double().cpu()])
+                hits[rows] = likeliest_hits(self.parts.policy, s.tokens, s.lengths, s.mask)
+        return [int(count) for count in hits.tolist()]
 
-    def _answers(self, examples: Sequence[Example]) -> list[list[Row]]:
-        return [[supervised_row(self.parts.tokenizer, example, self.parts.policy.context)] for example in examples]
+    def _answers(self, examples: Sequence[Example]) -> list[Unit]:
+        rows = [supervised_row(self.parts.tokenizer, example, self.parts.policy.context) for example in examples]
+        return [Unit(rows=(row,), kin=example.twin or example.id) for row, example in zip(rows, examples, strict=True)]
 
 
 def _losses(

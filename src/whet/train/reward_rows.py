@@ -1,0 +1,76 @@
+"""Rows of data as a reward model learns them: the very tokens that it is later asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whet.models.protocol import Tokenizer
+from whet.models.reward_settings import RewardSettings, step_classes
+from whet.models.reward_text import JudgedText, one_step, stepped_text, whole_text
+from whet.records import Outcomes, Pair, Row, Trace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """Completions of one prompt (or one solution) with what is known of them."""
+
+    rows: tuple[Row, ...]  # mask: the completion
+    places: tuple[tuple[bool, ...], ...]  # of each row: where its score is read
+    labels: tuple[tuple[int, ...], ...]  # of each row: one for each place; a pair has none
+    margin: float = 0.0
+    data: Any = None  # the row of data, for those who look at mistakes
+
+
+def groups_of(some: Sequence[Judged]) -> Tensor:
+    """(rows,) numbers, equal for completions of one prompt before which the same of it is left."""
+    begun = [(index, row.tokens[: row.mask.index(True)]) for index, one in enumerate(some) for row in one.rows]
+    numbers = {beginning: number for number, beginning in enumerate(begun)}
+    return torch.tensor([numbers[beginning] for beginning in begun], dtype=torch.int64)
+
+
+def judged(row: Pair | Outcomes | Trace, tokenizer: Tokenizer, settings: RewardSettings, limit: int) -> Judged | None:
+    """A row of data as tokens, each text as a `Scorer` reads it; None where one does not fit.
+
+    Of a trace it is the text that its steps make when each is `one_step`. One with a blank step is left out: a `Scorer`
+    passes over such a step, so that its label could not be learned or checked anywhere.
+    """
+
+    def whole(completion: str) -> JudgedText:
+        return whole_text(tokenizer, row.prompt, completion, limit, every_token=settings.every_token)
+
+    match row:
+        case Pair():
+            texts = [whole(row.chosen), whole(row.rejected)]
+            labels: list[tuple[int, ...]] = [(), ()]
+        case Outcomes():
+            texts = [whole(completion) for completion in row.completions]
+            labels = [(int(right),) * len(text.places) for text, right in zip(texts, row.correct, strict=True)]
+        case Trace():
+            if not all(one_step(step, settings.separator).strip() for step in row.steps):
+                return None
+            texts = [stepped_text(tokenizer, row.prompt, row.steps, limit, separator=settings.separator)]
+            labels = [tuple(step_classes(row.labels, settings.classes))]
+    if not all(text.prompt for text in texts):
+        return None
+    return Judged(
+        rows=tuple(_row(text) for text in texts),
+        places=tuple(_marked(text) for text in texts),
+        labels=tuple(labels),
+        margin=(row.margin or 0.0) if isinstance(row, Pair) else 0.0,
+        data=row,
+    )
+
+
+def _row(text: JudgedText) -> Row:
+    return Row(tokens=text.tokens, mask=tuple(place >= text.prompt for place in range(len(text.tokens))))
+
+
+def _marked(text: JudgedText) -> tuple[bool, ...]:
+    """True where the score is read."""
+    asked = set(text.places)
+    return tuple(place in asked for place in range(len(text.tokens)))

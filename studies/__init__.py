@@ -1,0 +1,1 @@
+"""What was studied with the library: recipes, what came out, and the page that shows it."""

@@ -119,19 +119,36 @@ def test_completions_that_say_nothing_make_no_row(select: str) -> None:
     assert said <= {"1", "2"}
 
 
-@pytest.mark.parametrize("select", ["pairs", "extremes", "best", "random"])
-def test_completions_that_were_cut_off_make_no_row_unless_they_are_wanted(select: str) -> None:
-    """Whoever imitates them learns to end in the middle of a sentence."""
-    example = Example(id="e", prompt="1>", answer="1")
-    cut = [rollout(example, "99", 9.0, "length"), rollout(example, "98", -9.0, "length")]
-    groups = [[*cut, rollout(example, "1", 0.0), rollout(example, "2", 1.0)]]
-    assert all("9" not in json.dumps({**row, "margin": 0}) for row in rows_of(groups, select=select))
-    assert rows_of(groups, select=select) == rows_of([groups[0][2:]], select=select)
-    assert rows_of([cut], select=select) == []
-    if select != "random":
-        assert "99" in json.dumps(rows_of([cut], select=select, truncated="keep"))
-    # What does not end is a wrong solution, as often as not.
-    assert rows_of(groups, select="outcomes")[0]["completions"] == ["99", "98", "1", "2"]
+CUT = Example(id="e", prompt="1>", answer="1")
+HALF_CUT = [
+    rollout(CUT, "9", 9.0, "length"),
+    rollout(CUT, "1", 0.0),
+    rollout(CUT, "8", -9.0, "length"),
+    rollout(CUT, "2", 1.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        ("pairs", [("2", "8")]),  # 9 would have won against 1
+        ("extremes", [("2", "8")]),  # the best that ends, the worst of all
+        ("best", ["2"]),
+        ("best_overall", ["2"]),
+    ],
+)
+def test_what_was_cut_off_is_not_imitated_but_may_lose(select: str, expected: list[Any]) -> None:
+    """Whoever imitates it learns to end in the middle of a sentence."""
+    rows = rows_of([HALF_CUT], select=select, keep=0.5)
+    assert [row["completion"] if "completion" in row else (row["chosen"], row["rejected"]) for row in rows] == expected
+    assert rows_of([[one for one in HALF_CUT if one.finish == "length"]], select=select) == []
+    kept = rows_of([HALF_CUT], select=select, keep=0.25, truncated="keep")
+    assert (kept[0].get("completion") or kept[0]["chosen"]) == "9"
+
+
+def test_what_was_cut_off_is_a_solution_like_any_other() -> None:
+    (row,) = rows_of([HALF_CUT], select="outcomes")
+    assert row["completions"] == ["9", "1", "8", "2"]
 
 
 class Asking(SilentProgress):

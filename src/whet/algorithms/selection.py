@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 Place = tuple[int, int]  # prompt, completion
+Allowed = Sequence[Sequence[bool]]  # of each completion of each prompt
 
 
 def best(rewards: Sequence[Sequence[float]]) -> list[Place]:
@@ -34,19 +35,30 @@ def random_overall(rewards: Sequence[Sequence[float]], *, share: float, seed: in
     return sorted(places[index] for index in order[: _count(places, share)])
 
 
-def neighbours(rewards: Sequence[Sequence[float]], *, gap: float) -> list[tuple[Place, Place]]:
-    """The first and second, third and fourth, … completion of a prompt, the better one first; ties make no pair."""
+def neighbours(
+    rewards: Sequence[Sequence[float]], *, gap: float, may_win: Allowed | None = None
+) -> list[tuple[Place, Place]]:
+    """The first and second, third and fourth, … completion of a prompt, the better one first; ties make no pair.
+
+    Where the better one may not win, there is no pair either.
+    """
     pairs = [((row, i), (row, i + 1)) for row, group in enumerate(rewards) for i in range(0, len(group) - 1, 2)]
-    return _ordered(pairs, rewards, gap)
+    ordered = _ordered(pairs, rewards, gap)
+    return [pair for pair in ordered if may_win is None or may_win[pair[0][0]][pair[0][1]]]
 
 
-def extremes(rewards: Sequence[Sequence[float]], *, gap: float) -> list[tuple[Place, Place]]:
-    """The best and the worst completion of each prompt; ties make no pair."""
-    pairs = [
-        ((row, max(range(len(group)), key=lambda i: group[i])), (row, min(range(len(group)), key=lambda i: group[i])))
-        for row, group in enumerate(rewards)
-    ]
-    return _ordered(pairs, rewards, gap)
+def extremes(
+    rewards: Sequence[Sequence[float]], *, gap: float, may_win: Allowed | None = None
+) -> list[tuple[Place, Place]]:
+    """The best completion of each prompt that may win, and the worst of all; ties make no pair."""
+    pairs = []
+    for row, group in enumerate(rewards):
+        winners = [i for i in range(len(group)) if may_win is None or may_win[row][i]]
+        if winners:
+            best = max(winners, key=lambda i: group[i])
+            worst = min(range(len(group)), key=lambda i: group[i])
+            pairs.append(((row, best), (row, worst)))
+    return _ordered(pairs, rewards, gap)  # a winner is never below the worst of all, so none changes places
 
 
 def _ordered(

@@ -71,9 +71,11 @@ def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -
 
 
 def selected(config: CollectConfig, groups: Sequence[Group], task: Task) -> Iterator[dict[str, Any]]:
-    """The rows that are kept, as the loaders of data read them: those of completions that are fit for it."""
-    groups = [said for group in groups if (said := [one for one in group if _is_row(one, config)])]
-    rewards = [[rollout.score.reward for rollout in group] for group in groups]
+    """The rows that are kept, as the loaders of data read them: those of completions that say something.
+
+    What was cut off is imitated only if the config says so: it may lose against another, or be a wrong solution.
+    """
+    groups = [said for group in groups if (said := [rollout for rollout in group if rollout.text.strip()])]
     if config.select == "outcomes":
         for group in groups:
             right = [bool(task.correct(rollout.example, rollout.text)) for rollout in group]
@@ -81,19 +83,24 @@ def selected(config: CollectConfig, groups: Sequence[Group], task: Task) -> Iter
         return
     if config.select in ("pairs", "extremes"):
         choose = selection.neighbours if config.select == "pairs" else selection.extremes
-        for (row, better), (_, worse) in choose(rewards, gap=config.gap):
+        may_win = [[_is_model(rollout, config) for rollout in group] for group in groups]
+        for (row, better), (_, worse) in choose(_rewards(groups), gap=config.gap, may_win=may_win):
             chosen, rejected = groups[row][better], groups[row][worse]
             margin = chosen.score.reward - rejected.score.reward
             yield {**_asked(chosen), "chosen": chosen.text, "rejected": rejected.text, "margin": margin}
         return
-    for row, index in _chosen(config, rewards):
+    groups = [whole for group in groups if (whole := [rollout for rollout in group if _is_model(rollout, config)])]
+    for row, index in _chosen(config, _rewards(groups)):
         yield {**_asked(groups[row][index]), "completion": groups[row][index].text}
 
 
-def _is_row(rollout: Rollout, config: CollectConfig) -> bool:
-    """Whether it says something and, where it may be imitated, ends: wrong solutions are often those that do not."""
-    ends = rollout.finish != "length" or config.truncated == "keep" or config.select == "outcomes"
-    return bool(rollout.text.strip()) and ends
+def _is_model(rollout: Rollout, config: CollectConfig) -> bool:
+    """Whether it may be imitated: whoever imitates what was cut off learns to end there."""
+    return config.truncated == "keep" or rollout.finish != "length"
+
+
+def _rewards(groups: Sequence[Group]) -> list[list[float]]:
+    return [[rollout.score.reward for rollout in group] for group in groups]
 
 
 def _chosen(config: CollectConfig, rewards: Sequence[Sequence[float]]) -> list[Place]:

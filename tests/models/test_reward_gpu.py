@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from tests.models.places import last_places
 from whet.models.load import new_model
 from whet.models.padding import with_padding
-from whet.models.reward_model import last_places, new_reward_model, pack_through
+from whet.models.reward_model import new_reward_model, pack_through
 from whet.models.reward_settings import RewardSettings
 from whet.models.reward_text import Scorer
 from whet.models.tokenizers import character_tokenizer

@@ -6,11 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from tests.models.places import last_places
 from tests.small import ALPHABET, small_model
 from whet.errors import RunFailed, UserError
 from whet.models.load import new_model
 from whet.models.padding import with_padding
-from whet.models.reward_model import last_places, new_reward_model
+from whet.models.reward_model import new_reward_model
 from whet.models.reward_settings import RewardSettings
 from whet.models.reward_text import Scorer, aggregated, load_scorer, one_step, split_steps, stepped_text, whole_text
 from whet.models.tokenizers import character_tokenizer, train_bpe

@@ -10,7 +10,6 @@ from whet.config.parts import EngineConfig, ModelConfig, RewardConfig, RolloutCo
 from whet.config.section import Amount, Positive, Section, Seed
 
 Select = Literal["pairs", "extremes", "best", "random", "best_overall", "random_overall", "outcomes"]
-OVERALL = ("best_overall", "random_overall")
 
 
 class CollectConfig(Section):

@@ -96,11 +96,6 @@ class RewardModel(nn.Module):
         write_settings(directory, self.settings)
 
 
-def last_places(lengths: Tensor, width: int) -> Tensor:
-    """(B,) lengths → (B, T), True at the last token of each sequence."""
-    return torch.arange(width, device=lengths.device) == lengths[:, None] - 1
-
-
 def pack_through(tokens: Tensor, mask: Tensor, groups: Tensor | None = None) -> Packing:
     """As `pack`, with the last masked token of each row too: what a score at that token depends on.
 

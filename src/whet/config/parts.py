@@ -49,8 +49,8 @@ class ModelConfig(Section):
         return self
 
 
-class TaskConfig(BaseModel):
-    """A task by name, or `module:Class`; the other keys are the task's own options."""
+class Named(BaseModel):
+    """Something by name; the other keys are its own options. A plain value is the name."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -59,6 +59,14 @@ class TaskConfig(BaseModel):
     @classmethod
     def _plain(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class TaskConfig(Named):
+    """A task by name, or `module:Class`; the other keys are the task's own options."""
 
     @model_validator(mode="after")
     def _plain_options(self) -> TaskConfig:
@@ -69,10 +77,6 @@ class TaskConfig(BaseModel):
                 f"an option is neither text nor a finite number, a list or a mapping of them: {error}"
             ) from None
         return self
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
 
 
 class DataConfig(Section):
@@ -96,20 +100,8 @@ class DataConfig(Section):
         return {"path": value} if isinstance(value, str) else value
 
 
-class ObjectiveConfig(BaseModel):
+class ObjectiveConfig(Named):
     """What is learned from the rows, by name; the other keys are its options."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
 
 
 class RewardHeadConfig(Section):

@@ -54,6 +54,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "center, batch_deviation": {"preset": "dr_grpo", "scaling": "batch_deviation"},
     "token mean": {"preset": "grpo", "weighting": "token_mean"},
     "truncated left out": {"preset": "grpo", "weighting": "token_mean"},
+    "rloo, kl in the reward, truncated left out": {"preset": "rloo", "kl": KL_PAID},
+    "ppo, bootstrap": {"preset": "ppo"},
     "dual clip": {"preset": "grpo", "surrogate": "dual_clip"},
     "over_average": {"preset": "reinforce", "advantage": "over_average"},
 }
@@ -65,6 +67,7 @@ def config_of(name: str, micro_tokens: int = 10**6, *, packed: bool = False) -> 
     written["eval"] |= {"max_tokens": 9}
     written["update"] = {"micro_tokens": micro_tokens, "packed": packed, "clip_norm": 1e9, "mismatch_limit": 10.0}
     written["critic"] = {"model": "shared" if "shared" in name else "separate", "clip": 0.1}
+    written["critic"]["bootstrap_truncated"] = "bootstrap" in name
     return OnlineConfig.model_validate(written)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -133,6 +134,46 @@ def test_completions_that_were_cut_off_are_left_out_of_the_loss_but_not_of_the_c
     assert kept.sequences.mask.sum(dim=1).tolist() == [2, 1, 3, 1]
 
 
+@pytest.mark.parametrize("preset", ["reinforce", "rloo", "opo", "ppo", "reinforce_pp", "reinforce_pp_baseline"])
+def test_a_cut_off_rollout_is_compared_by_its_whole_reward(preset: str) -> None:
+    """Its KL penalty is that of the tokens it was sampled with: masking its loss moves nobody else's advantage."""
+    policy, reference = Table(), Table(seed=1)
+    algorithm = {"preset": preset, "kl": {"coefficient": 0.5}, "scaling": "unscaled"}
+    batches = []
+    for mask_truncated in (False, True):
+        config = config_of(algorithm, sections={"rollout": {"mask_truncated": mask_truncated}})
+        torch.manual_seed(0)  # a critic begins at random
+        batches.append(annotated(learner_of(policy, config, reference), cut_off(policy, {0})))
+    (plain, told, logged), (masked, told_masked, logged_masked) = batches
+    assert masked.advantages[1:].tolist() == plain.advantages[1:].tolist()
+    assert not masked.advantages[0].any()
+    assert told_masked == told
+    assert logged_masked["kl"] == logged["kl"] > 0
+    for kept in (masked.logprobs_old, masked.logprobs_ref):
+        assert kept is not None
+        assert not kept[0].any()
+
+
+def test_the_baseline_of_a_group_with_a_cut_off_rollout_by_hand() -> None:
+    policy, reference = Table(), Table(seed=1)
+    config = config_of({"preset": "rloo", "kl": {"coefficient": 0.5}}, sections={"rollout": {"mask_truncated": True}})
+    batch, _, _ = annotated(learner_of(policy, config, reference), cut_off(policy, {0}))
+    paid = [score - 0.5 * sum(row) for score, row in zip(TAUGHT, gaps(policy, reference), strict=True)]
+    assert abs(0.5 * sum(gaps(policy, reference)[0])) > 0.1  # what the baseline would lose
+    assert batch.advantages[1, 1].item() == pytest.approx(paid[1] - paid[0], rel=1e-4)
+
+
+def test_a_pair_with_a_cut_off_side_has_the_margin_of_the_whole_pair() -> None:
+    """Online DPO: the slope of the side that is trained is σ(−β(w − l)), l that of the side that is not."""
+    policy, reference = Table(), Table(seed=1)
+    config = config_of({"preset": "online_dpo"}, sections={"rollout": {"mask_truncated": True}})
+    batch, _, _ = annotated(learner_of(policy, config, reference), cut_off(policy, {1}))
+    chosen, rejected = (sum(row) for row in gaps(policy, reference)[:2])
+    expected = 2 * 0.1 / (1 + math.exp(0.1 * (chosen - rejected)))
+    assert batch.advantages[0, 1:3].tolist() == pytest.approx([expected] * 2, rel=1e-5)
+    assert not batch.advantages[1].any()
+
+
 def test_the_greedy_completion_is_the_baseline() -> None:
     policy = Table()
     groups = groups_of(policy)
@@ -142,6 +183,33 @@ def test_the_greedy_completion_is_the_baseline() -> None:
     assert batch.advantages[:, 1].tolist() == [0.5, -0.5, -0.75, -0.25]
     assert batch.sequences.tokens.shape == (4, 4)  # it is not trained
     assert seen.rollouts == len(TAUGHT)  # nor counted
+
+
+def test_the_greedy_reward_is_shaped_as_the_others_are() -> None:
+    """Four tokens at 0.1 each come off the baseline as they come off a rollout of four tokens."""
+    policy = Table()
+    groups = groups_of(policy)
+    for group, greedy in zip(groups, (0.5, 1.0), strict=True):
+        group.append(rollout_of(policy, (0, 2, 2, 2, 2), greedy))
+    shaping = {"reward": {"length_penalty": 0.1, "clip": [-1.0, 0.5]}}
+    batch, _, _ = annotated(learner_of(policy, config_of({"preset": "remax"}, sections=shaping)), groups)
+    own = [min(0.5, 1.0 - 0.2), 0.0 - 0.1, 0.25 - 0.3, min(0.5, 0.75 - 0.1)]
+    baselines = [0.5 - 0.4, min(0.5, 1.0 - 0.4)]
+    expected = [reward - baselines[i // 2] for i, reward in enumerate(own)]
+    assert batch.advantages[:, 1].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("mask_truncated", [False, True])
+def test_opo_weighs_each_reward_of_the_group_by_its_sampled_tokens(mask_truncated: bool) -> None:
+    """R_i − Σ T_j·R_j / Σ T_j: (2·1 + 1·0)/3 and (3·¼ + 1·¾)/4, also where one of them is not trained on."""
+    policy = Table()
+    config = config_of({"preset": "opo"}, sections={"rollout": {"mask_truncated": mask_truncated}})
+    batch, _, _ = annotated(learner_of(policy, config), cut_off(policy, {2}))
+    baselines = [2 / 3, 1.5 / 4]
+    assert batch.advantages[[0, 1, 3], 1].tolist() == pytest.approx(
+        [1 - baselines[0], 0 - baselines[0], 0.75 - baselines[1]]
+    )
+    assert batch.advantages[2, 1].item() == pytest.approx(0 if mask_truncated else 0.25 - baselines[1])
 
 
 def test_the_spread_of_the_corrections_is_measured_before_they_are_cut() -> None:
@@ -201,3 +269,42 @@ def test_values_advantages_and_targets_of_a_critic() -> None:
         missed += advantages
     explained = 1 - statistics.pvariance(missed) / statistics.pvariance(wanted)
     assert metrics["critic/explained_variance"] == pytest.approx(explained, abs=1e-5)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("model", ["separate", "shared"])
+def test_a_rollout_that_was_cut_off_is_worth_what_the_critic_expects_after_it(model: str, packed: bool) -> None:
+    """δ of the last token is r + γ·V(after it) − V where the limit cut it off, and r − V where it ended by itself."""
+    policy = Table()
+    gae = {"gamma": 0.9, "lam": 0.8}
+    critic = {"model": model, "bootstrap_truncated": True}
+    config = config_of({"preset": "ppo", "scaling": "unscaled", "gae": gae}, sections={"critic": critic}, packed=packed)
+    learner = learner_of(policy, config)
+    assert learner.critic is not None
+    worth = [0.1, -0.2, 0.4, 0.3]
+    with torch.no_grad():
+        learner.critic.head.weight.copy_(torch.tensor(worth))
+        learner.critic.head.bias.fill_(0.05)
+    batch, _, _ = annotated(learner, cut_off(policy, {0, 3}))
+    assert batch.targets is not None
+    for row, (tokens, score) in enumerate(zip([t for group in TOKENS for t in group], TAUGHT, strict=True)):
+        values = [worth[before] + 0.05 for before in tokens]  # the last one is that of the state after the last token
+        if row not in {0, 3}:
+            values[-1] = 0.0
+        deltas = [0.9 * after - now for now, after in pairwise(values)]
+        deltas[-1] += score
+        advantages = [sum((0.9 * 0.8) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(deltas))]
+        span = slice(1, len(tokens))
+        assert batch.advantages[row, span].tolist() == pytest.approx(advantages, abs=1e-6)
+        targets = [a + v for a, v in zip(advantages, values, strict=False)]
+        assert batch.targets[row, span].tolist() == pytest.approx(targets, abs=1e-6)
+
+
+def test_a_cut_is_an_end_unless_told_otherwise() -> None:
+    """The judge has scored the text as it was cut off, and the limit is part of the task: V = 0 after it."""
+    policy = Table()
+    batches = []
+    for which in (set(), {0, 1, 2, 3}):
+        torch.manual_seed(0)
+        batches.append(annotated(learner_of(policy, config_of({"preset": "ppo"})), cut_off(policy, which))[0])
+    assert batches[0].advantages.tolist() == batches[1].advantages.tolist()

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from tests.contracts import additive
+from tests.small import small_model
 from tests.train.scenes import FLAT, Table, annotated, config_of, groups_of, learner_of, prepared
+from whet.batching import collate
 from whet.config import OnlineConfig
 from whet.records import Batch
 from whet.train.critic import Critic, state_width
@@ -65,6 +67,38 @@ def test_while_the_critic_warms_up_the_policy_does_not_move_a_bit(model: str) ->
     said = update(learner, batch, step=3)
     assert not same(before, weights(learner.policy))
     assert said["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("weighting", ["sequence_mean", "sequence_sum", "budget_mean"])
+def test_the_bonus_is_the_mean_entropy_of_a_token_however_the_policy_is_weighed(weighting: str) -> None:
+    """The seven choices of the scene count alike, though their sequences are of one to three tokens."""
+    policy = Table()
+    algorithm = {"preset": "grpo", "weighting": weighting, "entropy": {"coefficient": 0.2}}
+    config = config_of(algorithm)
+    batch, _ = prepared(policy, config)
+    batch.advantages.zero_()
+    update(learner_of(policy, config), batch, step=1)
+    logits = policy.logits.detach().double().requires_grad_()
+    spread = torch.distributions.Categorical(logits=logits[BEFORE]).entropy().mean()
+    (slope,) = torch.autograd.grad(spread, logits)
+    assert policy.logits.grad is not None
+    assert torch.allclose(policy.logits.grad.double(), -0.2 * slope, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("model", ["separate", "shared"])
+def test_the_value_after_rollouts_of_which_one_fills_the_context(model: str, family: str) -> None:
+    """It is that of the last state, read without one token more than the model can hold."""
+    policy, _ = small_model(family, context=6, layers=1)
+    critic = Critic(policy, ppo(critic={"model": model}))
+    with torch.no_grad():
+        critic.head.weight.copy_(torch.linspace(-1, 1, 32))
+    masks = [[False, False, True, True, True, True], [False, False, True, True]]
+    s = collate([[5, 3, 1, 2, 4, 6], [5, 3, 7, 1]], masks, torch.device("cpu"))
+    with torch.no_grad():
+        found = critic.values_after(policy, s, torch.tensor([0, 0]))
+        states = policy.hidden(s.tokens, s.lengths)
+        assert found.tolist() == pytest.approx(critic.head(states[[0, 1], [5, 3]]).tolist(), rel=1e-4, abs=1e-5)
 
 
 def test_a_shared_trunk_learns_from_the_critic_too() -> None:

@@ -52,6 +52,8 @@ def test_every_part_of_ppo() -> None:
     assert "d = log π_old − log π_ref" in found.where
     assert any(line.startswith("then A ← (A − mean) / (std + ε)") for line in found.where)
     assert "G = A + V_old, A before scaling" in found.where
+    bootstrapped = loss("ppo", critic={"bootstrap_truncated": True})
+    assert "r of the last token + gamma·V after it where max_tokens cut the rollout off" in bootstrapped.where
     unclipped = loss("ppo", critic={"clip": 0})
     assert unclipped.critic == "critic loss = 0.5·Σ_{i,t} [ ½·(V − G)² ] / number of tokens"
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.contracts.fake_ranks import on_ranks
 from tests.train import rows_on_disk as on_disk
 from whet.algorithms.preference_table import PREFERENCES
 from whet.errors import UserError
 from whet.models.load import load_model
 from whet.train import reference_cache
+from whet.train.offline import build_lesson
 from whet.train.optim import optimizer_tensors
 
 NEAR = 3e-6
@@ -131,19 +133,33 @@ def test_reference_logprobs_are_computed_once(place, monkeypatch):
 
 
 def test_ktos_point_is_made_of_completions_behind_prompts_of_others(place):
-    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "kto")
-    moved(parts, 0.1)
-    start = load_model(place / "start")
-    units = lesson.rows(1)
+    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "kto", reference=str(place / "other"))
+    other = load_model(place / "other")
+    units = lesson.rows(2)
     mismatched = [unit.rows[1] for unit in units]
     own = {tuple(row.tokens) for unit in lesson.deck.rows for row in unit.rows[:1]}
     assert not any(tuple(row.tokens) in own for row in mismatched)  # no completion stands behind its own prompt
     texts = {parts.tokenizer.decode([t for t, on in zip(r.tokens, r.mask, strict=True) if on]) for r in mismatched}
     assert any("h" in text for text in texts)  # rejected ones too
     assert any("h" not in text for text in texts)
-    drift = np.mean([logprob(parts.policy, row) - logprob(start, row) for row in mismatched])
+    drift = np.mean([logprob(parts.policy, row) - logprob(other, row) for row in mismatched])
     logged, _, _ = gradient(parts, lesson, units)
-    assert logged["point"] == pytest.approx(max(0.0, drift), abs=1e-4)
+    assert logged["point"] == pytest.approx(drift, rel=1e-4)
+    assert drift > 0.1  # below 0 it would be 0 (tests/algorithms/test_preference.py)
+
+
+def test_ktos_point_is_that_of_all_ranks(place):
+    """Three ranks hold other units each; whoever took the mean of its own would train against another point."""
+
+    def points(world):
+        config = on_disk.config(place / "start", place / "pairs.jsonl", "kto", reference=str(place / "other"))
+        _, lesson = build_lesson(config, world, lambda _: None)
+        return [float(lesson._point(lesson.rows(step))) for step in (2, 3)]
+
+    alone = points(on_disk.ALONE)
+    assert min(alone) > 0.1  # the policy is further from the reference than rounding, and the KL is not cut off at 0
+    for found in on_ranks(3, points):
+        assert found == pytest.approx(alone, abs=1e-5)
 
 
 def test_what_bco_remembers_goes_with_a_checkpoint(place):

@@ -5,8 +5,21 @@ import math
 import pytest
 import torch
 
-from tests.train.scenes import Table, config_of, follow, gaps, logprob, prepared, pull
+from tests.train.scenes import (
+    Table,
+    annotated,
+    config_of,
+    follow,
+    gaps,
+    groups_of,
+    learner_of,
+    logprob,
+    prepared,
+    pull,
+)
 from whet.errors import RunFailed
+from whet.records import Batch
+from whet.train import update as update_module
 from whet.train.optim import make_optimizer
 
 
@@ -52,6 +65,35 @@ def test_a_ratio_beyond_the_clip_no_longer_pulls() -> None:
     assert torch.allclose(policy.logits.grad, pull(policy, [[0, 0], [-a / 4], [-b / 12] * 3, [0]]), atol=1e-5)
     assert statistics["clip_fraction"] == pytest.approx(3 / 7)  # 2 + 1 of 7 tokens
     assert statistics["policy_kl"] == pytest.approx(math.e - 2, abs=1e-5)  # ρ − 1 − log ρ
+
+
+def test_every_epoch_and_every_step_splits_the_prompts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve prompts in three minibatches, three epochs: each epoch takes every prompt once, with other company."""
+    policy = Table()
+    config = config_of(
+        {"preset": "grpo"}, sections={"rollout": {"prompts": 12}}, epochs=3, minibatches=3, mismatch_limit=9.0
+    )
+    groups = groups_of(policy) * 6
+    batch, _, _ = annotated(learner_of(policy, config), groups)
+    seen: list[frozenset[int]] = []
+    taken = update_module.take_batch
+
+    def noted(of: Batch, rows: torch.Tensor) -> Batch:
+        some = taken(of, rows)
+        if of is batch:  # a minibatch, not one of its micro-batches
+            seen.append(frozenset(some.prompts.tolist()))
+        return some
+
+    monkeypatch.setattr(update_module, "take_batch", noted)
+    splits = []
+    for step in (1, 2):
+        seen.clear()
+        update_module.update(learner_of(policy, config), batch, step=step)
+        epochs = [seen[start : start + 3] for start in (0, 3, 6)]
+        for epoch in epochs:
+            assert sorted(prompt for minibatch in epoch for prompt in minibatch) == list(range(12))
+        splits += [frozenset(epoch) for epoch in epochs]
+    assert len(set(splits)) == 6  # of 5,775 that there are
 
 
 def test_the_reference_enters_the_loss_and_the_statistics() -> None:

@@ -240,6 +240,7 @@ class CriticConfig(Section):
     warmup_steps: Count = 0  # first steps in which only the critic learns
     coefficient: Above = 0.5  # of the critic's loss beside the policy's: matters where the trunk is shared
     clip: Amount = 0.2  # how far a value may move from the old one in a step; 0: as far as it likes
+    bootstrap_truncated: bool = False  # a rollout that max_tokens cut off: add γ·V after its last token to its reward
 
 
 class UpdateConfig(Section):

@@ -2,18 +2,22 @@
 
 Whatever compares rollouts is computed on those of all ranks at once, by every rank, and each then takes its own rows:
 a mean or a deviation over the batch is exact, and the same on one rank and on many.
+
+There are two masks. `sampled` is True on every token that the policy chose: rewards, KL penalties and returns are
+properties of the whole rollout. `trained` is without the rollouts that `rollout.mask_truncated` leaves out of the loss.
+So masking a loss never moves the advantage of another rollout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from whet.algorithms import correction, shaping, values
-from whet.algorithms.cells import call, terms
+from whet.algorithms.cells import call, options, terms
 from whet.algorithms.control import entropy_bonus
 from whet.algorithms.kl import k3
 from whet.batching import collate, pad, take
@@ -32,30 +36,30 @@ from whet.train.passes import packed, passes
 
 def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, Seen, dict[str, float]]:
     """The batch of a step, what the next step should know, and what to log."""
-    config, world, algorithm = learner.config, learner.world, learner.algorithm
+    config, world = learner.config, learner.world
     places = sorted(harvest.numbers)
     rollouts = [rollout for place in places for rollout in harvest.drawn[place]]
-    sequences = collate([r.tokens for r in rollouts], _masks(rollouts, config), world.device)
+    everything = collate([r.tokens for r in rollouts], [r.mask for r in rollouts], world.device)
+    sequences = replace(everything, mask=everything.mask & ~_left_out(rollouts, config).to(world.device)[:, None])
     everyone = Everyone(world=world, numbers=[harvest.numbers[place] for place in places], group=config.rollout.group)
     prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
-    frozen = _read(learner, sequences, prompts, sampled, dials)
+    frozen = _read(learner, everything, prompts, sampled, dials)
     metrics: dict[str, float] = {}
     if learner.old == "read":
         agreement = Agreement(world.device)
         agreement.add(frozen.old, sampled, sequences.mask)
         metrics |= agreement.metrics(world, limit=config.update.mismatch_limit)
-    supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": sequences.mask}
-    corrections = ask(algorithm.correction, supply, shapes=(sequences.mask.shape,))
-    if algorithm.correction is not correction.uncorrected:
-        metrics |= _corrections(corrections, supply, world)
-
-    paid = _pay(learner, harvest, dials, everyone, frozen, sequences.mask)
-    advantages, targets = _advantages(learner, dials, everyone, paid, frozen, sequences.mask)
+    corrections, measured = _corrected(learner, frozen, sampled, sequences.mask)
+    metrics |= measured
+    ahead = _values_ahead(learner, rollouts, everything, prompts)
+    paid = _pay(learner, harvest, dials, everyone, frozen, everything.mask, ahead)
+    masks = _Masks(sampled=everything.mask, trained=sequences.mask)
+    advantages, targets = _advantages(learner, dials, everyone, paid, frozen, masks)
     if targets is not None and frozen.values is not None:
         wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
         metrics["critic/explained_variance"] = values.explained_variance(*wanted)
-    tokens, entropy, kl = world.sum(frozen.sums(sequences.mask)).tolist()
+    tokens, entropy, kl = world.sum(frozen.sums(everything.mask)).tolist()
     if frozen.ref is not None:
         of_rollout = kl / max(1, paid.rewards.numel())
         metrics |= {"kl": kl / max(1.0, tokens), "kl_rollout": of_rollout, "kl_coefficient": dials.kl_coefficient}
@@ -64,9 +68,9 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
         sequences=sequences,
         prompts=prompts,
         sampling=dials.sampling,
-        logprobs_old=None if learner.old == "own" else frozen.old,
+        logprobs_old=None if learner.old == "own" else frozen.old.masked_fill(~sequences.mask, 0.0),
         logprobs_sampled=None if learner.old == "read" else sampled,
-        logprobs_ref=frozen.ref,
+        logprobs_ref=None if frozen.ref is None else frozen.ref.masked_fill(~sequences.mask, 0.0),
         advantages=advantages,
         correction=corrections,
         values=frozen.values,
@@ -134,9 +138,17 @@ class _Frozen:
     values: Tensor | None
 
     def sums(self, mask: Tensor) -> Tensor:
-        """Trained tokens, their entropy, and their KL to the reference."""
+        """Sampled tokens, their entropy, and their KL to the reference."""
         kl = torch.zeros(()) if self.ref is None else k3(self.old, self.ref).mul(mask).sum()
         return torch.stack([mask.sum().double().cpu(), self.entropies.sum().double().cpu(), kl.double().cpu()])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Masks:
+    """(B, T) of this rank: the tokens that the policy chose, and those of them that are trained."""
+
+    sampled: Tensor
+    trained: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,9 +162,26 @@ class _Pay:
     moments: tuple[float, float, float]
 
 
-def _masks(rollouts: Sequence[Rollout], config: OnlineConfig) -> list[Sequence[bool]]:
-    drop = config.rollout.mask_truncated
-    return [[False] * len(r.mask) if drop and r.finish == "length" else r.mask for r in rollouts]
+def _left_out(rollouts: Sequence[Rollout], config: OnlineConfig) -> Tensor:
+    """(B,): the rollouts that are judged and compared, but not trained on."""
+    return torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
+
+
+@torch.no_grad()
+def _values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, prompts: Tensor) -> Tensor:
+    """(B,): what the critic expects after the last token of a rollout that was cut off, 0 where it ended by itself.
+
+    Truncation is not termination (Pardo et al. 2018, Time Limits in Reinforcement Learning, §4).
+    """
+    ahead = torch.zeros(len(rollouts), device=s.mask.device)
+    cut = torch.tensor([r.finish == "length" for r in rollouts], dtype=torch.bool, device=s.mask.device)
+    if learner.critic is None or not learner.config.critic.bootstrap_truncated or not bool(cut.any()):
+        return ahead
+    rows = cut.nonzero()[:, 0]
+    for some in passes(take(s, rows), prompts[rows], learner.config.update, learner.policy):
+        with autocast(s.mask.device):
+            ahead[rows[some]] = learner.critic.values_after(learner.policy, take(s, rows[some]), prompts[rows[some]])
+    return ahead
 
 
 @torch.no_grad()
@@ -188,7 +217,15 @@ def _read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tens
     return _Frozen(old=old, entropies=entropies, ref=ref, values=worth)
 
 
-def _pay(learner: Learner, harvest: Harvest, dials: Dials, everyone: Everyone, frozen: _Frozen, mask: Tensor) -> _Pay:
+def _pay(
+    learner: Learner,
+    harvest: Harvest,
+    dials: Dials,
+    everyone: Everyone,
+    frozen: _Frozen,
+    mask: Tensor,
+    ahead: Tensor,
+) -> _Pay:
     """Judged → shaped → less the KL. A greedy rollout is shaped alike, but has no KL: it was not drawn."""
     places = sorted(harvest.numbers)
     mine = [harvest.drawn[place] for place in places]
@@ -201,9 +238,10 @@ def _pay(learner: Learner, harvest: Harvest, dials: Dials, everyone: Everyone, f
         penalties = dials.kl_coefficient * estimate * mask
     shaped = shape(given, counts)
     own = shaped[everyone.own_numbers].flatten().to(mask.device)
+    gamma = options(learner.algorithm.advantage).get("gamma", 1.0)
     return _Pay(
         rewards=shaped - everyone.groups(penalties.sum(dim=1).cpu().view(len(mine), shaped.shape[1])),
-        token_rewards=values.token_rewards(own, penalties, mask),
+        token_rewards=values.token_rewards(own + gamma * ahead, penalties, mask),
         greedy=shape(*_judged(likeliest, everyone)).flatten(),
         counts=counts,
         moments=moments,
@@ -240,10 +278,10 @@ def _shaping(
 
 
 def _advantages(
-    learner: Learner, dials: Dials, everyone: Everyone, paid: _Pay, frozen: _Frozen, mask: Tensor
+    learner: Learner, dials: Dials, everyone: Everyone, paid: _Pay, frozen: _Frozen, masks: _Masks
 ) -> tuple[Tensor, Tensor | None]:
     """(B, T) advantages of this rank and, with a critic, what it should have said."""
-    algorithm, needed = learner.algorithm, terms(learner.algorithm.advantage)
+    algorithm, needed, mask = learner.algorithm, terms(learner.algorithm.advantage), masks.sampled
     supply = {
         "rewards": paid.rewards,
         "counts": paid.counts,
@@ -263,9 +301,19 @@ def _advantages(
     shape = supply["mask"].shape
     raw = ask(algorithm.advantage, supply, shapes=(paid.rewards.shape, shape))
     everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
-    scaled = ask(algorithm.scaling, {**supply, "advantages": everywhere}, shapes=(shape,))
+    trained = everyone.rows(masks.trained)
+    scaling = {**supply, "advantages": everywhere.masked_fill(~trained, 0.0), "mask": trained}
+    scaled = ask(algorithm.scaling, scaling, shapes=(shape,))
     targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values
     return everyone.own_rows(scaled, mask.shape[1]), targets
+
+
+def _corrected(learner: Learner, frozen: _Frozen, sampled: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """(B, T) weights for tokens that another policy sampled, and what to log of them where there is a correction."""
+    cell = learner.algorithm.correction
+    supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": mask}
+    weights = ask(cell, supply, shapes=(mask.shape,))
+    return weights, {} if cell is correction.uncorrected else _corrections(weights, supply, learner.world)
 
 
 def _corrections(weights: Tensor, supply: dict[str, Tensor], world: World) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from whet.config import OnlineConfig
 from whet.models.logprobs import ValueHead, token_values
-from whet.models.packing import Packing
+from whet.models.packing import Packing, pack
 from whet.models.protocol import CausalLM
 from whet.models.value_head import LinearValue
 from whet.records import Sequences
@@ -49,6 +49,15 @@ class Critic(nn.Module):
         """(B, T) values by a pass of their own; a shared trunk gets no gradient from them."""
         trunk, head = (policy, self._detached) if self.trunk is None else (self.trunk, self.head)
         return token_values(trunk, head, s.tokens, s.lengths, s.mask, packing)
+
+    def values_after(self, policy: CausalLM, s: Sequences, groups: Tensor) -> Tensor:
+        """(B,) values of the states after the last tokens: what a rollout that was cut off might still have earned."""
+        rows = torch.arange(len(s.lengths), device=s.lengths.device)
+        tokens, mask = (nn.functional.pad(x, (0, 1)) for x in (s.tokens, s.mask))
+        mask[rows, s.lengths] = True  # a token that nobody reads: its value is that of the state before it
+        extended = Sequences(tokens=tokens, mask=mask, lengths=s.lengths + 1)
+        # Packed, whatever `update.packed` says: the added token itself is left out, so the context is not exceeded.
+        return self.values(policy, extended, pack(tokens, mask, groups))[rows, s.lengths]
 
     def _detached(self, states: Tensor) -> Tensor:
         values: Tensor = self.head(states.detach())

@@ -181,6 +181,8 @@ def _critic(config: OnlineConfig, algorithm: Algorithm) -> tuple[str, list[str]]
     settings = config.critic
     squared, definitions = expression(value_loss)
     where = [f"{', '.join(definitions)}, A before scaling", "V_t value of the state before token t"]
+    if settings.bootstrap_truncated:
+        where.append("r of the last token + gamma·V after it where max_tokens cut the rollout off")
     squared = "½·(V − G)²" if settings.clip == 0 else squared.replace("± clip", f"± {settings.clip:g}")
     line, _ = _weighed(token_mean, squared, max_tokens=config.rollout.max_tokens)
     return f"critic loss = {settings.coefficient:g}·{line}", where

@@ -136,6 +136,8 @@ def _machinery(config: OnlineConfig) -> dict[str, str]:
         inert |= {"critic": no_critic, "placement.critic": no_critic}
     elif config.critic.model == "shared":
         inert["placement.critic"] = "critic.model is shared: all but a small head is the policy"
+    if config.rollout.mask_truncated:
+        inert["critic.bootstrap_truncated"] = "rollout.mask_truncated: rollouts that were cut off are not trained on"
     if not config.algorithm.needs_reference:
         inert["placement.reference"] = "the algorithm compares with no reference"
     elif config.algorithm.kl.reference in NO_MODELS:

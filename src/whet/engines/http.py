@@ -19,11 +19,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import MappingProxyType
 from typing import Any, Literal
 
+from whet.engines.exchange import Flight
 from whet.engines.native import OnToken
-from whet.engines.reply import is_plain, read_reply
+from whet.engines.reply import Asked, is_plain, read_reply
 from whet.engines.server_text import ServerText
-from whet.engines.transport import Connection, Flight, Transport
-from whet.errors import UserError
+from whet.engines.transport import Connection, Transport
+from whet.errors import RunFailed, UserError
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Prompt, Sampling
 from whet.streams import stream_key
@@ -32,6 +33,10 @@ Logprobs = Literal["none", "raw", "processed"]
 USUAL = Connection()
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 SEED_MASK = 2**31 - 1  # some servers keep a seed in 32 bits
+# An answer may have so many bytes, which is several times what servers send: vLLM about 150 a token with log-probs.
+ANSWER_BYTES, TOKEN_BYTES = 1 << 20, 1 << 10
+TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+UNSTATED_TOKENS = 1 << 17  # where `extra` drops the limit and leaves it to the server
 
 
 class HttpEngine:
@@ -59,6 +64,7 @@ class HttpEngine:
         self.model, self.connection, self.extra, self.on_token = model, connection, extra, on_token
         self.tokenizer: Tokenizer = ServerText() if tokenizer is None else tokenizer
         self._exact = None if isinstance(self.tokenizer, ServerText) else self.tokenizer
+        self.vocabulary = self.tokenizer.vocab_size  # ids are below this; a model may have more than its tokeniser
         self._logprobs, self._choices = logprobs, choices
         self._transport = Transport(url, connection)
 
@@ -107,9 +113,22 @@ class HttpEngine:
         path, body = self._request(prompt, sampling)
         body |= {"seed": stream_key(stream) & SEED_MASK, **({"n": count} if count > 1 else {}), **self.extra}
         given = {key: value for key, value in body.items() if value is not None}
-        reply = self._transport.post(path, given, stream=stream, flight=flight)
-        processed = self._logprobs == "processed"
-        return read_reply(reply, count, sampling, tokenizer=self._exact, processed=processed)
+        limits = [given[key] for key in TOKEN_LIMITS if isinstance(given.get(key), int)]
+        most_tokens = max(limits, default=UNSTATED_TOKENS)
+        most_bytes = ANSWER_BYTES + TOKEN_BYTES * count * most_tokens
+        reply = self._transport.post(path, given, stream=stream, flight=flight, most_bytes=most_bytes)
+        asked = Asked(
+            count=count,
+            most_tokens=most_tokens,
+            sampling=sampling,
+            tokenizer=self._exact,
+            vocabulary=self.vocabulary,
+            processed=self._logprobs == "processed",
+        )
+        try:
+            return read_reply(reply, asked)
+        except (RunFailed, UserError) as error:
+            raise type(error)(f"{self.url} {self._transport.safe(str(error))}") from error
 
     def _request(self, prompt: Prompt, sampling: Sampling) -> tuple[str, dict[str, Any]]:
         """The endpoint, and the fields that all samples of a prompt share."""

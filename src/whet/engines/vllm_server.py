@@ -18,9 +18,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from whet.engines.exchange import Flight
 from whet.engines.http import USUAL, HttpEngine
 from whet.engines.limits import within_context
-from whet.engines.transport import Connection, Flight, Refused, Transport
+from whet.engines.transport import Connection, Refused, Transport
+from whet.engines.untrusted import printable, shown
 from whet.engines.vllm_proof import TOLERANCE, canary_prompts, hand_over
 from whet.engines.vllm_weights import served_decoder
 from whet.errors import RunFailed, UserError
@@ -33,6 +35,8 @@ START = (
     "--worker-extension-cls whet.engines.vllm_worker.Worker"
 )
 DIRECTORY_MODE = 0o755  # the server may be another user
+SAME = "install the same version of whet where the server runs"
+CONTROL_BYTES = 1 << 26  # of an answer that is no completion: names and checksums of half a million tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +78,7 @@ class VllmServerEngine:
             logprobs="processed",
             extra={"model": None},  # the server has one
         )
+        self._http.vocabulary = policy.vocab_size
         self._directory = make_directory(weights_directory)
 
     @property
@@ -104,16 +109,20 @@ class VllmServerEngine:
             raise RunFailed(f"{path}: the weights for the server cannot be written ({error})") from error
         problems = self._call("whet_read", str(path))[0]
         path.unlink(missing_ok=True)
+        if not isinstance(problems, list):
+            raise self._strange("whet_read", "a list of problems")
         if problems:
             raise UserError(
-                f"{self._control.url} cannot read {path} ({problems[0]}): "
+                f"{self._control.url} cannot read {path} ({self._control.safe(str(problems[0]))}): "
                 "set engine.weights_directory to a folder that the server sees too"
             )
 
     def checksums(self) -> dict[str, str]:
         """Of the weights that the server has."""
-        found: dict[str, str] = self._call("whet_checksums")[0]
-        return found
+        found = self._call("whet_checksums")[0]
+        if not isinstance(found, dict) or not all(isinstance(checksum, str) for checksum in found.values()):
+            raise self._strange("whet_checksums", "the checksum of each tensor")
+        return {name: printable(checksum) for name, checksum in found.items()}
 
     def forget(self) -> None:
         """Drops the cache of prompts that were read with other weights."""
@@ -138,18 +147,33 @@ class VllmServerEngine:
             raise UserError(f"{error}: is a vLLM server running there?") from error
         if len(replies) != 1:
             raise UserError(f"{self._control.url} shares its model among {len(replies)} workers: serve it with one")
-        return Described(**replies[0])
+        return read_described(replies[0], self._control.url)
 
     def _call(self, method: str, *arguments: str) -> list[Any]:
         """What each worker of the server returns."""
         reply = self._post("/collective_rpc", {"method": method, "args": list(arguments)})
         results = reply.get("results")
         if not isinstance(results, list) or not results:
-            raise RunFailed(f"{self._control.url} did not answer {method} with the results of its workers")
+            raise self._strange(method, "the results of its workers")
         return results
 
+    def _strange(self, method: str, wanted: str) -> RunFailed:
+        return RunFailed(f"{self._control.url} did not answer {method} with {wanted}: {SAME}")
+
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._control.post(path, body, stream=(0,), flight=Flight())
+        return self._control.post(path, body, stream=(0,), flight=Flight(), most_bytes=CONTROL_BYTES)
+
+
+def read_described(said: Any, url: str) -> Described:
+    """What a worker says about its model, where it says all of it."""
+    kinds = {"dtype": str, "context": int, "logprobs_mode": str, "architecture": str, "quantization": str}
+    for name, kind in kinds.items():
+        if not isinstance(said, dict) or type(said.get(name)) is not kind:
+            raise UserError(f"{url} does not tell the {name} of its model: {SAME}")
+    if said["context"] < 1:
+        raise UserError(f"{url} says that its model's context is {shown(said['context'])}: {SAME}")
+    words = {name: printable(said[name]) for name, kind in kinds.items() if kind is str}
+    return Described(context=said["context"], **words)
 
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}

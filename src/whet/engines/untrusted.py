@@ -1,0 +1,65 @@
+"""What a server said, before it is believed: as JSON without traps, and as text that is safe to print."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+LONGEST_MESSAGE = 300
+LONGEST_VALUE = 60
+MOST_DIGITS = 300  # of a whole number: each such number fits into a float
+SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """A JSON object in UTF-8. JSONDecodeError where it is not JSON, any other ValueError says what else is wrong."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from error
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
+    except RecursionError as error:
+        raise ValueError("is JSON that is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"is not a JSON object but {shown(value)}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value of JSON in an error message: short, and without what it holds where that could be anything."""
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, str):
+        return repr(value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 1] + "…")
+    return json.dumps(value)[:LONGEST_VALUE]
+
+
+def printable(text: str) -> str:
+    """One line that a terminal prints as it is: not too long, control and half characters as escapes."""
+    line = " ".join(text.split())
+    if len(line) > LONGEST_MESSAGE:
+        line = line[: LONGEST_MESSAGE - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for halves of characters, which JSON can spell and no file can hold."""
+    return SURROGATES.sub("\ufffd", text)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"has {shown(next(name for name in names if names.count(name) > 1))} twice in one object")
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"has a number of {len(digits)} digits")
+    return int(digits)

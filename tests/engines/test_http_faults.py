@@ -12,6 +12,7 @@ from email.utils import format_datetime
 
 import pytest
 
+from tests.engines.hostile import floods
 from tests.engines.openai_server import MODEL, Served, serving
 from whet.engines.http import HttpEngine
 from whet.engines.transport import Connection, Transport
@@ -232,6 +233,9 @@ def test_https_with_a_trusted_certificate_and_without(native, certificate, monke
             ask(served, native, count=6)
         assert time.monotonic() - start < 3
         timer.join()
+        served.fault = floods(b"HTTP/1.1 200 OK\r\n", b"X", pause=0.02, count=250)
+        with pytest.raises(RunFailed, match=r"failed: no complete answer within 0\.3 s"):
+            ask(served, native, timeout_seconds=0.3, retries=0)
 
 
 def test_waiting_times_grow_and_are_the_same_again():

@@ -178,6 +178,57 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         VllmServerEngine(served.url, policy, tokenizer, connection=QUICK, weights_directory=tmp_path / "none")
 
 
+WRONG = {
+    "described by a list": ("whet_describe", [], UserError, "does not tell the dtype of its model: install the same"),
+    "no context": ("whet_describe", HONEST | {"context": "48"}, UserError, "does not tell the context of its model"),
+    "context true": ("whet_describe", HONEST | {"context": True}, UserError, "does not tell the context of its model"),
+    "context below 1": ("whet_describe", HONEST | {"context": -4}, UserError, "its model's context is -4"),
+    "escapes": ("whet_describe", HONEST | {"dtype": "\x1b[2J"}, UserError, r"serves \\x1b\[2J weights"),
+    "no checksums": ("whet_checksums", "all", RunFailed, "did not answer whet_checksums with the checksum of each"),
+    "checksums of numbers": ("whet_checksums", {"a": 1}, RunFailed, "did not answer whet_checksums with the checksum"),
+    "no problems": ("whet_read", {"a": 1}, RunFailed, "did not answer whet_read with a list of problems"),
+    "a strange problem": ("whet_read", [{"\n": 1}], UserError, "cannot read .* set engine.weights_directory"),
+    "more than weights can need": ("whet_checksums", {"a": "x" * (1 << 21)}, RunFailed, "an answer of more than"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_worker_that_answers_strangely(wrong, monkeypatch):
+    method, answer, kind, sentence = WRONG[wrong]
+    monkeypatch.setattr("whet.engines.vllm_server.CONTROL_BYTES", 1 << 20)
+    policy, tokenizer = small_model()
+
+    def follow(url):
+        engine = VllmServerEngine(url, policy, tokenizer, connection=QUICK)
+        try:
+            engine.sync(policy, version=0)
+        finally:
+            engine.close()
+
+    with running(policy, tokenizer) as (served, control):
+        monkeypatch.setattr(control, method, lambda *_: answer, raising=False)
+        with pytest.raises(kind, match=sentence) as ended:
+            follow(served.url)
+    assert str(ended.value).startswith(served.url)
+    assert str(ended.value).isprintable()
+
+
+def test_ids_may_be_the_models_though_the_tokeniser_has_fewer(monkeypatch):
+    policy, tokenizer = small_model()
+    last = policy.vocab_size - 1
+    monkeypatch.setattr(type(tokenizer), "vocab_size", property(lambda _: last))
+    with running(policy, tokenizer) as (served, _):
+        engine = VllmServerEngine(served.url, policy, tokenizer, connection=QUICK)
+        said = {"choices": [{"finish_reason": "length", "token_ids": [last]}]}
+        served.fault = lambda handler, _: handler.send(200, json.dumps(said).encode())
+        prompt = Prompt(tokens=(1,), stream=(0,))
+        assert engine.sample([prompt], Sampling(max_tokens=1), 1)[0][0].tokens == (last,)
+        said["choices"][0]["token_ids"] = [last + 1]
+        with pytest.raises(RunFailed, match=rf"token_ids\[0\] = {last + 1}, which is not a token id from 0 to {last}"):
+            engine.sample([prompt], Sampling(max_tokens=1), 1)
+        engine.close()
+
+
 def test_a_cache_of_older_weights_ends_the_run():
     policy, tokenizer = small_model()
     with running(policy, tokenizer, keeps_cache=True) as (served, _):

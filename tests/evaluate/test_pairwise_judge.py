@@ -87,3 +87,14 @@ def test_the_key_is_sent_and_asked_for(monkeypatch):
     monkeypatch.delenv("JUDGE_KEY")
     with pytest.raises(UserError, match="JUDGE_KEY holds no API key"):
         ask_judge(server.url, "m", pairs(("aaa", "b")), connection=keyed)
+
+
+def test_a_judge_that_does_not_end_is_given_up_on():
+    endless = r"^http://127\S*/v1 sent an answer of more than \d+ bytes"
+    with (
+        judging(lambda first, second: "VERDICT: A " * (1 << 18)) as server,
+        pytest.raises(RunFailed, match=endless),
+    ):
+        ask_judge(server.url, "m", pairs(("a", "b")), connection=QUICK)
+    with judging(lambda first, second: "VERDICT: A \ud800") as server:
+        assert ask_judge(server.url, "m", pairs(("a", "b")), connection=QUICK).contradictions == 1

@@ -121,7 +121,7 @@ class Transport:
         raise AssertionError("the last attempt returns or raises")
 
     def _backoff(self, stream: tuple[int, ...], attempt: int) -> float:
-        longest = min(LONGEST_BACKOFF, self._connection.backoff_seconds * 2.0**attempt)
+        longest = min(LONGEST_BACKOFF, self._connection.backoff_seconds * 2.0 ** min(attempt, 60))
         share = float(uniform(torch.tensor([stream_key(stream)]), torch.tensor([attempt])))
         return longest * (1 + share) / 2
 
@@ -177,7 +177,8 @@ def parse_url(url: str) -> SplitResult:
     except ValueError:  # of a port that is no number, half an IPv6 address, a name that no host can have
         valid = False
     if not valid:
-        raise UserError(f"{url!r} is not the address of a server: write e.g. http://127.0.0.1:8000/v1")
+        named = "this" if any(mark in url for mark in "@?#") else repr(url)  # there may be a password in it
+        raise UserError(f"{named} is not the address of a server: write e.g. http://127.0.0.1:8000/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UserError("the address of a server has a user, a query or a fragment: leave it out, keys go elsewhere")
     return parts

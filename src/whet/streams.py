@@ -26,7 +26,7 @@ def stream_key(stream: Sequence[int]) -> int:
 
 def name_number(name: str) -> int:
     """A stable 63-bit number for a name, to stand in a stream."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "big") >> 1
 
 
 def uniform(keys: Tensor, positions: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from whet.cli.models import _progress, _readable, app
+from whet.cli.terminal import Screen
 from whet.errors import UserError
 from whet.models.hub import KNOWN, Package
 from whet.models.store import building, damage, sha256
@@ -93,7 +93,7 @@ def test_wrong_names_reach_the_top_level_as_one_line(home: Path) -> None:
 
 def test_progress_is_a_line_for_each_thing_outside_a_terminal() -> None:
     out = io.StringIO()
-    with _progress(Console(file=out, force_terminal=False)) as report:
+    with _progress(Screen(file=out, force_terminal=False)) as report:
         for step in [("checking", 0, 0), ("downloading x", 0, 2_000_000), ("downloading x", 10, 2_000_000)]:
             report(*step)
     assert out.getvalue() == "checking\ndownloading x (2.0 MB)\n"
@@ -101,7 +101,7 @@ def test_progress_is_a_line_for_each_thing_outside_a_terminal() -> None:
 
 def test_progress_is_a_bar_on_a_terminal() -> None:
     out = io.StringIO()
-    with _progress(Console(file=out, force_terminal=True, width=100)) as report:
+    with _progress(Screen(file=out, force_terminal=True, width=100)) as report:
         report("downloading x", 1_000_000, 2_000_000)
     assert "downloading x" in out.getvalue()
     assert "1.0/2.0 MB" in out.getvalue()

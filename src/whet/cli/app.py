@@ -10,6 +10,7 @@ import typer
 
 from whet import __version__
 from whet.cli import chat, check_loss, compare, data, demo, evaluate, explain, listing, models, report, sample, train
+from whet.cli.terminal import guard_streams, say, say_text
 from whet.errors import RunFailed, UserError
 
 # What a wrong command line raises. It is click's, or of typer's own copy of click, depending on typer's version.
@@ -44,10 +45,10 @@ def _options(
     context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and stop.")
 ) -> None:
     if version:
-        typer.echo(f"whet {__version__}")
+        say(f"whet {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        say_text(context.get_help())
 
 
 def _is_busy() -> bool:
@@ -60,6 +61,7 @@ def _is_busy() -> bool:
 
 def main() -> None:
     """Runs the command: exit code 2 for wrong input, 1 for a run that failed, 130 for Ctrl-C."""
+    guard_streams()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if _is_busy():
@@ -67,7 +69,7 @@ def main() -> None:
         # others want the cores. On an idle machine it is threads that sleep between two products that cost.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
-        sys.exit(app(prog_name="whet", standalone_mode=False))
+        sys.exit(typer.main.get_command(app)(prog_name="whet", standalone_mode=False))  # typer's own call sets a hook
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "whet"
         _stop(f"{error.format_message().rstrip('.')} (see `{command} --help`)", 2)
@@ -86,5 +88,5 @@ def main() -> None:
 
 
 def _stop(message: str, code: int) -> None:
-    print(f"whet: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    say(f"whet: {' '.join(message.split())}", err=True)
     sys.exit(code)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli.terminal import say, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
@@ -113,11 +114,11 @@ class Printer:
         """Prints what was held back and ends the line; returns the whole text."""
         text = self._tokenizer.decode(self._tokens)
         self._print(text)
-        typer.echo()
+        say()
         return text
 
     def _print(self, text: str) -> None:
-        typer.echo(text[self._printed :], nl=False)
+        say_text(text[self._printed :], end="")
         sys.stdout.flush()
         self._printed = len(text)
 
@@ -156,7 +157,7 @@ def _lines(terminal: bool) -> Iterator[str]:
         try:
             line = input("> ") if terminal else sys.stdin.readline()
         except EOFError:
-            typer.echo()
+            say()
             return
         except UnicodeDecodeError as error:
             raise UserError(f"standard input is not text in {error.encoding}") from error
@@ -166,4 +167,4 @@ def _lines(terminal: bool) -> Iterator[str]:
 
 
 def _note(text: str) -> None:
-    typer.echo(text, err=True)
+    say(text, err=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from whet.cli.terminal import say, say_json
 from whet.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ def check_loss(
     with redirect_stdout(sys.stderr):  # what the function prints is not part of the report
         report = check(spec, _read_settings(settings or []))
     if as_json:
-        typer.echo(json_bytes({**asdict(report), "failed": report.failed}, other=str, indent=2).decode())
+        say_json(json_bytes({**asdict(report), "failed": report.failed}, other=str, indent=2).decode())
     else:
-        typer.echo(_page(report))
+        for line in _page(report):
+            say(line)
     if report.failed:
         raise typer.Exit(1)
 
@@ -61,11 +63,11 @@ def _read_settings(pairs: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def _page(report: Report) -> str:
+def _page(report: Report) -> list[str]:
     given = ", ".join(f"{key}={value}" for key, value in report.options.items())
     heading = f"{report.cell}: {report.kind} of {', '.join(report.terms)}" + (f" [{given}]" if given else "")
     width = max(len(finding.check) for finding in report.findings)
     lines = [f"  {found.outcome:<6}  {found.check:<{width}}  {found.sentence}" for found in report.findings]
     outcomes = Counter(finding.outcome for finding in report.findings)
     summary = f"{outcomes['passed']} passed, {outcomes['failed']} failed, {outcomes['note']} notes"
-    return "\n".join([heading, *lines, summary])
+    return [heading, *lines, summary]

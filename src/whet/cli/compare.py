@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli.terminal import say, say_json, say_text
 from whet.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
@@ -112,10 +113,12 @@ def _show(written: Written, directory: ComparisonDirectory, *, as_json: bool) ->
     from whet.runs.logs import json_bytes
 
     if as_json:
-        typer.echo(json_bytes(written.results, indent=2).decode())
+        say_json(json_bytes(written.results, indent=2).decode())
         return
-    typer.echo(f"{written.table}\n\n{written.verdict.sentence}\n")
-    typer.echo(f"table    {directory.table_path}\ncurves   {directory.curves_path}\nnumbers  {directory.results_path}")
+    say_text(f"{written.table}\n\n{written.verdict.sentence}\n")
+    say(f"table    {directory.table_path}")
+    say(f"curves   {directory.curves_path}")
+    say(f"numbers  {directory.results_path}")
 
 
 def read_seeds(text: str) -> list[int]:

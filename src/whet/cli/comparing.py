@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.status import Status
-
+from whet.cli.terminal import Screen, Waiting
 from whet.recipe import Config, Recipe
 from whet.report.numbers import duration
 from whet.runs.directory import Run
@@ -32,7 +30,7 @@ class Watcher:
         inside: Callable[[Config, Run], Progress] | None = None,
     ) -> None:
         """`recipes` by the names that notes on them begin with; `inside` shows the steps of a run."""
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = Screen(stderr=True)
         self._inside = inside
         self._count = len(states)
         self._to_do = sum(state != "finished" for state in states)
@@ -66,15 +64,15 @@ class Watcher:
 
     def say(self, text: str) -> None:
         """Prints a line."""
-        self._console.print(text, markup=False)
+        self._console.say(text)
 
 
 class _Passing:
     """The newest step of a run, in a line that goes away; in a terminal only."""
 
-    def __init__(self, console: Console, steps: int) -> None:
+    def __init__(self, console: Screen, steps: int) -> None:
         self._steps = steps
-        self._status = Status("starting", console=console)
+        self._status = Waiting("starting", console)
         if console.is_terminal:
             self._status.start()
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
+
+from whet.cli.terminal import Screen, say, say_json, say_text
+from whet.errors import escaped
 
 app = typer.Typer(help="Look at data: dialogues, pairs, labels, outcomes, traces.")
 
@@ -21,7 +22,7 @@ SHOWN = 600  # characters of a sample in the terminal
 @app.callback(invoke_without_command=True)
 def _help(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        say_text(context.get_help())
 
 
 @app.command()
@@ -46,7 +47,7 @@ def explore(
     from whet.report.survey import facts
 
     wanted = Source(path=source, format=form, split=split, subset=subset, max_skipped=max_skipped)
-    with Console(stderr=True).status(f"reading {source}"):
+    with Screen(stderr=True).status(f"reading {source}"):
         survey = survey_of(load_rows(wanted), samples)
         found = facts(survey)
     written: dict[str, str] = {}
@@ -56,11 +57,11 @@ def explore(
         picture, page = write_survey(survey, found, out.expanduser(), title=_title(source))
         written = {"picture": str(picture), "page": str(page)}
     if as_json:
-        typer.echo(json.dumps({"source": source, **found, **written}, indent=2, ensure_ascii=False))
+        say_json(json.dumps({"source": source, **found, **written}, indent=2, ensure_ascii=False))
         return
     _print(found)
     for name, path in written.items():
-        typer.echo(f"{name}: {path}")
+        say(f"{name}: {path}")
 
 
 @app.command()
@@ -76,22 +77,22 @@ def formats(as_json: bool = AS_JSON) -> None:
         for name, known in FORMATS.items()
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        say_json(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     table = Table("format", "becomes", "rows with")
     for row in rows:
-        table.add_row(str(row["name"]), str(row["kind"]), Text(str(row["about"])))
-    Console().print(table)
-    typer.echo("auto takes the first whose columns are there; look at a file: whet data explore FILE")
+        table.add_row(str(row["name"]), str(row["kind"]), str(row["about"]))
+    Screen().print(table)
+    say("auto takes the first whose columns are there; look at a file: whet data explore FILE")
 
 
 def _print(found: Mapping[str, Any]) -> None:
     from whet.report.survey import length_rows, overview
 
-    console = Console()
+    console = Screen()
     table = Table(show_header=False)
     for name, told in overview(found):
-        table.add_row(name, Text(told))
+        table.add_row(name, told)
     console.print(table)
     header, *rows = length_rows(found)
     lengths = Table(header[0], *(Column(name, justify="right") for name in header[1:]))
@@ -100,16 +101,16 @@ def _print(found: Mapping[str, Any]) -> None:
     console.print(lengths)
     for places in found["skipped_at"].values():
         for place in places:
-            typer.echo(f"left out: {place}")
+            say(f"left out: {place}")
     for sample in found["samples"]:
         _print_sample(console, sample)
 
 
-def _print_sample(console: Console, sample: Mapping[str, Any]) -> None:
-    table = Table(title=sample["id"], title_justify="left", show_header=False, show_lines=True)
-    table.add_row("prompt", Text(_shown(sample["prompt"])))
+def _print_sample(console: Screen, sample: Mapping[str, Any]) -> None:
+    table = Table(title=escaped(sample["id"]), title_justify="left", show_header=False, show_lines=True)
+    table.add_row("prompt", _shown(sample["prompt"]))
     for name, said in sample["answers"]:
-        table.add_row(name, Text(_shown(said)))
+        table.add_row(name, _shown(said))
     console.print(table)
 
 

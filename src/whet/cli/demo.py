@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli.terminal import say
+
 if TYPE_CHECKING:
     from whet.runs.directory import Run
 
@@ -26,30 +28,30 @@ def demo(
     from whet.runs.directory import Run
     from whet.train.start import start_run
 
-    typer.echo("1/2  supervised start: a GPT from nothing reads 768 sorted examples")
+    say("1/2  supervised start: a GPT from nothing reads 768 sorted examples")
     start = start_run(read_recipe("demo-sft", [f"seed={seed}"]), runs, make_progress)
-    typer.echo("2/2  reinforcement: it tries, is graded, and GRPO makes what scored better likelier")
+    say("2/2  reinforcement: it tries, is graded, and GRPO makes what scored better likelier")
     recipe = read_recipe("demo-grpo", [f"seed={seed}", "model.new=null", f"model.path={start}"])
     path = start_run(recipe, runs, make_progress)
     run = Run.open(path, is_writer=False)
     results = run.results()
     assert results is not None
-    typer.echo("")
+    say()
     _samples(run)
-    typer.echo("")
-    typer.echo(f"held-out accuracy before  {_accuracy(results['before'])}")
-    typer.echo(f"held-out accuracy after   {_accuracy(results['after'])}")
-    typer.echo(f"report   {run.report_path}")
-    typer.echo(f"model    {run.best_model()}   (try: whet sample {path})")
+    say()
+    say(f"held-out accuracy before  {_accuracy(results['before'])}")
+    say(f"held-out accuracy after   {_accuracy(results['after'])}")
+    say(f"report   {run.report_path}")
+    say(f"model    {run.best_model()}   (try: whet sample {path})")
 
 
 def _samples(run: Run) -> None:
     steps = run.answer_steps()
     before, after = ({row["id"]: row for row in run.answers(step)} for step in (steps[0], steps[-1]))
-    typer.echo(f"{'prompt':<10}{'before':<12}{'after':<12}right answer")
+    say(f"{'prompt':<10}{'before':<12}{'after':<12}right answer")
     for name in list(before)[:SHOWN]:
         texts = [f"{row['text'][:8]}{' ✓' if row['correct'] else ' ✗'}" for row in (before[name], after[name])]
-        typer.echo(f"{before[name]['prompt']:<10}{texts[0]:<12}{texts[1]:<12}{before[name]['answer']}")
+        say(f"{before[name]['prompt']:<10}{texts[0]:<12}{texts[1]:<12}{before[name]['answer']}")
 
 
 def _accuracy(metrics: dict[str, float]) -> str:

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from whet.cli import server
+from whet.cli.terminal import Screen, say, say_json, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ def evaluate(
         return
     if as_json:
         about = {"model": target.name, "task": posed.name, "options": dict(posed.options)}
-        typer.echo(json_bytes({**about, "sampling": asdict(sampling), **_plain(result)}, indent=2).decode())
+        say_json(json_bytes({**about, "sampling": asdict(sampling), **_plain(result)}, indent=2).decode())
         return
-    typer.echo(f"{target.name} on {posed.name}: {result.examples} held-out examples, seed {seed}")
-    Console().print(_table(result))
+    say(f"{target.name} on {posed.name}: {result.examples} held-out examples, seed {seed}")
+    Screen().print(_table(result))
     for answer in _shown(result, show):
-        typer.echo(_story(answer))
+        say_text(_story(answer))
 
 
 def _samples(config: Training | None, samples: int | None, k: str | None) -> tuple[int, tuple[int, ...]]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli.terminal import say, say_json
+
 if TYPE_CHECKING:
     from whet.recipe import Pipeline
     from whet.train.explain import Explanation, Schedule, Step, Tokens
@@ -39,10 +41,11 @@ def explain(
         return
     found = describe(recipe)
     if as_json:
-        typer.echo(json_bytes(asdict(found), indent=2).decode())
+        say_json(json_bytes(asdict(found), indent=2).decode())
         return
     for heading, rows in _sections(found).items():
-        typer.echo(f"{heading}\n" + "\n".join(rows) + "\n")
+        for row in (heading, *rows, ""):
+            say(row)
 
 
 def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
@@ -53,11 +56,12 @@ def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
     runs = explain_pipeline(pipeline)
     if as_json:
         whole = {name: found if isinstance(found, str) else asdict(found) for name, found in runs.items()}
-        typer.echo(json_bytes(whole, indent=2).decode())
+        say_json(json_bytes(whole, indent=2).decode())
         return
     for number, (name, found) in enumerate(runs.items(), start=1):
-        typer.echo(f"{number}/{len(runs)}  {name}")
-        typer.echo("\n".join([f"  {found}"] if isinstance(found, str) else _short(found)) + "\n")
+        say(f"{number}/{len(runs)}  {name}")
+        for row in (*([f"  {found}"] if isinstance(found, str) else _short(found)), ""):
+            say(row)
 
 
 def _short(found: Explanation) -> list[str]:

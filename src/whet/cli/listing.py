@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from whet.cli.terminal import Screen, say, say_json, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,14 +46,15 @@ def tasks(
     sides = {"training": task.draw(count, seed=(seed,)), "held out": task.held_out(count)}
     if as_json:
         rows = {side.replace(" ", "_"): [_row(example) for example in shown] for side, shown in sides.items()}
-        typer.echo(json.dumps({**about, "checked": True, **rows}, indent=2, default=str))
+        say_json(json.dumps({**about, "checked": True, **rows}, indent=2, default=str))
         return
-    typer.echo(f"{name}: {about['about']}\noptions: {_spell(about['options']) or 'none'}")
+    say(f"{name}: {about['about']}")
+    say(f"options: {_spell(about['options']) or 'none'}")
     for side, shown in sides.items():
-        typer.echo(f"\n{side}")
+        say_text(f"\n{side}")
         for example in shown:
-            typer.echo(f"  {example.prompt_text!r} → {example.answer!r}")
-    typer.echo("\ncheck_task: passed (same seed, same examples; no overlap; the answer scores best)")
+            say(f"  {example.prompt_text!r} → {example.answer!r}")
+    say_text("\ncheck_task: passed (same seed, same examples; no overlap; the answer scores best)")
 
 
 def recipes(
@@ -73,28 +73,28 @@ def recipes(
     if name is not None:
         if name not in packaged:
             raise UserError(f"no recipe {name!r}{nearest(name, packaged)} (see `whet recipes`)")
-        typer.echo(packaged[name], nl=False)
+        say_text(packaged[name], end="")
         return
     rows = [{"name": key, "about": _first_comment(text)} for key, text in packaged.items()]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        say_json(json.dumps(rows, indent=2))
         return
     table = Table("recipe", "about")
     for row in rows:
-        table.add_row(row["name"], Text(row["about"]))
-    Console().print(table)
-    typer.echo("print one: whet recipes NAME    what it does: whet explain NAME    run it: whet train NAME")
+        table.add_row(row["name"], row["about"])
+    Screen().print(table)
+    say("print one: whet recipes NAME    what it does: whet explain NAME    run it: whet train NAME")
 
 
 def _list_tasks(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, default=str))
+        say_json(json.dumps(rows, indent=2, default=str))
         return
     table = Table("task", "about", "options")
     for row in rows:
-        table.add_row(row["name"], Text(row["about"]), Text(_spell(row["options"])))
-    Console().print(table)
-    typer.echo("look at one: whet tasks NAME [KEY=VALUE]...    your own: module:Class")
+        table.add_row(row["name"], row["about"], _spell(row["options"]))
+    Screen().print(table)
+    say("look at one: whet tasks NAME [KEY=VALUE]...    your own: module:Class")
 
 
 def _about_task(name: str, kind: type[Task]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+
+from whet.cli.terminal import Description, Screen, say, say_json, say_text
 
 if TYPE_CHECKING:
     from whet.models.hub import Progress
@@ -25,7 +26,7 @@ AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
 @app.callback(invoke_without_command=True)
 def _help(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        say_text(context.get_help())
 
 
 @app.command("list")
@@ -50,15 +51,14 @@ def list_models(as_json: bool = AS_JSON) -> None:
         for name in [*KNOWN, *(name for name in here if name not in KNOWN)]
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        say_json(json.dumps(rows, indent=2))
         return
     table = Table("name", "in the cache", "about")
     for row in rows:
         table.add_row(row["name"], _readable(row["bytes"]) if row["cached"] else "no", row["about"])
-    Console().print(table)
-    typer.echo(
-        f"cache: {models}\nfetch one: whet models pull NAME (a name above, or a Hugging Face id such as org/name)"
-    )
+    Screen().print(table)
+    say(f"cache: {models}")
+    say("fetch one: whet models pull NAME (a name above, or a Hugging Face id such as org/name)")
 
 
 @app.command()
@@ -75,12 +75,12 @@ def inspect(
     directory = resolve_model(model)
     facts = {"path": str(directory), **_model_facts(directory), **_tokenizer_facts(directory)}
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        say_json(json.dumps(facts, indent=2))
         return
     table = Table(show_header=False)
     for key, value in facts.items():
         table.add_row("size" if key == "bytes" else key.replace("_", " "), _cell(key, value))
-    Console().print(table)
+    Screen().print(table)
 
 
 @app.command()
@@ -93,13 +93,13 @@ def pull(
     """
     from whet.models.hub import pull as pull_model
 
-    with _progress(Console(stderr=True)) as report:
+    with _progress(Screen(stderr=True)) as report:
         directory = pull_model(name, progress=report)
-    typer.echo(str(directory))
+    say(str(directory))
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
+def _progress(console: Screen) -> Iterator[Progress]:
     """A bar on a terminal; elsewhere one line for each thing that begins."""
     if not console.is_terminal:
         begun: list[str] = []
@@ -107,11 +107,11 @@ def _progress(console: Console) -> Iterator[Progress]:
         def line(what: str, done: int, total: int) -> None:  # noqa: ARG001
             if what not in begun[-1:]:
                 begun.append(what)
-                console.print(f"{what} ({_readable(total)})" if total else what, highlight=False)
+                console.say(f"{what} ({_readable(total)})" if total else what)
 
         yield line
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (Description(), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("checking", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from whet.cli.terminal import say, say_json, say_text
 from whet.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def compare_pipeline(pipeline: Pipeline, root: Path, out: Path | None, *, words:
     go_on = [*words, "--out", str(directory.path)]
     plan, outcome = _run(pipeline, directory, go_on=go_on, written=pipeline.runs())
     if as_json and outcome.judged is not None:
-        typer.echo(json_bytes(outcome.judged, indent=2).decode())
+        say_json(json_bytes(outcome.judged, indent=2).decode())
     else:
         _show(directory, outcome)
     _fail(plan, outcome)
@@ -77,7 +76,7 @@ def _run(
         watcher = Watcher(f"pipeline: {directory.path}", list(plan.states.values()), written, inside=make_progress)
         return plan, run_pipeline(plan, watcher)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; go on with: {command}", err=True)
+        say(f"stopped; go on with: {command}", err=True)
         raise
     except RunFailed as error:
         raise RunFailed(f"{error}; go on with: {command}") from error
@@ -92,8 +91,10 @@ def _show(directory: PipelineDirectory, outcome: Outcome) -> None:
     if outcome.judged is not None:
         judged = JudgedDirectory(directory.comparison_path)
         table, _, _ = judged.table_path.read_text("utf-8").partition("\n![")  # without the links to pictures
-        typer.echo(f"{table.rstrip()}\n\npage      {judged.page_path}\nnumbers   {judged.results_path}")
-    typer.echo(f"pipeline  {directory.path}")
+        say_text(f"{table.rstrip()}\n")
+        say(f"page      {judged.page_path}")
+        say(f"numbers   {judged.results_path}")
+    say(f"pipeline  {directory.path}")
 
 
 def _fail(plan: Plan, outcome: Outcome) -> None:

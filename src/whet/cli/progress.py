@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Mapping
 
-from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from whet.cli.terminal import Screen, say
 from whet.config.loops import Config
 from whet.runs.directory import Run
 from whet.train.session import Progress
@@ -68,7 +68,7 @@ class LineProgress:
 
     def note(self, text: str) -> None:
         """Prints a line."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        say(text, err=True)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -80,7 +80,7 @@ class LiveProgress:
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self._eta = TimeLeft(steps)
-        self._console = Console(stderr=True)
+        self._console = Screen(stderr=True)
         self._live = Live(console=self._console, refresh_per_second=8)
         self._live.start()
         self._newest: dict[str, str] = {}
@@ -98,7 +98,7 @@ class LiveProgress:
 
     def note(self, text: str) -> None:
         """Prints a line above the table."""
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.say(text)
 
     def close(self) -> None:
         """Leaves the last table on the screen."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from whet.cli.terminal import say
 from whet.errors import UserError
 
 TIP = "A run, finished or not; a comparison; or a pipeline, for the comparison of its methods."
@@ -26,7 +27,7 @@ def report(
     """
     page, lines = _write(directory.expanduser())
     for line in (f"report: {page}", *lines):
-        typer.echo(line)
+        say(line)
     if show:
         typer.launch(page.resolve().as_uri())
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from whet.cli import server
+from whet.cli.terminal import say_json, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ def sample(
         for example, answers in zip(asked, completions, strict=True)
     ]
     if as_json:
-        typer.echo(json_bytes({"model": target.name, "seed": seed, "prompts": rows}, indent=2).decode())
+        say_json(json_bytes({"model": target.name, "seed": seed, "prompts": rows}, indent=2).decode())
         return
     for row in rows:
-        typer.echo(_story(row))
+        say_text(_story(row))
 
 
 def _question(

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from whet.cli.terminal import Screen
 from whet.errors import UserError
 from whet.records import Sampling
 
@@ -166,7 +165,7 @@ def is_chat(tokenizer: Tokenizer) -> bool:
 @contextmanager
 def sampling_status(what: str) -> Iterator[OnToken]:
     """Shows on a terminal, while the block runs, how many tokens were sampled; silent elsewhere."""
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     if not console.is_terminal:
         yield lambda _prompt, _sample, _token: None
         return

@@ -134,6 +134,9 @@ def character_tokenizer(alphabet: str) -> HuggingFaceTokenizer:
     characters = list(dict.fromkeys(alphabet))
     if not characters:
         raise UserError("the alphabet of a character tokenizer is empty; list at least one character")
+    half = next((character for character in characters if "\ud800" <= character <= "\udfff"), None)
+    if half is not None:
+        raise UserError(f"the alphabet holds {half!r}, half of a surrogate pair, which is no character; leave it out")
     vocabulary = {token: index for index, token in enumerate([EOS, *characters])}
     backend = Backend(models.WordLevel(vocabulary))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
-import re
+
+from whet.errors import ACTIVE
 
 VOID = frozenset({"br", "input", "meta", "link", "img"})
-# Characters that HTML forbids, and surrogates, which cannot be written as UTF-8.
-FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+SPACE = "\t\n\r"  # the controls that HTML allows
+NOT_CHARACTERS = str.maketrans("\ufffe\uffff", "\ufffd\ufffd")
 
 
 class Markup(str):
@@ -23,7 +24,7 @@ def text(value: str) -> Markup:
 
 def printable(value: str) -> str:
     """The string with a box in place of every character that cannot be shown."""
-    return FORBIDDEN.sub("\ufffd", value)
+    return ACTIVE.sub(lambda found: found[0] if found[0] in SPACE else "\ufffd", value).translate(NOT_CHARACTERS)
 
 
 def element(name: str, /, *children: str, **attributes: str | None) -> Markup:

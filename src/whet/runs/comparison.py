@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.errors import RunFailed, UserError
+from whet.errors import RunFailed, UserError, escaped
 from whet.runs import layout, logs
 from whet.runs.directory import Run
 
@@ -73,7 +73,7 @@ class ComparisonDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             logs.write_atomic(self.curves_path, curves)
-            logs.write_atomic(self.table_path, table.encode())
+            logs.write_atomic(self.table_path, escaped(table, keep="\n").encode())  # it is read in terminals
             logs.write_atomic(self.results_path, logs.json_bytes(results, indent=2) + b"\n")
         except OSError as error:
             raise RunFailed(f"cannot write the comparison in {self.path}: {logs.reason(error)}") from error

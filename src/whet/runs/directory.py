@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from whet.errors import RunFailed, UserError
+from whet.errors import RunFailed, UserError, escaped
 from whet.runs import checkpoints, layout, logs
 from whet.runs.checkpoints import Checkpoint, Fill
 from whet.runs.lock import WriterLock
@@ -356,5 +356,5 @@ class Run:
 
     def _warn(self, message: str) -> None:
         if self.is_writer and message not in self.warnings:
-            sys.stderr.write(f"whet: {message}; trying the one before it\n")
+            sys.stderr.write(f"whet: {escaped(message)}; trying the one before it\n")
         self.warnings += [message] if message not in self.warnings else []

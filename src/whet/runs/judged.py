@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.errors import RunFailed, UserError
+from whet.errors import RunFailed, UserError, escaped
 from whet.runs import checkpoints, layout, logs
 
 RESULTS = "final_results.json"
@@ -78,7 +78,7 @@ class JudgedDirectory:
         """Writes what people look at."""
         for name, picture in pictures.items():
             self._write(self.picture_path(name), picture)
-        self._write(self.table_path, table.encode())
+        self._write(self.table_path, escaped(table, keep="\n").encode())  # it is read in terminals
         self._write(self.page_path, page.encode())
 
     def _write(self, path: Path, data: bytes) -> None:

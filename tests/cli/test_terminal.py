@@ -1,0 +1,160 @@
+"""The way to the terminal: what it escapes, what it keeps, and that there is no other."""
+
+import ast
+import io
+import json
+import re
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from tests.cli.hostile import HOSTILE, SEEN, does_something
+from whet.cli import terminal
+from whet.cli.comparing import _Passing
+from whet.cli.models import _progress
+from whet.cli.progress import LineProgress, LiveProgress
+from whet.cli.target import sampling_status
+from whet.cli.terminal import Screen, say, say_json, say_text
+from whet.errors import escaped
+
+SOURCE = Path(terminal.__file__).parents[1]
+COLOURS = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[12]?[KA]|\r")  # what the library draws with
+OF_RICH = {"table.Table", "table.Column", "live.Live", "progress_bar.ProgressBar", "progress.Progress",
+           "progress.BarColumn", "progress.DownloadColumn", "progress.TimeRemainingColumn"}  # fmt: skip
+# Text of our own in a signal handler; an escaped warning of a room that may not know the commands.
+ELSEWHERE = {"runs/interrupt.py": "os.write", "runs/directory.py": "sys.stderr.write"}
+
+
+PRINTS = {"print", "typer.echo", "typer.secho", "typer.confirm", "typer.prompt"}
+PASSIVE = {"sys.stderr.isatty", "sys.stdout.flush", "sys.stderr.flush"}  # prints nothing
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_all_that_unicode_calls_active_is_escaped_and_nothing_that_shows_is() -> None:
+    for point in range(sys.maxunicode + 1):
+        character = chr(point)
+        if does_something(character) or character in "\n\t":
+            assert escaped(character) == ascii(character)[1:-1]
+        elif unicodedata.category(character) not in {"Cf", "Cn"}:
+            assert escaped(character) == character
+    assert escaped("👩\u200d🚀 می\u200cخواهم e\u0301 ❤\ufe0f") == "👩\u200d🚀 می\u200cخواهم e\u0301 ❤\ufe0f"
+    assert escaped(escaped(HOSTILE)) == escaped(HOSTILE) == SEEN
+
+
+def test_a_line_is_one_line_and_text_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    say("a\nwhet: all is well\t\u2028\r")
+    say_text("a\n\tb\r\n", end="")
+    assert capsys.readouterr().out == "a\\nwhet: all is well\\t\\u2028\\r\na\n\tb\\r\n"
+    say(HOSTILE, err=True)
+    assert capsys.readouterr().err == f"{SEEN}\n"
+
+
+@pytest.mark.parametrize("ascii_alone", [True, False])
+def test_json_has_the_same_value(capsys: pytest.CaptureFixture[str], ascii_alone: bool) -> None:
+    value = {HOSTILE: ["a\n\t\r\x7f\x85\u2028\U000e0041ü", HOSTILE]}
+    say_json(json.dumps(value, indent=2, ensure_ascii=ascii_alone))
+    out = capsys.readouterr().out
+    assert json.loads(out) == value
+    assert not any(map(does_something, out))
+    assert ("ü" in out) is not ascii_alone
+
+
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> Tty:
+    """A terminal in place of the standard streams; no fixture, because pytest sets the streams when a test begins."""
+    stream = Tty()
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+def _drawn(tty: Tty) -> str:
+    shown = COLOURS.sub("", tty.getvalue())
+    assert [ascii(character) for character in shown if does_something(character)] == []
+    return shown
+
+
+def test_tables_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    tty = _terminal(monkeypatch)
+    table = Table(HOSTILE, title=HOSTILE, caption=HOSTILE)
+    table.add_row(HOSTILE)
+    screen = Screen(highlight=False)
+    screen.print(table)
+    screen.print(HOSTILE)
+    screen.print(HOSTILE, style="bold", highlight=True)
+    assert _drawn(tty).count(SEEN) == 6
+
+
+def test_bars_and_spinners_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    tty = _terminal(monkeypatch)
+    with sampling_status(HOSTILE) as on_token:
+        for _ in range(64):
+            on_token(0, 0, 0)
+    with _progress(Screen(stderr=True)) as report:
+        report(f"1{HOSTILE}\n", 1, 2)
+    with Screen(stderr=True).status(f"2{HOSTILE}") as status:
+        status.update(f"3{HOSTILE}\n")
+    shown = _drawn(tty)
+    assert f"{SEEN}: 64 tokens" in shown
+    assert f"1{SEEN}\\n" in shown
+    assert f"3{SEEN}\\n" in shown
+
+
+def test_notes_beside_a_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    tty = _terminal(monkeypatch)
+    live = LiveProgress(2)
+    live.note(f"run: {HOSTILE}\n")
+    live.step(1, {"reward/mean": 0.5}, {})
+    live.close()
+    LineProgress(2).note(f"run: {HOSTILE}\n")
+    passing = _Passing(Screen(stderr=True), 2)
+    passing.step(1, {"reward/mean": 0.5}, {"seconds/step": 1.0})
+    passing.close()
+    assert _drawn(tty).count(f"run: {SEEN}\\n") == 2
+
+
+def _ways_out(path: Path) -> list[str]:
+    """Whatever in a file prints by itself."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {"rich", "click"}:
+            names = {f"{node.module}.{alias.name}".partition(".")[2] for alias in node.names}
+            found += sorted(f"rich.{name}" for name in names - OF_RICH)
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in {"rich", "click", "tqdm"}]
+        elif isinstance(node, ast.keyword) and node.arg in {"markup", "emoji"}:
+            found.append(f"{node.arg}=")
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            written = name == "os.write" and ast.unparse(node.args[0]) in {"1", "2"}
+            if written or name in PRINTS or re.match(r"sys\.(__)?std(out|err)(__)?\.|traceback\.print", name):
+                found.append(name)
+    return found
+
+
+def test_there_is_no_other_way() -> None:
+    others = {}
+    for path in SOURCE.rglob("*.py"):
+        ways = [way for way in _ways_out(path) if way not in PASSIVE]
+        if ways and path != Path(terminal.__file__):
+            others[str(path.relative_to(SOURCE))] = ", ".join(ways)
+    assert others == ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["print(x)", "typer.echo(x)", "sys.stderr.write(x)", "sys.stdout.buffer.write(x)", "import rich", "os.write(1, x)",
+     "from rich.console import Console", "from rich.text import Text", "screen.print(x, markup=True)"],
+)  # fmt: skip
+def test_another_way_would_be_found(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "command.py"
+    path.write_text(line)
+    assert len(_ways_out(path)) == 1

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.hostile import HOSTILE, NAME_SEEN, SEEN, does_something, file_called, harmless
-from tests.cli.refusal import RECIPE, refused, train_tiny, write_recipe
+from tests.cli.refusal import RECIPE, refused, write_recipe
 from tests.cli.tiny import Whet, bigram_model
 from tests.engines.openai_server import MODEL, Served, serving
 from whet.engines.native import NativeEngine
 from whet.models.load import load_model
 from whet.models.tokenizers import load_tokenizer
 
-ALPHABET = "a\x1b[2J\x9b\u202e\r\x07/]"
 CHAIN = "a\x1b[2J\x9b\u202e\r\x07/]"  # what the model says after an a, a character at a time
 ANSWER_SEEN = r"\x1b[2J\x9b\u202e\r\x07/]"
 OWN = f"""
@@ -59,12 +58,7 @@ class InitRaises(Task): __init__ = breaks
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Says all that its alphabet holds, whatever it is asked."""
     after = {first: {then: 1.0} for first, then in pairwise(CHAIN)}
-    return bigram_model(tmp_path_factory.mktemp("model") / "m", after, alphabet=ALPHABET)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_tiny(tmp_path_factory.mktemp("trained"))
+    return bigram_model(tmp_path_factory.mktemp("model") / "m", after, alphabet=CHAIN)
 
 
 @pytest.fixture
@@ -242,7 +236,7 @@ def test_a_comparison_in_such_a_place_whose_runs_fail(whet: Whet, here: Path) ->
 
 
 def test_models_that_are_here_are_listed_by_any_name(
-    whet: Whet, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "\x1b[2J[red]"))
     assert r"\x1b[2J[red]" in harmless(whet("models", "list"))

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+from whet.errors import escaped
+
 LONGEST_MESSAGE = 300
 LONGEST_VALUE = 60
 MOST_DIGITS = 300  # of a whole number: each such number fits into a float
@@ -43,7 +45,7 @@ def printable(text: str) -> str:
     line = " ".join(text.split())
     if len(line) > LONGEST_MESSAGE:
         line = line[: LONGEST_MESSAGE - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+    return escaped(line)
 
 
 def whole_characters(text: str) -> str:

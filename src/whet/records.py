@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 Finish = Literal["stop", "length"]
 
+# The largest reward, and the largest part of one. Advantages, deviations and critics square rewards and add them up in
+# fp32, which ends at 3.4e38: 1e15 leaves room for the squares of a hundred million rollouts.
+LARGEST_REWARD = 1e15
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:

@@ -18,6 +18,9 @@ def nan(completions, **columns): return [float("nan")] * len(completions)
 def strings(completions, **columns): return ["1"] * len(completions)
 def nothing(completions, **columns): return None
 def raises(completions, **columns): raise ValueError("bad\\nthing")
+def huge(completions, **columns): return [1e308] * len(completions)
+def silent(completions, **columns): return [None] * len(completions)
+def forks(completions, **columns): os.fork(); return [1.0] * len(completions)
 def hangs(completions, **columns): time.sleep(100)
 def dies(completions, **columns): os._exit(3)
 def leaves(completions, **columns): sys.exit(4)
@@ -59,6 +62,7 @@ class DrawsFew(Task): draw = lambda self, count, *, seed: Task.draw(self, count 
 class HoldsNothing(Task): held_out = lambda self, count: []
 class ScoresFloat(Task): score = lambda self, example, text: 1.0
 class ScoresNan(Task): score = lambda self, example, text: Score(reward=float("nan"), parts={})
+class ScoresHuge(Task): score = lambda self, example, text: Score(reward=-1e300, parts={})
 class CorrectText(Task): correct = lambda self, example, text: "no"
 class NoTask: pass
 a_function = boom
@@ -117,6 +121,8 @@ def test_a_module_that_cannot_be_imported(whet: Whet, recipe: Path, source: str,
         ("short", "short gave 1 rewards for 4 completions"),
         ("nan", "nan gave nan for row 0"),
         ("strings", "strings gave a str for row 0, not a number or None"),
+        ("huge", "huge gave 1e+308 for row 0, beyond ±1e+15, above which training overflows"),
+        ("silent", "every reward function (silent) gave None for row 0, so it has no reward"),
         ("nothing", "nothing gave a NoneType, not a list of numbers"),
         ("raises", "raises raised ValueError: bad thing"),
         ("hangs", "hangs took longer than 1 s and was stopped"),
@@ -129,7 +135,7 @@ def test_a_reward_that_breaks_stops_the_run_with_the_example_on_the_disk(
 ) -> None:
     overrides = (f"reward.functions=['rewards.py:{function}']", "reward.time_limit_seconds=1")
     message = refused(whet, "train", recipe, *overrides, code=1)
-    assert message.startswith("step 1: reward function ")
+    assert message.startswith(("step 1: reward function ", "step 1: every reward function "))
     assert told in message
     (evidence,) = recipe.parent.glob("runs/*/failures/*.json")
     assert f"see {evidence.relative_to(recipe.parent)}" in message
@@ -137,6 +143,12 @@ def test_a_reward_that_breaks_stops_the_run_with_the_example_on_the_disk(
     assert kept["step"] == 1
     assert kept["example"]["prompt"].endswith(">")
     assert isinstance(kept["text"], str)
+
+
+def test_a_reward_that_forks_never_trains_on_other_scores(whet: Whet, recipe: Path) -> None:
+    message = refused(whet, "train", recipe, "reward.functions=['rewards.py:forks']", "steps=50", code=1)
+    assert "forks disturbed its worker, from which came " in message
+    assert "must end with os._exit instead of returning" in message
 
 
 @pytest.mark.parametrize(
@@ -153,6 +165,7 @@ def test_a_reward_that_breaks_stops_the_run_with_the_example_on_the_disk(
         ("DrawsFew", "task own.py:DrawsFew drew 1 examples instead of 2"),
         ("ScoresFloat", "it gave a float, not a Score"),
         ("ScoresNan", "the score of task mine gave reward = nan for row 0"),
+        ("ScoresHuge", "the score of task mine gave reward = -1e+300 for row 0, beyond ±1e+15"),
         ("CorrectText", "task own.py:CorrectText: correct gave a str, not True or False on example 'h0'"),
     ],
 )

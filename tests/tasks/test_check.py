@@ -100,6 +100,7 @@ BREAKAGES: Mapping[str, tuple[Broken, str]] = {
     "repeats are better": (Broken(scoring=reward(lambda e, t: t.count(e.answer))), "its own answer only 1"),
     "score moves": (Broken(scoring=reward(lambda e, t: float(next(calls)))), "differs from one call to the next"),
     "reward nan": (Broken(scoring=reward(lambda e, t: float("nan"))), "gives reward = nan"),
+    "reward too large": (Broken(scoring=reward(lambda e, t: 1e16)), r"gives reward = 1e\+16, beyond ±1e\+15"),
     "part infinite": (Broken(scoring=parts(x=float("inf"))), "gives x = inf"),
     "part no number": (Broken(scoring=parts(x="good")), "has a part 'x' that is not a number"),
     "parts list": (Broken(scoring=lambda e, t: Score(reward=0.0, parts=[1.0])), "no mapping"),  # type: ignore[arg-type]

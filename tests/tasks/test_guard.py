@@ -22,7 +22,7 @@ class Plain:
     def held_out(self, count):
         return [Example(id="h", prompt="p", answer="a")]
     def score(self, example, text):
-        return Score(reward=0.0, parts={})
+        return Score(reward={"nan": float("nan"), "large": 2e17, "word": "w"}.get(text, 0), parts={})
     def correct(self, example, text):
         return text == "a"
 
@@ -33,7 +33,7 @@ class Golden(Plain):
     def gold(self, example, text):
         if text == "boom":
             raise ZeroDivisionError("no")
-        return {"word": "3", "nan": float("nan"), "true": True}.get(text, len(text))
+        return {"word": "3", "nan": float("nan"), "true": True, "large": 2e17}.get(text, len(text))
 
 class Both(Spelled, Golden):
     pass
@@ -66,9 +66,10 @@ def test_the_true_reward_is_passed_on(tasks: dict[str, Task]) -> None:
     ("text", "told"),
     [
         ("boom", "gold raised ZeroDivisionError: no on example 'h'"),
-        ("word", "gold gave '3', not a finite number on example 'h'"),
-        ("nan", "gold gave nan, not a finite number on example 'h'"),
-        ("true", "gold gave True, not a finite number on example 'h'"),
+        ("word", "gold gave '3', not a finite number within ±1e+15 on example 'h'"),
+        ("nan", "gold gave nan, not a finite number within ±1e+15 on example 'h'"),
+        ("large", "gold gave 2e+17, not a finite number within ±1e+15 on example 'h'"),
+        ("true", "gold gave True, not a finite number within ±1e+15 on example 'h'"),
     ],
 )
 def test_what_is_no_reward_names_task_and_example(tasks: dict[str, Task], text: str, told: str) -> None:
@@ -78,3 +79,19 @@ def test_what_is_no_reward_names_task_and_example(tasks: dict[str, Task], text: 
         task.gold(EXAMPLE, text)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nan", "score gave the reward nan, not a finite number within ±1e+15 on example 'h'"),
+        ("large", "score gave the reward 2e+17, not a finite number within ±1e+15 on example 'h'"),
+        ("word", "score raised ValueError: could not convert string to float: 'w'"),
+    ],
+)
+def test_a_score_without_a_reward_names_task_and_example(tasks: dict[str, Task], text: str, told: str) -> None:
+    """Where methods are compared a task scores outside the worker."""
+    with pytest.raises(RunFailed) as error:
+        tasks["Plain"].score(EXAMPLE, text)
+    assert told in str(error.value)
+    assert tasks["Plain"].score(EXAMPLE, "else").reward == 0.0

@@ -16,7 +16,7 @@ from whet.records import Example, Message, Score
 from whet.tasks.rewards import RewardFailed, load_rewards, score_with
 
 FUNCTIONS = """
-import asyncio, functools, math
+import asyncio, functools, itertools, math
 from decimal import Decimal
 seen = []
 
@@ -56,6 +56,13 @@ def scalar(completions): return 1.0
 def nothing(completions): pass
 def mapping(completions): return {c: 1.0 for c in completions}
 def huge(completions): return [1e308 for _ in completions]
+def large(completions): return [5e14 for _ in completions]
+def lazy(completions): return (1 / 0 for _ in completions)
+def endless(completions): return itertools.repeat(1.0)
+async def cancelled(completions): raise asyncio.CancelledError
+class NoFloat:
+    def __float__(self): raise RuntimeError
+def no_float(completions): return [NoFloat() for _ in completions]
 def big_int(completions): return [10 ** 400 for _ in completions]
 def boom(completions): raise KeyError("line one\\nline two")
 def leave(completions): raise LookupError
@@ -128,9 +135,18 @@ def test_asynchronous_functions_and_callable_objects(file: str, runner: asyncio.
 
 
 def test_none_leaves_the_part_out(file: str, runner: asyncio.Runner) -> None:
-    first, second = score(file, runner, ("some", 3.0), ("never", 1.0))
-    assert first == Score(reward=3.0, parts={"some": 1.0})
-    assert second == Score(reward=0.0, parts={})
+    first, second = score(file, runner, ("some", 3.0), ("half", 2.0))
+    assert first == Score(reward=4.0, parts={"some": 1.0, "half": 0.5})
+    assert second == Score(reward=1.0, parts={"half": 0.5})
+
+
+def test_a_row_without_any_reward_is_no_reward_of_0(file: str, runner: asyncio.Runner) -> None:
+    told = r"every reward function \(some, never\) gave None for row 1, so it has no reward: at least one must give a"
+    with pytest.raises(RewardFailed, match=told) as caught:
+        score(file, runner, ("some", 3.0), ("never", 1.0))
+    assert caught.value.row == 1
+    functions = load_rewards([(f"{file}:never", 1.0)])  # beside a reward model they may all be silent
+    assert score_with(functions, ROWS, ["2", "2"], runner=runner, may_abstain=True) == [Score(reward=0.0, parts={})] * 2
 
 
 def test_functions_of_the_same_name_get_parts_of_their_own(file: str, runner: asyncio.Runner, tmp_path: Path) -> None:
@@ -173,7 +189,12 @@ def test_whatever_is_a_number_counts_as_one(value: object, runner: asyncio.Runne
         ("mapping", None, "gave a dict, not a list"),
         ("boom", None, "reward function boom raised KeyError: 'line one.*line two'$"),
         ("leave", None, "reward function leave raised LookupError$"),
-        ("huge", 0, "the weighted sum of the reward functions is inf for row 0"),
+        ("huge", 0, r"gave 1e\+308 for row 0, beyond ±1e\+15, above which training overflows: scale it down"),
+        ("large", 0, r"the weighted sum of the reward functions is 5000000000000000.0 for row 0, beyond ±1e\+15"),
+        ("lazy", None, "reward function lazy raised ZeroDivisionError: division by zero"),
+        ("endless", None, "gave more than 2 rewards for 2 completions"),
+        ("cancelled", None, "reward function cancelled raised CancelledError"),
+        ("no_float", 0, "gave a NoFloat for row 0, not a number or None"),
     ],
 )
 def test_a_broken_reward_fails_the_run(

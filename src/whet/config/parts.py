@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from whet.config.section import Above, Amount, Count, Decay, Positive, Section, Share
-from whet.records import Sampling
+from whet.records import LARGEST_REWARD, Sampling
 
 VLLM_COLDEST = 0.01  # vLLM silently raises a temperature below it
 
@@ -161,9 +161,13 @@ class RewardConfig(Section):
     functions: tuple[RewardFunction, ...] = ()
     model: RewardModelConfig | None = None
     time_limit_seconds: Above = 60.0  # for all completions of a step
+    memory_limit_gb: Annotated[float, Field(ge=0.1)] | None = (
+        16.0  # of each process with the user's code; None: no limit
+    )
+    environment: tuple[str, ...] = ()  # variables that look like secrets and are passed to the user's code nevertheless
     overlong_tokens: Count = 0  # the last so many tokens before rollout.max_tokens cost up to overlong_penalty
-    overlong_penalty: Amount = 1.0
-    length_penalty: Amount = 0.0  # for each token
+    overlong_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD)] = 1.0
+    length_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD / 1e6)] = 0.0  # for each token
     clip: tuple[float, float] | None = None  # no reward is lower or higher
     normalize: Literal["none", "batch", "running"] = "none"  # to mean 0, deviation 1: of the step, or of all so far
 
@@ -181,6 +185,8 @@ class RewardConfig(Section):
     def _ordered(self) -> RewardConfig:
         if self.clip is not None and self.clip[0] >= self.clip[1]:
             raise ValueError(f"clip is {list(self.clip)}: the first number must be below the second")
+        if self.clip is not None and max(map(abs, self.clip)) > LARGEST_REWARD:
+            raise ValueError(f"clip is {list(self.clip)}: no reward is beyond ±{LARGEST_REWARD:g}")
         return self
 
 

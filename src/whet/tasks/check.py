@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from whet.errors import UserError
 from whet.imports import one_line
 from whet.records import Example, Message, Score
+from whet.tasks.bounds import is_reward, too_large
 from whet.tasks.protocol import Improvable, Task
 
 DRAW = 512  # enough to meet any evaluation example of a small task that leaked into training
@@ -151,7 +151,7 @@ def _checked_score(task: Task, example: Example, text: str) -> Score:
     for name, value in (("reward", score.reward), *score.parts.items()):
         number = isinstance(value, int | float)
         _require(isinstance(name, str) and number, f"{shown} has a part {name!r} that is not a number: {value!r}")
-        _require(math.isfinite(value), f"{shown} gives {name} = {value}")
+        _require(is_reward(value), f"{shown} gives {name} = {value}{too_large(value)}")
     again = _attempt(shown, task.score, example, text)
     _require(score == again, f"{shown} differs from one call to the next")
     return score

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example, Score
-from whet.tasks.process import Child, ChildDied, ChildHung
+from whet.tasks.environment import worker_environment
+from whet.tasks.process import Child, ChildDied, ChildGarbled, ChildHung
 from whet.tasks.protocol import Grader, Task
 from whet.tasks.table import TASKS, load_task
-from whet.tasks.wire import Setup, pack_batch, pack_setup, unpack_score
+from whet.tasks.wire import (
+    OUT_OF_MEMORY,
+    At,
+    Failure,
+    Refusal,
+    Setup,
+    pack_batch,
+    pack_setup,
+    unpack_loaded,
+    unpack_reply,
+)
 
 WORKER = (sys.executable, "-P", "-m", "whet.tasks.worker")  # -P: files of the current directory shadow no library
 LOAD_LIMIT_SECONDS = 120.0  # a user's module may import torch from a cold disk
+# How a process ends whose C code was refused memory, or that the kernel chose when the machine had none left.
+MEMORY_SIGNALS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKILL)
 
 
 class GradingFailed(RunFailed):
@@ -30,12 +44,27 @@ class GradingFailed(RunFailed):
 
 
 def make_grader(
-    task_name: str, task_options: Mapping[str, Any], rewards: Sequence[tuple[str, float]], time_limit_seconds: float
+    task_name: str,
+    task_options: Mapping[str, Any],
+    rewards: Sequence[tuple[str, float]],
+    time_limit_seconds: float,
+    *,
+    memory_limit_gb: float | None = None,
+    environment: Sequence[str] = (),
+    may_abstain: bool = False,
 ) -> Grader:
     """The grader of a run; the user's own code is loaded now, in a worker, so that a wrong name shows at once."""
     if not rewards and task_name in TASKS:
         return DirectGrader(load_task(task_name, task_options))
-    grader = WorkerGrader(task_name, task_options, rewards, time_limit_seconds=time_limit_seconds)
+    grader = WorkerGrader(
+        task_name,
+        task_options,
+        rewards,
+        time_limit_seconds=time_limit_seconds,
+        memory_limit_gb=memory_limit_gb,
+        environment=environment,
+        may_abstain=may_abstain,
+    )
     grader.start()
     return grader
 
@@ -53,14 +82,6 @@ class DirectGrader:
         """Owns nothing."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Failure:
-    """Why a batch has no scores."""
-
-    message: str
-    row: int | None  # where it is known
-
-
 class WorkerGrader:
     """Scores in a process of its own, which starts when it is first needed and again after it had to be killed."""
 
@@ -71,6 +92,9 @@ class WorkerGrader:
         rewards: Sequence[tuple[str, float]],
         *,
         time_limit_seconds: float,
+        memory_limit_gb: float | None = None,  # of each process that the user's code runs in
+        environment: Sequence[str] = (),  # secrets that the user's code may see
+        may_abstain: bool = False,  # functions may give a row no reward at all
     ) -> None:
         if not 0 < time_limit_seconds < float("inf"):
             raise UserError(f"the time limit of rewards is {time_limit_seconds} s, must be above 0 and finite")
@@ -82,8 +106,11 @@ class WorkerGrader:
             rewards=tuple(rewards),
             load_limit_seconds=LOAD_LIMIT_SECONDS,
             time_limit_seconds=time_limit_seconds,
+            memory_limit_gb=memory_limit_gb,
+            may_abstain=may_abstain,
             path=tuple(sys.path),
         )
+        self._environment = worker_environment(os.environ, environment)
         self._child: Child | None = None
 
     def start(self) -> None:
@@ -98,7 +125,7 @@ class WorkerGrader:
         if not examples:
             return []
         outcome = self._ask(examples, texts)
-        if isinstance(outcome, _Failure):
+        if isinstance(outcome, Failure):
             self._blame(outcome, examples, texts)
         return outcome
 
@@ -109,30 +136,44 @@ class WorkerGrader:
             self._child = None
 
     def _started(self) -> Child:
-        child = Child(WORKER)
+        child = Child(WORKER, self._environment)
         deadline = time.monotonic() + LOAD_LIMIT_SECONDS
         try:
             child.send(pack_setup(self._setup), deadline=deadline)
-            reply = child.receive(deadline=deadline)
+            refusal = unpack_loaded(child.receive(deadline=deadline))
         except ChildHung:
             child.kill()
             raise RunFailed(f"{self._what()} did not load within {LOAD_LIMIT_SECONDS:g} s") from None
         except ChildDied as death:
             child.kill()
-            raise RunFailed(f"the worker that loads {self._what()} {death}") from None
+            raise RunFailed(self._death(f"the worker that loads {self._what()}", death, "")) from None
+        except ChildGarbled as found:
+            child.kill()
+            raise RunFailed(_garbled(self._what(), found)) from None
         except BaseException:
             child.kill()
             raise
-        if "user_error" in reply:
+        if refusal is not None:
             child.close()
-            raise UserError(reply["user_error"])
+            raise UserError(refusal.message)
         return child
 
     def _what(self) -> str:
         specs = ", ".join(spec for spec, _ in self._setup.rewards)
         return f"reward function {specs}" if specs else f"task {self._setup.task}"
 
-    def _ask(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score] | _Failure:
+    def _death(self, who: str, death: ChildDied, how: str) -> str:
+        """The sentence about a worker that ended; `how` stands between who did it and the way it ended."""
+        limit = self._setup.memory_limit_gb
+        if death.code == OUT_OF_MEMORY:
+            if limit is None:
+                return f"{who} ran out of memory"
+            return f"{who} needs more memory than its limit of {limit:g} GB: raise reward.memory_limit_gb"
+        hint = "" if limit is None else f" or the limit reward.memory_limit_gb = {limit:g}"
+        maybe = f" (if memory was short: the machine's{hint})" if death.code in MEMORY_SIGNALS else ""
+        return f"{who}{how} {death}{maybe}"
+
+    def _ask(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score] | Failure:
         """One batch through the worker, which is dead afterwards if it hung or crashed."""
         request = pack_batch(examples, texts)
         for example in examples:
@@ -143,25 +184,30 @@ class WorkerGrader:
         doing, row = self._what(), None
         try:
             self._child.send(request, deadline=deadline)
-            reply = self._child.receive(deadline=deadline)
-            while "at" in reply:
-                doing, row = self._name(reply["at"]), reply["row"]
-                reply = self._child.receive(deadline=deadline)
+            # One report for each function or row: whoever sends more would keep us listening.
+            for _ in range(len(examples) + len(self._setup.rewards) + 1):
+                reply = unpack_reply(self._child.receive(deadline=deadline), len(examples))
+                if not isinstance(reply, At):
+                    break
+                doing, row = self._name(reply.function), reply.row
+            else:
+                raise ChildGarbled("more reports than there is to do")
         except ChildHung:
             self._discard()
-            return _Failure(message=f"{doing} took longer than {self._limit:g} s and was stopped", row=row)
+            return Failure(message=f"{doing} took longer than {self._limit:g} s and was stopped", row=row)
         except ChildDied as death:
             self._discard()
-            return _Failure(message=f"{doing} ended its process: the worker {death}", row=row)
+            return Failure(message=self._death(doing, death, " ended its process: the worker"), row=row)
+        except ChildGarbled as found:
+            self._discard()
+            raise RunFailed(_garbled(doing, found)) from None
         except BaseException:
             # An interrupt in mid-sentence: the next reply would belong to this batch.
             self._discard()
             raise
-        if "user_error" in reply:
-            raise UserError(reply["user_error"])
-        if "failed" in reply:
-            return _Failure(message=reply["failed"], row=reply["row"])
-        return [unpack_score(score) for score in reply["scores"]]
+        if isinstance(reply, Refusal):
+            raise UserError(reply.message)
+        return reply
 
     def _name(self, function: str) -> str:
         return f"reward function {function}" if self._setup.rewards else f"the score of task {self._setup.task}"
@@ -171,7 +217,7 @@ class WorkerGrader:
         self._child.kill()
         self._child = None
 
-    def _blame(self, failure: _Failure, examples: Sequence[Example], texts: Sequence[str]) -> NoReturn:
+    def _blame(self, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> NoReturn:
         """Finds the row that a failed batch failed on, and raises."""
         row, message = failure.row, failure.message
         if row is None:
@@ -181,15 +227,22 @@ class WorkerGrader:
             f"{message} (example {example.id}, row {row} of {len(examples)})", example=example, text=text
         )
 
-    def _search(self, failure: _Failure, examples: Sequence[Example], texts: Sequence[str]) -> tuple[int, str]:
+    def _search(self, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> tuple[int, str]:
         """The first row that fails alone, and how; row 0 if the rows only fail together."""
         if len(examples) == 1:
             return 0, failure.message
         for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
             outcome = self._ask([example], [text])
-            if isinstance(outcome, _Failure):
+            if isinstance(outcome, Failure):
                 return row, outcome.message
         return 0, f"{failure.message}; no row alone repeats it, so here is the first"
+
+
+def _garbled(who: str, found: ChildGarbled) -> str:
+    return (
+        f"{who} disturbed its worker, from which came {found}: a process that is forked there must end with os._exit "
+        "instead of returning, and nothing else may write to the worker's pipe"
+    )
 
 
 def _require_json(values: Mapping[str, Any], what: str) -> None:

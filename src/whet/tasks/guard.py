@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from whet.errors import RunFailed, UserError
 from whet.imports import one_line
-from whet.records import Example, Score
+from whet.records import LARGEST_REWARD, Example, Score
+from whet.tasks.bounds import is_reward
 from whet.tasks.check import HasAlphabet
 from whet.tasks.protocol import Gold, Task
 from whet.tasks.table import TASKS, load_task
 
 P = ParamSpec("P")
 T = TypeVar("T")
+NO_REWARD = f"not a finite number within ±{LARGEST_REWARD:g}"
 
 
 def guarded_task(name: str, options: Mapping[str, Any]) -> Task:
@@ -50,7 +52,10 @@ class GuardedTask:
         score: object = self._ask("score", self._task.score, example, text)
         if not isinstance(score, Score):
             raise self._failure("score", f"gave a {type(score).__name__}, not a Score", example)
-        return score
+        reward = self._ask("score", float, score.reward)
+        if not is_reward(reward):
+            raise self._failure("score", f"gave the reward {reward}, {NO_REWARD}", example)
+        return replace(score, reward=reward)
 
     def correct(self, example: Example, text: str) -> bool:
         right: object = self._ask("correct", self._task.correct, example, text)
@@ -95,8 +100,8 @@ class GuardedGoldTask(GuardedTask):
     def gold(self, example: Example, text: str) -> float:
         assert isinstance(self._task, Gold)
         worth: object = self._ask("gold", self._task.gold, example, text)
-        if isinstance(worth, bool) or not isinstance(worth, int | float) or not math.isfinite(worth):
-            raise self._failure("gold", f"gave {worth!r}, not a finite number", example)
+        if isinstance(worth, bool) or not isinstance(worth, int | float) or not is_reward(worth):
+            raise self._failure("gold", f"gave {worth!r}, {NO_REWARD}", example)
         return float(worth)
 
 

@@ -6,15 +6,18 @@ Knows nothing about processes: `grading` decides where this runs.
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, SupportsFloat
 
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named, one_line
 from whet.records import Example, Message, Score
+from whet.tasks.bounds import is_reward, too_large
 
 ALWAYS_OFFERED = ("prompts", "completions", "answer")
 NEVER_OFFERED = ("completion_ids", "trainer_state")  # tokens and trainers are not a judge's business
@@ -58,15 +61,36 @@ def score_with(
     *,
     runner: asyncio.Runner,
     report: Report = lambda _function, _row: None,
+    may_abstain: bool = False,
 ) -> list[Score]:
-    """reward = Σ weight × part over the functions that did not answer None; `runner` runs the asynchronous ones."""
+    """reward = Σ weight × part over the functions that did not answer None; `runner` runs the asynchronous ones.
+
+    A row for which all answer None has no reward, which only `may_abstain` allows: a reward of 0 would be made up.
+    """
     offered = _offered(examples, texts)
     columns: list[list[float | None]] = []
     for function in functions:
         arguments = _arguments(function, offered)
         report(function.name, None)
-        columns.append(_checked(function.name, _call(function, arguments, runner), len(examples)))
-    return [_combine(functions, [values[row] for values in columns], row) for row in range(len(examples))]
+        columns.append(_checked(function.name, _call(function, arguments, runner, len(examples)), len(examples)))
+    rows = [[values[row] for values in columns] for row in range(len(examples))]
+    for row, given in enumerate(rows):
+        if not may_abstain and all(value is None for value in given):
+            names = ", ".join(function.name for function in functions)
+            raise RewardFailed(
+                f"every reward function ({names}) gave None for row {row}, so it has no reward: at least one must "
+                "give a number",
+                row=row,
+            )
+    return [_combine(functions, given, row) for row, given in enumerate(rows)]
+
+
+def raised(who: str, error: BaseException, *, row: int | None) -> RewardFailed:
+    """What to raise where a user's code raised; the end of the memory stays a MemoryError."""
+    no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or no_memory or "allocate memory" in str(error):  # the last is torch's
+        raise MemoryError from error
+    return RewardFailed(f"{who} raised {one_line(error)}", row=row)
 
 
 def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
@@ -137,22 +161,37 @@ def _arguments(function: RewardFunction, offered: dict[str, list[Any]]) -> dict[
     return {name: values for name, values in offered.items() if function.accepts_any or name in function.accepts}
 
 
-def _call(function: RewardFunction, arguments: dict[str, list[Any]], runner: asyncio.Runner) -> object:
+def _call(
+    function: RewardFunction, arguments: dict[str, list[Any]], runner: asyncio.Runner, count: int
+) -> list[object]:
+    """What the function gives for `count` rows."""
     try:
         result = function.call(**arguments)
-        return runner.run(_finish(result)) if inspect.isawaitable(result) else result
-    except Exception as error:
-        raise RewardFailed(f"reward function {function.name} raised {one_line(error)}", row=None) from error
+        if inspect.isawaitable(result):
+            result = runner.run(_finish(result))
+        return _listed(function.name, result, count)  # here, because a generator runs the user's code too
+    except (SystemExit, RewardFailed):
+        raise
+    except BaseException as error:  # asyncio's CancelledError is none of the usual kind
+        raise raised(f"reward function {function.name}", error, row=None) from error
 
 
 async def _finish(result: Awaitable[object]) -> object:
     return await result
 
 
-def _checked(name: str, result: object, count: int) -> list[float | None]:
+def _listed(name: str, result: object, count: int) -> list[object]:
     if not isinstance(result, Iterable) or isinstance(result, str | bytes | dict):
         raise RewardFailed(f"reward function {name} gave a {type(result).__name__}, not a list of numbers", row=None)
-    values = list(result)
+    if isinstance(result, Sized):
+        return list(result)
+    values = list(islice(result, count + 1))
+    if len(values) > count:
+        raise RewardFailed(f"reward function {name} gave more than {count} rewards for {count} completions", row=None)
+    return values
+
+
+def _checked(name: str, values: Sequence[object], count: int) -> list[float | None]:
     if len(values) != count:
         raise RewardFailed(f"reward function {name} gave {len(values)} rewards for {count} completions", row=None)
     return [_number(name, value, row) for row, value in enumerate(values)]
@@ -163,20 +202,21 @@ def _number(name: str, value: object, row: int) -> float | None:
         return None
     try:
         number = float(value) if isinstance(value, SupportsFloat) else None
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - anybody's code; that of a tensor of two numbers raises a RuntimeError
         number = None
     if number is None:
         raise RewardFailed(
             f"reward function {name} gave a {type(value).__name__} for row {row}, not a number or None", row=row
         )
-    if not math.isfinite(number):
-        raise RewardFailed(f"reward function {name} gave {number} for row {row}", row=row)
+    if not is_reward(number):
+        raise RewardFailed(f"reward function {name} gave {number} for row {row}{too_large(number)}", row=row)
     return number
 
 
 def _combine(functions: Sequence[RewardFunction], values: Sequence[float | None], row: int) -> Score:
     pairs = [(function, value) for function, value in zip(functions, values, strict=True) if value is not None]
     reward = sum((function.weight * value for function, value in pairs), start=0.0)
-    if not math.isfinite(reward):
-        raise RewardFailed(f"the weighted sum of the reward functions is {reward} for row {row}", row=row)
+    if not is_reward(reward):
+        sentence = f"the weighted sum of the reward functions is {reward} for row {row}{too_large(reward)}"
+        raise RewardFailed(sentence, row=row)
     return Score(reward=reward, parts={function.name: value for function, value in pairs})

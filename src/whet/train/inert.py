@@ -123,7 +123,10 @@ def _reward(config: OnlineConfig) -> dict[str, str]:
     elif reward.overlong_penalty == 0:
         inert["reward.overlong_tokens"] = "reward.overlong_penalty is 0"
     if not reward.functions and config.task.name in TASKS:
-        inert["reward.time_limit_seconds"] = "reward.functions is empty: a packaged task scores without a limit"
+        inert |= dict.fromkeys(
+            ("reward.time_limit_seconds", "reward.memory_limit_gb", "reward.environment"),
+            "reward.functions is empty: a packaged task scores without a worker",
+        )
     return inert
 
 

@@ -11,7 +11,8 @@ from whet.models.hub import resolve_model
 from whet.models.reward_model import RewardModel
 from whet.models.reward_text import Scorer, load_scorer
 from whet.records import Example, Score
-from whet.tasks.grading import make_grader
+from whet.tasks.bounds import is_reward, too_large
+from whet.tasks.grading import GradingFailed, make_grader
 from whet.tasks.protocol import Grader
 from whet.train.guests import Guests
 
@@ -31,7 +32,11 @@ class ModelGrader:
         """A score for each completion; parts: `model`, and what the others gave."""
         given = self._inner.grade(examples, texts)
         found = self._scorer.score([example.prompt for example in examples], texts)
-        return [self._joined(score, number) for score, number in zip(given, found, strict=True)]
+        scores = [self._joined(score, number) for score, number in zip(given, found, strict=True)]
+        for row, score in enumerate(scores):
+            if not all(is_reward(value) for value in (score.reward, score.parts["model"])):
+                raise self._too_large(score, examples[row], texts[row])
+        return scores
 
     def close(self) -> None:
         """Ends the inner one."""
@@ -42,6 +47,16 @@ class ModelGrader:
         if self._has_functions:
             return Score(reward=given.reward + own, parts={**given.parts, "model": number})
         return Score(reward=own, parts={**given.parts, "task": given.reward, "model": number})
+
+    def _too_large(self, score: Score, example: Example, text: str) -> GradingFailed:
+        number = score.parts["model"]
+        worst = score.reward if is_reward(number) else number
+        return GradingFailed(
+            f"the reward model gave {number:g}, which with weight {self._weight:g} makes a reward of {score.reward:g} "
+            f"for example {example.id}{too_large(worst)} (reward.model.weight)",
+            example=example,
+            text=text,
+        )
 
 
 def held_out_judge(grader: Grader, guests: Guests) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
@@ -58,7 +73,14 @@ def held_out_judge(grader: Grader, guests: Guests) -> Callable[[Sequence[Example
 
 def build_grader(task: TaskConfig, reward: RewardConfig, device: torch.device) -> Grader:
     """Everything that gives a reward, loaded now, so that a wrong name shows at once."""
-    inner = make_grader(task.name, task.options, *reward.plain())
+    inner = make_grader(
+        task.name,
+        task.options,
+        *reward.plain(),
+        memory_limit_gb=reward.memory_limit_gb,
+        environment=reward.environment,
+        may_abstain=reward.model is not None,
+    )
     if reward.model is None:
         return inner
     scorer = load_scorer(resolve_model(reward.model.path), device)

@@ -1,0 +1,157 @@
+"""What a user's code may use up in its worker, and what it may see: time, memory, the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.errors import RunFailed, UserError
+from whet.records import Example
+from whet.tasks.environment import is_secret, worker_environment
+from whet.tasks.grading import GradingFailed, WorkerGrader, make_grader
+
+REWARDS = r"""
+import os, resource, time
+
+def nap_1(completions, **columns): time.sleep(0.25); return [1.0] * len(completions)
+nap_2 = nap_3 = nap_4 = nap_5 = nap_1
+def big(completions, **columns): return [float(len(bytearray(3 * 10**8))) if c == "bad" else 0.0 for c in completions]
+def small(completions, **columns):  # objects so small that the last bytes are used up
+    objects = [None] * 4_000_000
+    for place in range(len(objects) if "bad" in completions else 0): objects[place] = bytes(100)
+    return [0.0] * len(completions)
+def torch_like(completions, **columns): raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+def aborts(completions, **columns): os.abort()
+def reserves(completions, **columns):  # addresses, as CUDA does, but no memory
+    import mmap
+    mmap.mmap(-1, 2**38, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, mmap.PROT_READ)
+    return [1.0] * len(completions)
+def seen(completions, **columns): return [float(name in os.environ) for name in completions]
+"""
+TASK = """
+import time
+from whet.records import Score
+class Slow:
+    name = "slow"
+    def draw(self, count, *, seed): return []
+    def held_out(self, count): return []
+    def correct(self, example, text): return True
+    def score(self, example, text):
+        time.sleep(0.25)
+        return Score(reward=1.0, parts={})
+"""
+
+
+def rows(count: int) -> list[Example]:
+    return [Example(id=f"e{i}", prompt="p", answer="a") for i in range(count)]
+
+
+Make = Callable[..., WorkerGrader]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    graders: list[WorkerGrader] = []
+
+    def make(*names: str, seconds: float = 20.0, **limits: Any) -> WorkerGrader:
+        rewards = [(f"{tmp_path / 'rewards.py'}:{name}", 1.0) for name in names]
+        graders.append(WorkerGrader("arithmetic", {}, rewards, time_limit_seconds=seconds, **limits))
+        return graders[-1]
+
+    yield make
+    for grader in graders:
+        grader.close()
+
+
+def test_the_time_of_a_batch_does_not_begin_again_with_every_row(tmp_path: Path) -> None:
+    """Eight rows of 0.25 s, each well within the limit of 0.6 s that all of them have."""
+    (tmp_path / "slow.py").write_text(TASK)
+    grader = make_grader(f"{tmp_path / 'slow.py'}:Slow", {}, [], 0.6)
+    with pytest.raises(
+        GradingFailed, match=r"the score of task .*Slow took longer than 0.6 s and was stopped"
+    ) as caught:
+        grader.grade(rows(8), ["a"] * 8)
+    grader.close()
+    assert int(caught.value.example.id[1:]) <= 2  # where it was: the third row would end after 0.75 s
+
+
+def test_nor_with_every_function(make: Make) -> None:
+    with pytest.raises(GradingFailed, match=r"reward function nap_[23] took longer than 0.6 s and was stopped"):
+        make("nap_1", "nap_2", "nap_3", "nap_4", "nap_5", seconds=0.6).grade(rows(1), ["a"])
+
+
+@pytest.mark.parametrize("name", ["big", "small"])
+def test_too_much_memory_names_function_row_and_limit(make: Make, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    grader = make(name, memory_limit_gb=0.2)
+    told = f"reward function {name} needs more memory than its limit of 0.2 GB: raise reward.memory_limit_gb"
+    with pytest.raises(GradingFailed, match=told) as caught:
+        grader.grade(rows(3), ["a", "bad", "bad"])
+    assert (caught.value.example.id, caught.value.text) == ("e1", "bad")
+    assert grader.grade(rows(1), ["a"])[0].reward == 0.0  # a new worker serves the next batch
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_without_a_limit_memory_is_the_machines(make: Make) -> None:
+    assert make("big").grade(rows(1), ["bad"])[0].reward == 3e8
+
+
+def test_memory_that_libraries_refuse_in_their_own_way(make: Make) -> None:
+    with pytest.raises(GradingFailed, match=r"reward function torch_like needs more memory than its limit of 3 GB"):
+        make("torch_like", memory_limit_gb=3.0).grade(rows(1), ["a"])
+    with pytest.raises(GradingFailed, match=r"reward function torch_like ran out of memory"):
+        make("torch_like").grade(rows(1), ["a"])
+    with pytest.raises(GradingFailed, match=r"killed by SIGABRT \(if memory was short: .*memory_limit_gb = 3\)"):
+        make("aborts", memory_limit_gb=3.0).grade(rows(1), ["a"])
+
+
+def test_addresses_without_memory_do_not_count(make: Make) -> None:
+    """256 GiB that are only reserved, under a limit of 1 GB: CUDA and torch do that."""
+    assert make("reserves", memory_limit_gb=1.0).grade(rows(1), ["a"])[0].reward == 1.0
+
+
+def test_a_module_that_needs_too_much_memory(tmp_path: Path) -> None:
+    (tmp_path / "heavy.py").write_text("table = bytearray(3 * 10**8)\ndef f(completions): return [1.0]")
+    told = r"the worker that loads reward function .*heavy.py:f needs more memory than its limit of 0.2 GB: raise"
+    with pytest.raises(RunFailed, match=told):
+        make_grader("arithmetic", {}, [(f"{tmp_path / 'heavy.py'}:f", 1.0)], 5.0, memory_limit_gb=0.2)
+
+
+def test_secrets_stay_outside_unless_they_are_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("Some_Password", "p")
+    monkeypatch.setenv("PLAIN_SETTING", "s")
+    names = ["OPENAI_API_KEY", "Some_Password", "PLAIN_SETTING", "PATH"]
+    assert [s.reward for s in make("seen").grade(rows(4), names)] == [0.0, 0.0, 1.0, 1.0]
+    told = make("seen", environment=["OPENAI_API_KEY"])
+    assert [s.reward for s in told.grade(rows(4), names)] == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_a_variable_that_is_not_set_is_the_users_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    told = "reward.environment names OPENAI_APIKEY, which is not set; did you mean 'OPENAI_API_KEY'?: export it"
+    with pytest.raises(UserError, match=told.replace("?", r"\?")):
+        make("seen", environment=["OPENAI_APIKEY"])
+    assert worker_environment({"A_TOKEN": "1", "B": "2"}, ["B"]) == {"B": "2"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    "HF_TOKEN HUGGING_FACE_HUB_TOKEN WANDB_API_KEY OPENAI_API_KEY hf_token Api_Key MYAPIKEY AWS_PROFILE AZURE_CLIENT_ID "
+    "AWS_SECRET_ACCESS_KEY GOOGLE_APPLICATION_CREDENTIALS PGPASSWORD DB_PASSWORD_FILE MYSQL_PWD_PASSWD GITHUB_PAT TOKEN "
+    "SECRET CLIENT_SECRET SLACK_TOKENS SSH_AUTH_SOCK DATABASE_URL SENTRY_DSN SMTP_PASS KEY_PASSPHRASE".split(),
+)
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    "PATH HOME LANG PYTHONPATH PYTHONHASHSEED TOKENIZERS_PARALLELISM KEYBOARD_LAYOUT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES "
+    "RANK WORLD_SIZE HF_HOME HF_HUB_OFFLINE http_proxy NO_PROXY COMPASS BYPASS_CACHE MONKEY SPATIAL XDG_RUNTIME_DIR".split(),
+)
+def test_names_that_libraries_need(name: str) -> None:
+    assert not is_secret(name)

@@ -102,6 +102,11 @@ def test_a_surrogate_without_a_ratio_serves_one_update(update: dict[str, int]) -
             "unknown name 'k4' ",
         ),
         ({"eval": {"samples": 2, "ks": [4]}}, "pass@4 needs at least 4 samples, not 2"),
+        ({"reward": {"memory_limit_gb": 0.01}}, "greater than or equal to 0.1"),
+        ({"reward": {"environment": ["A=1"]}}, "environment lists names of variables and 'A=1' is none"),
+        ({"reward": {"overlong_penalty": 1e16}}, "less than or equal to 1000000000000000"),
+        ({"reward": {"length_penalty": 1e10}}, "less than or equal to 1000000000"),
+        ({"reward": {"clip": [-1e300, 1e300]}}, "no reward is beyond ±1e+15"),
         ({"seed": 2**63}, "less than"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"steps": 0}, "greater than 0"),
@@ -121,7 +126,8 @@ def test_no_section_takes_a_key_that_it_does_not_know(section: str) -> None:
 
 @pytest.mark.parametrize("truth", [True, False])
 def test_true_is_not_one(truth: bool) -> None:
-    for changes in ({"steps": truth}, {"optimizer": {"lr": truth}}, {"rollout": {"top_k": truth}}):
+    sections = {"optimizer": "lr", "rollout": "top_k", "update": "kl_limit", "reward": "memory_limit_gb"}
+    for changes in ({"steps": truth}, *({section: {key: truth}} for section, key in sections.items())):
         assert "must be a number" in reason(lambda changes=changes: online(**changes))
     assert online(model={**MODEL, "gradient_checkpointing": truth}).model.gradient_checkpointing is truth
 

@@ -15,7 +15,7 @@ import pytest
 from whet.errors import RunFailed
 from whet.records import Example, Score
 from whet.tasks import process
-from whet.tasks.grading import WorkerGrader, make_grader
+from whet.tasks.grading import WorkerGrader
 from whet.tasks.process import Child, ChildDied, ChildGarbled
 from whet.tasks.wire import At, Failure, Refusal, unpack_loaded, unpack_reply
 
@@ -95,6 +95,17 @@ def make(tmp_path: Path) -> Iterator[Make]:
         grader.close()
 
 
+def grade_on(grader: WorkerGrader, *, wait_for: Path | None = None, counts: bool = False) -> None:
+    """Batch after batch, each of which must get its own score, until something is noticed: a copy may take its time."""
+    deadline = time.monotonic() + 20
+    rows = [replace(ROW[0], columns={"note": str(wait_for)})]
+    for batch in count(1):
+        assert grader.grade(rows, ["a"])[0].reward == (batch if counts else 1.0)
+        while wait_for and not wait_for.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert time.monotonic() < deadline
+
+
 @pytest.mark.parametrize(
     ("name", "came"),
     [
@@ -111,14 +122,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
 def test_a_reward_that_answers_twice_or_by_itself_ends_the_run(
     make: Make, tmp_path: Path, name: str, came: str
 ) -> None:
-    grader, note, deadline = make(name), tmp_path / "note", time.monotonic() + 20
-    rows = [replace(ROW[0], columns={"note": str(note)})]
     with pytest.raises(RunFailed, match=rf"reward function .*{name} disturbed its worker, from which came ({came}): "):
-        for batch in count(1):
-            assert grader.grade(rows, ["a"])[0].reward == (batch if name == "forks" else 1.0)
-            while time.monotonic() < deadline and name in WRITES_LATER and not note.exists():
-                time.sleep(0.01)
-            assert time.monotonic() < deadline
+        grade_on(make(name), wait_for=tmp_path / "note" if name in WRITES_LATER else None, counts=name == "forks")
 
 
 def test_processes_that_end_by_themselves_are_welcome(make: Make) -> None:
@@ -135,11 +140,10 @@ def test_a_reward_that_closes_the_pipe_is_named(make: Make, capfd: pytest.Captur
 
 def test_a_module_that_forks_when_loaded(tmp_path: Path) -> None:
     (tmp_path / "forking.py").write_text("import os\nos.fork()\ndef f(completions): return [1.0]")
+    grader = WorkerGrader("arithmetic", {}, [(f"{tmp_path / 'forking.py'}:f", 1.0)], time_limit_seconds=20.0)
     with pytest.raises(RunFailed, match=r"forking.py:f disturbed its worker, from which came (the|an) answer "):
-        grader = make_grader("arithmetic", {}, [(f"{tmp_path / 'forking.py'}:f", 1.0)], 20.0)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:  # the copy may take longer than the worker
-            grader.grade(ROW, ["a"])
+        grade_on(grader)
+    grader.close()
 
 
 @pytest.mark.parametrize(
@@ -197,8 +201,11 @@ def test_lines_are_put_together_and_taken_apart() -> None:
 
 @pytest.mark.parametrize(
     ("end", "how", "code"),
-    [("exit 3", "ended with exit code 3", 3), ("kill -9 $$", "was killed by SIGKILL", -9)]
-    + [("kill -40 $$", "was killed by signal 40", -40)],
+    [
+        ("exit 3", "ended with exit code 3", 3),
+        ("kill -9 $$", "was killed by SIGKILL", -9),
+        ("kill -40 $$", "was killed by signal 40", -40),
+    ],
 )
 def test_how_a_child_ended_is_said(end: str, how: str, code: int) -> None:
     child = Child(("sh", "-c", f"read request; {end}"))

@@ -80,6 +80,8 @@ def listed(tmp_path: Path, *overrides: str) -> dict[str, str]:
         ((TWICE,), "critic.warmup_steps=1"),
         (("algorithm=ppo", "rollout.mask_truncated=true"), "critic.bootstrap_truncated=true"),
         ((TWICE,), "reward.time_limit_seconds=3"),
+        ((TWICE,), "reward.memory_limit_gb=null"),
+        ((TWICE,), "reward.environment=[PATH]"),
         ((TWICE, KL), "placement=host"),
         ((TWICE, KL), "placement.reward=host"),
     ],

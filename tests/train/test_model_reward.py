@@ -18,7 +18,7 @@ from whet.models.reward_settings import RewardSettings
 from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import Run
-from whet.tasks.grading import DirectGrader
+from whet.tasks.grading import DirectGrader, GradingFailed
 from whet.tasks.sorting import Sorting
 from whet.train.model_reward import build_grader
 from whet.train.session import best_by
@@ -91,6 +91,35 @@ def test_functions_are_added(judge: Path, tmp_path: Path) -> None:
     assert [score.reward for score in scores] == pytest.approx(wanted, abs=1e-4)
     for score, text, number in zip(scores, TEXTS, numbers(), strict=True):
         assert score.parts == {"halves": len(text) / 2, "model": pytest.approx(number, abs=1e-4)}
+
+
+def test_where_functions_are_silent_the_model_alone_judges(judge: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def silent(completions, **columns):\n    return [None] * len(completions)\n")
+    functions = [f"{tmp_path / 'own.py'}:silent"]
+    assert [score.reward for score in grade({"functions": functions, "model": str(judge)})] == pytest.approx(
+        numbers(), abs=1e-4
+    )
+    with pytest.raises(GradingFailed, match=r"every reward function \(silent\) gave None for row 0"):
+        grade({"functions": functions})
+
+
+@pytest.mark.parametrize("weight", [1e300, -1e16])
+def test_a_weight_that_makes_rewards_overflow_is_named(judge: Path, weight: float) -> None:
+    told = r"the reward model gave .* for example .*, beyond ±1e\+15, .*: scale it down \(reward.model.weight\)"
+    with pytest.raises(GradingFailed, match=told) as caught:
+        grade({"model": {"path": str(judge), "weight": weight}})
+    assert caught.value.text == TEXTS[0]
+
+
+def test_the_limits_of_the_recipe_reach_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text(
+        "import os, resource\ndef seen(completions):\n"
+        "    return [resource.getrlimit(resource.RLIMIT_DATA)[0] / 1e9 + 100 * ('MY_KEY' in os.environ)] * 4\n"
+    )
+    functions = [f"{tmp_path / 'own.py'}:seen"]
+    monkeypatch.setenv("MY_KEY", "secret")
+    assert grade({"functions": functions})[0].reward == 16.0
+    assert grade({"functions": functions, "memory_limit_gb": 2.5, "environment": ["MY_KEY"]})[0].reward == 102.5
 
 
 def test_without_a_model_the_grader_is_the_tasks(judge: Path) -> None:

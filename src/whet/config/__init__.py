@@ -21,7 +21,6 @@ from whet.config.parts import (
     NewModel,
     ObjectiveConfig,
     OptimizerConfig,
-    RewardConfig,
     RewardHeadConfig,
     RolloutConfig,
     SaveConfig,
@@ -32,6 +31,7 @@ from whet.config.parts import (
 )
 from whet.config.placement import PlacementConfig
 from whet.config.refusals import refuse
+from whet.config.reward import RewardConfig
 from whet.config.section import Positive, Section, Seed
 from whet.records import Sampling
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from whet.config.parts import EngineConfig, ModelConfig, RewardConfig, RolloutConfig, TaskConfig, refuse_engine
+from whet.config.parts import EngineConfig, ModelConfig, RolloutConfig, TaskConfig, refuse_engine
+from whet.config.reward import RewardConfig
 from whet.config.section import Amount, Positive, Section, Seed
 
 Select = Literal["pairs", "extremes", "best", "random", "best_overall", "random_overall", "outcomes"]

@@ -9,7 +9,8 @@ from whet.algorithms.cells import Cell, name, plain, terms
 from whet.algorithms.table import ADVANTAGES, GROUP_STATISTICS, TOKEN_CORRECTIONS, is_per_sequence, tells_tokens_apart
 from whet.algorithms.weightings import budget_mean, token_mean
 from whet.config.algorithm import AlgorithmBase
-from whet.config.parts import RewardConfig, RolloutConfig, UpdateConfig
+from whet.config.parts import RolloutConfig, UpdateConfig
+from whet.config.reward import RewardConfig
 
 
 def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfig, reward: RewardConfig) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -27,7 +27,9 @@ class Section(BaseModel):
     def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         # Python counts True as 1, and `steps: yes` would be one step.
         annotation = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and {annotation, *get_args(annotation)} & {int, float}:
+        choices = [annotation, *get_args(annotation)]
+        choices += [get_args(choice)[0] for choice in choices if get_origin(choice) is Annotated]  # of `Above | None`
+        if isinstance(value, bool) and any(choice in (int, float) for choice in choices):
             raise ValueError(f"must be a number, not {str(value).lower()}")
         return value
 

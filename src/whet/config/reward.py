@@ -1,0 +1,80 @@
+"""The section of a recipe that says where rewards come from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from whet.config.section import Above, Count, Section
+from whet.records import LARGEST_REWARD
+
+
+class RewardFunction(Section):
+    """A function of the user's that scores completions: `module:function` or `file.py:function`."""
+
+    use: str
+    weight: float = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
+
+
+class RewardModelConfig(Section):
+    """A reward model that scores completions: a directory or a run."""
+
+    path: str
+    weight: float = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+
+class RewardConfig(Section):
+    """Where the training reward comes from (the task itself unless others are named), and how it is shaped.
+
+    In this order: penalties for length, clipping, normalisation; then the KL, where `algorithm.kl.place` is reward.
+    """
+
+    functions: tuple[RewardFunction, ...] = ()
+    model: RewardModelConfig | None = None
+    time_limit_seconds: Above = 60.0  # for all completions of a step
+    memory_limit_gb: Annotated[float, Field(ge=0.1)] | None = (
+        16.0  # of each process with the user's code; None: no limit
+    )
+    environment: tuple[str, ...] = ()  # variables that look like secrets and are passed to the user's code nevertheless
+    overlong_tokens: Count = 0  # the last so many tokens before rollout.max_tokens cost up to overlong_penalty
+    overlong_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD)] = 1.0
+    length_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD / 1e6)] = 0.0  # for each token
+    clip: tuple[float, float] | None = None  # no reward is lower or higher
+    normalize: Literal["none", "batch", "running"] = "none"  # to mean 0, deviation 1: of the step, or of all so far
+
+    @field_validator("environment")
+    @classmethod
+    def _names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not name or "=" in name:
+                raise ValueError(f"environment lists names of variables and {name!r} is none: leave its value out")
+        return names
+
+    def plain(self) -> tuple[list[tuple[str, float]], float]:
+        """(spec, weight) of each function, and the time limit."""
+        return [(function.use, function.weight) for function in self.functions], self.time_limit_seconds
+
+    @property
+    def may_be_negative(self) -> bool:
+        """Whether shaping can make a reward negative that was not."""
+        penalised = bool(self.overlong_tokens or self.length_penalty) and (self.clip is None or self.clip[0] < 0)
+        return penalised or self.normalize != "none"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RewardConfig:
+        if self.clip is not None and self.clip[0] >= self.clip[1]:
+            raise ValueError(f"clip is {list(self.clip)}: the first number must be below the second")
+        if self.clip is not None and max(map(abs, self.clip)) > LARGEST_REWARD:
+            raise ValueError(f"clip is {list(self.clip)}: no reward is beyond ±{LARGEST_REWARD:g}")
+        return self

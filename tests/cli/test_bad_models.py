@@ -1,6 +1,7 @@
 """Model directories that are damaged, foreign or hostile: refused by name, and no code of theirs ever runs."""
 
 import json
+import math
 import pickle
 import re
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 import whet as package
 from tests.cli.refusal import refused, train_tiny, write_recipe
@@ -41,6 +43,22 @@ def rename_tensor(model: Path) -> None:
     tensors = load_file(path)
     tensors["renamed"] = tensors.pop(sorted(tensors)[0])
     save_file(tensors, path)
+
+
+def foreign_model(model: Path) -> Path:
+    """A model of an architecture that transformers runs, with the same tokeniser."""
+    config = GPTNeoConfig(
+        vocab_size=json.loads((model / "config.json").read_text())["vocab_size"],
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        attention_types=[[["global"], 1]],
+        max_position_embeddings=16,
+    )
+    directory = model.parent / "foreign"
+    shutil.copytree(model, directory, ignore=shutil.ignore_patterns("config.json", "model.safetensors"))
+    GPTNeoForCausalLM(config).save_pretrained(directory)
+    return directory
 
 
 def remove_tokenizer(model: Path) -> None:
@@ -97,6 +115,30 @@ def test_inspect_refuses_what_its_headers_give_away(whet: Whet, model: Path, cas
     spoil(model)
     if case != "unknown architecture":  # whose facts can be told without running it
         assert told in refused(whet, "models", "inspect", model)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neo"])  # our decoder's, and one that transformers runs
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_end_every_command(whet: Whet, model: Path, family: str, value: float) -> None:
+    if family == "gpt_neo":
+        model = foreign_model(model)
+    path = model / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in sorted(tensors) if name.endswith("mlp.c_fc.weight"))
+    tensors[name][0, 0] = value
+    save_file(tensors, path, metadata={"format": "pt"})
+    for arguments in (
+        ("eval", model, "--task", "sorting", "--examples", 2),
+        ("sample", model, "12>"),
+        ("sample", model, "12>", "--temperature", 0),
+        ("chat", model),
+    ):
+        message = refused(whet, *arguments, code=1, stdin="12\n")
+        where = (
+            " at token 1 of its completion of prompt 1" if family == "gpt2" else ""
+        )  # the other is tried when loaded
+        assert f"the model's logits are not finite{where}: 1 of the " in message
+        assert ("layers.0.mlp.up_proj.weight" if family == "gpt2" else "h.0.mlp.c_fc.weight") in message
 
 
 class Trap:

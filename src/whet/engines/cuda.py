@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whet.engines.decode import BUCKET, DecodeLoop
+from whet.engines.finite import check_logprobs
 from whet.engines.limits import token_limit
 from whet.engines.slots import slot_bytes
 from whet.models.decoder import Decoder, parameter_count
@@ -112,7 +113,7 @@ class CudaSampler:
                 with self._timed("decode"):
                     self._grow(loop, crew)
                 with self._timed("harvest"):
-                    self._harvest(loop, crew, done)
+                    self._harvest(loop, crew, jobs, done)
         finally:
             loop.cache.release()
 
@@ -190,10 +191,15 @@ class CudaSampler:
             count = loop.activate(slots[start : start + size])
             loop.run(LOOK, count=count)
 
-    def _harvest(self, loop: DecodeLoop, crew: _Crew, done: dict[int, Drawn]) -> None:
-        """Takes what has ended off the device."""
+    def _harvest(self, loop: DecodeLoop, crew: _Crew, jobs: Sequence[Job], done: dict[int, Drawn]) -> None:
+        """Takes what has ended off the device; a log-prob that is not finite ends everything.
+
+        NaN stays in a cache, so the newest log-prob of each slot tells; it comes with the lengths, in one transfer.
+        """
         rows = loop.rows
-        ends = torch.where(rows.steps >= rows.ended, rows.ended, 0).tolist()
+        so_far = torch.minimum(rows.steps, rows.ended).clamp(1, loop.room)  # a slot grows on after its end
+        is_sound = rows.logprobs.gather(1, so_far[:, None] - 1)[:, 0].isfinite()
+        ends = torch.where((rows.steps >= rows.ended) | ~is_sound, so_far, 0).tolist()
         gone = [slot for slot in crew.live if ends[slot]]
         if not gone:
             return
@@ -201,7 +207,9 @@ class CudaSampler:
         at = self._tensor(gone)
         tokens, logprobs = rows.out_tokens[at, :widest].tolist(), rows.logprobs[at, :widest].tolist()
         for slot, said, sure in zip(gone, tokens, logprobs, strict=True):
-            done[crew.live[slot]] = Drawn(said[: ends[slot]], sure[: ends[slot]])
+            job, sure = crew.live[slot], sure[: ends[slot]]
+            check_logprobs(sure, self.policy, prompt=jobs[job].prompt)
+            done[job] = Drawn(said[: ends[slot]], sure)
             crew.leave(slot)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:

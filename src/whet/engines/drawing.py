@@ -22,10 +22,14 @@ DOUBT = 5e-6
 
 
 def draw(logits: Tensor, sampling: Sampling, keys: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """One token per row of (N, V) logits, and its log-prob under the distribution that it was drawn from."""
+    """One token per row of (N, V) logits, and its log-prob under the distribution that it was drawn from.
+
+    Where a logit is NaN or +inf, or all are −inf, the log-prob is NaN; logits of −inf beside finite ones are fine.
+    """
     if sampling.temperature == 0:
         chosen = logits.argmax(dim=-1)
-        return chosen, torch.zeros(chosen.shape, device=logits.device)
+        highest = logits.gather(-1, chosen[:, None])[:, 0].float()
+        return chosen, highest - highest  # 0, or NaN where the highest is not finite: NaN is highest of all
     numbers = uniform(keys, positions)
     if not sampling.is_whole or logits.device.type != "cpu" or logits.shape[-1] < QUICK_FROM:
         return _draw_exactly(log_distribution(logits, sampling), numbers)

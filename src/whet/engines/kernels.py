@@ -282,7 +282,9 @@ def _draw(
     step = tl.load(steps + slot)
     if GREEDY:
         chosen = tl.load(likeliest + row * blocks + tl.argmax(tops, 0))
-        logprob = 0.0
+        # A maximum passes over NaN; a sum of exponentials does not, and is NaN too where the highest is infinite.
+        whole = tl.sum(tl.load(masses + row * blocks + several, mask=several < blocks, other=0.0), 0)
+        logprob = tl.where(whole < float("inf"), 0.0, float("nan"))
     else:
         mass = tl.load(masses + row * blocks + several, mask=several < blocks, other=0.0) * tl.exp(tops - highest)
         reached = tl.cumsum(mass, 0)

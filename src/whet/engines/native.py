@@ -15,6 +15,7 @@ from torch import Tensor
 
 from whet.batching import pad
 from whet.engines.drawing import draw
+from whet.engines.finite import check_logprobs
 from whet.engines.limits import token_limit, within_context
 from whet.models.decoder import Decoder
 from whet.models.fused_block import has_plain_products
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 OnToken = Callable[[int, int, int], None]  # prompt, sample, token: told of every token as it is sampled
 PLAIN_SEQUENCES, CUDA_SEQUENCES = 256, 1024  # at a time, unless somebody says how many; a GPU takes what fits of them
+LOOK = 16  # tokens between looks at whether log-probs are finite, where a look waits for the device
 TOKENS_PER_CHARACTER = 4  # a character is at most four bytes, and a token at least one
 
 
@@ -91,7 +93,7 @@ class NativeEngine:
         with autocast(self.device):
             for start in range(0, len(prompts), size):
                 drawn = self._complete(prompts[start : start + size], sampling, count, first=start)
-                done += self._completions(drawn, sampling)
+                done += self._completions(drawn, sampling, [start + row // count for row in range(len(drawn.tokens))])
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
     def _is_fast(self, sampling: Sampling) -> bool:
@@ -144,6 +146,10 @@ class NativeEngine:
         for position in range(drawn.tokens.shape[1]):
             chosen, logprobs = draw(self.policy.head(states), sampling, keys, torch.full_like(keys, position))
             drawn.tokens[live, position], drawn.logprobs[live, position] = chosen, logprobs
+            may_look = self.device.type == "cpu" or position % LOOK == 0
+            if may_look and not bool(logprobs.isfinite().all()):
+                drawn.lengths[live] = position + 1  # where they end, `_completions` will say why
+                break
             is_stopped = (chosen[:, None] == stops).any(dim=-1)
             if self.on_token is not None or sampling.stop:
                 is_stopped |= self._heard(
@@ -172,10 +178,13 @@ class NativeEngine:
         tails = self.tokenizer.decode_many([row[-window:] for row in tokens])
         return torch.tensor([any(text in tail for text in sampling.stop) for tail in tails], device=self.device)
 
-    def _completions(self, drawn: _Drawn, sampling: Sampling) -> list[Completion]:
+    def _completions(self, drawn: _Drawn, sampling: Sampling, prompts: Sequence[int]) -> list[Completion]:
+        """What was drawn, as records; `prompts` says whose completion each row is."""
         lengths = drawn.lengths.tolist()
         tokens = [row[:length] for row, length in zip(drawn.tokens.tolist(), lengths, strict=True)]
         logprobs = [row[:length] for row, length in zip(drawn.logprobs.tolist(), lengths, strict=True)]
+        for prompt, values in zip(prompts, logprobs, strict=True):
+            check_logprobs(values, self.policy, prompt=prompt)
         texts = self.tokenizer.decode_many(tokens)
         return [
             Completion(

@@ -80,7 +80,8 @@ def draw(
     steps = rows.steps[slots]
     if greedy:
         chosen = scaled.argmax(dim=-1)
-        logprobs = torch.zeros(len(slots), device=logits.device)
+        highest = scaled.gather(-1, chosen[:, None])[:, 0]
+        logprobs = highest - highest  # 0, or NaN where the highest is not finite: NaN is highest of all
     else:
         distribution = scaled.log_softmax(dim=-1)
         cumulative = distribution.double().exp().cumsum(dim=-1)

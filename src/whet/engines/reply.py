@@ -186,6 +186,9 @@ def _text(choice: dict[str, Any], stop: Sequence[str], where: str) -> str:
 
 def _logprobs(given: _Given | None, length: int, asked: Asked, where: str) -> tuple[float, ...]:
     """Under the distribution that was sampled from, as `Completion` promises; NaN where that is not known."""
+    for place, value in enumerate(given.values if given else ()):
+        if isinstance(value, float) and not math.isfinite(value):  # a sign of broken weights, also where it is not used
+            raise _wrong(given.name.format(place) if given else "", value, "finite: look at the weights that it serves")
     if asked.sampling.temperature == 0:
         return (0.0,) * length
     if given is None or not (asked.processed or is_plain(asked.sampling)):

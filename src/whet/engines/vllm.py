@@ -7,6 +7,7 @@ GPU is the trainer's. On a CPU it computes in fp32 and without compilation. vLLM
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -177,6 +178,8 @@ class VllmEngine:
 def _completion(output: Any, text: str, sampling: Sampling) -> Completion:
     tokens = tuple(output.token_ids)
     drawn = tuple(entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True))
+    if not all(map(math.isfinite, drawn)):
+        raise RunFailed("vLLM gives a log-prob that is not finite: the weights are damaged, or its precision overflows")
     return Completion(
         tokens=tokens,
         logprobs=drawn if sampling.temperature > 0 else (0.0,) * len(tokens),

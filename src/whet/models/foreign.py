@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 
 from whet.errors import RunFailed, UserError
 from whet.models.checkpoint import stored_tensors
+from whet.models.finite import not_finite
 from whet.models.packing import Packing
 from whet.models.precision import full_precision
 from whet.models.protocol import Cache
@@ -232,6 +233,8 @@ def check_foreign(foreign: ForeignLM, name: str) -> None:
         worst = float((torch.stack([foreign.head(last), foreign.head(cached)]) - whole).abs().max())
     except Exception as error:
         raise UserError(f"{name}: this architecture does not run as a policy ({_one_line(error)})") from error
+    if not bool(whole.isfinite().all()):
+        raise not_finite(f"{name}: the model's logits are not finite", foreign.model)
     if not worst <= TRIAL_TOLERANCE * max(1.0, float(whole.abs().max())):
         raise UserError(
             f"{name}: this architecture computes its logits in a way that is not supported (off by {worst:.2g})"

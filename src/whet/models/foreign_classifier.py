@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from whet.errors import UserError
+from whet.models.finite import not_finite
 from whet.models.foreign import TRIAL_TOLERANCE, ForeignLM, read_with_transformers
 from whet.models.protocol import CausalLM
 
@@ -67,6 +68,8 @@ def _checked_head(trunk: ForeignLM, name: str) -> nn.Linear:
     tokens = torch.arange(min(6, trunk.context), device=next(trunk.parameters()).device)[None] % trunk.vocab_size
     theirs = trunk.model(tokens).logits[0].view(-1, head.out_features)[-1]
     ours = head(trunk.hidden(tokens, torch.tensor([tokens.shape[1]], device=tokens.device))[0, -1])
+    if not bool(theirs.isfinite().all()):
+        raise not_finite(f"{name}: the reward model gives a score that is not a finite number", trunk.model)
     if not float((ours - theirs).abs().max()) <= TRIAL_TOLERANCE * max(1.0, float(theirs.abs().max())):
         raise UserError(f"{name}: its classifier is more than a linear head and cannot be a reward model: use another")
     return head

@@ -166,20 +166,23 @@ def log_distribution(logits: Tensor, sampling: Sampling, *, keep: Tensor | None 
 
 
 def _kept(scaled: Tensor, sampling: Sampling) -> Tensor | None:
-    """Which tokens survive top-k, then top-p, then min-p; None when nothing is cut off."""
+    """Which tokens survive top-k, then top-p, then min-p; None when nothing is cut off.
+
+    What is NaN survives, as no comparison with it holds: cut off, it would leave log-probs that look sound.
+    """
     kept: Tensor | None = None
     with torch.no_grad():
         if 0 < sampling.top_k < scaled.shape[-1]:
             threshold = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]
-            kept = scaled >= threshold
+            kept = ~(scaled < threshold)
         if sampling.top_p < 1:
             base = scaled if kept is None else scaled.masked_fill(~kept, float("-inf"))
             probabilities, order = base.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
             before = probabilities.cumsum(dim=-1) - probabilities
-            nucleus = torch.zeros_like(scaled, dtype=torch.bool).scatter(-1, order, before < sampling.top_p)
+            nucleus = torch.zeros_like(scaled, dtype=torch.bool).scatter(-1, order, ~(before >= sampling.top_p))
             kept = nucleus if kept is None else kept & nucleus
         if sampling.min_p > 0:
-            likely = scaled >= scaled.amax(dim=-1, keepdim=True) + torch.tensor(sampling.min_p).log().item()
+            likely = ~(scaled < scaled.amax(dim=-1, keepdim=True) + torch.tensor(sampling.min_p).log().item())
             kept = likely if kept is None else kept & likely
     return kept
 

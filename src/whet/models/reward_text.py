@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from whet.errors import RunFailed, UserError
+from whet.errors import UserError
+from whet.models.finite import not_finite
 from whet.models.fitting import Prompt, fitting_prompt
 from whet.models.precision import autocast
 from whet.models.protocol import Tokenizer
@@ -154,7 +155,7 @@ class Scorer:
         with autocast(device):
             scores = self.model.scores(tokens.to(device), lengths.to(device), places.to(device), packing)
         if not bool(scores.isfinite().all()):
-            raise RunFailed("the reward model gives a score that is not a finite number: check its checkpoint")
+            raise not_finite("the reward model gives a score that is not a finite number", self.model)
         return self.model.meant(scores).tolist()
 
 

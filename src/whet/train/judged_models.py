@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from whet.batching import collate, micro_batches, take
+from whet.engines.finite import check_logprobs
 from whet.engines.native import NativeEngine
 from whet.errors import UserError
 from whet.models.hub import resolve_model
@@ -123,6 +124,7 @@ def completion_logprobs(policy: CausalLM, said: Sequence[Said], sampling: Sampli
             logprobs, _ = token_logprobs(policy, some.tokens, some.lengths, some.mask, sampling)
         for row, own, mask in zip(rows.tolist(), logprobs.cpu(), some.mask.cpu(), strict=True):
             found[row] = own[mask].tolist()
+            check_logprobs(found[row], policy, prompt=row)
     return found
 
 

@@ -1,0 +1,18 @@
+"""Log-probs of sampled tokens are finite in every legitimate case: where they are not, the logits were not either."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from whet.models.finite import not_finite
+from whet.models.protocol import CausalLM
+
+
+def check_logprobs(logprobs: Sequence[float], policy: CausalLM, *, prompt: int) -> None:
+    """Refuses what was drawn from logits that are no distribution: NaN, or an infinity above all others."""
+    if not all(map(math.isfinite, logprobs)):
+        token = next(index for index, value in enumerate(logprobs) if not math.isfinite(value))
+        raise not_finite(
+            f"the model's logits are not finite at token {token + 1} of its completion of prompt {prompt + 1}", policy
+        )

@@ -1,0 +1,37 @@
+"""What to say when a model's numbers are not finite: which weight is damaged, or that the arithmetic overflowed.
+
+Looked for only after a log-prob or a score was seen to be NaN or infinite: reading every weight takes a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from torch import Tensor
+
+from whet.errors import RunFailed
+
+
+class Named(Protocol):
+    """What has weights with names."""
+
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]: ...
+
+
+def not_finite(what: str, model: Named) -> RunFailed:
+    """The end of whatever needs the model, in one sentence that begins with what was seen, and where."""
+    return RunFailed(f"{what}: {_cause(model)}")
+
+
+def _cause(model: Named) -> str:
+    for name, weight in model.named_parameters():
+        wrong = ~weight.detach().isfinite()
+        count = int(wrong.sum())
+        if count:
+            value = float(weight.detach()[wrong][0])
+            return (
+                f"{count} of the {weight.numel()} numbers of its weight {name} are not finite (the first is {value}), "
+                "so the checkpoint is damaged or training has diverged; use an intact one"
+            )
+    return "all of its weights are finite, so the arithmetic overflows; compute in fp32, or use another checkpoint"

@@ -15,6 +15,7 @@ from whet.errors import UserError
 from whet.records import Message
 
 ROLES = ("system", "user", "assistant")
+LARGEST_OBJECT = 2**26  # bytes of a JSON file that is read whole; the largest published ones have half as many
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -39,6 +40,31 @@ def content(path: Path) -> bytes:
         packing = "gzip" if path.name.endswith(".gz") else "xz"
         raise UserError(f"{path} is not a whole {packing} file: {error}") from error
     return data.removeprefix(BYTE_ORDER_MARK)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file that comes with a model; NaN and infinities pass, as published ones hold them.
+
+    Neither a huge file nor a deeply nested one takes the machine: the first is not read, the second not followed.
+    """
+    try:
+        if not path.is_file():
+            raise UserError(f"{path} is no file: copy it again")
+        size = path.stat().st_size
+        if size > LARGEST_OBJECT:
+            raise UserError(
+                f"{path} has {size} bytes, more than the {LARGEST_OBJECT} that are read: is it what it says?"
+            )
+        value = json.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise UserError(f"{path} is not valid JSON (nested too deeply): copy the file again") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error}): copy the file again") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a JSON {type(value).__name__}: expected an object")
+    return value
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:

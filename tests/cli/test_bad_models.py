@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pickle
 import re
 import shutil
@@ -61,6 +62,44 @@ def foreign_model(model: Path) -> Path:
     return directory
 
 
+def grow(path: Path, size: int = 2**31) -> None:
+    """A file of gigabytes, of which the disk keeps nothing."""
+    with path.open("ab") as file:
+        file.truncate(size)
+
+
+def lie(model: Path, entry: dict[str, Any] | None = None, *, length: int | None = None, size: int = 0) -> None:
+    """Weights whose header says of one tensor what is not so, or of itself."""
+    path = model / "model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    names = sorted((name for name in header if name != "__metadata__"), key=lambda n: header[n]["data_offsets"])
+    header[names[1]] |= entry or {}
+    text = json.dumps(header).encode()
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data[end:])
+    if size:
+        grow(path, size)
+
+
+def shards(model: Path, name: str) -> None:
+    (model / "model.safetensors").unlink()
+    text = json.dumps({"weight_map": {"transformer.wte.weight": name}}) if len(name) < 99 else '{"weight_map": ' + name
+    (model / "model.safetensors.index.json").write_text(text)
+
+
+def many_tokens(model: Path) -> None:
+    path = model / "tokenizer.json"
+    listed = ", ".join(map('"t{0}": {0}'.format, range(1, 1_100_001)))
+    path.write_text(path.read_text().replace('"vocab": {', '"vocab": {' + listed + ", ", 1))
+
+
+def many_added(model: Path) -> None:
+    path = model / "tokenizer_config.json"
+    listed = ", ".join(map('"{0}": {{"content": "<{0}>", "special": true}}'.format, range(70_000)))
+    path.write_text('{"added_tokens_decoder": {' + listed + "}}")
+
+
 def remove_tokenizer(model: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (model / name).unlink()
@@ -84,6 +123,54 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "config without a key": (lambda m: change_config(m, n_embd=None), "config.json: 'n_embd' is missing"),
     "config of a wrong type": (lambda m: change_config(m, n_layer="three"), "'n_layer' is 'three': expected int"),
     "config of an absurd size": (lambda m: change_config(m, n_layer=-1), "config.json"),
+    "config nested deeply": (
+        lambda m: (m / "config.json").write_text('{"a":' * 200_000 + "1" + "}" * 200_000),
+        "config.json is not valid JSON (nested too deeply)",
+    ),
+    "config of gigabytes": (lambda m: grow(m / "config.json"), "config.json has 2147483648 bytes, more than"),
+    "config with a number of 9999 digits": (
+        lambda m: (m / "config.json").write_text('{"model_type": "gpt2", "n_layer": ' + "9" * 9999 + "}"),
+        "config.json is not valid JSON",
+    ),
+    "10^9 layers": (lambda m: change_config(m, n_layer=10**9), "layers is 1000000000: expected at most"),
+    "10000 layers": (lambda m: change_config(m, n_layer=10**4), "'n_layer' is 10000, but the weights have only"),
+    "10^12 width": (lambda m: change_config(m, n_embd=10**12), "head_dim is 500000000000: expected at most"),
+    "10^9 ids": (lambda m: change_config(m, vocab_size=10**9), "vocab_size is 1000000000: expected at most"),
+    "10^300 positions": (lambda m: change_config(m, n_positions=10**300), "context is 10000000000000000000…"),
+    "many ids": (lambda m: change_config(m, vocab_size=2**20), "config.json implies (1048576, 16)"),
+    "no width": (lambda m: change_config(m, n_embd=0), "head_dim is 0: expected a whole number above 0"),
+    "true layers": (lambda m: change_config(m, n_layer=True), "'n_layer' is True: expected int"),
+    "half a layer": (lambda m: change_config(m, n_layer=0.5), "'n_layer' is 0.5: expected int"),
+    "NaN in a norm": (lambda m: change_config(m, layer_norm_epsilon=math.nan), "norm_eps is nan: expected a finite"),
+    "infinite norm": (lambda m: change_config(m, layer_norm_epsilon=math.inf), "norm_eps is inf: expected a finite"),
+    "huge norm": (lambda m: change_config(m, layer_norm_epsilon=10**400), "'layer_norm_epsilon' is 1000"),
+    "header beyond its file": (lambda m: lie(m, length=2**62), "model.safetensors is damaged or cut short"),
+    "huge header": (lambda m: lie(m, length=2**26, size=2**27), "has a header of 67108864 bytes, more than"),
+    "offsets outside": (lambda m: lie(m, {"data_offsets": [0, 10**12]}), "model.safetensors is damaged or cut short"),
+    "offsets backwards": (lambda m: lie(m, {"data_offsets": [8, 0]}), "model.safetensors is damaged or cut short"),
+    "overlap": (lambda m: lie(m, {"data_offsets": [0, 8], "shape": [2]}), "model.safetensors is damaged or cut short"),
+    "shape of another size": (lambda m: lie(m, {"shape": [10**9, 10**9]}), "model.safetensors is damaged or cut short"),
+    "negative shape": (lambda m: lie(m, {"shape": [-1]}), "model.safetensors is damaged or cut short"),
+    "type unknown": (lambda m: lie(m, {"dtype": "F31"}), "model.safetensors is damaged or cut short"),
+    "shards elsewhere": (lambda m: shards(m, "../../../etc/passwd"), "has no weight_map of file names"),
+    "shards anywhere": (lambda m: shards(m, "/etc/passwd"), "has no weight_map of file names"),
+    "shard above": (lambda m: shards(m, ".."), "has no weight_map of file names"),
+    "index nested deeply": (lambda m: shards(m, "[" * 200_000), "index.json is not valid JSON (nested too deeply)"),
+    "broken template": (
+        lambda m: (m / "chat_template.jinja").write_text("{% for m in messages %}\n{{ m.content }"),
+        "the chat template of",
+    ),
+    "hostile template": (lambda m: (m / "chat_template.jinja").write_text("{{ 'a' * 10**10 }}"), "MiB of memory"),
+    "huge template": (lambda m: grow(m / "chat_template.jinja", 10**8), "chat_template.jinja has 100000000 bytes"),
+    "template no file": (lambda m: os.mkfifo(m / "special_tokens_map.json"), "is no regular file"),
+    "tokenizer config nested": (
+        lambda m: (m / "tokenizer_config.json").write_text('{"a":' * 200_000 + "1" + "}" * 200_000),
+        "tokenizer",
+    ),
+    "huge tokens map": (lambda m: grow(m / "special_tokens_map.json"), "special_tokens_map.json has 2147483648 bytes"),
+    "many tokens": (lambda m: many_tokens(m), "tokenizer.json lists too many tokens (1100"),
+    "many added tokens": (lambda m: many_added(m), "tokenizer_config.json lists too many tokens (70000 times"),
+    "generation config a list": (lambda m: (m / "generation_config.json").write_text("[1]"), "generation_config.json"),
     "unknown architecture": (lambda m: change_config(m, model_type="martian"), "cannot be loaded by transformers"),
     "renamed tensor": (rename_tensor, "lacks tensor"),
     "no tokenizer": (remove_tokenizer, "holds no tokenizer"),
@@ -91,6 +178,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "garbage tokenizer": (lambda m: (m / "tokenizer.json").write_bytes(b"\xff" * 99), "the tokenizer in"),
     "tokenizer config not JSON": (lambda m: (m / "tokenizer_config.json").write_text("{"), "tokenizer"),
 }
+
+
+# What shows only when config.json and weights are compared.
+ONLY_BY_LOADING = ("config of another size", "renamed tensor", "10000 layers", "many ids")
 
 
 @pytest.mark.parametrize("case", DAMAGE)
@@ -109,7 +200,7 @@ def test_a_damaged_model_is_refused_by_every_command(whet: Whet, model: Path, ca
     assert list(model.parent.glob("runs/*")) == []
 
 
-@pytest.mark.parametrize("case", [case for case in DAMAGE if "another size" not in case and "renamed" not in case])
+@pytest.mark.parametrize("case", [case for case in DAMAGE if case not in ONLY_BY_LOADING])
 def test_inspect_refuses_what_its_headers_give_away(whet: Whet, model: Path, case: str) -> None:
     spoil, told = DAMAGE[case]
     spoil(model)

@@ -38,11 +38,12 @@ def test_a_damaged_weight_is_named(value, sampling, place):
         r"the model's logits are not finite at token 1 of its completion of prompt 1: 1 of the \d+ numbers of its "
         rf"weight model\.layers\.1\.mlp\.down_proj\.weight are not finite \(the first is {value}\)"
     )
+    graphs, plain = (
+        CudaSampler(model, tokenizer.stops, max_slots=4, dtype=torch.float32),
+        NativeEngine(model, tokenizer),
+    )
     with pytest.raises(RunFailed, match=told):
-        if place == "graphs":
-            CudaSampler(model, tokenizer.stops, max_slots=4, dtype=torch.float32).sample(PROMPTS, sampling, count=2)
-        else:
-            NativeEngine(model, tokenizer).generate(PROMPTS, sampling, count=2)
+        (graphs.sample if place == "graphs" else plain.generate)(PROMPTS, sampling, count=2)
 
 
 def test_nothing_is_sampled_after_it_was_seen():

@@ -11,7 +11,7 @@ import transformers
 
 from tests.models.hf_models import CASES, TINY, build
 from whet.errors import UserError
-from whet.models.checkpoint import read_json
+from whet.files import read_object
 from whet.models.decoder import Decoder
 from whet.models.foreign import ForeignLM
 from whet.models.load import load_model, model_summary, new_model
@@ -124,7 +124,7 @@ def test_unusable_configs(tmp_path, content, message):
 
 def test_a_config_of_another_model(tmp_path):
     new_model("llama", **SIZES, seed=0).save(tmp_path)
-    config = read_json(tmp_path / "config.json")
+    config = read_object(tmp_path / "config.json")
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(UserError, match=r"lacks tensor 'model\.layers\.2\.input_layernorm\.weight' and 8 more"):
         load_model(tmp_path)

@@ -59,7 +59,7 @@ def _damage(path: Path) -> str | None:
     try:
         expected = json.loads(_seal_of(path).read_text("utf-8"))["sha256"]
         found = hashlib.sha256(path.read_bytes()).hexdigest()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "has no readable checksum"
     return "" if found == expected else "has a wrong checksum"
 

@@ -207,9 +207,9 @@ class CudaSampler:
         at = self._tensor(gone)
         tokens, logprobs = rows.out_tokens[at, :widest].tolist(), rows.logprobs[at, :widest].tolist()
         for slot, said, sure in zip(gone, tokens, logprobs, strict=True):
-            job, sure = crew.live[slot], sure[: ends[slot]]
-            check_logprobs(sure, self.policy, prompt=jobs[job].prompt)
-            done[job] = Drawn(said[: ends[slot]], sure)
+            job, drawn = crew.live[slot], Drawn(said[: ends[slot]], sure[: ends[slot]])
+            check_logprobs(drawn.logprobs, self.policy, prompt=jobs[job].prompt)
+            done[job] = drawn
             crew.leave(slot)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:

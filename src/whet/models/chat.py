@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from whet.errors import UserError
+from whet.models.template import BrokenTemplate, render_template
 from whet.records import Message
 
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private-use plane A: no template writes these
@@ -68,6 +68,8 @@ def ends_of_turn(hf: PreTrainedTokenizerBase, control: Mapping[str, int]) -> fro
     turns = [Message(role="user", content="question"), Message(role="assistant", content=answer)]
     try:
         rendered = render(hf, turns, add_generation_prompt=False)
+    except BrokenTemplate:
+        raise
     except UserError:  # a template that wants other roles; what the configuration names still stops
         return frozenset()
     found = _any_of(control).match(rendered.rpartition(answer)[2].lstrip())
@@ -76,13 +78,16 @@ def ends_of_turn(hf: PreTrainedTokenizerBase, control: Mapping[str, int]) -> fro
 
 def render(hf: PreTrainedTokenizerBase, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
     """The conversation as the template writes it."""
-    turns = [{"role": message.role, "content": message.content} for message in messages]
+    owner = str(hf.name_or_path)
     try:
-        return str(hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=add_generation_prompt))
-    except TemplateError as error:
-        roles = ", ".join(message.role for message in messages)
-        reason = " ".join(str(error).split())
-        raise UserError(f"the chat template refuses the roles [{roles}]: {reason}; change the messages") from error
+        source = hf.get_chat_template()
+    except ValueError as error:  # several, none of which is the default one
+        raise BrokenTemplate(f"the chat template of {owner}: {' '.join(str(error).split())[:300]}") from error
+    variables = {
+        name: list(map(str, token)) if isinstance(token, list) else str(token)
+        for name, token in hf.special_tokens_map.items()
+    }
+    return render_template(source, messages, variables, add_generation_prompt=add_generation_prompt, owner=owner)
 
 
 def _any_of(control: Mapping[str, int]) -> re.Pattern[str]:

@@ -15,8 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from whet.errors import RunFailed, UserError
+from whet.files import read_object
 
 SINGLE = "model.safetensors"
+LARGEST_HEADER = 2**25  # bytes: about a hundred for each tensor
 FILE_MODE = 0o644  # safetensors writes files that only their owner can read
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -33,24 +35,12 @@ class StoredTensor:
     dtype: str  # as safetensors spells it: "BF16"
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or a sentence that says what is wrong with the file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}): copy the file again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a JSON {type(content).__name__}: expected an object")
-    return content
-
-
 def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     """Every tensor of a checkpoint, from the headers of its files alone."""
     tensors: dict[str, StoredTensor] = {}
     for file in weight_files(directory):
         try:
+            _check_header(file)
             with safe_open(file, framework="pt") as handle:
                 for name in handle.keys():  # noqa: SIM118 (not a mapping)
                     part = handle.get_slice(name)
@@ -62,13 +52,21 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
+def _check_header(file: Path) -> None:
+    """A header is read whole, and says itself how long it is: its first eight bytes."""
+    with file.open("rb") as handle:
+        length = int.from_bytes(handle.read(8), "little")
+    if LARGEST_HEADER < length <= file.stat().st_size:  # one that is longer than its file is damaged, and said to be
+        raise UserError(f"{file} has a header of {length} bytes, more than {LARGEST_HEADER}: save the weights again")
+
+
 def weight_files(directory: Path) -> list[Path]:
     """The one file or the shards that hold the weights."""
     if (directory / SINGLE).is_file():
         return [directory / SINGLE]
     if (directory / INDEX).is_file():
-        names = read_json(directory / INDEX).get("weight_map")
-        if not isinstance(names, dict) or not all(isinstance(n, str) and Path(n).name == n for n in names.values()):
+        names = read_object(directory / INDEX).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(n, str) and _is_plain(n) for n in names.values()):
             raise UserError(f"{directory / INDEX} has no weight_map of file names: copy the file again")
         return [directory / name for name in sorted(set(names.values()))]
     pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in directory.glob(pattern))
@@ -77,6 +75,11 @@ def weight_files(directory: Path) -> list[Path]:
             f"{directory} has only pickled weights ({pickled[0]}), which can run code: convert them to safetensors"
         )
     raise UserError(f"{directory} has no weights: expected {SINGLE} or {INDEX}")
+
+
+def _is_plain(name: str) -> bool:
+    """Whether it names a file of the directory itself."""
+    return Path(name).name == name and name not in ("", "..") and "\0" not in name
 
 
 def check_tensors(stored: Mapping[str, StoredTensor], expected: Mapping[str, Tensor], directory: Path) -> None:

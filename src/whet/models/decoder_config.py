@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from whet.errors import UserError
+
+# Far above every published model; what is larger is a mistake or a trap, and would be reserved before anyone looks.
+LARGEST = {
+    "vocab_size": 2**24,
+    "layers": 2**14,
+    "heads": 2**16,
+    "kv_heads": 2**16,
+    "head_dim": 2**16,
+    "width": 2**20,
+    "mlp_width": 2**22,
+    "context": 2**31,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +35,10 @@ class RopeScaling:
         """Refuses kinds that the decoder does not compute."""
         if self.kind not in ("linear", "llama3"):
             raise UserError(f"rope scaling {self.kind!r} is not supported: use 'linear' or 'llama3'")
+        if not all(map(math.isfinite, (self.factor, self.low_frequency_factor, self.high_frequency_factor))):
+            raise UserError("rope scaling needs finite factors")
+        if self.original_context < 1:
+            raise UserError(f"rope scaling needs an original context above 0, not {self.original_context}")
         if self.factor <= 0 or self.high_frequency_factor <= self.low_frequency_factor:
             raise UserError("rope scaling needs a factor above 0 and a high factor above the low factor")
 
@@ -55,9 +72,14 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         """Refuses shapes that cannot be built."""
         numbers = asdict(self)
-        for name in ("vocab_size", "layers", "heads", "kv_heads", "head_dim", "width", "mlp_width", "context"):
+        for name, most in LARGEST.items():
             if type(numbers[name]) is not int or numbers[name] < 1:
-                raise UserError(f"{name} is {numbers[name]!r}: expected a whole number above 0")
+                raise UserError(f"{name} is {_short(numbers[name])}: expected a whole number above 0")
+            if numbers[name] > most:
+                raise UserError(f"{name} is {_short(numbers[name])}: expected at most {most}")
+        for name in ("norm_eps", "rope_base", "init_std"):
+            if not (math.isfinite(numbers[name]) and numbers[name] >= 0):
+                raise UserError(f"{name} is {numbers[name]!r}: expected a finite number, 0 or more")
         if self.heads % self.kv_heads:
             raise UserError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly: use a divisor")
         if self.positions == "rope" and self.head_dim % 2:
@@ -80,3 +102,9 @@ def parameter_count(config: DecoderConfig) -> int:
     embeddings = config.vocab_size * config.width * (1 if config.tied_head else 2)
     embeddings += config.context * config.width if config.positions == "learned" else 0
     return embeddings + config.layers * (attention + mlp + norms) + config.width * per_norm
+
+
+def _short(value: object) -> str:
+    """As it stands in a message: a number may have thousands of digits."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"

@@ -7,7 +7,9 @@ silently wrong. Remote code and pickled weights are never loaded; dropout is swi
 
 from __future__ import annotations
 
+import copy
 import inspect
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,16 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from whet.errors import RunFailed, UserError
-from whet.models.checkpoint import stored_tensors
+from whet.files import read_object
+from whet.models.bounds import check_claims, check_elements, check_small_files
+from whet.models.checkpoint import CONFIG, stored_tensors
 from whet.models.finite import not_finite
 from whet.models.packing import Packing
 from whet.models.precision import full_precision
 from whet.models.protocol import Cache
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+ADAPTER = "adapter_config.json"
 TRIAL_TOLERANCE = 1e-3  # of the largest logit: far above fp32 rounding, far below a missing scale or a wrong mask
 
 
@@ -183,12 +188,18 @@ class ForeignCache:
 
 def read_with_transformers(directory: Path, auto: Any) -> tuple[Any, list[str]]:
     """What one of transformers' loaders makes of a directory, in fp32 and without dropout; and the tensors it lacks."""
-    stored_tensors(directory)  # names a damaged file, and refuses pickled weights, before transformers looks
+    stored = stored_tensors(directory)  # names a damaged file, and refuses pickled weights, before transformers looks
+    check_small_files(directory)
+    check_claims(read_object(directory / CONFIG), directory / CONFIG, tensors=len(stored))
+    if (directory / ADAPTER).exists():  # transformers would look for the model that it names, wherever that is
+        raise UserError(f"{directory} holds an adapter ({ADAPTER}): merge it into its model first")
+    elements = sum(math.prod(tensor.shape) for tensor in stored.values())
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         for name, value in config.to_dict().items():
             if "drop" in name and isinstance(value, float):
                 setattr(config, name, 0.0)
+        check_elements(_elements(auto, config), elements, directory / CONFIG)
         loaded: Any = auto.from_pretrained(
             directory,
             config=config,
@@ -198,11 +209,20 @@ def read_with_transformers(directory: Path, auto: Any) -> tuple[Any, list[str]]:
             local_files_only=True,
             output_loading_info=True,
         )
+    except UserError:
+        raise
     except Exception as error:  # transformers raises anything, its hub client's own kinds too
         raise UserError(f"{directory} cannot be loaded by transformers: {_one_line(error)}") from error
     model, report = loaded
     missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
     return model, missing
+
+
+def _elements(auto: Any, config: Any) -> int:
+    """How many numbers a model of this configuration has, buffers too, without reserving memory for any."""
+    with torch.device("meta"):
+        model = auto.from_config(copy.deepcopy(config), trust_remote_code=False)
+    return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
 def load_foreign(directory: Path) -> ForeignLM:

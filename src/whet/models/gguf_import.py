@@ -135,7 +135,8 @@ def _config(fields: Mapping[str, Any], *, tied: bool, dtype: torch.dtype) -> dic
 
 def _save_tokenizer(fields: Mapping[str, Any], directory: Path) -> None:
     """The vocabulary as tokenizer.json, its special tokens and the chat template."""
-    from whet.models.tokenizers import PLAIN_TEMPLATE, wrap_backend
+    from whet.models.template import PLAIN_TEMPLATE
+    from whet.models.tokenizers import wrap_backend
 
     kind, split = _need(fields, "tokenizer.ggml.model"), _need(fields, "tokenizer.ggml.pre")
     if kind != "gpt2" or split not in SPLITS:

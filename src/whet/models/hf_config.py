@@ -22,10 +22,10 @@ def entry(hf: Mapping[str, Any], name: str, kind: type[T], default: T | None = N
         value = default
     if value is None:
         raise UserError(f"{name!r} is missing")
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
     if type(value) is not kind:
-        raise UserError(f"{name!r} is {value!r}: expected {kind.__name__}")
+        raise UserError(f"{name!r} is {value!r:.60}: expected {kind.__name__}")
     return value
 
 

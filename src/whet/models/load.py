@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from whet.errors import UserError
+from whet.files import read_object
+from whet.models.bounds import check_claims
 from whet.models.checkpoint import (
     CONFIG,
     check_tensors,
-    read_json,
     read_tensors,
     stored_tensors,
     weight_files,
@@ -126,7 +127,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a directory: expected a model with {CONFIG} and safetensors weights")
     if not (path / CONFIG).is_file():
         raise UserError(f"{path} has no {CONFIG}: expected a Hugging Face model directory")
-    hf = read_json(path / CONFIG)
+    hf = read_object(path / CONFIG)
     if not isinstance(hf.get("model_type"), str):
         raise UserError(f"{path / CONFIG} names no model_type: expected a Hugging Face model directory")
     return hf
@@ -146,9 +147,11 @@ def _covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] 
 
 
 def _load_decoder(path: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any]) -> Decoder:
+    found = stored_tensors(path)
+    check_claims(hf, path / CONFIG, tensors=len(found))  # a module is made for each layer that is claimed
     model = Decoder(config, family=family.model_type, seed=None, source=hf)
     stored = {}
-    for name, tensor in stored_tensors(path).items():
+    for name, tensor in found.items():
         canonical = family.stored_name(name)
         if canonical is not None:
             stored[canonical] = tensor

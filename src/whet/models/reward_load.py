@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from whet.errors import UserError
+from whet.models.bounds import check_claims
 from whet.models.checkpoint import CONFIG, StoredTensor, check_tensors, read_tensors, stored_tensors
 from whet.models.decoder import Decoder
 from whet.models.decoder_config import DecoderConfig
@@ -34,7 +35,7 @@ def load_reward_model(directory: Path) -> RewardModel:
             f"{directory} is no reward model: it has no head (score.weight), only a language model; train one on it"
         )
     settings = read_settings(directory) or RewardSettings(kind="preference")
-    classes = max(tensor.shape[0] for tensor in heads.values())
+    classes = max((tensor.shape or (0,))[0] for tensor in heads.values())
     if classes != settings.classes:
         raise UserError(
             f"{directory} gives {classes} numbers per text, but a {settings.kind} reward model gives "
@@ -69,6 +70,7 @@ def _covered(directory: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderCon
 def _load_trunk(
     directory: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> Decoder:
+    check_claims(hf, directory / CONFIG, tensors=len(stored))
     trunk = Decoder(config, family=family.model_type, seed=None, source=hf)
     named = {family.stored_name(name): tensor for name, tensor in stored.items()}
     weights = {name: tensor for name, tensor in named.items() if name is not None and not name.startswith("lm_head.")}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from whet.errors import RunFailed, UserError
-from whet.models.checkpoint import read_json
+from whet.files import read_object
 
 RewardKind = Literal["preference", "outcome", "process"]
 Aggregation = Literal["product", "min", "last"]
@@ -69,7 +69,7 @@ def read_settings(directory: Path) -> RewardSettings | None:
     path = directory / SETTINGS
     if not path.exists():
         return None
-    content = read_json(path)
+    content = read_object(path)
     written = content.pop("format", None)
     if written not in (WITHOUT_LIMIT, FORMAT):
         raise UserError(f"{path} is of format {written!r}, not {FORMAT}: save the reward model again with this whet")

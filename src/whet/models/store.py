@@ -38,7 +38,7 @@ def damage(directory: Path, *, contents: bool = True) -> str | None:
         entries = _entries(directory)
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is not readable"
     for name, (size, digest) in entries.items():
         path = directory / name

@@ -13,6 +13,8 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from whet.errors import UserError
+from whet.files import read_object
+from whet.models.bounds import check_tokenizer_files
 from whet.models.tokenizers import RANKS_FILE, wrap_backend
 from whet.records import Message
 
@@ -98,9 +100,10 @@ def load_tiktoken(directory: Path) -> TiktokenTokenizer:
     """What `TiktokenTokenizer.save` wrote."""
     tiktoken = _import_tiktoken()
     try:
+        check_tokenizer_files(directory)
         lines = (directory / RANKS_FILE).read_bytes().splitlines()
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in (line.split() for line in lines)}
-        settings = json.loads((directory / SETTINGS_FILE).read_text(encoding="utf-8"))
+        settings = read_object(directory / SETTINGS_FILE)
         if len(ranks) != settings["ranks"]:
             raise ValueError(f"{len(ranks)} ranks of {settings['ranks']}")
         encoding = tiktoken.Encoding(
@@ -109,7 +112,7 @@ def load_tiktoken(directory: Path) -> TiktokenTokenizer:
             mergeable_ranks=ranks,
             special_tokens=settings["special_tokens"],
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         raise UserError(f"the tiktoken files in {directory} are damaged ({error!r:.120}); save them again") from error
     return TiktokenTokenizer(encoding)
 

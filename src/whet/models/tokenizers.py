@@ -17,16 +17,16 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from whet.errors import UserError
+from whet.files import read_object
 from whet.models import chat
+from whet.models.bounds import check_tokenizer_files
 from whet.models.protocol import Tokenizer
+from whet.models.template import PLAIN_TEMPLATE
 from whet.records import Message
 
 EOS = "<eos>"
 RANKS_FILE = "tokenizer.tiktoken"  # its presence says that a directory holds a tiktoken vocabulary
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-
-# A conversation for models that know no roles: the contents, one per line.
-PLAIN_TEMPLATE = r"{{ messages | map(attribute='content') | join('\n') }}"
 
 
 class HuggingFaceTokenizer:
@@ -169,6 +169,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         return load_tiktoken(directory)
     if not any((directory / name).exists() for name in TOKENIZER_FILES):
         raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join((*TOKENIZER_FILES, RANKS_FILE))}")
+    check_tokenizer_files(directory)
     try:
         hf = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # from damaged files transformers and tokenizers raise anything, a bare Exception too
@@ -209,8 +210,9 @@ def _configured_ends(directory: Path) -> list[int]:
     ends: list[int] = []
     for name in ("generation_config.json", "config.json"):
         path = directory / name
-        value = _read_json(path).get("eos_token_id") if path.exists() else None
-        ends += [value] if isinstance(value, int) else value or []
+        value = read_object(path).get("eos_token_id") if path.exists() else None
+        several = value if isinstance(value, list) else [value]
+        ends += [end for end in several if type(end) is int]
     return ends
 
 
@@ -219,16 +221,6 @@ def _portable_class(name: Any) -> Any:
 
 
 def _update_json(path: Path, key: str, change: Callable[[Any], Any]) -> None:
-    content = _read_json(path) if path.exists() else {}
+    content = read_object(path) if path.exists() else {}
     content[key] = change(content.get(key))
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}); copy the file again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} does not hold a JSON object; copy the file again")
-    return content

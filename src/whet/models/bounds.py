@@ -1,0 +1,95 @@
+"""How much the files of a model may claim, checked before anything is built or reserved for them.
+
+A few bytes can say ten to the ninth layers, and a file of text can hold a vocabulary that takes an hour to build. The
+bounds lie well above what is published; what the weights' own headers say bounds everything that is made of weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from whet.errors import UserError
+from whet.files import LARGEST_OBJECT, read_object
+
+LARGEST_VOCABULARY = 2**20  # tokens of a tokeniser; XLM-V has 901,629
+LARGEST_ADDED = 2**16  # tokens beside the vocabulary, each of which is searched for in every text
+SMALL_FILES = (".json", ".jinja", ".model", ".txt", ".tiktoken")
+FEW_LAYERS = 256  # that an architecture may share between fewer tensors
+FEW_PARTS = 4096  # experts and the like, of which one tensor may hold many
+SPARE_ELEMENTS = 2**26  # masks and other tables that are computed instead of stored
+LAYERS = re.compile(r"(^|_)layers?$")
+PARTS = re.compile(r"^(num|n)_.*(experts?|blocks?|stages?|heads?)$|^depths?$")
+
+# How often something may stand in a file of a tokeniser: counting takes milliseconds, where reading takes seconds.
+REPEATED: Mapping[str, Mapping[bytes, int]] = {
+    "tokenizer.json": {b'":': LARGEST_VOCABULARY, b"[": 2 * LARGEST_VOCABULARY, b'"content"': LARGEST_ADDED},
+    "vocab.json": {b'":': LARGEST_VOCABULARY},
+    "vocab.txt": {b"\n": LARGEST_VOCABULARY},
+    "tokenizer.tiktoken": {b"\n": LARGEST_VOCABULARY},
+    "added_tokens.json": {b'":': LARGEST_ADDED},
+    "tokenizer_config.json": {b'"content"': LARGEST_ADDED, b",": 8 * LARGEST_ADDED},
+    "special_tokens_map.json": {b'"content"': LARGEST_ADDED, b",": 8 * LARGEST_ADDED},
+}
+ADDED = ("additional_special_tokens", "extra_special_tokens")  # lists in the last two
+
+
+def check_small_files(directory: Path) -> None:
+    """Refuses a directory in which a file that is read whole is too large for that, or is none at all."""
+    for path in sorted(directory.iterdir()):
+        if path.suffix not in SMALL_FILES or path.is_dir():
+            continue
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is no regular file: copy the model again")
+        if path.is_file() and path.stat().st_size > LARGEST_OBJECT:
+            size = path.stat().st_size
+            raise UserError(
+                f"{path} has {size} bytes, more than the {LARGEST_OBJECT} that are read: is it what it says?"
+            )
+
+
+def check_tokenizer_files(directory: Path) -> None:
+    """Refuses a vocabulary that would take minutes to build, before it is built."""
+    check_small_files(directory)
+    for name, repeated in REPEATED.items():
+        path = directory / name
+        if not path.is_file() or path.stat().st_size < LARGEST_ADDED:
+            continue
+        data = path.read_bytes()
+        for mark, most in repeated.items():
+            if data.count(mark) > most:
+                raise UserError(
+                    f"{path} lists too many tokens ({data.count(mark)} times {mark.decode()!r}, at most {most}): "
+                    "use another tokenizer"
+                )
+        for key in ADDED if b"," in repeated else ():
+            listed = read_object(path).get(key)
+            if isinstance(listed, list | dict) and len(listed) > LARGEST_ADDED:
+                raise UserError(f"{path} lists {len(listed)} tokens as {key}, more than {LARGEST_ADDED}: use another")
+
+
+def check_claims(hf: Mapping[str, Any], path: Path, *, tensors: int) -> None:
+    """Refuses a config.json with more layers than the weights have tensors, or with a crowd of other parts."""
+    for name, value in _numbers(hf):
+        if LAYERS.search(name) and value > max(FEW_LAYERS, tensors):
+            raise UserError(f"{path}: {name!r} is {value}, but the weights have only {tensors} tensors: copy it again")
+        if PARTS.search(name) and value > max(FEW_PARTS, tensors):
+            raise UserError(f"{path}: {name!r} is {value}: expected at most {max(FEW_PARTS, tensors)}")
+
+
+def check_elements(claimed: int, stored: int, path: Path) -> None:
+    """Refuses a model that would need far more numbers than its files hold."""
+    if claimed > 2 * stored + SPARE_ELEMENTS:
+        raise UserError(f"{path} describes a model of {claimed} numbers, but the weights hold {stored}: copy it again")
+
+
+def _numbers(content: Any, depth: int = 4) -> Iterator[tuple[str, int]]:
+    """The whole numbers of a configuration with their names, those of nested ones too."""
+    if isinstance(content, Mapping) and depth:
+        for name, value in content.items():
+            if isinstance(value, int):
+                yield name, value
+            else:
+                yield from _numbers(value, depth - 1)

@@ -208,6 +208,44 @@ def test_inspect_refuses_what_its_headers_give_away(whet: Whet, model: Path, cas
         assert told in refused(whet, "models", "inspect", model)
 
 
+CLAIMS: dict[str, tuple[dict[str, object], str]] = {
+    "layers": ({"num_layers": 10**9}, "'num_layers' is 1000000000, but the weights have only 17 tensors"),
+    "repeats": ({"attention_types": [[["global"], 10**9]]}, "'attention_types[]' holds 1000000000: expected at most"),
+    "ids": ({"vocab_size": 10**9}, "describes a model of 16000003776 numbers, but the weights hold"),
+    "width": ({"hidden_size": 10**12}, "cannot be loaded by transformers"),
+    "positions": ({"max_position_embeddings": 10**6}, "describes a model of 10000"),
+    "a NaN": ({"hidden_size": math.nan}, "cannot be loaded by transformers"),
+    "no heads": ({"num_heads": 0}, "cannot be loaded by transformers"),
+}
+
+
+@pytest.mark.parametrize("case", CLAIMS)
+def test_what_transformers_would_build_is_bounded_too(whet: Whet, model: Path, case: str) -> None:
+    foreign = foreign_model(model)
+    claimed, told = CLAIMS[case]
+    change_config(foreign, **claimed)
+    assert told in refused(whet, "sample", foreign, "12>")
+
+
+def test_an_adapter_does_not_lead_to_another_directory(whet: Whet, model: Path) -> None:
+    foreign = foreign_model(model)
+    (foreign / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}))
+    assert "holds an adapter (adapter_config.json)" in refused(whet, "sample", foreign, "12>")
+
+
+def test_a_tokenizer_with_ids_that_the_model_lacks(whet: Whet, model: Path) -> None:
+    path = model / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["1"] = 4 * 10**9
+    path.write_text(json.dumps(content))
+    assert "a prompt holds the id 4000000000 and the model has" in refused(whet, "sample", model, "12>")
+
+
+def test_a_template_is_bounded_also_where_it_is_not_asked_for(whet: Whet, model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
+    assert "it calls itself without end" in refused(whet, "sample", model, "12>", "--raw")
+
+
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neo"])  # our decoder's, and one that transformers runs
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_weights_that_are_not_finite_end_every_command(whet: Whet, model: Path, family: str, value: float) -> None:

@@ -24,6 +24,16 @@ def within_context(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
     return [_limited(prompt, context - len(prompt.tokens)) for prompt in prompts]
 
 
+def within_vocabulary(prompts: Sequence[Prompt], size: int) -> None:
+    """Refuses ids that the model has no embedding for."""
+    largest = max((max(prompt.tokens) for prompt in prompts), default=0)
+    if largest >= size:
+        raise UserError(
+            f"a prompt holds the id {largest} and the model has {size} ids: the tokenizer does not belong to this "
+            "model, copy the right one there"
+        )
+
+
 def _limited(prompt: Prompt, room: int) -> Prompt:
     return replace(prompt, limit=room if prompt.limit is None else min(room, prompt.limit))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from whet.batching import pad
 from whet.engines.drawing import draw
 from whet.engines.finite import check_logprobs
-from whet.engines.limits import token_limit, within_context
+from whet.engines.limits import token_limit, within_context, within_vocabulary
 from whet.models.decoder import Decoder
 from whet.models.fused_block import has_plain_products
 from whet.models.precision import autocast
@@ -86,6 +86,7 @@ class NativeEngine:
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
         prompts = within_context(prompts, self.policy.context)
+        within_vocabulary(prompts, self.policy.vocab_size)
         if self._is_fast(sampling):
             return self._generate_fast(prompts, sampling, count)
         done: list[Completion] = []

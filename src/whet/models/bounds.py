@@ -20,6 +20,8 @@ SMALL_FILES = (".json", ".jinja", ".model", ".txt", ".tiktoken")
 FEW_LAYERS = 256  # that an architecture may share between fewer tensors
 FEW_PARTS = 4096  # experts and the like, of which one tensor may hold many
 SPARE_ELEMENTS = 2**26  # masks and other tables that are computed instead of stored
+LARGEST_LISTED = 2**20  # whole numbers in lists are ids of tokens, layers and how often something is repeated
+DEPTH = 6  # of a configuration in which numbers are looked for
 LAYERS = re.compile(r"(^|_)layers?$")
 PARTS = re.compile(r"^(num|n)_.*(experts?|blocks?|stages?|heads?)$|^depths?$")
 
@@ -77,6 +79,8 @@ def check_claims(hf: Mapping[str, Any], path: Path, *, tensors: int) -> None:
             raise UserError(f"{path}: {name!r} is {value}, but the weights have only {tensors} tensors: copy it again")
         if PARTS.search(name) and value > max(FEW_PARTS, tensors):
             raise UserError(f"{path}: {name!r} is {value}: expected at most {max(FEW_PARTS, tensors)}")
+        if name.endswith("[]") and value > LARGEST_LISTED:  # GPT-Neo's lists say how often to repeat something
+            raise UserError(f"{path}: {name!r} holds {value}: expected at most {LARGEST_LISTED}")
 
 
 def check_elements(claimed: int, stored: int, path: Path) -> None:
@@ -85,11 +89,13 @@ def check_elements(claimed: int, stored: int, path: Path) -> None:
         raise UserError(f"{path} describes a model of {claimed} numbers, but the weights hold {stored}: copy it again")
 
 
-def _numbers(content: Any, depth: int = 4) -> Iterator[tuple[str, int]]:
-    """The whole numbers of a configuration with their names, those of nested ones too."""
-    if isinstance(content, Mapping) and depth:
-        for name, value in content.items():
-            if isinstance(value, int):
-                yield name, value
-            else:
-                yield from _numbers(value, depth - 1)
+def _numbers(content: Any, name: str = "", depth: int = DEPTH) -> Iterator[tuple[str, int]]:
+    """The whole numbers of a configuration with their names, those of nested ones too; in a list they are `name[]`."""
+    if isinstance(content, int):
+        yield name, content
+    elif isinstance(content, Mapping) and depth:
+        for key, value in content.items():
+            yield from _numbers(value, str(key), depth - 1)
+    elif isinstance(content, list) and depth:
+        for value in content:
+            yield from _numbers(value, f"{name.removesuffix('[]')}[]", depth - 1)

@@ -43,8 +43,7 @@ def encode_conversation(
             raise UserError(f"role {message.role!r} holds the control string {found[0]}; use a plain name such as user")
     if not any(pattern.search(message.content) for message in messages):
         rendered = render(hf, messages, add_generation_prompt=True)
-        tokens: list[int] = hf.encode(rendered, add_special_tokens=False)
-        return tokens
+        return encode_text(hf, rendered)
     disguise = _disguises(control, messages)
     disguised = [
         Message(role=message.role, content=pattern.sub(lambda match: disguise[match[0]], message.content))
@@ -53,6 +52,16 @@ def encode_conversation(
     rendered = render(hf, disguised, add_generation_prompt=True)
     plain = str.maketrans({mark: text for text, mark in disguise.items()})
     return _encode_pieces(hf, rendered, pattern, control, lambda text: encode(text.translate(plain)))
+
+
+def encode_text(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
+    """The ids of a text, without tokens that the tokeniser would add around it."""
+    try:
+        tokens: list[int] = hf.encode(text, add_special_tokens=False, **how)
+    except Exception as error:  # the tokenizers library raises a bare Exception: a vocabulary without an unknown token
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
+    return tokens
 
 
 def text_of(hf: PreTrainedTokenizerBase, messages: Sequence[Message], control: Mapping[str, int]) -> str:

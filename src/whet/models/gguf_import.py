@@ -48,6 +48,17 @@ NAMES = {  # a GGUF tensor's name, its block number left out → the module of t
 def convert_gguf(source: Path, directory: Path, *, dtype: torch.dtype = torch.bfloat16) -> None:
     """Writes config.json, model.safetensors, generation_config.json and the tokeniser's files into `directory`."""
     fields, tensors = _read(source)
+    try:
+        _convert(fields, tensors, directory, dtype)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
+        # Settings of other kinds and sizes than they should have: nothing that this reader could make sense of.
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{source} is not a sound GGUF file ({type(error).__name__}: {reason}); fetch it again"
+        ) from error
+
+
+def _convert(fields: Mapping[str, Any], tensors: dict[str, Any], directory: Path, dtype: torch.dtype) -> None:
     config = _config(fields, tied="output.weight" not in tensors, dtype=dtype)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     state: dict[str, Tensor] = {}
@@ -73,7 +84,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         reader = gguf.GGUFReader(source)
         fields = {name: field.contents() for name, field in reader.fields.items()}
-    except (ValueError, IndexError, OSError) as error:
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, TypeError, ValueError) as error:
         raise UserError(f"{source} is not a readable GGUF file ({error}); fetch it again") from error
     return fields, {tensor.name: tensor for tensor in reader.tensors}
 

@@ -72,7 +72,7 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> list[int]:
         """Plain text, no special tokens added; a control string such as "<|im_end|>" is text like any other."""
         self._check_spelling(text)
-        tokens: list[int] = self._hf.encode(text, add_special_tokens=False, split_special_tokens=True)
+        tokens = chat.encode_text(self._hf, text, split_special_tokens=True)
         wrong = self._never_text.intersection(tokens)
         if wrong:
             name = self._hf.convert_ids_to_tokens(min(wrong))

@@ -91,6 +91,8 @@ class Served:
         """By the training path: of the model as it is, or of the distribution after temperature and filters."""
         tokens, count = prompt.tokens + completion.tokens, len(completion.tokens)
         s = collate([tokens], [(False,) * len(prompt.tokens) + (True,) * count], torch.device("cpu"))
+        if self.gives_logprobs == "processed" and sampling.temperature == 0:
+            return list(completion.logprobs)  # the likeliest token is all that is left of the distribution
         under = sampling if self.gives_logprobs == "processed" else Sampling(max_tokens=1)
         return token_logprobs(self.engine.policy, s.tokens, s.lengths, s.mask, under)[0][s.mask].tolist()
 

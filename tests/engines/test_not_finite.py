@@ -123,3 +123,22 @@ def test_greedy_log_probs_are_still_zero():
         x for group in NativeEngine(model, tokenizer).generate(PROMPTS, greedy) for c in group for x in c.logprobs
     ]
     assert [str(value) for value in values] == ["0.0"] * len(values)  # and not −0, which is written differently
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    ("name", "value"), [("lm_head.weight", math.nan), ("model.layers.1.mlp.down_proj.weight", math.inf)]
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_graphs_on_a_gpu_see_it_too(name, value, temperature, dtype):
+    device = torch.device("cuda")
+    model, tokenizer = small_model(context=512, width=64)
+    engine = NativeEngine(model.to(device), tokenizer, device=device, dtype=dtype)
+    sampling = Sampling(max_tokens=400, temperature=temperature)
+    sound = engine.generate(PROMPTS, sampling, count=2)
+    assert all(math.isfinite(x) for group in sound for completion in group for x in completion.logprobs)
+    model.state_dict()[name][9, 3] = value  # of the head, one id is enough
+    with pytest.raises(RunFailed, match=f"at token 1 of its completion of prompt 1: .*{name}"):
+        engine.generate(PROMPTS, sampling, count=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,26 @@ def test_unknown_gguf_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "no.gguf").write_bytes(b"not a model at all, only some text")
     with pytest.raises(UserError, match=r"no\.gguf"):
         convert_gguf(tmp_path / "no.gguf", tmp_path / "hf")
+
+
+def test_unsound_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Cut anywhere, with counts that nothing could hold, with bytes changed: a model or a sentence, nothing else."""
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama())
+    sound = (tmp_path / "tiny.gguf").read_bytes()
+    dice = random.Random(0)
+    spoilt = [sound[: len(sound) * share // 8] for share in range(8)]
+    for place in (8, 16):  # how many tensors and how many settings there are
+        spoilt += [sound[:place] + count.to_bytes(8, "little") + sound[place + 8 :] for count in (2**62, 2**33, 0, 99)]
+    for _ in range(12):
+        changed = bytearray(sound)
+        for _ in range(4):
+            changed[dice.randrange(4000)] = dice.randrange(256)
+        spoilt.append(bytes(changed))
+    refusals = 0
+    for number, data in enumerate(spoilt):
+        (tmp_path / "bad.gguf").write_bytes(data)
+        try:
+            convert_gguf(tmp_path / "bad.gguf", tmp_path / f"hf{number}")
+        except UserError:
+            refusals += 1
+    assert refusals >= 12

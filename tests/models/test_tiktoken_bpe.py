@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -97,3 +100,26 @@ def test_unknown_encoding_lists_the_known() -> None:
     pytest.importorskip("tiktoken")
     with pytest.raises(UserError, match="gpt2"):
         tiktoken_tokenizer("gpt1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"special_tokens": [1]}, "are damaged"),
+        ({"special_tokens": {"<|endoftext|>": -1}}, "are damaged"),
+        ({"special_tokens": {"<|endoftext|>": 2**40}}, "are damaged"),
+        ({"pattern": "("}, "are damaged"),
+        ({"ranks": [(bytes([byte]), 0) for byte in range(256)]}, "have the same rank"),
+        ({"ranks": [(bytes([byte]), byte) for byte in range(9)]}, "a byte has none"),
+        ({"ranks": [(bytes([byte]), -byte) for byte in range(256)]}, "are damaged"),
+    ],
+)
+def test_hostile_files_are_refused_in_a_sentence(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    pytest.importorskip("tiktoken")
+    sound = {"name": "x", "pattern": r"[\s\S]", "special_tokens": {"<|endoftext|>": 256}}
+    ranks = changes.pop("ranks", [(bytes([byte]), byte) for byte in range(256)])
+    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks]
+    (tmp_path / "tokenizer.tiktoken").write_text("".join(lines))
+    (tmp_path / "tiktoken.json").write_text(json.dumps({**sound, "ranks": len(ranks), **changes}))
+    with pytest.raises(UserError, match=told):
+        load_tokenizer(tmp_path)

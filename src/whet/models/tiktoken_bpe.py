@@ -106,6 +106,9 @@ def load_tiktoken(directory: Path) -> TiktokenTokenizer:
         settings = read_object(directory / SETTINGS_FILE)
         if len(ranks) != settings["ranks"]:
             raise ValueError(f"{len(ranks)} ranks of {settings['ranks']}")
+        # What tiktoken itself takes for granted: it ends the process' thread where it is not so.
+        if len(set(ranks.values())) != len(ranks) or not all(bytes([byte]) in ranks for byte in range(256)):
+            raise ValueError("two tokens have the same rank, or a byte has none")
         encoding = tiktoken.Encoding(
             settings["name"],
             pat_str=settings["pattern"],

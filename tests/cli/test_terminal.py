@@ -24,8 +24,12 @@ SOURCE = Path(terminal.__file__).parents[1]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[12]?[KA]|\r")  # what the library draws with
 OF_RICH = {"table.Table", "table.Column", "live.Live", "progress_bar.ProgressBar", "progress.Progress",
            "progress.BarColumn", "progress.DownloadColumn", "progress.TimeRemainingColumn"}  # fmt: skip
-# Text of our own in a signal handler; an escaped warning of a room that may not know the commands.
-ELSEWHERE = {"runs/interrupt.py": "os.write", "runs/directory.py": "sys.stderr.write"}
+# Text of our own in a signal handler; an escaped warning of a room that may not know the commands; JSON for a pipe.
+ELSEWHERE = {
+    "runs/interrupt.py": "os.write",
+    "runs/directory.py": "sys.stderr.write",
+    "models/template_worker.py": "sys.stdout.write",
+}
 
 
 PRINTS = {"print", "typer.echo", "typer.secho", "typer.confirm", "typer.prompt"}

@@ -51,13 +51,14 @@ def spelled(value):
 
 
 LOGPROB = "answered with choices[0].logprobs.token_logprobs[1] = {}, which is not a log-prob"
+BROKEN = "answered with choices[0].logprobs.token_logprobs[1] = {}, which is not finite: look at the weights"
 TOKEN = "answered with choices[0].token_ids[1] = {}, which is not a token id from 0 to "
 IDS = {
     "log-prob above 0": (logprob("0.5"), LOGPROB.format("0.5")),
-    "log-prob Infinity": (logprob("Infinity"), LOGPROB.format("Infinity")),
-    "log-prob -Infinity": (logprob("-Infinity"), LOGPROB.format("-Infinity")),
-    "log-prob NaN": (logprob("NaN"), LOGPROB.format("NaN")),
-    "log-prob beyond floats": (logprob("-1e999"), LOGPROB.format("-Infinity")),
+    "log-prob Infinity": (logprob("Infinity"), BROKEN.format("Infinity")),
+    "log-prob -Infinity": (logprob("-Infinity"), BROKEN.format("-Infinity")),
+    "log-prob NaN": (logprob("NaN"), BROKEN.format("NaN")),
+    "log-prob beyond floats": (logprob("-1e999"), BROKEN.format("-Infinity")),
     "log-prob of text": (logprob('"-1"'), LOGPROB.format("'-1'")),
     "log-prob null": (logprob("null"), LOGPROB.format("null")),
     "log-prob true": (logprob("false"), LOGPROB.format("false")),
@@ -195,11 +196,15 @@ def test_rounding_above_0_is_no_lie(native, served):
     assert ask(served, native, sampling=PLAIN)[0].logprobs == (-1.0, 1.2e-07)
 
 
-def test_logprobs_that_are_not_used_are_not_judged(native, served):
-    answering(served, logprob("NaN"))
+def test_logprobs_that_are_not_used_are_not_judged_unless_they_show_broken_weights(native, served):
+    answering(served, logprob("0.5"))
     assert ask(served, native, sampling=Sampling(max_tokens=8, temperature=0.0))[0].logprobs == (0.0, 0.0)
     shaped = ask(served, native, sampling=Sampling(max_tokens=8, temperature=0.5))[0].logprobs
     assert [math.isnan(value) for value in shaped] == [True, True]
+    answering(served, logprob("NaN"))
+    for temperature in (0.0, 0.5):
+        with pytest.raises(RunFailed, match="which is not finite: look at the weights that it serves"):
+            ask(served, native, sampling=Sampling(max_tokens=8, temperature=temperature))
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,8 @@ def _text(choice: dict[str, Any], stop: Sequence[str], where: str) -> str:
 
 def _logprobs(given: _Given | None, length: int, asked: Asked, where: str) -> tuple[float, ...]:
     """Under the distribution that was sampled from, as `Completion` promises; NaN where that is not known."""
-    for place, value in enumerate(given.values if given else ()):
-        if isinstance(value, float) and not math.isfinite(value):  # a sign of broken weights, also where it is not used
-            raise _wrong(given.name.format(place) if given else "", value, "finite: look at the weights that it serves")
+    if given is not None:
+        _refuse_broken(given)
     if asked.sampling.temperature == 0:
         return (0.0,) * length
     if given is None or not (asked.processed or is_plain(asked.sampling)):
@@ -199,6 +198,13 @@ def _logprobs(given: _Given | None, length: int, asked: Asked, where: str) -> tu
         if not _is_logprob(value):
             raise _wrong(given.name.format(place), value, "a log-prob (a number, not above 0)")
     return tuple(float(value) for value in given.values)
+
+
+def _refuse_broken(given: _Given) -> None:
+    """A log-prob that is not finite is a sign of broken weights, also where it is not used."""
+    for place, value in enumerate(given.values):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _wrong(given.name.format(place), value, "finite: look at the weights that it serves")
 
 
 def _is_logprob(value: Any) -> bool:

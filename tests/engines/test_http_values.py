@@ -7,6 +7,7 @@ import pytest
 
 from tests.engines.hostile import KEY, ask, complaint
 from whet.engines.untrusted import printable, whole_characters
+from whet.errors import RunFailed
 from whet.records import Sampling
 
 PLAIN = Sampling(max_tokens=8)

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+SOURCES = f"{ROOT / 'src'}{os.pathsep}{ROOT}"  # this tree, whichever one is installed
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": SOURCES, "CUDA_VISIBLE_DEVICES": ""}
 LIMIT_SECONDS = 120.0
 
 TASK = {"name": "sorting", "level": 1}
@@ -123,14 +124,12 @@ class Zygote:
         assert code == 0, process.said()
         return process
 
-    def start_ranks(self, size: int, *arguments: object, **options: Any) -> list[Process]:
+    def start_ranks(
+        self, size: int, *arguments: object, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> list[Process]:
         """`whet …` in `size` processes that train together, as torchrun starts them."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        environments = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
-        return [self.start(*arguments, environment=environment, **options) for environment in environments]
+        shared = {**together(size), **(environment or {})}
+        return [self.start(*arguments, environment=as_rank(shared, rank), **options) for rank in range(size)]
 
     def run_ranks(self, size: int, *arguments: object, **options: Any) -> None:
         """The same, to their good end."""
@@ -142,6 +141,18 @@ class Zygote:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=LIMIT_SECONDS)
+
+
+def together(size: int) -> dict[str, str]:
+    """What the environments of processes that train together have in common."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def as_rank(shared: Mapping[str, str], rank: int) -> dict[str, str]:
+    return {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
 
 
 def only_run(root: Path) -> Path:

@@ -1,7 +1,10 @@
 """What a test may change in a `whet` process before it runs: watch it, or break a contract on purpose."""
 
+import importlib
 import os
+import signal
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,12 @@ WIDTH = 32  # bytes of the note that says where the process is
 
 
 def announce(path: str) -> None:
-    """Keeps the file at `path` saying which step and stage the process is in: where a kill found it."""
+    """Keeps the file at `path` saying which step and stage the process is in: where a kill found it.
+
+    Ranks after the first keep a file of their own beside it.
+    """
+    rank = os.environ.get("RANK", "0")
+    path = path if rank == "0" else f"{path}-{rank}"
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
 
     def say(step: int, stage: str) -> None:
@@ -68,6 +76,26 @@ def average_over_ranks(_: str) -> None:
     World.sum_gradients = averaged  # type: ignore[method-assign]
 
 
+def signal_in(where: str) -> None:
+    """`RANKS SIGNAL COUNT MODULE:NAME`: these ranks send themselves the signal when they call NAME a COUNT-th time."""
+    ranks, number, goal, target = where.split()
+    if os.environ["RANK"] not in ranks:
+        return
+    module, _, names = target.partition(":")
+    *path, name = names.split(".")
+    owner: Any = importlib.import_module(module)
+    for step in path:
+        owner = vars(owner)[step]
+    original, calls = vars(owner)[name], count(1)
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == int(goal):
+            os.kill(os.getpid(), signal.Signals[number])
+        return original(*arguments, **named)
+
+    setattr(owner, name, watched)
+
+
 HOOKS: dict[str, Callable[[str], None]] = {
-    hook.__name__: hook for hook in (announce, forget_the_optimizer, average_over_ranks)
+    hook.__name__: hook for hook in (announce, forget_the_optimizer, average_over_ranks, signal_in)
 }

@@ -14,6 +14,7 @@ import torch
 
 from tests.contracts.command import SUPERVISED, Zygote, online, only_run, write_recipe
 from tests.contracts.here import save_small, train_here
+from tests.contracts.ranks import MARK, lost_the_other, nothing_left_of
 from whet.algorithms.weightings import token_mean
 from whet.batching import global_weights
 from whet.distributed.world import World
@@ -198,12 +199,12 @@ def test_a_rank_that_fails_takes_the_others_with_it(zygote: Zygote, beginner: Pa
     reward = {"functions": [f"{tmp_path / 'rewards.py'}:raises"]}
     changed = online(beginner, reward=reward, eval={"examples": 4, "max_tokens": 6})
     recipe = write_recipe(tmp_path / "r.yaml", changed)
-    ranks = zygote.start_ranks(2, "train", recipe, "--runs", tmp_path / "runs")
-    codes = [rank.wait() for rank in ranks]
-    assert codes[1] == 1, ranks[1].said()
-    assert codes[0] == 1, ranks[0].said()
+    ranks = zygote.start_ranks(2, "train", recipe, "--runs", tmp_path / "runs", environment={MARK: tmp_path.name})
+    assert ranks[1].wait() == 1, ranks[1].said()
     assert "whet: step 1: reward function raises raised KeyError" in ranks[1].said()
-    assert "Traceback" not in ranks[0].said() + ranks[1].said()
+    assert "Traceback" not in ranks[1].said()
+    lost_the_other(ranks[0], only_run(tmp_path / "runs"), 1)
+    nothing_left_of(tmp_path.name)
     assert (only_run(tmp_path / "runs") / "failures" / "reward-rank1-001.json").exists()
 
 

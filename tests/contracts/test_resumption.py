@@ -181,26 +181,5 @@ def test_the_second_interrupt_quits_at_once(
     assert differing(outcome(only_run(root)), short_whole) == []
 
 
-def test_two_ranks_that_are_killed_and_interrupted_go_on_together(zygote: Zygote, short: Path, tmp_path: Path) -> None:
-    zygote.run_ranks(2, "train", short, "--runs", tmp_path / "whole")
-    root, note = tmp_path / "runs", tmp_path / "note"
-    for number, command in ((signal.SIGKILL, [short, "--runs", root]), (signal.SIGINT, None)):
-        note.write_text("")
-        arguments = command or [only_run(root), "--resume"]
-        ranks = zygote.start_ranks(2, "train", *arguments, hooks={"announce": str(note)})
-        goal = 5 if number is signal.SIGKILL else 9
-        ranks[0].until(
-            lambda goal=goal: whereabouts(note) >= (goal, "") and whereabouts(note)[1] == "update", "an update"
-        )
-        for rank in ranks:
-            os.kill(rank.pid, number)
-        codes = [rank.wait() for rank in ranks]
-        assert codes == ([-signal.SIGKILL] * 2 if number is signal.SIGKILL else [130] * 2), ranks[0].said()
-    saved = list(by_step(only_run(root) / "checkpoints"))[-1]
-    assert 9 <= saved < SHORT  # both ranks stopped after the same step, and it was saved
-    zygote.run_ranks(2, "train", only_run(root), "--resume")
-    assert differing(outcome(only_run(root)), outcome(only_run(tmp_path / "whole"))) == []
-
-
 def read_lines(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines()

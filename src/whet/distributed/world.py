@@ -1,15 +1,20 @@
 """The processes that train together. The only importer of torch.distributed; one process is not a special case.
 
 Every rank holds all weights and works on its own examples. Losses carry global weights, so gradients are *summed*,
-never averaged. Messages are JSON or tensors: nothing is pickled.
+never averaged. Messages are JSON or tensors: nothing is pickled. A rank that ends takes the others with it: at once
+where its connections break, after `TIMEOUT` seconds where it only falls silent.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -21,8 +26,17 @@ from torch import Tensor
 from whet.errors import RunFailed, UserError
 
 BUCKET_BYTES = 256 * 2**20  # gradients travel in flat pieces of this size: few messages, bounded extra memory
+TIMEOUT = "WHET_RANK_TIMEOUT_SECONDS"  # of the environment, as RANK is: it belongs to the start, not to the recipe
+# Others wait while the writer saves a checkpoint or one rank has the long completions, which takes minutes.
+TIMEOUT_SECONDS = 900.0
+GRACE_SECONDS = 5.0  # torch, where it keeps the time itself, has the first word
+POLL_SECONDS = 0.05
 
 T = TypeVar("T")
+
+
+class RankLost(RunFailed):
+    """Another process of the run has ended or does not answer; whatever is wrong is wrong there."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +50,21 @@ class World:
     @classmethod
     def init(cls, device: str = "auto") -> World:
         """Joins the processes that `torchrun` started, or stands alone when it was not used."""
-        size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+        size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
+        if rank >= size:
+            raise UserError(f"RANK is {rank} and WORLD_SIZE is {size}: ranks count from 0, so start with torchrun")
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         if kind == "cuda":
             if not torch.cuda.is_available():
                 raise UserError(
                     "device is 'cuda' and torch finds no CUDA device: use device=cpu, or a CUDA build of torch"
                 )
-            local = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            local = torch.device("cuda", _number("LOCAL_RANK", 0))
             torch.cuda.set_device(local)
         else:
             local = torch.device(kind)
         if size > 1 and not dist.is_initialized():
-            backend = "nccl" if local.type == "cuda" else "gloo"
-            dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(minutes=30))
+            _join("nccl" if local.type == "cuda" else "gloo", rank, size)
         return cls(rank=rank, size=size, device=local)
 
     @classmethod
@@ -75,7 +90,7 @@ class World:
         if self.size == 1:
             return tensor
         total = tensor.to(self.device, copy=True)
-        with _together():
+        with self._together():
             dist.all_reduce(total)
         return total.to(tensor.device)
 
@@ -84,7 +99,7 @@ class World:
         if self.size == 1:
             return value
         largest = torch.tensor(value, dtype=torch.float64, device=self.device)
-        with _together():
+        with self._together():
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return float(largest)
 
@@ -94,12 +109,12 @@ class World:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.device)
         sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
-        with _together():
+        with self._together():
             dist.all_gather(sizes, torch.tensor([data.numel()], device=self.device))
         padded = torch.zeros(int(max(int(s) for s in sizes)), dtype=torch.uint8, device=self.device)
         padded[: data.numel()] = data
         pieces = [torch.empty_like(padded) for _ in range(self.size)]
-        with _together():
+        with self._together():
             dist.all_gather(pieces, padded)
         sized = zip(pieces, sizes, strict=True)
         return [json.loads(piece[: int(size)].cpu().numpy().tobytes()) for piece, size in sized]
@@ -119,7 +134,7 @@ class World:
         padded = torch.zeros(largest, dtype=tensor.dtype, device=self.device)
         padded[tuple(slice(size) for size in tensor.shape)] = tensor.to(self.device)
         pieces = [torch.empty_like(padded) for _ in range(self.size)]
-        with _together():
+        with self._together():
             dist.all_gather(pieces, padded)
         return torch.cat([piece[: shape[0]] for piece, shape in zip(pieces, shapes, strict=True)]).to(tensor.device)
 
@@ -129,7 +144,7 @@ class World:
             return
         for bucket in _buckets([p.grad for p in parameters if p.grad is not None]):
             flat = torch.cat([grad.reshape(-1) for grad in bucket])
-            with _together():
+            with self._together():
                 dist.all_reduce(flat)
             for grad, piece in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
                 grad.copy_(piece.view_as(grad))
@@ -137,25 +152,107 @@ class World:
     def barrier(self) -> None:
         """Waits until every rank is here."""
         if self.size > 1:
-            with _together():
+            with self._together():
                 dist.barrier()
+
+    def require_same(self, values: Mapping[str, Any], fix: str) -> None:
+        """Ends every rank when one of them has another JSON value than the first; returns when all are here."""
+        everyones = self.gather(dict(values))
+        for rank, theirs in enumerate(everyones):
+            different = [name for name in values if theirs.get(name) != everyones[0].get(name)]
+            if different:
+                raise UserError(f"rank {rank} and rank 0 differ in {', '.join(different)}: {fix}")
 
     def close(self) -> None:
         """Leaves the group."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What all ranks do at once; a rank that is gone ends the run here too, in a sentence."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            other = f"rank {1 - self.rank}" if self.size == 2 else "another process"
+            if re.search("timed? ?out", str(error), re.IGNORECASE):
+                raise RankLost(
+                    f"{other} of the run did not answer within {timeout_seconds():g} s: it hangs or was stopped, or is "
+                    f"slower than that, and then a larger {TIMEOUT} helps"
+                ) from error
+            raise RankLost(
+                f"{other} of the run has ended ({_reason(error)}); what it said itself, unless it was killed, says why"
+            ) from error
 
-@contextmanager
-def _together() -> Iterator[None]:
-    """What all ranks do at once; a rank that is gone ends the run here too, in a sentence."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        why = str(error).partition("\n")[0]
-        raise RunFailed(f"another process of the run has ended, and its own message says why ({why:.100})") from error
+
+def _number(name: str, default: int) -> int:
+    """A whole number of the environment."""
+    text = os.environ.get(name, str(default))
+    if not re.fullmatch(r"[0-9]+", text):
+        raise UserError(f"{name} is {text!r} in the environment, must be a whole number: start with torchrun")
+    return int(text)
+
+
+def timeout_seconds() -> float:
+    """How long a rank waits for the others."""
+    text = os.environ.get(TIMEOUT, "")
+    if not text:
+        return TIMEOUT_SECONDS
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) <= 0:
+        raise UserError(f"{TIMEOUT} is {text!r} in the environment, must be a number of seconds above 0")
+    return float(text)
+
+
+def _join(backend: str, rank: int, size: int) -> None:
+    """Meets the other processes where the first of them listens."""
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise UserError(f"WORLD_SIZE is {size} and {' and '.join(missing)} is not set: start with torchrun")
+    limit, host, port = timeout_seconds(), os.environ["MASTER_ADDR"], _number("MASTER_PORT", 0)
+    if not 0 < port < 2**16:
+        raise UserError(f"MASTER_PORT is {port} in the environment, must be below {2**16}: start with torchrun")
+    lost = f"rank {rank} did not meet all {size} processes of the run at {host}:{port} within {limit:g} s"
+    fix = f"start all of them, or raise {TIMEOUT}"
+    failures: list[Exception] = []
+
+    def meet() -> None:
+        try:
+            dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(seconds=limit))
+        except Exception as error:  # noqa: BLE001 - raised below, by the thread that waits
+            failures.append(error)
+
+    deadline = time.monotonic() + limit
+    if rank > 0 and not _listens(host, port, deadline):  # torch would say so too, with a trace of its own
+        raise RankLost(f"{lost}, because nobody listens there: {fix}")
+    # In a thread, because torch waits without a limit for an answer from whoever did accept the connection.
+    meeting = threading.Thread(target=meet, daemon=True)
+    meeting.start()
+    meeting.join(max(0.0, deadline - time.monotonic()) + GRACE_SECONDS)
+    if meeting.is_alive():
+        raise RankLost(f"{lost}: {fix}")
+    for error in failures:
+        if not isinstance(error, RuntimeError):
+            raise error
+        if "EADDRINUSE" in str(error):
+            raise UserError(f"{host}:{port} is in use: choose another MASTER_PORT, or start with torchrun") from error
+        raise RankLost(f"{lost} ({_reason(error)}): {fix}") from error
+
+
+def _listens(host: str, port: int, deadline: float) -> bool:
+    """Whether somebody accepts connections there before the deadline."""
+    while (left := deadline - time.monotonic()) > 0:
+        with suppress(OSError), socket.create_connection((host, port), timeout=left):
+            return True
+        time.sleep(min(left, POLL_SECONDS))
+    return False
+
+
+def _reason(error: RuntimeError) -> str:
+    """The first line of what torch says, without the place in its source."""
+    first = re.sub(r"^\[[^]]*\]\s*", "", str(error).partition("\n")[0])
+    return first.partition(". ")[0][:100].rstrip(" .:")
 
 
 def _buckets(grads: list[Tensor]) -> Iterable[list[Tensor]]:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from whet.config import OfflineConfig, OnlineConfig
-from whet.distributed.world import World
+from whet.distributed.world import RankLost, World
 from whet.engines.protocol import Engine
 from whet.errors import RunFailed, UserError
 from whet.evaluate.evaluation import Evaluation, evaluate
@@ -88,7 +88,8 @@ class Session:
         checkpoint = self.run.latest()
         if checkpoint is not None:
             self._restore(checkpoint)
-        self.world.barrier()
+        seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
+        self.world.require_same(seen, "every rank must read the same files")  # and have read them, before rewinding
         self.run.rewind(self.last if checkpoint is not None else -1)
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
@@ -111,6 +112,8 @@ class Session:
         gc.unfreeze()
         if self.parts.engine is not None:
             self.parts.engine.close()
+        if isinstance(error, RankLost):
+            raise RankLost(f"step {self.last + 1}: {error}") from error
         if isinstance(error, RunFailed):
             raise RunFailed(f"step {self.last + 1}: {error}{self._evidence(error)}{self._way_back(error)}") from error
 

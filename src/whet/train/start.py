@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from whet.config import OfflineConfig
 from whet.config.collecting import CollectConfig
-from whet.distributed.world import World
+from whet.distributed.world import RankLost, World
 from whet.errors import UserError
-from whet.recipe import Config, Recipe, dump, parse_yaml, validate
+from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.page import write_report
 from whet.runs.directory import Run
 from whet.train import offline, online
@@ -28,12 +28,13 @@ def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: 
     """
     world = World.init(recipe.config.device)
     try:
-        _check(recipe.config, world)
+        _check(recipe.config, world, resumed="")
         run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
         try:
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
-            return _train(recipe.config, run, world, make_progress, notes)
+            with _way_back(run):
+                return _train(recipe.config, run, world, make_progress, notes)
         except UserError:
             run.remove_if_unused()
             raise
@@ -51,16 +52,19 @@ def resume_run(path: Path, overrides: Sequence[str], make_progress: MakeProgress
     config = validate(parse_yaml(saved, where=str(path)), where=f"{path}/config.yaml")
     world = World.init(config.device)
     try:
-        _check(config, world)
+        _check(config, world, resumed=str(path.resolve()))
         run = _on_every_rank(world, lambda: Run.open(path))
         if run.finished:
             raise UserError(f"{path} is finished; to train on, start a new run with model={path}")
-        return _train(config, run, world, make_progress)
+        with _way_back(run):
+            return _train(config, run, world, make_progress)
     finally:
         world.close()
 
 
-def _check(config: Config, world: World) -> None:
+def _check(config: Config, world: World, *, resumed: str) -> None:
+    """Ends every rank, before anything is written, when they cannot train together."""
+    world.require_same({**plain(config), "--resume": resumed}, "start all ranks with the same command and recipe")
     share = config.rows if isinstance(config, OfflineConfig) else config.rollout.prompts
     if share < world.size:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
@@ -92,7 +96,20 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:
                 progress.note(f"stopped; go on with: whet train {run.path} --resume")
-        world.barrier()
+        try:
+            world.barrier()
+        except RankLost:
+            if not run.finished:  # else nothing is lost with it
+                raise
         if not run.finished:
             raise KeyboardInterrupt
     return run.path
+
+
+@contextmanager
+def _way_back(run: Run) -> Iterator[None]:
+    """Says how to go on after the loss of another process."""
+    try:
+        yield
+    except RankLost as error:
+        raise RankLost(f"{error}; go on with: whet train {run.path} --resume, in as many processes") from error

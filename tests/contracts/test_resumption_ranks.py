@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,22 @@ def test_a_rank_that_nobody_joins_says_so(rank: int, zygote: Zygote, recipe: Pat
     (line,) = alone.said().splitlines()
     assert line.startswith(f"whet: rank {rank} did not meet all 2 processes of the run at 127.0.0.1:")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_port_on_which_somebody_else_listens_is_not_waited_for_without_limit(
+    zygote: Zygote, recipe: Path, tmp_path: Path
+) -> None:
+    """Torch waits for ever for the answer of whoever accepted its connection."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        taken = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": where.partition(":")[2], TIMEOUT: "0.5"}
+        ranks = zygote.start_ranks(2, "train", recipe, "--runs", tmp_path / "runs", environment=taken)
+        assert [rank.wait() for rank in ranks] == [2, 1], [rank.said() for rank in ranks]
+    assert f"whet: {where} is in use: choose another MASTER_PORT" in ranks[0].said()
+    assert ranks[1].said().startswith(f"whet: rank 1 did not meet all 2 processes of the run at {where} within 0.5 s")
 
 
 def test_ranks_with_different_recipes_do_not_begin(zygote: Zygote, recipe: Path, tmp_path: Path) -> None:

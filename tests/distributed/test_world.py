@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from whet.distributed.world import World
+from whet.distributed.world import TIMEOUT, World, timeout_seconds
 from whet.errors import UserError
 
 SIZE = 3
@@ -106,3 +107,48 @@ def test_every_item_has_one_owner(size: int) -> None:
 def test_a_device_that_is_not_there_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match="torch finds no CUDA device: use device=cpu"):
         World.init("cuda")
+
+
+MET = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"RANK": "2"}, "RANK is 2 and WORLD_SIZE is 2: ranks count from 0"),
+        ({"WORLD_SIZE": "1"}, "RANK is 1 and WORLD_SIZE is 1"),  # nobody would write
+        ({"RANK": "one"}, "RANK is 'one' in the environment, must be a whole number"),
+        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2' in the environment"),
+        ({"MASTER_ADDR": ""}, "WORLD_SIZE is 2 and MASTER_ADDR is not set: start with torchrun"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT is 99999 in the environment, must be below 65536"),
+        ({TIMEOUT: "soon"}, f"{TIMEOUT} is 'soon' in the environment, must be a number of seconds above 0"),
+        ({TIMEOUT: "0"}, f"{TIMEOUT} is '0' in the environment"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_the_users_mistake(
+    changed: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**MET, **changed}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        World.init("cpu")
+
+
+def test_how_long_others_are_waited_for_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TIMEOUT, raising=False)
+    assert timeout_seconds() == 900
+    monkeypatch.setenv(TIMEOUT, "2.5")
+    assert timeout_seconds() == 2.5
+
+
+def test_ranks_that_differ_all_hear_of_it() -> None:
+    class Told(World):
+        def gather(self, value: Any) -> list[Any]:
+            return [{"weights": "a", "step": 4}, {"weights": "a", "step": 2}]
+
+    for rank in range(2):
+        told = Told(rank=rank, size=2, device=torch.device("cpu"))
+        with pytest.raises(UserError, match="rank 1 and rank 0 differ in step: read the same files"):
+            told.require_same({"weights": "a", "step": 4 - 2 * rank}, "read the same files")
+        told.require_same({"weights": "a"}, "")
+    World.alone().require_same({"weights": "a"}, "")

@@ -96,14 +96,19 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:
                 progress.note(f"stopped; go on with: whet train {run.path} --resume")
-        try:
-            world.barrier()
-        except RankLost:
-            if not run.finished:  # else nothing is lost with it
-                raise
-        if not run.finished:
-            raise KeyboardInterrupt
+        _leave(run, world)
     return run.path
+
+
+def _leave(run: Run, world: World) -> None:
+    """Lets the ranks end together; a rank that is lost after the end takes nothing with it."""
+    try:
+        world.barrier()
+    except RankLost:
+        if not run.finished:
+            raise
+    if not run.finished:
+        raise KeyboardInterrupt
 
 
 @contextmanager

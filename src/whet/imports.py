@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +25,27 @@ def load_named(spec: str, what: str) -> object:
         public = [key for key in names if not key.startswith("_")]
         raise UserError(f"{what} '{spec}': {place} has no '{name}'{nearest(name, public)}")
     return names[name]
+
+
+def source_file(spec: str) -> Path | None:
+    """The file with the code that `spec` names, found as `load_named` finds it but without running any of it.
+
+    None where there is no such file: nothing of that name, or a module that is no file.
+    """
+    place = spec.rpartition(":")[0]
+    if place.endswith(".py"):
+        return Path(place)
+    if place in sys.modules:
+        found = sys.modules[place].__spec__
+    else:
+        found, search = None, [str(Path.cwd()), *sys.path]
+        names = place.split(".")
+        for depth in range(1, len(names) + 1):
+            found = PathFinder.find_spec(".".join(names[:depth]), search)
+            if found is None:
+                return None
+            search = list(found.submodule_search_locations or ())
+    return Path(found.origin) if found is not None and found.has_location and found.origin else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

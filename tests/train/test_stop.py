@@ -227,7 +227,9 @@ def test_a_row_that_another_process_has_logged_already_counts_once(
         return seen[-1]
 
     monkeypatch.setattr(Rewarding, "measure", remembered)
-    monkeypatch.setattr(Run, "metrics", lambda self: [*metrics(self), {"step": len(seen) - 1, **seen[-1]}])
+    monkeypatch.setattr(
+        Run, "metrics", lambda self: [*metrics(self), *({"step": len(seen) - 1, **row} for row in seen[-1:])]
+    )
     late, _ = train(rewarding(tmp_path / "b", steps=40, stop=stop), tmp_path / "b" / "runs")
     assert results(late)["steps"] == results(alone)["steps"]
     assert results(late)["ended"] == results(alone)["ended"]

@@ -25,14 +25,14 @@ def train_pipeline(pipeline: Pipeline, root: Path) -> None:
     _train(pipeline, PipelineDirectory.create(root, pipeline.name), written=pipeline.runs())
 
 
-def resume_pipeline(path: Path, overrides: Sequence[str]) -> None:
+def resume_pipeline(path: Path, overrides: Sequence[str], *, accept_changes: bool = False) -> None:
     """Goes on with a pipeline; overrides may change what has not begun yet."""
     from whet.runs.pipeline import PipelineDirectory
     from whet.train.pipeline import reopened
 
     _refuse_ranks()
     directory = PipelineDirectory.open(path)
-    _train(reopened(directory, overrides), directory, written={})
+    _train(reopened(directory, overrides), directory, written={}, accept_changes=accept_changes)
 
 
 def compare_pipeline(pipeline: Pipeline, root: Path, out: Path | None, *, words: Sequence[str], as_json: bool) -> None:
@@ -55,15 +55,22 @@ def _refuse_ranks() -> None:
         raise UserError("a pipeline trains in one process: start it without torchrun, or train its stages one by one")
 
 
-def _train(pipeline: Pipeline, directory: PipelineDirectory, *, written: Mapping[str, Recipe]) -> None:
+def _train(
+    pipeline: Pipeline, directory: PipelineDirectory, *, written: Mapping[str, Recipe], accept_changes: bool = False
+) -> None:
     go_on = ["whet", "train", str(directory.path), "--resume"]
-    plan, outcome = _run(pipeline, directory, go_on=go_on, written=written)
+    plan, outcome = _run(pipeline, directory, go_on=go_on, written=written, accept_changes=accept_changes)
     _show(directory, outcome)
     _fail(plan, outcome)
 
 
 def _run(
-    pipeline: Pipeline, directory: PipelineDirectory, *, go_on: Sequence[str], written: Mapping[str, Recipe]
+    pipeline: Pipeline,
+    directory: PipelineDirectory,
+    *,
+    go_on: Sequence[str],
+    written: Mapping[str, Recipe],
+    accept_changes: bool = False,
 ) -> tuple[Plan, Outcome]:
     """Runs what is missing; `written` are the recipes whose keys without effect are worth a note."""
     from whet.cli.comparing import Watcher
@@ -72,9 +79,9 @@ def _run(
 
     command = shlex.join(go_on)
     try:
-        plan = make_plan(pipeline, directory)
+        plan = make_plan(pipeline, directory, accept_changes=accept_changes)
         watcher = Watcher(f"pipeline: {directory.path}", list(plan.states.values()), written, inside=make_progress)
-        return plan, run_pipeline(plan, watcher)
+        return plan, run_pipeline(plan, watcher, accept_changes=accept_changes)
     except KeyboardInterrupt:
         say(f"stopped; go on with: {command}", err=True)
         raise

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import typer
 
+from whet.errors import UserError
+
 
 def train(
     source: str = typer.Argument(..., metavar="RECIPE|RUN", help="A packaged recipe, a YAML file, or a run to resume."),
     overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Change keys of the recipe."),
     resume: bool = typer.Option(False, "--resume", help="Go on with a run that was stopped, bit for bit."),
+    accept_changes: bool = typer.Option(
+        False, "--accept-changes", help="With --resume: go on although files that the run was made from have changed."
+    ),
     runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Where run directories are made."),
 ) -> None:
     """Train a model. Examples:
@@ -34,10 +39,12 @@ def train(
     if resume:
         path = Path(source)
         if is_pipeline(path):
-            resume_pipeline(path, overrides or [])
+            resume_pipeline(path, overrides or [], accept_changes=accept_changes)
         else:
-            resume_run(path, overrides or [], make_progress)
+            resume_run(path, overrides or [], make_progress, accept_changes=accept_changes)
         return
+    if accept_changes:
+        raise UserError("--accept-changes is for a run that goes on: add --resume, or leave it out")
     recipe = read_any(source, overrides or [])
     if isinstance(recipe, Pipeline):
         train_pipeline(recipe, runs)

@@ -74,7 +74,7 @@ Placed = tuple[str, Record]  # a record and where it stands, as file:line
 def load_rows(source: Source) -> Loaded:
     """The rows of a source; more broken ones than it allows, or none that is sound, is an error."""
     source = _of_directory(source)
-    raws = _raw_rows(source)
+    raws = read_file(rows_file(source))
     head = list(islice(raws, LOOKED_AT))
     sound = [raw.columns for raw in head if not raw.problem]
     if not head:
@@ -138,6 +138,17 @@ class _Skips:
         return ", ".join(f"{len(places)} {why}" for why, places in self.places.items())
 
 
+def rows_file(source: Source) -> Path:
+    """The file that the rows are read from; a data set of the hub is fetched where it is not here yet."""
+    source = _of_directory(source)
+    path = Path(source.path).expanduser()
+    if path.exists() or is_file_name(source.path):
+        return path
+    if is_hub_name(source.path):
+        return cached_rows(source.path, subset=source.subset, split=source.split)
+    raise UserError(f"{source.path}: no such file, and not the name of a data set (owner/name)")
+
+
 def _of_directory(source: Source) -> Source:
     """A directory, such as that of a run which made rows, stands for its rows.jsonl."""
     directory = Path(source.path).expanduser()
@@ -147,15 +158,6 @@ def _of_directory(source: Source) -> Source:
     if not file.is_file():
         raise UserError(f"{source.path} is a directory without {ROWS}: name a file of rows, or a run that made some")
     return replace(source, path=str(file))
-
-
-def _raw_rows(source: Source) -> Iterator[Raw]:
-    path = Path(source.path).expanduser()
-    if path.exists() or is_file_name(source.path):
-        return read_file(path)
-    if is_hub_name(source.path):
-        return read_file(cached_rows(source.path, subset=source.subset, split=source.split))
-    raise UserError(f"{source.path}: no such file, and not the name of a data set (owner/name)")
 
 
 def _parsed(raws: Iterable[Raw], known: Format, source: Source, skips: _Skips) -> tuple[list[Placed], int]:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.errors import RunFailed, UserError
-from whet.models.store import building, damage, models_directory, sha256
+from whet.models.sealed import sha256
+from whet.models.store import building, damage, models_directory
 
 Progress = Callable[[str, int, int], None]  # what is happening, bytes done, bytes in all (0: not known)
 

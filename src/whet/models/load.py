@@ -24,12 +24,14 @@ from whet.models.decoder_config import DecoderConfig, parameter_count
 from whet.models.families import FAMILIES, Family, family_named, head_width
 from whet.models.hf_config import NotCovered
 from whet.models.protocol import CausalLM
+from whet.models.sealed import refuse_damage
 
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def load_model(path: Path) -> CausalLM:
     """The model in a Hugging Face directory, in fp32: our decoder where it covers the architecture, or transformers."""
+    refuse_damage(path)
     hf = read_config(path)
     if hf.get("quantization_config"):
         raise UserError(f"{path} holds quantised weights, which cannot be trained: use the original checkpoint")

@@ -19,12 +19,14 @@ from whet.models.load import read_config
 from whet.models.reward_files import head_name
 from whet.models.reward_model import RewardModel
 from whet.models.reward_settings import RewardSettings, read_settings
+from whet.models.sealed import refuse_damage
 
 HEADS = ("score.", "classifier.")
 
 
 def load_reward_model(directory: Path) -> RewardModel:
     """The reward model in a directory, in fp32; a classifier that names no kind is taken for a preference model."""
+    refuse_damage(directory)
     hf = read_config(directory)
     if hf.get("quantization_config"):
         raise UserError(f"{directory} holds quantised weights, which cannot be read here: use the original checkpoint")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.files import home_directory
+from whet.models.sealed import MANIFEST, Sealed, checked_entries, mismatch, read_files, sha256
 
-MANIFEST = "manifest.json"
 FORMAT = 1  # raised when a conversion changes, so that older results are made again
 ABANDONED_SECONDS = 24 * 3600  # a build directory this old belongs to a process that was killed
 
@@ -40,28 +39,24 @@ def damage(directory: Path, *, contents: bool = True) -> str | None:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is not readable"
-    for name, (size, digest) in entries.items():
+    unlisted = [path.name for path in read_files(directory) if path.name not in entries]
+    if unlisted:
+        return f"{unlisted[0]} is not in {MANIFEST}"
+    for name, sealed in entries.items():
         path = directory / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            return f"{name} is missing" if found is None else f"{name} has {found} bytes instead of {size}"
-        if contents and sha256(path) != digest:
-            return f"{name} has a wrong checksum"
+        if contents or not path.is_file() or path.stat().st_size != sealed.size:
+            problem = mismatch(path, sealed)
+            if problem is not None:
+                return f"{name} {problem}"
     return None
 
 
-def _entries(directory: Path) -> dict[str, tuple[int, str]]:
+def _entries(directory: Path) -> dict[str, Sealed]:
     """The size and the checksum of every file that the manifest names."""
     manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
     if manifest["format"] != FORMAT:
         raise ValueError(f"format {manifest['format']}")
-    return {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
-
-
-def sha256(path: Path) -> str:
-    """The hexadecimal checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return checked_entries(manifest)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from whet.files import read_object
 from whet.models import chat
 from whet.models.bounds import check_tokenizer_files
 from whet.models.protocol import Tokenizer
+from whet.models.sealed import refuse_damage
 from whet.models.template import PLAIN_TEMPLATE
 from whet.records import Message
 
@@ -163,6 +164,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokeniser that lies in a model directory, whichever kind it is."""
     if not directory.is_dir():
         raise UserError(f"no directory {directory} to load a tokenizer from; check the path")
+    refuse_damage(directory, with_weights=False)
     if (directory / RANKS_FILE).exists():
         from whet.models.tiktoken_bpe import load_tiktoken
 

@@ -30,11 +30,16 @@ def headline(metrics: Sequence[Row], results: Row | None) -> Markup:
 
 
 def evaluations(metrics: Sequence[Row], results: Row | None, names: Sequence[str]) -> tuple[Row, Row] | None:
-    """The first and the last evaluation: those of the final results where they are, else those recorded so far."""
-    if results is not None and all(_has(results.get(end), names) for end in ("before", "after")):
-        return results["before"], results["after"]
+    """The evaluation before training and the last one: those of the final results, else those recorded so far.
+
+    The last one twice where the one before training is lost: a later one would not be what it seems.
+    """
+    if results is not None and _has(results.get("after"), names):
+        return results["before" if _has(results.get("before"), names) else "after"], results["after"]
     rows = [row for row in metrics if _has(row, names)]
-    return (rows[0], rows[-1]) if rows else None
+    if not rows:
+        return None
+    return rows[0] if rows[0].get("step", 0) == 0 else rows[-1], rows[-1]
 
 
 def _has(row: Row | None, names: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from whet.errors import RunFailed
+from whet.errors import RunFailed, UserError
 from whet.report.charts import chart
 from whet.report.curves import training_curves
 from whet.report.headline import headline
@@ -57,7 +57,7 @@ def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) ->
         element("h1", title),
         element("div", *(element("span", fact) for fact in facts), class_="facts"),
         headline(metrics, results),
-        _health(findings(metrics)),
+        _health([*_doubts(run, results), *findings(metrics)]),
         _curves(drawn),
         _samples(run),
         _setup(run, results),
@@ -72,7 +72,12 @@ def _title(run: Run, results: Mapping[str, Any] | None) -> str:
 
 
 def _facts(run: Run, results: Mapping[str, Any] | None, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    config = yaml.safe_load(run.config_yaml())
+    try:
+        config = yaml.safe_load(run.config_yaml())
+    except yaml.YAMLError as error:
+        raise UserError(f"{run.path}: its config is not valid YAML ({reason(error)}); put it back") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{run.path}: its config is no mapping of keys to values; put it back")
     done = max((row["step"] for row in metrics), default=0)
     if results is None:
         steps = f"{done:,} of {config['steps']:,} steps" if "steps" in config else f"{done:,} steps"
@@ -102,6 +107,14 @@ def _health(found: Sequence[Finding]) -> Markup:
         for finding in found
     ]
     return join(element("h2", "Health"), element("ul", *rows, class_="findings card"))
+
+
+def _doubts(run: Run, results: Mapping[str, Any] | None) -> list[Finding]:
+    """What the numbers of the page do not show of the run: files that changed on its way, and files that were lost."""
+    inputs = run.inputs()
+    changed = [f"{one['sentence']} (after step {one['after_step']})" for one in (inputs.accepted if inputs else ())]
+    lost = [f"lost: {sentence}" for sentence in (results or {}).get("lost", ())]
+    return [Finding("warning", sentence) for sentence in (*changed, *lost)]
 
 
 def _capital(sentence: str) -> str:

@@ -12,13 +12,15 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from whet.runs.layout import STATE, by_step
-from whet.runs.logs import reason, sync_directory, temporary_beside
+from whet.runs.logs import reason, remove, sync_directory, temporary_beside, write_atomic
 
 MANIFEST = "manifest.json"
+SEALED = (".safetensors", ".json")  # no file that ends so may lie in a directory without being in its manifest
+MARK = b'{"checkpoints": true}\n'
 PREDECESSOR = ".old-"  # how the name of a directory begins while its successor takes its place
 
 Fill = Callable[[Path], None]
@@ -54,28 +56,40 @@ def defect(directory: Path) -> str | None:
         files = _read_manifest(directory)
     except OSError as error:
         return f"{MANIFEST} cannot be read: {reason(error)}"
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return f"{MANIFEST} is damaged"
-    for name, size, checksum in files:
-        try:
-            found = (directory / name).stat().st_size
-            if found != size:
-                return f"{name} has {found} bytes instead of {size}"
-            if _checksum(directory / name) != checksum:
-                return f"{name} does not match its checksum"
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
-    return None
+    unlisted = _unlisted(directory, {name for name, _, _ in files})
+    if unlisted:
+        return f"{unlisted[0]} is not in {MANIFEST}"
+    return next(filter(None, (_file_defect(directory, *file) for file in files)), None)
+
+
+def _file_defect(directory: Path, name: str, size: int, checksum: str) -> str | None:
+    try:
+        found = (directory / name).stat().st_size
+        if found != size:
+            return f"{name} has {found} bytes instead of {size}"
+        return None if _checksum(directory / name) == checksum else f"{name} does not match its checksum"
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
 
 
 def newest_intact(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint without a defect; each newer one is reported with its defect."""
     for step, path in reversed(by_step(directory).items()):
-        wrong = defect(path)
+        wrong = defect(path) or (None if (path / STATE).is_file() else f"{STATE} is missing")
         if wrong is None:
             return Checkpoint(path=path, step=step, state=json.loads((path / STATE).read_bytes()))
         report(f"checkpoint {path} is corrupt: {wrong}")
     return None
+
+
+def mark(directory: Path, file: Path) -> None:
+    """Leaves on the disk that there are checkpoints in a directory, or that there are none yet."""
+    if not by_step(directory):
+        file.unlink(missing_ok=True)
+    elif not file.exists():
+        write_atomic(file, MARK)
 
 
 def last_good(directory: Path) -> str:
@@ -94,7 +108,7 @@ def discard(path: Path) -> None:
     """Deletes a directory; killed half-way, what is left has a temporary name and is never taken for a whole one."""
     doomed = temporary_beside(path)
     path.rename(doomed)
-    shutil.rmtree(doomed)
+    remove(doomed)  # which may be no directory: somebody put a file or a link in its place
 
 
 def recover(parent: Path) -> None:
@@ -130,7 +144,7 @@ def _place(temporary: Path, target: Path) -> None:
     recover(target.parent)
     predecessor = target.with_name(PREDECESSOR + target.name)
     try:
-        if target.exists():
+        if os.path.lexists(target):
             target.rename(predecessor)
         temporary.rename(target)
         sync_directory(target.parent)
@@ -159,4 +173,12 @@ def _read_manifest(directory: Path) -> list[tuple[str, int, str]]:
     files = [(name, entry["bytes"], entry["sha256"]) for name, entry in listed.items()]
     if _manifest_bytes(listed) != data:  # so that no flipped bit goes unseen, not even one between the values
         raise ValueError(f"{MANIFEST} is not as it was written")
+    names = [PurePosixPath(name) for name in listed]
+    if not names or any(name.is_absolute() or ".." in name.parts for name in names):
+        raise ValueError(f"{MANIFEST} lists no files of this directory")
     return files
+
+
+def _unlisted(directory: Path, listed: set[str]) -> list[str]:
+    lying = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.name.endswith(SEALED))
+    return [name for name in lying if name not in listed and name != MANIFEST]

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from whet.errors import RunFailed, UserError, escaped
 from whet.runs import checkpoints, layout, logs
 from whet.runs.checkpoints import Checkpoint, Fill
+from whet.runs.inputs import Inputs, read_inputs, write_inputs
 from whet.runs.lock import WriterLock
 from whet.runs.trackers import Tracker, start_trackers
 
@@ -105,11 +106,17 @@ class Run:
 
     def config_yaml(self) -> str:
         """The resolved configuration."""
-        file = self.path / layout.CONFIG
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {file}: {logs.reason(error)}; put back the file that whet wrote") from error
+        return layout.read_config(self.path)
+
+    def inputs(self) -> Inputs | None:
+        """The files that the run was made from, by checksums; None where an older version began it."""
+        return read_inputs(self.path / layout.INPUTS)
+
+    def write_inputs(self, inputs: Inputs) -> None:
+        """Records what the run is made from."""
+        if self.is_writer:
+            with self._writing(layout.INPUTS):
+                write_inputs(self.path / layout.INPUTS, inputs)
 
     def track(self, names: Sequence[str], config: Mapping[str, Any], first_step: int) -> None:
         """From now on metrics also go to these trackers; `first_step` is the first step that will be logged."""
@@ -203,8 +210,14 @@ class Run:
             for tracker in self._trackers:
                 tracker.flush()
             checkpoints.write_directory(self._inside(layout.CHECKPOINTS) / target.name, fill, layout.STATE, state)
+            checkpoints.mark(target.parent, self.path / layout.SAVED)  # not before there is something to miss
             checkpoints.keep_newest(target.parent, keep)
         return target
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether a checkpoint was ever made; where none is left, they are lost."""
+        return (self.path / layout.SAVED).is_file()
 
     def latest(self) -> Checkpoint | None:
         """The newest intact checkpoint, None when none was ever made; corrupt ones are named in `warnings`."""
@@ -230,6 +243,7 @@ class Run:
                     path.unlink()
             for name in (layout.METRICS, layout.TIMINGS):
                 logs.cut_log(self.path / name, step)
+            checkpoints.mark(self.path / layout.CHECKPOINTS, self.path / layout.SAVED)
             for name in (layout.RESULTS, layout.ANALYSIS, layout.ANALYSIS_PICTURE):
                 (self.path / name).unlink(missing_ok=True)
 
@@ -242,6 +256,11 @@ class Run:
     def best_model(self) -> Path | None:
         """The directory of the best model so far."""
         return checkpoints.standing(self.path / layout.BEST)
+
+    def best_defect(self) -> str | None:
+        """What is wrong with the best model, or None."""
+        best = self.best_model()
+        return "it is gone" if best is None else checkpoints.defect(best)
 
     def best_info(self) -> dict[str, Any] | None:
         """What was said of the best model when it was saved."""
@@ -257,12 +276,24 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
-        return (self.path / layout.RESULTS).is_file()
+        """Whether the run came to its end, and its results can be read."""
+        try:
+            return self.results() is not None
+        except RunFailed:
+            return False  # damaged: resuming writes them again
+
+    @property
+    def has_report(self) -> bool:
+        """Whether the report and its picture are there."""
+        return self.report_path.is_file() and self.curves_path.is_file()
 
     def results(self) -> dict[str, Any] | None:
         """The final results, None before the end."""
-        return logs.read_json(self.path / layout.RESULTS) if self.finished else None
+        file = self.path / layout.RESULTS
+        try:
+            return logs.read_json(file) if file.is_file() else None
+        except RunFailed as error:
+            raise RunFailed(f"{error}; whet train {self.path} --resume writes it again") from error
 
     def fail(self, name: str, payload: Mapping[str, Any]) -> Path:
         """Keeps what a run failed on; returns the file to name in the error.

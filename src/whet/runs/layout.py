@@ -9,10 +9,12 @@ from itertools import count
 from pathlib import Path
 
 from whet.errors import UserError
-from whet.runs.logs import TEMPORARY, sync_directory
+from whet.runs.logs import TEMPORARY, reason, sync_directory
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
+INPUTS = "inputs.json"
+SAVED = "saved.json"  # stands from the first checkpoint on
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
 ROLLOUTS = "rollouts"
@@ -72,6 +74,18 @@ def recipe_of(path: Path) -> str:
     if re.fullmatch(rf"{SEED}\d+", path.name):
         return path.absolute().parent.name
     return re.sub(r"^\d{8}-\d{6}-", "", path.name)
+
+
+def read_config(path: Path) -> str:
+    """The configuration of a run or a pipeline."""
+    file = path / CONFIG
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file}: {reason(error)}; put back the file that whet wrote") from error
+    if not text.strip():
+        raise UserError(f"{file} is empty; put back the file that whet wrote")
+    return text
 
 
 def empty_directory(path: Path) -> Path:

@@ -156,10 +156,15 @@ def temporary_beside(path: Path) -> Path:
 def remove_leftovers(directory: Path) -> None:
     """Removes what a killed process had not finished."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
+        remove(leftover)
+
+
+def remove(path: Path) -> None:
+    """Deletes a directory with all that is in it, a file, or a link but not what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def sync_directory(path: Path) -> None:
@@ -214,7 +219,10 @@ def reason(error: BaseException) -> str:
 def _log_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn, or empty
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn, or empty
+    except OSError as error:
+        raise RunFailed(f"{path} cannot be read: {reason(error)}") from error
     rows = [_parse(line, path, number) for number, line in enumerate(lines, start=1)]
     for number, row in enumerate(rows, start=1):
         if type(row.get("step")) is not int:
@@ -225,7 +233,7 @@ def _log_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
 def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFailed(f"{path}, line {number}: not valid JSON ({reason(error)})") from error
     if not isinstance(row, dict):
         raise RunFailed(f"{path}, line {number}: not a JSON object")

@@ -70,11 +70,7 @@ class PipelineDirectory:
 
     def config_yaml(self) -> str:
         """The configuration, `@name` as it was written."""
-        file = self.path / layout.CONFIG
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {file}: {logs.reason(error)}; put back the file that whet wrote") from error
+        return layout.read_config(self.path)
 
     @contextmanager
     def writing(self, config_yaml: str) -> Iterator[None]:

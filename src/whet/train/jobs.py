@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Recipe, parse_yaml, plain
 from whet.runs.directory import Run
+from whet.train.inputs import changed_inputs
 from whet.train.session import Progress
-from whet.train.start import resume_run, start_run
+from whet.train.start import lacks_report, resume_run, saved_config, start_run
 
 State = Literal["new", "stopped", "finished"]
 
@@ -43,8 +44,12 @@ class Watch(Protocol):
     def say(self, text: str) -> None: ...
 
 
-def job_state(job: Job, *, same: Callable[[Any], Any] = lambda value: value) -> State:
-    """What there is of a run; one that was made with another config is refused, `same` says what is not another."""
+def job_state(job: Job, *, same: Callable[[Any], Any] = lambda value: value, accept_changes: bool = False) -> State:
+    """What there is of a run; one that was made with another config is refused, `same` says what is not another.
+
+    So is one that is finished and was made from files that have changed since, unless that is accepted: what stands
+    beside it would be made from others.
+    """
     run = job.run
     if run is None:
         return "new"
@@ -57,18 +62,28 @@ def job_state(job: Job, *, same: Callable[[Any], Any] = lambda value: value) -> 
             f"{run.path} was made with another config ({key}: {saved.get(key)!r} there, {wanted.get(key)!r} here); "
             "remove that run, repeat the command that it was made with, or choose another --out"
         )
-    return "finished" if run.finished else "stopped"
+    if not run.finished:
+        return "stopped"
+    changed = [] if accept_changes else changed_inputs(saved_config(run), run)
+    if changed:
+        raise UserError(
+            f"{run.path} is finished, and {changed[0].sentence}: put back what it was made from, or remove that run"
+        )
+    return "finished"
 
 
-def do_job(job: Job, state: State, watch: Watch) -> str:
+def do_job(job: Job, state: State, watch: Watch, *, accept_changes: bool = False) -> str:
     """Makes a run, goes on with it, or leaves it as it is; returns why it failed, nothing when it did not."""
     watch.begin(job.label, state)
     failure = ""
     try:
         if state == "new":
             start_run(job.recipe, job.path.parent, watch.progress, path=job.path)
-        elif state == "stopped":
-            resume_run(job.path, [], watch.progress)
+        elif state == "stopped" or (job.run is not None and lacks_report(job.recipe.config, job.run)):
+            resume_run(job.path, [], watch.progress, accept_changes=accept_changes, say=watch.say)
+        elif accept_changes and job.run is not None:
+            for change in changed_inputs(job.recipe.config, job.run):
+                watch.say(f"accepted: {job.label} is left as it was made, though {change.sentence}")
     except RunFailed as error:
         failure = str(error)
     except UserError as error:

@@ -80,8 +80,10 @@ def reopened(directory: PipelineDirectory, overrides: Sequence[str]) -> Pipeline
     return Pipeline(name=directory.recipe, config=validate_pipeline(written, where=where), written=written)
 
 
-def make_plan(pipeline: Pipeline, directory: PipelineDirectory) -> Plan:
+def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_changes: bool = False) -> Plan:
     """The runs to make; a run that was made with another config is refused before anything begins.
+
+    So is a finished one whose files have changed, unless that is accepted.
 
     Methods go seed by seed: stopped half-way, there is something to compare.
     """
@@ -106,13 +108,13 @@ def make_plan(pipeline: Pipeline, directory: PipelineDirectory) -> Plan:
         for recipe, seed in recipes
     }
     jobs = [*stages.values(), *methods.values()]
-    states = {job.path: job_state(job, same=_same) for job in jobs}
+    states = {job.path: job_state(job, same=_same, accept_changes=accept_changes) for job in jobs}
     plan = Plan(pipeline=pipeline, directory=directory, stages=stages, methods=methods, states=states)
     _refuse_stale(plan)
     return plan
 
 
-def run_pipeline(plan: Plan, watch: Watch) -> Outcome:
+def run_pipeline(plan: Plan, watch: Watch, *, accept_changes: bool = False) -> Outcome:
     """Makes what is missing and judges the methods.
 
     A stage that fails ends the pipeline, a method that fails does not stop the others; wrong input and Ctrl-C end it
@@ -120,10 +122,13 @@ def run_pipeline(plan: Plan, watch: Watch) -> Outcome:
     """
     with plan.directory.writing(dump(plan.pipeline.config)):
         for job in plan.stages.values():
-            failure = do_job(job, plan.states[job.path], watch)
+            failure = do_job(job, plan.states[job.path], watch, accept_changes=accept_changes)
             if failure:
                 raise RunFailed(f"{job.label}: {failure}")
-        ends = {method: do_job(job, plan.states[job.path], watch) for method, job in plan.methods.items()}
+        ends = {
+            method: do_job(job, plan.states[job.path], watch, accept_changes=accept_changes)
+            for method, job in plan.methods.items()
+        }
         failures = {method: failure for method, failure in ends.items() if failure}
         settings = plan.pipeline.config.compare
         judged: dict[str, Any] | None = None

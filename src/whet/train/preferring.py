@@ -195,7 +195,7 @@ class Preferring:
         rows = [row for unit in units for row in unit.rows]
         model, name = self._reference()
         note(f"reference: log-probs of {len(rows):,} completions under {self.config.reference or 'the start'}")
-        found = iter(reference_logprobs(model, name, rows, self.config.update, self.world, cache_directory()))
+        found = iter(reference_logprobs(model, name, rows, self.config.update, self.world, cache_directory(), note))
         known = [replace(unit, refs=tuple(next(found) for _ in unit.rows)) for unit in units]
         trained = list(trained)
         for number, unit in zip(drawn, known, strict=False):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 from whet.config.parts import UpdateConfig
 from whet.distributed.world import World
@@ -18,22 +19,34 @@ from whet.models.protocol import CausalLM
 from whet.records import Row
 from whet.train.whole import stacked, summed_logprobs, whole_units
 
+LOGPROBS, CHECKSUM = "logprobs", "sha256"  # the tensor in a file, and the key of its checksum in the header
 CHUNK_ROWS = 256  # read at a time, so that padding to the longest of all rows costs no memory
 
 
 def reference_logprobs(
-    model: CausalLM, name: str, rows: Sequence[Row], settings: UpdateConfig, world: World, directory: Path
+    model: CausalLM,
+    name: str,
+    rows: Sequence[Row],
+    settings: UpdateConfig,
+    world: World,
+    directory: Path,
+    note: Callable[[str], None] = lambda _: None,
 ) -> list[float]:
     """The summed log-prob of each row's trained tokens; `name` is the fingerprint of the model's weights."""
     path = directory / f"{_digest(name, rows, world.device.type)}.safetensors"
-    kept = _read(path, len(rows))
-    if kept is not None:
-        return kept
+    if path.exists():
+        kept = _read(path, len(rows))
+        if kept is not None:
+            return kept
+        note(f"reference: {path} is damaged or has no checksum, so the log-probs are computed again")
     found: list[float] = []
     for start in range(0, len(rows), CHUNK_ROWS):
         found += _computed(model, list(rows[start : start + CHUNK_ROWS]), settings, world)
     if world.is_writer:
-        _write(path, found)
+        try:
+            _write(path, found)
+        except (OSError, SafetensorError) as error:
+            note(f"reference: the log-probs cannot be kept in {path} ({error}), so the next start computes them again")
     return found
 
 
@@ -59,17 +72,29 @@ def _digest(name: str, rows: Sequence[Row], device: str) -> str:
 
 
 def _read(path: Path, count: int) -> list[float] | None:
-    """What was kept, unless it is missing or broken; then it is computed again."""
+    """What was kept, unless anything of it is not as it was written."""
     try:
-        kept = load_file(path)["logprobs"]
-    except (OSError, SafetensorError, KeyError):
+        with safe_open(path, framework="pt") as file:
+            kept, checksum = file.get_tensor(LOGPROBS), (file.metadata() or {}).get(CHECKSUM)
+    except (OSError, SafetensorError):
         return None
-    return kept.tolist() if len(kept) == count else None
+    is_whole = kept.shape == (count,) and kept.dtype == torch.float32 and checksum == _checksum(path, kept)
+    return kept.tolist() if is_whole else None
 
 
 def _write(path: Path, found: Sequence[float]) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}")
-    save_file({"logprobs": torch.tensor(found, dtype=torch.float32)}, part)
-    part.replace(path)
+    logprobs = torch.tensor(found, dtype=torch.float32)
+    try:
+        save_file({LOGPROBS: logprobs}, part, metadata={CHECKSUM: _checksum(path, logprobs)})
+        part.replace(path)
+    except (OSError, SafetensorError):
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _checksum(path: Path, logprobs: Tensor) -> str:
+    """Of the numbers and of the file's name, which says what they are of."""
+    return hashlib.sha256(path.stem.encode() + logprobs.contiguous().numpy().tobytes()).hexdigest()

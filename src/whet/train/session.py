@@ -24,7 +24,9 @@ from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
+from whet.runs.logs import plain_numbers
 from whet.tasks.grading import GradingFailed
+from whet.train import resumed
 from whet.train.describe import spelled
 from whet.train.machine import machine, versions
 from whet.train.optim import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
@@ -67,6 +69,8 @@ class Session:
         self.last = 0  # the last step that was completed
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, float] = {}
+        self.measured: resumed.Measured = {}  # the evaluation before training, and the newest one
+        self.lost: list[str] = []  # of what was on the disk
         self.interrupt = Interrupt()
         self._stopping = False  # asked once a step, so that what is saved and what is done cannot differ
         self._ended = ""  # why the run needs no more steps
@@ -86,10 +90,12 @@ class Session:
     def _begin(self) -> None:
         """Goes back to the newest checkpoint; a new run is evaluated before it trains."""
         checkpoint = self.run.latest()
+        resumed.refuse_false_start(self.run, checkpoint, self.parts.origin, self.config)
         if checkpoint is not None:
             self._restore(checkpoint)
         seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
         self.world.require_same(seen, "every rank must read the same files")  # and have read them, before rewinding
+        resumed.keep_origin(self.run, self.parts.origin)
         self.run.rewind(self.last if checkpoint is not None else -1)
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
@@ -193,6 +199,7 @@ class Session:
         started = time.perf_counter()
         metrics = {} if self.parts.engine is None else self._sample(self.parts.engine, step)
         metrics |= self.measure()
+        resumed.remember(self.measured, step, plain_numbers(metrics))
         # Of equally good models the later one: it has learned for longer, which a loss would show.
         name = best_by(metrics, self.config.task.name)
         if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
@@ -240,16 +247,11 @@ class Session:
 
         numbers = {name: one.numbers() for name, one in self.kept.items()}
         state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "ended": self._ended}
-        state |= {"kept": numbers}
+        state |= {"kept": numbers, "measured": self.measured, "lost": self.lost}
         self.run.save(step, fill, state, keep=self.config.save.keep)
         self.world.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.state["origin"] != self.parts.origin:
-            raise UserError(
-                f"{checkpoint.path}: the run began with other weights than model {self.config.model.path or 'new'!r} "
-                "has now; put the original model back, or start a new run from the checkpoint's model directory"
-            )
         saved = self.parts.saved_weights(checkpoint.path / "model")
         mine = self.parts.policy.state_dict()
         if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:
@@ -262,23 +264,25 @@ class Session:
             path = checkpoint.path / f"{name}.safetensors"
             one.restore(checkpoint.state["kept"][name], load_file(path) if path.exists() else {})
         self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
-        self.best, self._ended = checkpoint.state["best"], checkpoint.state.get("ended", "")
+        self._ended = checkpoint.state.get("ended", "")
+        self.measured = resumed.measured_so_far(self.run, checkpoint)
+        self.best, self.lost = resumed.what_stands(self.run, checkpoint, self.measured, self.progress.note)
 
     def _finish(self) -> None:
-        measured = [m for m in self.run.metrics() if "eval/accuracy" in m]
+        told = {"lost": self.lost, "accepted_changes": resumed.accepted_changes(self.run)}
         results = {
             "recipe": self.run.recipe,
             "loop": self.config.loop,
             "steps": self.last,
             **({"ended": self._ended} if self._ended else {}),
             "seed": self.config.seed,
-            "before": {k: v for k, v in measured[0].items() if k.startswith("eval/")},
-            "after": {k: v for k, v in measured[-1].items() if k.startswith("eval/")},
+            **resumed.ends_of(self.measured, self.run),
             "best": self.best,
             "tokens": self.tokens,
             "seconds": sum(t["seconds/step"] for t in self.run.timings()),
             "machine": machine(self.world),
             "versions": versions(),
+            **{name: sentences for name, sentences in told.items() if sentences},
         }
         self.run.finish(results)
 

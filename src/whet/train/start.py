@@ -16,6 +16,7 @@ from whet.runs.directory import Run
 from whet.train import offline, online
 from whet.train.gather import collect
 from whet.train.inert import keys_without_effect
+from whet.train.inputs import begin_inputs, compare_inputs
 from whet.train.session import Progress
 
 MakeProgress = Callable[[Config, Run], Progress]
@@ -31,6 +32,7 @@ def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: 
         _check(recipe.config, world, resumed="")
         run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
         try:
+            begin_inputs(recipe.config, run, world)
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
             with _way_back(run):
@@ -42,24 +44,56 @@ def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: 
         world.close()
 
 
-def resume_run(path: Path, overrides: Sequence[str], make_progress: MakeProgress) -> Path:
-    """Goes on with a stopped run, with its own config."""
+def resume_run(
+    path: Path,
+    overrides: Sequence[str],
+    make_progress: MakeProgress,
+    *,
+    accept_changes: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Path:
+    """Goes on with a stopped run, with its own config, and the inputs that it began with unless others are accepted.
+
+    What of its inputs was accepted is said to `say`, where somebody else than its progress is to hear of it.
+    """
     if overrides:
         raise UserError(
             f"{' '.join(overrides)}: a resumed run keeps its config; to change it, start a new run with model={path}"
         )
-    saved = Run.open(path, is_writer=False).config_yaml()
-    config = validate(parse_yaml(saved, where=str(path)), where=f"{path}/config.yaml")
+    config = saved_config(Run.open(path, is_writer=False))
     world = World.init(config.device)
     try:
         _check(config, world, resumed=str(path.resolve()))
         run = _on_every_rank(world, lambda: Run.open(path))
         if run.finished:
+            if lacks_report(config, run):
+                return _report(config, run, world, make_progress)
             raise UserError(f"{path} is finished; to train on, start a new run with model={path}")
+        notes: list[str] = []
+        compare_inputs(config, run, world, accept_changes=accept_changes, note=say or notes.append)
         with _way_back(run):
-            return _train(config, run, world, make_progress)
+            return _train(config, run, world, make_progress, notes)
     finally:
         world.close()
+
+
+def saved_config(run: Run) -> Config:
+    """The config that a run was begun with."""
+    return validate(parse_yaml(run.config_yaml(), where=str(run.path)), where=f"{run.path}/config.yaml")
+
+
+def lacks_report(config: Config, run: Run) -> bool:
+    """Whether a run was killed after its last step and before its report was written."""
+    return run.finished and not run.has_report and not isinstance(config, CollectConfig)
+
+
+def _report(config: Config, run: Run, world: World, make_progress: MakeProgress) -> Path:
+    """What a run that is finished still lacks."""
+    with run, closing(make_progress(config, run)) as progress:
+        if world.is_writer:
+            progress.note(f"the run is finished and had no report; report: {write_report(run.path)}")
+        world.barrier()
+    return run.path
 
 
 def _check(config: Config, world: World, *, resumed: str) -> None:

@@ -1,0 +1,199 @@
+"""The files that a recipe names, by their checksums: what a resumed run must find as it left it.
+
+Data, own code (tasks, rewards, cells), files that an own task is told of, tokenisers, reference and reward models.
+The weights that a run starts from are compared by their fingerprint when they are loaded (`Session`), so they are not
+read a second time here. What own code imports is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import whet
+from whet.config import OfflineConfig, OnlineConfig, TrainConfig
+from whet.config.algorithm import OwnCell
+from whet.config.collecting import CollectConfig
+from whet.config.pipeline import texts
+from whet.data.load import Source, rows_file
+from whet.distributed.world import World
+from whet.errors import RunFailed, UserError
+from whet.imports import source_file
+from whet.models.hub import resolve_model
+from whet.models.sealed import WEIGHTS, read_files, sealed_files, sha256
+from whet.recipe import Config
+from whet.runs.directory import Run
+from whet.runs.inputs import Change, Input, Inputs, accept, changes
+from whet.tasks.table import ELSEWHERE, TASKS
+
+Files = Mapping[str, Path]  # name of a file inside of what a recipe names → where it is
+Named = tuple[str, str, Files]  # key, text and files
+CODE_OF_WHET = Path(whet.__file__).resolve().parent
+
+
+def current_inputs(config: Config, run: Path) -> dict[str, Input]:
+    """What the config names that is there now; what is not, the loaders refuse in their own words."""
+    known: dict[Path, str] = {}
+    found: dict[str, Input] = {}
+    for key, text, files in _named(config, run):
+        one = Input(path=text, files={name: _checksum(path, key, known) for name, path in files.items()})
+        if files and one not in found.values():  # the data of an offline run may be its task as well
+            found[key] = one
+    return found
+
+
+def begin_inputs(config: Config, run: Run, world: World) -> None:
+    """Records what a new run is made from."""
+    if world.is_writer:
+        run.write_inputs(Inputs(known=current_inputs(config, run.path)))
+
+
+def compare_inputs(
+    config: Config, run: Run, world: World, *, accept_changes: bool, note: Callable[[str], None]
+) -> None:
+    """Refuses to resume a run from other inputs than it began with, on every rank alike, unless that is accepted."""
+    refusal = said = ""
+    if world.is_writer:
+        try:
+            refusal, said = _compared(config, run, accept_changes=accept_changes)
+        except (UserError, RunFailed) as error:
+            refusal = str(error)
+    refusal = world.gather(refusal)[0]
+    if refusal:
+        raise UserError(refusal)
+    if said:
+        note(said)
+
+
+def changed_inputs(config: Config, run: Run) -> list[Change]:
+    """What is not any more as a run that is finished found it; what is gone, it does not need."""
+    began = run.inputs()
+    now = {} if began is None else current_inputs(config, run.path)
+    return [] if began is None else changes({key: one for key, one in began.known.items() if key in now}, now)
+
+
+def _compared(config: Config, run: Run, *, accept_changes: bool) -> tuple[str, str]:
+    """Why the run must not go on, and what to say if it does."""
+    began, now = run.inputs(), current_inputs(config, run.path)
+    if began is None:
+        run.write_inputs(Inputs(known=now))
+        is_new = not run.metrics() and not run.has_saved
+        return "", "" if is_new else "inputs: not recorded when the run began, so nobody can tell if its files changed"
+    found = changes(began.known, now)
+    if not found:
+        if began.known.keys() != now.keys():
+            run.write_inputs(Inputs(known=now, origin=began.origin, accepted=began.accepted))
+        return "", ""
+    told = "; ".join(change.sentence for change in found)
+    if not accept_changes:
+        way = f"whet train {run.path} --resume --accept-changes"
+        return f"{told}: put back what the run began with, or go on with other inputs: {way}", ""
+    checkpoint = run.latest()
+    run.write_inputs(accept(began, now, found, after_step=checkpoint.step if checkpoint else 0))
+    return "", f"accepted: {told}"
+
+
+def _named(config: Config, run: Path) -> Iterator[Named]:
+    if isinstance(config, OfflineConfig):
+        yield from _rows(config)
+    yield from _task(config, run)
+    if isinstance(config, TrainConfig):
+        yield from _start(config)
+    elif config.model.path:  # nobody compares the weights that rows are sampled from
+        yield "model.path", config.model.path, _model(config.model.path)
+    if isinstance(config, OnlineConfig):
+        for kind, cell in config.algorithm:
+            use = cell.use if isinstance(cell, OwnCell) else cell
+            if isinstance(use, str) and ":" in use:
+                yield f"algorithm.{kind}", use, _code(use)
+    if isinstance(config, OnlineConfig | CollectConfig):
+        for number, function in enumerate(config.reward.functions):
+            yield f"reward.functions.{number}", function.use, _code(function.use)
+        if config.reward.model is not None:
+            yield "reward.model.path", config.reward.model.path, _model(config.reward.model.path)
+
+
+def _task(config: Config, run: Path) -> Iterator[Named]:
+    name, options = config.task.name, config.task.options
+    if name == "data":
+        yield "task.path", str(options.get("path")), _data(options)
+    elif name == "rows":
+        yield "task.path", str(options.get("path")), _file(Path(str(options.get("path"))))
+    elif name not in TASKS and name not in ELSEWHERE:
+        yield "task.name", name, _code(name)
+        for key, text in texts(options):
+            yield f"task.{key}", text, _file_or_folder(text, run)
+
+
+def _start(config: TrainConfig) -> Iterator[Named]:
+    new = config.model.new
+    if new is None:
+        yield "model.path", config.model.path, _model(config.model.path, with_weights=False)
+    elif new.tokenizer != "characters" and ":" not in new.tokenizer:
+        yield "model.new.tokenizer", new.tokenizer, _by_name(read_files(Path(new.tokenizer)))
+
+
+def _rows(config: OfflineConfig) -> Iterator[Named]:
+    if config.data is not None:
+        yield "data.path", config.data.path, _data(config.data.model_dump())
+    if config.reference:
+        yield "reference", config.reference, _model(config.reference)
+
+
+def _data(options: Mapping[str, Any]) -> Files:
+    with suppress(UserError, RunFailed):
+        path, split, subset = (str(options.get(key, "")) for key in ("path", "split", "subset"))
+        return _file(rows_file(Source(path=path, split=split or "train", subset=subset)))
+    return {}
+
+
+def _model(text: str, *, with_weights: bool = True) -> Files:
+    with suppress(UserError):
+        found = read_files(resolve_model(text))
+        return _by_name([path for path in found if with_weights or not path.name.endswith(WEIGHTS)])
+    return {}
+
+
+def _code(spec: str) -> Files:
+    file = source_file(spec)
+    if file is None or file.resolve().is_relative_to(CODE_OF_WHET):
+        return {}
+    return _file(file)
+
+
+def _file(path: Path) -> Files:
+    return {path.name: path} if path.is_file() else {}
+
+
+def _file_or_folder(text: str, run: Path) -> Files:
+    """A text of which only the user's task knows what it means: a file, or with a / in it a directory, that is there.
+
+    Not one in which the run itself lies: that changes all the time.
+    """
+    with suppress(OSError, ValueError):  # too long for a name, or a zero in it
+        path = Path(text).expanduser()
+        if path.is_file():
+            return _file(path)
+        if "/" in text and path.is_dir() and not run.resolve().is_relative_to(path.resolve()):
+            inside = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+            return {str(file.relative_to(path)): file for file in sorted(inside) if file.is_file()}
+    return {}
+
+
+def _by_name(paths: list[Path]) -> Files:
+    return {path.name: path for path in paths}
+
+
+def _checksum(path: Path, key: str, known: dict[Path, str]) -> str:
+    """The SHA-256 of a file; of weights that a manifest lists, the one there: whoever loads them compares it."""
+    place = path.resolve()
+    if place not in known:
+        listed = (sealed_files(path.parent) if path.name.endswith(WEIGHTS) else None) or {}
+        try:
+            known[place] = listed[path.name].sha256 if path.name in listed else sha256(path)
+        except OSError as error:
+            raise UserError(f"{key}: cannot read {path}: {error.strerror or error}") from error
+    return known[place]

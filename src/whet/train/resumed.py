@@ -1,0 +1,102 @@
+"""What a resumed run can no longer know, and what it must not do: nothing of it is passed over in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from whet.config import TrainConfig
+from whet.errors import RunFailed, UserError
+from whet.runs.checkpoints import Checkpoint
+from whet.runs.directory import Run
+from whet.runs.inputs import Inputs
+from whet.runs.lost import lost_lines
+
+BEFORE, AFTER = "before", "after"
+Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
+
+
+def refuse_false_start(run: Run, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:
+    """Refuses to go on with other weights than the run began with, and to begin again where checkpoints are lost.
+
+    Weights are no input that may change: all that was learned is a difference to them.
+    """
+    inputs = run.inputs()
+    began = checkpoint.state["origin"] if checkpoint is not None else "" if inputs is None else inputs.origin
+    if began and began != origin:
+        model = config.model.path or "new"
+        where, instead = (run.path, "") if checkpoint is None else (checkpoint.path, " from its model directory")
+        raise UserError(
+            f"{where}: the run began with other weights than model {model!r} has now; "
+            f"put the original model back, or start a new run{instead}"
+        )
+    logged = max((row["step"] for row in run.metrics()), default=0)
+    # A step is logged only when the checkpoint that was due before it stands.
+    if checkpoint is None and (run.has_saved or logged > config.save.every_steps):
+        reached = f" of {logged} steps" if logged else ""
+        raise UserError(
+            f"{run.path} has no checkpoint any more, and to begin again would overwrite its metrics{reached}: "
+            "put its checkpoints back, or start a new run"
+        )
+
+
+def keep_origin(run: Run, origin: str) -> None:
+    """Records which weights the run begins with."""
+    inputs = run.inputs() or Inputs()
+    if inputs.origin != origin:
+        run.write_inputs(replace(inputs, origin=origin))
+
+
+def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
+    """The first and the newest evaluation up to a checkpoint; from the metrics where it is an older version's."""
+    if "measured" in checkpoint.state:
+        kept: Measured = checkpoint.state["measured"]
+        return kept
+    rows = [row for row in run.metrics() if "eval/accuracy" in row and row["step"] <= checkpoint.step]
+    first = [row for row in rows if row["step"] == 0]
+    return {name: _of_evaluation(row[-1]) for name, row in ((BEFORE, first), (AFTER, rows)) if row}
+
+
+def what_stands(
+    run: Run, checkpoint: Checkpoint, measured: Measured, note: Callable[[str], None]
+) -> tuple[dict[str, float], list[str]]:
+    """The best model so far, none where it is damaged, and what was lost up to a checkpoint; what is new is said."""
+    best, known = checkpoint.state["best"], list(checkpoint.state.get("lost", ()))
+    found = [*known, *lost_lines(run, checkpoint.step)]
+    if BEFORE not in measured:
+        found.append("the evaluation before training is in no file any more")
+    damage = run.best_defect() if best else None
+    if damage is not None:
+        found.append(
+            f"the best model, of step {best['step']}, is damaged ({damage}): the best after it takes its place"
+        )
+    lost = list(dict.fromkeys(found))
+    for sentence in lost:
+        if sentence not in known:
+            note(f"lost: {sentence}")
+    return {} if damage is not None else best, lost
+
+
+def ends_of(measured: Measured, run: Run) -> Measured:
+    """Both evaluations for the results; an unknown one before training is empty, never another one."""
+    if AFTER not in measured:
+        raise RunFailed(f"{run.path} holds no evaluation any more, so there is no result: put its metrics.jsonl back")
+    return {BEFORE: measured.get(BEFORE, {}), AFTER: measured[AFTER]}
+
+
+def accepted_changes(run: Run) -> list[str]:
+    """Which inputs were exchanged on the way, a sentence each."""
+    inputs = run.inputs()
+    return [f"{one['sentence']} (after step {one['after_step']})" for one in (inputs.accepted if inputs else ())]
+
+
+def remember(measured: Measured, step: int, metrics: Mapping[str, Any]) -> None:
+    """Keeps an evaluation, as metrics.jsonl shows it."""
+    measured[AFTER] = _of_evaluation(metrics)
+    if step == 0:
+        measured[BEFORE] = measured[AFTER]
+
+
+def _of_evaluation(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in sorted(row.items()) if name.startswith("eval/")}

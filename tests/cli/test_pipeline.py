@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from whet.cli.train import train
 
     directory = tmp_path_factory.mktemp("made")
-    train(str(write(directory)), [], resume=False, runs=directory / "runs")
+    train(str(write(directory)), [], resume=False, accept_changes=False, runs=directory / "runs")
     (pipeline,) = (directory / "runs").iterdir()
     return pipeline
 
@@ -128,6 +128,39 @@ def test_a_resumed_pipeline_may_only_change_what_has_not_begun(
     assert "grpo/seed-4 was made from stage more, but" in message
     assert names == []
     assert (copied / "config.yaml").read_bytes() == before
+
+
+def test_what_a_finished_run_was_made_from_may_not_change_behind_it(
+    whet: Whet, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = trained(monkeypatch)
+    (copied / "stages" / "sft" / "best_model" / "best.json").write_text("{}")
+    message = refused(whet, "train", copied, "--resume")
+    assert f"{copied / 'stages' / 'more'} is finished, and model.path" in message
+    assert "files: best.json)" in message
+    result = whet("train", copied, "--resume", "--accept-changes")
+    assert result.code == 0, result.err
+    assert "accepted: stage more is left as it was made, though model.path" in result.err
+    assert names == []
+
+
+def test_a_run_of_a_pipeline_that_goes_on_looks_at_its_inputs_too(whet: Whet, made: Path, copied: Path) -> None:
+    grpo = copied / "methods" / "grpo" / "seed-4"
+    (grpo / "config.yaml").write_text((grpo / "config.yaml").read_text().replace(str(made), str(copied)))
+    (grpo / "final_results.json").unlink()
+    shutil.rmtree(grpo / "checkpoints" / "step-000002")
+    template = copied / "stages" / "more" / "best_model" / "tokenizer_config.json"
+    before = template.read_bytes()
+    template.write_bytes(before + b"\n")
+    shutil.rmtree(copied / "methods" / "rloo")  # a finished one would be refused first
+    message = refused(whet, "train", copied, "--resume")
+    assert message.startswith("grpo seed 4: model.path ")
+    assert f"whet train {grpo} --resume --accept-changes" in message
+    # It may be accepted as an input, but what the manifest of its stage does not know is not loaded.
+    message = refused(whet, "train", copied, "--resume", "--accept-changes")
+    assert f"{template} has " in message
+    template.write_bytes(before)
+    assert whet("train", copied, "--resume", "--accept-changes").code == 0
 
 
 def test_it_tells_which_run_of_how_many_and_what_has_no_effect(whet: Whet, tmp_path: Path) -> None:

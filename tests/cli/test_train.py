@@ -103,7 +103,9 @@ def test_runs_that_cannot_be_resumed(whet: Whet, finished: Path, stopped: Path, 
 
 
 def test_resuming_with_other_weights_than_the_run_began_with(whet: Whet, tmp_path: Path, finished: Path) -> None:
-    model = Path(shutil.copytree(finished / "best_model", tmp_path / "model"))
+    # Without its manifest, as a model of anybody's.
+    plain = shutil.ignore_patterns("manifest.json")
+    model = Path(shutil.copytree(finished / "best_model", tmp_path / "model", ignore=plain))
     run = train_tiny(tmp_path, f"model={{path: {model}}}")
     (run / "final_results.json").unlink()
     shutil.rmtree(run / "checkpoints" / "step-000002")
@@ -116,6 +118,39 @@ def test_resuming_with_other_weights_than_the_run_began_with(whet: Whet, tmp_pat
     assert "put the original model back" in message
     assert str(run / "checkpoints" / "step-000001") in message
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_changes_are_accepted_of_runs_that_go_on(whet: Whet, tmp_path: Path) -> None:
+    assert "--accept-changes is for a run that goes on: add --resume" in refused(
+        whet, "train", write_recipe(tmp_path), "--accept-changes"
+    )
+    reward = tmp_path / "reward.py"
+    reward.write_text("def short(completions, **columns):\n    return [-float(len(text)) for text in completions]\n")
+    run = train_tiny(tmp_path, f"reward.functions=[{reward}:short]")
+    (run / "final_results.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-000002")
+    reward.write_text(reward.read_text().replace("-float", "float"))
+    changed = f"reward.functions.0 {reward}:short changed since the run began"
+    assert refused(whet, "train", run, "--resume").startswith(changed)
+    result = whet("train", run, "--resume", "--accept-changes")
+    assert result.code == 0, result.err
+    assert f"accepted: {changed}" in result.err
+    assert json.loads((run / "final_results.json").read_text())["accepted_changes"] == [f"{changed} (after step 1)"]
+
+
+def test_a_damaged_best_model_is_used_by_nobody(whet: Whet, stopped: Path, tmp_path: Path) -> None:
+    weights = stopped / "best_model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + bytes([weights.read_bytes()[-1] ^ 1]))
+    said = f"{weights} has a wrong checksum"
+    recipe = write_recipe(tmp_path)
+    for arguments in (
+        ("eval", stopped, "--examples", 2),
+        ("sample", stopped, "1>"),
+        ("chat", stopped / "best_model"),
+        ("train", recipe, f"model={{path: {stopped}}}", "--runs", tmp_path / "runs"),
+        ("train", recipe, f"model={{path: {stopped / 'best_model'}}}", "--runs", tmp_path / "runs"),
+    ):
+        assert refused(whet, *arguments).startswith(said)
 
 
 def test_a_checkpoint_of_another_model_is_refused(whet: Whet, tmp_path: Path, stopped: Path) -> None:

@@ -5,8 +5,9 @@ import json
 import math
 import os
 import resource
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -259,3 +260,64 @@ def test_a_best_model_that_cannot_be_written_leaves_the_old_one(run: Run) -> Non
         run.save_best(fill_a_megabyte, {"accuracy": 0.75})
     assert run.best_info() == {"accuracy": 0.5}
     assert defect(run.path / "best_model") is None
+
+
+def sealed(directory: Path, files: object) -> None:
+    content = json.dumps({"files": files}, indent=1, sort_keys=True) + "\n"
+    (directory / "manifest.json").write_text(content)
+
+
+@pytest.mark.parametrize("files", [{}, [], {"state.json": {}}, "x"])
+def test_a_manifest_without_files_is_none(run: Run, files: object) -> None:
+    sealed(run.path / "checkpoints" / "step-000020", files)
+    assert defect(run.path / "checkpoints" / "step-000020") is not None
+    latest = run.latest()
+    assert latest is not None
+    assert latest.step == 10
+
+
+@pytest.mark.parametrize("name", ["optimizer.safetensors", "state.json"])
+def test_a_manifest_names_all_that_is_read(run: Run, name: str) -> None:
+    directory = run.path / "checkpoints" / "step-000020"
+    listed = json.loads((directory / "manifest.json").read_bytes())["files"]
+    sealed(directory, {key: value for key, value in listed.items() if key != name})
+    assert defect(directory) == f"{name} is not in manifest.json"
+
+
+def test_a_manifest_names_nothing_outside(run: Run) -> None:
+    directory = run.path / "checkpoints" / "step-000020"
+    listed = json.loads((directory / "manifest.json").read_bytes())["files"]
+    for name in ("../step-000010/state.json", str(directory / "state.json")):
+        sealed(directory, {**listed, name: listed["state.json"]})
+        assert defect(directory) == "manifest.json is damaged"
+
+
+def a_file(path: Path) -> None:
+    path.write_text("no directory")
+
+
+def a_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("put", [a_file, a_loop])
+def test_what_is_no_directory_is_no_checkpoint_and_in_nobodys_way(run: Run, put: Callable[[Path], None]) -> None:
+    put(run.path / "checkpoints" / "step-000030")
+    latest = run.latest()
+    assert latest is not None
+    assert latest.step == 20
+    assert any("step-000030 is corrupt" in warning for warning in run.warnings)
+    run.save(30, fill_with(CHAIN[30]), {}, keep=2)
+    assert listing(run) == ["step-000020", "step-000030"]
+    put(run.path / "checkpoints" / "step-000040")
+    run.rewind(30)
+    assert listing(run) == ["step-000020", "step-000030"]
+
+
+def test_that_there_were_checkpoints_outlives_them(run: Run) -> None:
+    assert run.has_saved
+    shutil.rmtree(run.path / "checkpoints")
+    assert run.latest() is None
+    assert run.has_saved
+    run.rewind(-1)  # whoever knows that and begins again has none
+    assert not run.has_saved

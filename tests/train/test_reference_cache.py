@@ -122,14 +122,19 @@ def test_another_model_is_another_name(tmp_path):
         lambda path: path.write_bytes(path.read_bytes()[:-4]),
         lambda path: save_file({"logprobs": torch.zeros(2)}, path),
         lambda path: save_file({"something": torch.zeros(3)}, path),
+        lambda path: save_file(load_file(path), path),
+        lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"sha256":"', b'"sha256":"0', 1)),
     ],
-    ids=["junk", "cut off", "too few", "another name"],
+    ids=["junk", "cut off", "too few", "another name", "no checksum", "a flipped bit", "another checksum"],
 )
 def test_a_bad_file_is_computed_and_written_again(model, tmp_path, spoil):
     first = logprobs(model, tmp_path)
     (kept,) = tmp_path.iterdir()
     spoil(kept)
-    assert logprobs(model, tmp_path) == first
+    notes = []
+    assert reference_logprobs(model, "m", ROWS, SETTINGS, ALONE, tmp_path, notes.append) == first
+    assert notes == [f"reference: {kept} is damaged or has no checksum, so the log-probs are computed again"]
     assert load_file(kept)["logprobs"].tolist() == first
     assert list(tmp_path.iterdir()) == [kept]  # no half of a file is left
 
@@ -147,3 +152,19 @@ def test_where_they_are_kept(monkeypatch, tmp_path):
     monkeypatch.delenv("WHET_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     assert cache_directory() == tmp_path / "me" / ".cache" / "whet" / "reference"
+
+
+def test_a_file_under_the_name_of_another_is_not_used(model, tmp_path):
+    first, turned = logprobs(model, tmp_path), logprobs(model, tmp_path, rows=ROWS[::-1])
+    one, two = sorted(tmp_path.iterdir())
+    one.replace(two)
+    assert logprobs(model, tmp_path) == first
+    assert logprobs(model, tmp_path, rows=ROWS[::-1]) == turned
+
+
+def test_a_place_that_cannot_be_written_costs_time_and_not_the_run(model, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    notes = []
+    found = reference_logprobs(model, "m", ROWS, SETTINGS, ALONE, tmp_path / "file" / "below", notes.append)
+    assert found == pytest.approx([by_hand(model.model, one) for one in ROWS], abs=2e-5)
+    assert "cannot be kept" in notes[0]

@@ -13,7 +13,7 @@ from whet.recipe import Config, Recipe, parse_yaml, plain
 from whet.runs.directory import Run
 from whet.train.inputs import changed_inputs
 from whet.train.session import Progress
-from whet.train.start import lacks_report, resume_run, saved_config, start_run
+from whet.train.start import lacks_report, resume_run, start_run
 
 State = Literal["new", "stopped", "finished"]
 
@@ -64,7 +64,7 @@ def job_state(job: Job, *, same: Callable[[Any], Any] = lambda value: value, acc
         )
     if not run.finished:
         return "stopped"
-    changed = [] if accept_changes else changed_inputs(saved_config(run), run)
+    changed = [] if accept_changes else changed_inputs(job.recipe.config, run)
     if changed:
         raise UserError(
             f"{run.path} is finished, and {changed[0].sentence}: put back what it was made from, or remove that run"

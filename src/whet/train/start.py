@@ -65,14 +65,15 @@ def resume_run(
     try:
         _check(config, world, resumed=str(path.resolve()))
         run = _on_every_rank(world, lambda: Run.open(path))
-        if run.finished:
+        with run:
             if lacks_report(config, run):
                 return _report(config, run, world, make_progress)
-            raise UserError(f"{path} is finished; to train on, start a new run with model={path}")
-        notes: list[str] = []
-        compare_inputs(config, run, world, accept_changes=accept_changes, note=say or notes.append)
-        with _way_back(run):
-            return _train(config, run, world, make_progress, notes)
+            if run.finished:
+                raise UserError(f"{path} is finished; to train on, start a new run with model={path}")
+            notes: list[str] = []
+            compare_inputs(config, run, world, accept_changes=accept_changes, note=say or notes.append)
+            with _way_back(run):
+                return _train(config, run, world, make_progress, notes)
     finally:
         world.close()
 
@@ -89,7 +90,7 @@ def lacks_report(config: Config, run: Run) -> bool:
 
 def _report(config: Config, run: Run, world: World, make_progress: MakeProgress) -> Path:
     """What a run that is finished still lacks."""
-    with run, closing(make_progress(config, run)) as progress:
+    with closing(make_progress(config, run)) as progress:
         if world.is_writer:
             progress.note(f"the run is finished and had no report; report: {write_report(run.path)}")
         world.barrier()

@@ -1,0 +1,135 @@
+"""Directories with a manifest: every byte that a loader would read is compared, and a list that lies is no list."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.small import small_model
+from whet.errors import UserError
+from whet.models.load import load_model
+from whet.models.reward_load import load_reward_model
+from whet.models.reward_model import new_reward_model
+from whet.models.reward_settings import RewardSettings
+from whet.models.store import damage
+from whet.models.tokenizers import load_tokenizer
+from whet.runs import Run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a checkpoint and a best model."""
+    model, tokenizer = small_model(layers=1)
+
+    def fill(directory: Path) -> None:
+        model.save(directory)
+        tokenizer.save(directory)
+
+    def fill_inside(directory: Path) -> None:
+        (directory / "model").mkdir()
+        fill(directory / "model")
+
+    with Run.create(tmp_path_factory.mktemp("runs"), "r", "steps: 1\n") as run:
+        run.save_best(fill, {"step": 1})
+        run.save(1, fill_inside, {"step": 1}, keep=1)
+    return run.path
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def flip(path: Path) -> None:
+    """Changes one bit, and nothing that a parser would notice: the last byte is data, or a digit becomes another."""
+    data = bytearray(path.read_bytes())
+    place = len(data) - 1 if path.suffix == ".safetensors" else next(i for i, c in enumerate(data) if c in b"0246")
+    data[place] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("place", ["best_model", "checkpoints/step-000001/model"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_flipped_bit_is_refused_and_named(run: Path, place: str, name: str) -> None:
+    directory = run / place
+    load_model(directory)
+    load_tokenizer(directory)
+    flip(directory / name)
+    with pytest.raises(UserError, match=f"{name} has a wrong checksum"):
+        load_model(directory)
+    if name == "model.safetensors":
+        load_tokenizer(directory)  # which does not read the weights
+    else:
+        with pytest.raises(UserError, match=f"{name} has a wrong checksum"):
+            load_tokenizer(directory)
+
+
+def test_a_copy_brings_its_manifest_along_and_a_plain_model_has_none(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run / "best_model", tmp_path / "copy"))
+    flip(copy / "model.safetensors")
+    with pytest.raises(UserError, match=r"remove manifest\.json if you changed it yourself"):
+        load_model(copy)
+    (copy / "manifest.json").unlink()
+    load_model(copy)
+    (copy / "manifest.json").write_text('{"name": "an app", "icons": []}')  # somebody else's file of that name
+    (copy / "best.json").unlink()
+    load_model(copy)
+
+
+def test_a_reward_model_is_compared_too(tmp_path: Path) -> None:
+    model, tokenizer = small_model(layers=1)
+    judge = new_reward_model(model, RewardSettings(kind="preference"), seed=0)
+
+    def fill(directory: Path) -> None:
+        judge.save(directory)
+        tokenizer.save(directory)
+
+    with Run.create(tmp_path, "r", "steps: 1\n") as run:
+        run.save_best(fill, {"step": 1})
+    load_reward_model(run.path / "best_model")
+    flip(run.path / "best_model" / "model.safetensors")
+    with pytest.raises(UserError, match=r"model\.safetensors has a wrong checksum"):
+        load_reward_model(run.path / "best_model")
+
+
+def relisted(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def spoil(directory: Path) -> None:
+        content = json.loads((directory / "manifest.json").read_text())
+        content["files"] = change(content["files"])
+        (directory / "manifest.json").write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+    return spoil
+
+
+def without(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda files: {key: value for key, value in files.items() if key != name}
+
+
+LISTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "empty": (relisted(lambda _: {}), "model.safetensors|lists no files"),
+    "no weights": (relisted(without("model.safetensors")), "model.safetensors is not in"),
+    "no config": (relisted(without("config.json")), "config.json is not in"),
+    "above": (relisted(lambda files: {**files, "../x": files["config.json"]}), "'../x', which is not inside"),
+    "absolute": (relisted(lambda files: {**files, "/etc/x": files["config.json"]}), "'/etc/x', which is not inside"),
+    "no size": (relisted(lambda files: {**files, "config.json": {}}), "size and checksum of config.json"),
+    "no list": (relisted(lambda files: [*files]), "lists no files"),
+    "torn": (lambda directory: (directory / "manifest.json").write_text('{"files": {'), "not valid JSON"),
+    "gone file": (lambda directory: (directory / "tokenizer.json").unlink(), "tokenizer.json is missing"),
+    "new template": (lambda directory: (directory / "x.jinja").write_text(""), "x.jinja is not in"),
+}
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_a_list_that_leaves_something_out_is_no_list(run: Path, what: str) -> None:
+    spoil, said = LISTS[what]
+    spoil(run / "best_model")
+    with pytest.raises(UserError, match=said):
+        load_model(run / "best_model")
+    # The same list in the cache of pulled models does not count either.
+    manifest = run / "best_model" / "manifest.json"
+    if what != "torn":
+        manifest.write_text(json.dumps({"format": 1, **json.loads(manifest.read_text())}))
+    assert damage(run / "best_model") is not None

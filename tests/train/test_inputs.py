@@ -1,0 +1,293 @@
+"""What a run was made from: recorded when it begins, compared when it goes on, and accepted only by name."""
+
+import json
+import shutil
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tests.contracts.command import online
+from tests.train import rows_on_disk as on_disk
+from tests.train.test_lost_files import blank_report
+from tests.train.test_stop import Listening
+from whet.cli.progress import SilentProgress
+from whet.config.loops import LOOPS
+from whet.distributed.world import World
+from whet.errors import UserError
+from whet.imports import source_file
+from whet.recipe import Recipe, validate
+from whet.report.page import write_report
+from whet.runs.directory import Run
+from whet.runs.inputs import Input, changes
+from whet.train import start
+from whet.train.inputs import compare_inputs, current_inputs
+from whet.train.start import resume_run, saved_config, start_run
+
+NOWHERE = Path("/nowhere")
+
+
+def swapped(path: Path) -> None:
+    """Chosen and rejected change places."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    on_disk.write(path, [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows])
+
+
+@pytest.fixture(autouse=True)
+def quick_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "write_report", blank_report)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, pairs, and a DPO run on them, stopped after its first checkpoint."""
+    root = tmp_path_factory.mktemp("inputs")
+    on_disk.saved_model(root / "model", context=32)
+    on_disk.pairs(root / "pairs.jsonl", 24)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WHET_HOME", str(root / "home"))
+        patch.setattr(start, "write_report", blank_report)
+        train(root, on_disk.config(root / "model", root / "pairs.jsonl", "dpo", steps=2, save={"every_steps": 1}))
+    stop(root / "run", 1)
+    return root
+
+
+@pytest.fixture
+def stopped(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run, with pairs of its own to change."""
+    monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
+    root = Path(shutil.copytree(place, tmp_path / "place"))
+    config = root / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(str(place), str(root)))
+    return root
+
+
+def train(root: Path, config: Any) -> Path:
+    return start_run(Recipe(name="r", config=config, written={}), root, lambda *_: SilentProgress(), path=root / "run")
+
+
+def stop(run: Path, step: int) -> None:
+    """As if the run had been killed after this step's checkpoint."""
+    (run / "final_results.json").unlink()
+    for path in (run / "checkpoints").iterdir():
+        if int(path.name.removeprefix("step-")) > step:
+            shutil.rmtree(path)
+
+
+def resume(run: Path, **options: bool) -> list[str]:
+    progress = Listening()
+    resume_run(run, [], lambda *_: progress, **options)
+    return progress.notes
+
+
+def test_unchanged_inputs_are_nothing_to_talk_about(stopped: Path) -> None:
+    before = (stopped / "run" / "inputs.json").read_bytes()
+    assert not [note for note in resume(stopped / "run") if note.startswith(("inputs", "accepted", "lost"))]
+    assert (stopped / "run" / "inputs.json").read_bytes() == before
+    assert "accepted_changes" not in json.loads((stopped / "run" / "final_results.json").read_text())
+
+
+def test_changed_data_is_refused_by_name_and_accepted_by_name(stopped: Path) -> None:
+    run, pairs = stopped / "run", stopped / "pairs.jsonl"
+    began = json.loads((run / "inputs.json").read_text())["inputs"]["data.path"]["files"]["pairs.jsonl"]
+    swapped(pairs)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    with pytest.raises(UserError, match=r"^data\.path \S*pairs\.jsonl changed since the run began: put back .*") as no:
+        resume(run)
+    assert str(no.value).endswith(f"whet train {run} --resume --accept-changes")
+    assert {path: path.read_bytes() for path in before} == before
+    sentence = f"data.path {json.loads((run / 'inputs.json').read_text())['inputs']['data.path']['path']}"
+    assert f"accepted: {sentence} changed since the run began" in resume(run, accept_changes=True)
+    recorded = json.loads((run / "inputs.json").read_text())
+    assert recorded["inputs"]["data.path"]["files"]["pairs.jsonl"] != began
+    (change,) = recorded["accepted"]
+    assert (change["after_step"], change["key"], change["before"]) == (1, "data.path", {"pairs.jsonl": began})
+    told = f"{sentence} changed since the run began (after step 1)"
+    assert json.loads((run / "final_results.json").read_text())["accepted_changes"] == [told]
+    assert "changed since the run began (after step 1)" in write_report(run).read_text()
+
+
+def test_what_is_gone_is_said_too(stopped: Path) -> None:
+    (stopped / "pairs.jsonl").unlink()
+    with pytest.raises(UserError, match=r"data\.path \S*pairs\.jsonl is gone: put back"):
+        resume(stopped / "run")
+
+
+def test_a_tokeniser_is_compared_beside_the_weights(stopped: Path) -> None:
+    config = stopped / "model" / "tokenizer_config.json"
+    config.write_text(config.read_text().replace("{", '{"chat_template": "other", ', 1))
+    with pytest.raises(UserError, match=r"model\.path \S* changed .*1 of its \d+ files: tokenizer_config\.json"):
+        resume(stopped / "run")
+
+
+def test_other_weights_are_noticed_before_the_first_checkpoint_too(stopped: Path) -> None:
+    run = stopped / "run"
+    stop_everything(run)
+    on_disk.saved_model(stopped / "model", seed=1, context=32)
+    with pytest.raises(UserError, match="began with other weights"):
+        resume(run, accept_changes=True)
+
+
+def stop_everything(run: Path) -> None:
+    """As if the run had been killed in its first step."""
+    for name in ("checkpoints", "best_model", "evals"):
+        shutil.rmtree(run / name)
+    for name in ("saved.json", "final_results.json", "timings.jsonl"):
+        (run / name).unlink(missing_ok=True)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text(lines[0])
+
+
+def test_a_run_of_an_older_version_goes_on_and_says_that_it_cannot_compare(stopped: Path) -> None:
+    (stopped / "run" / "inputs.json").unlink()
+    notes = resume(stopped / "run")
+    assert [note for note in notes if note.startswith("inputs: not recorded")]
+    assert Run.open(stopped / "run", is_writer=False).finished
+
+
+def test_a_run_that_was_killed_before_it_began_is_new(stopped: Path) -> None:
+    run = stopped / "run"
+    stop_everything(run)
+    (run / "inputs.json").unlink()
+    (run / "metrics.jsonl").unlink()
+    assert not [note for note in resume(run) if note.startswith("inputs")]
+    assert "data.path" in json.loads((run / "inputs.json").read_text())["inputs"]
+
+
+def test_a_damaged_record_is_a_sentence(stopped: Path) -> None:
+    for content in ("", "{", "[]", "{}", '{"inputs": [], "origin": "", "accepted": []}'):
+        (stopped / "run" / "inputs.json").write_text(content)
+        with pytest.raises(UserError, match=r"inputs\.json"):
+            resume(stopped / "run")
+
+
+CODE = """
+from whet.tasks.sorting import Sorting
+
+def short(prompts, completions, **columns):
+    return [float(-len(text)) for text in completions]
+
+def differing(rewards):
+    return rewards.max() > rewards.min()
+
+class Mine(Sorting):
+    def __init__(self, words="", folder="", level=1):
+        super().__init__(level=level)
+"""
+
+
+def own(root: Path) -> Any:
+    """A recipe that names files of the user's wherever it can."""
+    for name in ("reward.py", "cells.py", "mytask.py", "mymodule.py"):
+        (root / name).write_text(CODE)
+    (root / "words.txt").write_text("a b c")
+    (root / "folder" / "deep").mkdir(parents=True)
+    (root / "folder" / "deep" / "one.txt").write_text("1")
+    judge = on_disk.saved_model(root / "judge", context=32)
+    return validate(
+        online(
+            root / "judge",
+            task={"name": f"{root}/mytask.py:Mine", "words": f"{root}/words.txt", "folder": f"{root}/folder"},
+            algorithm={"preset": "grpo", "keep": f"{root}/cells.py:differing"},
+            reward={"functions": [f"{root}/reward.py:short", "mymodule:short"], "model": str(judge)},
+        ),
+        where="test",
+    )
+
+
+def test_every_file_that_a_recipe_names_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = own(tmp_path)
+    began = current_inputs(config, NOWHERE)
+    changed = {
+        "task.name": "mytask.py",
+        "task.words": "words.txt",
+        "task.folder": "folder/deep/one.txt",
+        "algorithm.keep": "cells.py",
+        "reward.functions.0": "reward.py",
+        "reward.functions.1": "mymodule.py",
+        "reward.model.path": "judge/model.safetensors",
+        "model.path": "judge/tokenizer.json",
+    }
+    assert began.keys() == changed.keys()
+    for key, name in changed.items():
+        file = tmp_path / name
+        before = file.read_bytes()
+        file.write_bytes(before + b" ")
+        found = {change.key for change in changes(began, current_inputs(config, NOWHERE))}
+        assert key in found
+        assert found <= {key, "reward.model.path"}  # which has the same tokeniser here
+        file.write_bytes(before)
+    (tmp_path / "folder" / "two.txt").write_text("2")
+    (change,) = changes(began, current_inputs(config, NOWHERE))
+    assert change.sentence.endswith("folder changed since the run began (1 of its 2 files: two.txt)")
+    # A folder in which the run itself lies changes all the time.
+    assert "task.folder" not in current_inputs(config, tmp_path / "folder" / "runs" / "one")
+
+
+def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "never_run").mkdir()
+    for name in ("__init__", "inner"):
+        (tmp_path / "never_run" / f"{name}.py").write_text("raise SystemExit('it ran')")
+    assert source_file("never_run.inner:x") == tmp_path / "never_run" / "inner.py"
+    assert source_file("never_run:x") == tmp_path / "never_run" / "__init__.py"
+    assert source_file("sys:x") is None
+    assert source_file("no_such_module.inner:x") is None
+    config = validate(online("nowhere", reward={"functions": ["whet.tasks.sorting:Sorting"]}), where="test")
+    assert current_inputs(config, NOWHERE) == {}  # ours is no input of a run
+
+
+# Every key with free text is either compared or no file: a new one has to be put here, and thought about.
+COMPARED = {
+    "model.path", "model.new.tokenizer", "task.name", "data.path", "reference", "reward.model.path",
+    "reward.functions.use",
+    *(f"algorithm.{kind}" for kind in ("advantage", "scaling", "surrogate", "weighting", "correction", "keep")),
+    *(f"algorithm.{kind}.use" for kind in ("advantage", "scaling", "surrogate", "weighting", "correction", "keep")),
+}  # fmt: skip
+NO_FILES = {
+    "algorithm.preset", "algorithm.kl.estimator", "data.format", "data.split", "data.subset", "engine.url",
+    "engine.weights_directory", "objective.name", "reward_head.separator", "rollout.stop", "stop.metric",
+}  # fmt: skip
+
+
+def texts_of(kind: Any, above: str = "") -> Iterator[str]:
+    if kind is str:
+        yield above
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, field in kind.model_fields.items():
+            yield from texts_of(field.annotation, f"{above}.{name}" if above else name)
+    elif typing.get_origin(kind) is not typing.Literal:
+        for inner in typing.get_args(kind):
+            yield from texts_of(inner, above)
+
+
+def test_no_key_of_a_recipe_is_forgotten() -> None:
+    found = {key for loop in LOOPS.values() for key in texts_of(loop)}
+    assert found == COMPARED | NO_FILES
+
+
+def test_ranks_decide_alike(stopped: Path) -> None:
+    """The writer alone looks; the others hear of it."""
+    swapped(stopped / "pairs.jsonl")
+
+    class Other(World):
+        def gather(self, value: Any) -> list[Any]:
+            return ["data.path changed", value]
+
+    run = Run.open(stopped / "run", is_writer=False)
+    other = Other(rank=1, size=2, device=World.alone().device)
+    with pytest.raises(UserError, match=r"^data\.path changed$"):
+        compare_inputs(saved_config(run), run, other, accept_changes=False, note=lambda _: None)
+
+
+def test_differences_are_told_by_name() -> None:
+    old = {"a": Input(path="x", files={"x": "1"}), "b": Input(path="d", files={"p": "1", "q": "2", "r": "3"})}
+    new = {"a": old["a"], "b": Input(path="d", files={"p": "1", "q": "9"}), "c": Input(path="new", files={"new": "1"})}
+    assert [change.sentence for change in changes(old, new)] == [
+        "b d changed since the run began (2 of its 3 files: q, …)"
+    ]
+    assert [change.sentence for change in changes(old, {})] == ["a x is gone", "b d is gone"]

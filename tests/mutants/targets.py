@@ -1,0 +1,90 @@
+"""Which files bugs are planted in, and the tests that must notice: those that run in this process, and soon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "whet"
+
+_ALGORITHMS = ("tests/algorithms",)
+_PAGES = ("tests/test_docs.py", "tests/test_docs_preferences.py", "tests/train/test_formula.py")
+_STEP = (
+    "tests/train/test_annotate.py",
+    "tests/train/test_update.py",
+    "tests/train/test_old.py",
+    "tests/train/test_critic.py",
+    "tests/train/test_collect.py",
+    "tests/contracts/test_additivity.py",
+    "tests/contracts/test_alignment.py",
+    "tests/contracts/test_agreement.py",
+)
+_ROWS = (
+    "tests/train/test_preferring.py",
+    "tests/train/test_rewarding.py",
+    "tests/train/test_reward_rows.py",
+    "tests/train/test_whole.py",
+    "tests/train/test_encode.py",
+    "tests/train/test_deck.py",
+)
+
+TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of tests
+    "algorithms/advantages.py": _ALGORITHMS,
+    "algorithms/cells.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/control.py": _ALGORITHMS,
+    "algorithms/correction.py": _ALGORITHMS,
+    "algorithms/kl.py": _ALGORITHMS,
+    "algorithms/preference.py": _ALGORITHMS,
+    "algorithms/preference_metrics.py": _ALGORITHMS,
+    "algorithms/preference_table.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/reward_losses.py": _ALGORITHMS,
+    "algorithms/selection.py": _ALGORITHMS,
+    "algorithms/shaping.py": _ALGORITHMS,
+    "algorithms/supervised.py": _ALGORITHMS,
+    "algorithms/surrogates.py": _ALGORITHMS,
+    "algorithms/table.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/values.py": _ALGORITHMS,
+    "algorithms/weightings.py": _ALGORITHMS,
+    "batching.py": ("tests/test_batching.py", "tests/contracts/test_additivity.py"),
+    "models/logprobs.py": (
+        *("tests/models/test_logprobs.py", "tests/models/test_values.py", "tests/models/test_chosen.py"),
+        *("tests/models/test_packed.py", "tests/contracts/test_alignment.py"),
+    ),
+    "evaluate/statistics.py": ("tests/evaluate/test_statistics.py",),
+    "data/split.py": ("tests/data/test_split.py",),
+    "train/annotate.py": _STEP,
+    "train/update.py": _STEP,
+    "train/collect.py": (*_STEP, "tests/train/test_collected_rows.py"),
+    "train/agreement.py": _STEP,
+    "train/passes.py": (*_STEP, "tests/train/test_passes.py"),
+    "train/memory.py": ("tests/train/test_memory.py", *_STEP),
+    "train/critic.py": _STEP,
+    "train/reference.py": ("tests/train/test_reference.py", *_STEP),
+    "train/optim.py": ("tests/train/test_optim.py",),
+    "train/deck.py": ("tests/train/test_deck.py",),
+    "train/units.py": _ROWS,
+    "train/encode.py": _ROWS,
+    "train/reward_rows.py": _ROWS,
+    "train/whole.py": _ROWS,
+    "train/preferring.py": _ROWS,
+    "train/rewarding.py": _ROWS,
+    "train/supervised.py": _ROWS,
+    "train/cells.py": ("tests/test_own_cells.py", *_STEP),
+}
+WHOLE_ROOMS = ("algorithms",)  # every file of these is a target
+EMPTY = {"algorithms/__init__.py"}  # nothing to plant a bug in
+
+
+def tests_of(file: str) -> tuple[str, ...]:
+    """The tests of a target, as paths from the root."""
+    return TESTS[file]
+
+
+def chosen(only: list[str]) -> list[str]:
+    """The targets whose name has one of these parts, or all."""
+    return [file for file in TESTS if not only or any(part in file for part in only)]
+
+
+def source(file: str) -> str:
+    """The text of a target."""
+    return (SOURCE / file).read_text("utf-8")

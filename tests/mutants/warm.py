@@ -1,0 +1,233 @@
+"""Mutants of functions: everything is imported and collected once, and each mutant is a fork in which a function changes.
+
+What runs at the import (a table, a default, a function that a table calls) cannot be changed afterwards: that is left to
+`cold`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mutants.children import Ended, children
+from tests.mutants.outcome import Outcome, Say, outcome_of
+from tests.mutants.planting import can_replace, living_functions, path_of, replace
+from tests.mutants.sites import Mutant
+from tests.mutants.targets import ROOT, tests_of
+from tests.mutants.touched import Touched
+
+QUIET = ("-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:xdist", "--no-header", "--disable-warnings", "-q", "-s")
+BASELINE_SECONDS = 1200.0
+TIMES_BASELINE = 5
+
+
+@dataclass(kw_only=True, slots=True)
+class Known:
+    """What the run without a mutant has shown of one test."""
+
+    name: str
+    seconds: float
+    passed: bool
+    lines: dict[str, list[int]]  # path → lines of targets that it touches
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A mutant, or None to see whether the tests pass in this order; and the tests, likeliest first."""
+
+    mutant: Mutant | None
+    tests: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(kw_only=True, eq=False)
+class Warm:
+    """A plugin that runs mutants in the place of tests."""
+
+    mutants: Sequence[Mutant]
+    workers: int
+    scratch: Path
+    say: Say
+    touched: Touched
+    known: dict[str, Known] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    left: list[Mutant] = field(default_factory=list)
+    failure: str = ""
+    error: str = ""  # why there are no outcomes
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """In the place of pytest's own loop."""
+        try:
+            self._work(session)
+        except SystemExit as stop:
+            self.error = str(stop)
+        return True
+
+    def _work(self, session: pytest.Session) -> None:
+        """Baseline, then mutants."""
+        at_import = {path: set(lines) for path, lines in self.touched.stop().items()}
+        self.items = {item.nodeid: item for item in session.items}
+        self.functions = living_functions({path_of(mutant.file) for mutant in self.mutants})
+        self._baseline()
+        jobs = list(self._jobs(at_import))
+        nulls = [Job(None, tests, sum(self.known[t].seconds for t in tests)) for tests in self._orders()]
+        for ended in self._run([*nulls, *jobs]):
+            job = ended.job
+            outcome = outcome_of(ended, job.mutant, self._killer(job))
+            if job.mutant is None:
+                if outcome.verdict != "survived":
+                    raise SystemExit(f"without a mutant, but in another order, {outcome.killer} fails")
+            else:
+                self.outcomes.append(outcome)
+                self.say(outcome)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remembers the test that failed."""
+        if report.failed:
+            self.failure = report.nodeid
+
+    def _baseline(self) -> None:
+        """Every test file by itself, with the lines that its tests touch."""
+        files: dict[str, list[str]] = {}
+        for name in self.items:
+            files.setdefault(name.split("::")[0], []).append(name)
+        log = self.scratch / "baseline.log"
+        for ended in children(
+            files,
+            lambda file: self._watch(file, files[file]),
+            workers=self.workers,
+            seconds=lambda _: BASELINE_SECONDS,
+            log=log,
+        ):
+            if ended.code != 0:
+                said = log.read_text("utf-8", "replace")
+                raise SystemExit(f"without a mutant {ended.job} ended with {ended.code}:\n{said}")
+            for row in json.loads(self._place(ended.job).read_text("utf-8")):
+                self.known[row["name"]] = Known(**row)
+        failing = [known.name for known in self.known.values() if not known.passed]
+        if failing:
+            raise SystemExit("without a mutant these fail: " + ", ".join(failing))
+
+    def _watch(self, file: str, names: Sequence[str]) -> int:
+        self._settle(file)
+        found = []
+        for name, following in zip(names, [*names[1:], None], strict=True):
+            self.failure = ""
+            start = time.process_time()
+            self.touched.start()
+            self._one(name, following)
+            lines = self.touched.stop()
+            taken = time.process_time() - start
+            found.append(asdict(Known(name=name, seconds=taken, passed=not self.failure, lines=lines)))
+        self._place(file).write_text(json.dumps(found), "utf-8")
+        return 0
+
+    def _jobs(self, at_import: dict[str, set[int]]) -> Iterator[Job]:
+        for mutant in self.mutants:
+            path, lines = path_of(mutant.file), set(range(mutant.lines[0], mutant.lines[1] + 1))
+            if not mutant.owner or lines & at_import.get(path, set()) or not can_replace(self.functions, mutant):
+                self.left.append(mutant)
+                continue
+            allowed = self._tests(mutant.file)
+            touching = [name for name in allowed if lines & set(self.known[name].lines.get(path, ()))]
+            if not touching:
+                outcome = Outcome(mutant=mutant, verdict="not covered")
+                self.outcomes.append(outcome)
+                self.say(outcome)
+                continue
+            # A module's fixture is set up once, by the first test that asks for it: the others of its file look too.
+            files = {name.split("::")[0] for name in touching}
+            rest = [name for name in allowed if name.split("::")[0] in files and name not in set(touching)]
+            tests = (*in_order(touching, self.known), *in_order(rest, self.known))
+            yield Job(mutant, tests, TIMES_BASELINE * sum(self.known[name].seconds for name in tests))
+
+    def _orders(self) -> set[tuple[str, ...]]:
+        """The tests of each target, once for targets that have the same."""
+        return {tuple(in_order(self._tests(mutant.file), self.known)) for mutant in self.mutants}
+
+    def _tests(self, file: str) -> list[str]:
+        return [name for name in self.items if belongs(name, tests_of(file))]
+
+    def _run(self, jobs: Sequence[Job]) -> Iterator[Ended[Job]]:
+        return children(jobs, self._attempt, workers=self.workers, seconds=lambda job: job.seconds)
+
+    def _attempt(self, job: Job) -> int:
+        """In the child: 1 at the first test that fails."""
+        self._settle(self._name(job))
+        if job.mutant is not None:
+            replace(self.functions, job.mutant)
+        for name, following in zip(job.tests, [*job.tests[1:], None], strict=True):
+            self.failure = ""
+            self._one(name, following)
+            if self.failure:
+                self._place(self._name(job)).write_text(self.failure, "utf-8")
+                return 1
+        return 0
+
+    def _one(self, name: str, following: str | None) -> None:
+        item = self.items[name]
+        after = None if following is None else self.items[following]
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+
+    def _settle(self, name: str) -> None:
+        """The child's own folder for what tests write."""
+        folder = self._place(name).with_suffix(".tmp")
+        folder.mkdir()
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = str(folder)
+
+    def _killer(self, job: Job) -> str:
+        place = self._place(self._name(job))
+        return place.read_text("utf-8") if place.exists() else ""
+
+    @staticmethod
+    def _name(job: Job) -> str:
+        return f"{job.mutant.file}-{job.mutant.number}" if job.mutant else f"null-{hash(job.tests)}"
+
+    def _place(self, name: str) -> Path:
+        return self.scratch / f"{name.replace('/', '-')}.found"
+
+
+def belongs(name: str, tests: Sequence[str]) -> bool:
+    """Whether a test is in one of these files or folders."""
+    file = name.split("::")[0]
+    return any(file == one or file.startswith(f"{one}/") for one in tests)
+
+
+def in_order(names: Sequence[str], known: dict[str, Known]) -> list[str]:
+    """Quick tests first; those of a file stay together, because they share fixtures."""
+    files: dict[str, list[str]] = {}
+    for name in names:
+        files.setdefault(name.split("::")[0], []).append(name)
+
+    def seconds(name: str) -> float:
+        return known[name].seconds if name in known else 0.1
+
+    for some in files.values():
+        some.sort(key=seconds)
+    return [name for some in sorted(files.values(), key=lambda some: seconds(some[0])) for name in some]
+
+
+def run_warm(mutants: Sequence[Mutant], *, workers: int, scratch: Path, say: Say) -> dict[str, Any]:
+    """Outcomes, the mutants that are left, and what is known of the tests."""
+    touched = Touched({path_of(mutant.file) for mutant in mutants})
+    plugin = Warm(mutants=mutants, workers=workers, scratch=scratch, say=say, touched=touched)
+    tests = sorted({test for mutant in mutants for test in tests_of(mutant.file)})
+    touched.start()
+    code = pytest.main([*QUIET, "--rootdir", str(ROOT), *(str(ROOT / test) for test in tests)], plugins=[plugin])
+    if code != 0 or plugin.error:
+        raise SystemExit(plugin.error or f"the tests cannot be collected: pytest ended with {code}")
+    return {
+        "outcomes": plugin.outcomes,
+        "left": plugin.left,
+        "known": plugin.known,
+        "modules": [name for name in sys.modules if name.split(".")[0] not in {"whet", "tests", "__main__"}],
+    }

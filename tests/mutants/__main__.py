@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.mutants.targets import ROOT, chosen, source
+from tests.mutants.targets import ROOT, TESTS, chosen, source
 
 PRELOADED = ("numpy", "pytest", "hypothesis", "yaml", "pydantic", "transformers", "torch._dynamo")
 
@@ -27,6 +27,8 @@ def main() -> None:
     from tests.mutants.sites import mutants
 
     some = [mutant for file in chosen(options.only) for mutant in mutants(file, source(file))]
+    if options.tests:
+        TESTS.update(dict.fromkeys(chosen(options.only), tuple(options.tests)))
     if options.line:
         some = [mutant for mutant in some if mutant.lines[0] <= options.line <= mutant.lines[1]]
     if options.sample and options.sample < len(some):
@@ -52,6 +54,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", action="append", default=[], help="targets with this in their name; may be repeated")
     parser.add_argument("--line", type=int, help="only mutants of the statement on this line")
+    parser.add_argument("--tests", nargs="+", help="these tests in the place of the targets' own")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--sample", type=int, help="so many of them, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)

@@ -11,24 +11,26 @@ import pytest
 
 from tests.mutants.children import children
 from tests.mutants.outcome import Outcome, Say, outcome_of
-from tests.mutants.planting import import_with
+from tests.mutants.planting import import_with, path_of
 from tests.mutants.sites import Mutant
 from tests.mutants.targets import ROOT, tests_of
-from tests.mutants.warm import QUIET, TIMES_BASELINE, Known, belongs, in_order
+from tests.mutants.warm import FEW, QUIET, TIMES_BASELINE, Known, belongs, in_order
 
 IMPORT_SECONDS = 20.0
 
 
 class Order:
-    """A plugin: quick tests first, and the name of the one that failed goes to a file."""
+    """A plugin: tests that touch the file first, of these the quick ones, and the name of the one that failed goes to a file."""
 
-    def __init__(self, known: Mapping[str, Known], place: Path) -> None:
-        self.known, self.place = dict(known), place
+    def __init__(self, path: str, known: Mapping[str, Known], place: Path) -> None:
+        self.path, self.known, self.place = path, known, place
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Sorts."""
         by_name = {item.nodeid: item for item in items}
-        items[:] = [by_name[name] for name in in_order(list(by_name), self.known)]
+        touching = [name for name in by_name if name in self.known and self.path in self.known[name].lines]
+        others = [name for name in by_name if name not in set(touching)]
+        items[:] = [by_name[name] for name in (*in_order(touching, self.known), *in_order(others, self.known))]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Writes the failure down."""
@@ -45,7 +47,7 @@ def run_cold(
     mutants: Sequence[Mutant], known: Mapping[str, Known], *, workers: int, scratch: Path, say: Say
 ) -> list[Outcome]:
     """What became of these; before them, once for each set of tests, whether they pass with nothing planted."""
-    nulls = {tests_of(mutant.file): mutant for mutant in mutants}
+    nulls = {tests_of(mutant.file): mutant for mutant in mutants} if len(mutants) >= FEW else {}
     jobs = [*((one, False) for one in nulls.values()), *((one, True) for one in mutants)]
     found = []
     for ended in children(
@@ -75,7 +77,7 @@ def _attempt(mutant: Mutant, is_planted: bool, known: Mapping[str, Known], scrat
     if is_planted:
         import_with(mutant)
     tests = [str(ROOT / test) for test in tests_of(mutant.file)]
-    code = pytest.main([*QUIET, "-x", "--rootdir", str(ROOT), *tests], plugins=[Order(known, place)])
+    code = pytest.main([*QUIET, "-x", "--rootdir", str(ROOT), *tests], plugins=[Order(path_of(mutant.file), known, place)])
     return 0 if code == pytest.ExitCode.OK else 1
 
 

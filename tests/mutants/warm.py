@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from tests.mutants.touched import Touched
 QUIET = ("-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:xdist", "--no-header", "--disable-warnings", "-q", "-s")
 BASELINE_SECONDS = 1200.0
 TIMES_BASELINE = 5
+FEW = 20  # mutants for which it is not worth while to ask whether the tests pass in another order
 
 
 @dataclass(kw_only=True, slots=True)
@@ -144,14 +147,16 @@ class Warm:
                 self.outcomes.append(outcome)
                 self.say(outcome)
                 continue
-            # A module's fixture is set up once, by the first test that asks for it: the others of its file look too.
-            files = {name.split("::")[0] for name in touching}
+            # What a file computes once is touched by the first test that asks for it: the others look at it too.
+            files = {file for file in {name.split("::")[0] for name in touching} if remembers(file)}
             rest = [name for name in allowed if name.split("::")[0] in files and name not in set(touching)]
             tests = (*in_order(touching, self.known), *in_order(rest, self.known))
             yield Job(mutant, tests, TIMES_BASELINE * sum(self.known[name].seconds for name in tests))
 
     def _orders(self) -> set[tuple[str, ...]]:
         """The tests of each target, once for targets that have the same."""
+        if len(self.mutants) < FEW:
+            return set()
         return {tuple(in_order(self._tests(mutant.file), self.known)) for mutant in self.mutants}
 
     def _tests(self, file: str) -> list[str]:
@@ -196,13 +201,20 @@ class Warm:
         return self.scratch / f"{name.replace('/', '-')}.found"
 
 
+@cache
+def remembers(file: str) -> bool:
+    """Whether tests of a file may share what one of them has computed: a fixture of the module, or a cache."""
+    places = (ROOT / file, (ROOT / file).with_name("conftest.py"))
+    return any(re.search(r"scope=|cache", place.read_text("utf-8")) for place in places if place.exists())
+
+
 def belongs(name: str, tests: Sequence[str]) -> bool:
     """Whether a test is in one of these files or folders."""
     file = name.split("::")[0]
     return any(file == one or file.startswith(f"{one}/") for one in tests)
 
 
-def in_order(names: Sequence[str], known: dict[str, Known]) -> list[str]:
+def in_order(names: Sequence[str], known: Mapping[str, Known]) -> list[str]:
     """Quick tests first; those of a file stay together, because they share fixtures."""
     files: dict[str, list[str]] = {}
     for name in names:

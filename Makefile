@@ -10,7 +10,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-mutants bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -41,6 +41,10 @@ bench-gpu: $(STAMP)  ## rollouts and whole GRPO steps on one GPU; BENCH='--only 
 test-vllm: $(VLLM_STAMP)  ## the vLLM engine and the HTTP engine against a real vLLM on CPU, in a venv of their own
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 $(VLLM_BIN)/python -m pytest -m vllm tests/with_vllm
 
+# Results of files that were not run stay as they are; afterwards `make docs` writes docs/testing.md.
+test-mutants: $(STAMP)  ## bugs planted one at a time; MUTANTS='--only algorithms/kl.py' for a part
+	$(BIN)/python -m tests.mutants --out tests/mutants/results.json $(MUTANTS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,10 +56,11 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, performance.md from bench/results, preferences.md from studies/*/results
+docs: $(STAMP)  ## docs/algorithms.md from the table, performance.md from bench/results, preferences.md from studies/*/results, testing.md from tests/mutants
 	$(BIN)/python -m whet.train.algorithm_page docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
+	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md
 	$(BIN)/python -m bench.figure docs/learning.png
 
 check: lint types test

@@ -1,1 +1,1 @@
-"""Bugs planted one at a time, and whether the tests notice: `make test-mutants`, or `python -m tests.mutants --help`."""
+"""Bugs planted one at a time, and whether the tests notice them: `make test-mutants`, `python -m tests.mutants -h`."""

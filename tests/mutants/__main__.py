@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests.mutants.targets import ROOT, TESTS, chosen, source
 
-PRELOADED = ("numpy", "pytest", "hypothesis", "yaml", "pydantic", "transformers", "torch._dynamo")
+PRELOADED = ("transformers", "torch._dynamo")
+MANY = 50  # mutants for which it is worth while to import these before the first fork
 
 
 def main() -> None:
@@ -36,6 +37,8 @@ def main() -> None:
     if options.list:
         print(*map(shown, some), f"{len(some)} mutants", sep="\n")
         return
+    if not some:
+        sys.exit("error: there is no such mutant: see --list")
     known, progress = accepted(), _Progress(len(some), options.verbose)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
@@ -71,7 +74,6 @@ def _prepare() -> None:
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT / "src"))
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-    _import(PRELOADED)
     import hypothesis
     import torch
 
@@ -94,6 +96,7 @@ def _run(some: list, workers: int, scratch: Path, say) -> list:
     from tests.mutants.planting import whets
     from tests.mutants.warm import run_warm
 
+    _import(PRELOADED if len(some) >= MANY else ())
     answer = scratch / "warm.pickle"
     child = os.fork()
     if not child:

@@ -38,7 +38,7 @@ class _Running(Generic[J]):
 def children(
     jobs: Iterable[J], work: Callable[[J], int], *, workers: int, seconds: Callable[[J], float], log: Path | None = None
 ) -> Iterator[Ended[J]]:
-    """Runs `work` in a fork for each job. `seconds` is the processor time that it may take, and a third of the wait."""
+    """Runs `work` in a fork for each job. `seconds`: the processor time that it may take, and a sixth of the wait."""
     waiting, running = iter(jobs), dict[int, _Running[J]]()
     is_over = False
     while running or not is_over:
@@ -49,7 +49,7 @@ def children(
                 break
             limit = max(FEW_SECONDS, seconds(job))
             sys.stdout.flush()
-            running[_fork(work, job, limit, log)] = _Running(job, time.monotonic(), 3 * limit)
+            running[_fork(work, job, limit, log)] = _Running(job, time.monotonic(), 6 * limit)
         yield from _ended(running)
         if running:
             time.sleep(WAIT)

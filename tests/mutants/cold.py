@@ -1,4 +1,4 @@
-"""Mutants of what runs at the import: each in a fork that has our dependencies but nothing of ours, and imports it anew."""
+"""Mutants of what runs at the import: each in a fork that has our dependencies, and imports what is ours anew."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMPORT_SECONDS = 20.0
 
 
 class Order:
-    """A plugin: tests that touch the file first, of these the quick ones, and the name of the one that failed goes to a file."""
+    """A plugin: tests that touch the file first, of these the quick ones; the one that fails is written down."""
 
     def __init__(self, path: str, known: Mapping[str, Known], place: Path) -> None:
         self.path, self.known, self.place = path, known, place
@@ -77,7 +77,9 @@ def _attempt(mutant: Mutant, is_planted: bool, known: Mapping[str, Known], scrat
     if is_planted:
         import_with(mutant)
     tests = [str(ROOT / test) for test in tests_of(mutant.file)]
-    code = pytest.main([*QUIET, "-x", "--rootdir", str(ROOT), *tests], plugins=[Order(path_of(mutant.file), known, place)])
+    code = pytest.main(
+        [*QUIET, "-x", "--rootdir", str(ROOT), *tests], plugins=[Order(path_of(mutant.file), known, place)]
+    )
     return 0 if code == pytest.ExitCode.OK else 1
 
 

@@ -23,9 +23,7 @@ Key = tuple[str, str, str, str]
 def accepted(path: Path = ACCEPTED) -> dict[Key, str]:
     """(file, function, line, changed line) → why no test can be asked to notice."""
     rows: Mapping[str, Any] = yaml.safe_load(path.read_text("utf-8")) or {}
-    return {
-        (file, row["in"], row["line"], row["as"]): row["why"] for file, entries in rows.items() for row in entries
-    }
+    return {(file, row["in"], row["line"], row["as"]): row["why"] for file, entries in rows.items() for row in entries}
 
 
 def unmatched(known: Mapping[Key, str]) -> list[Key]:
@@ -67,4 +65,10 @@ def key_of(file: str, row: Mapping[str, Any]) -> Key:
 
 
 def _row(mutant: Mutant) -> dict[str, Any]:
-    return {"at": mutant.line, "in": mutant.owner, "operator": mutant.operator, "line": mutant.before, "as": mutant.after}
+    return {
+        "at": mutant.line,
+        "in": mutant.owner,
+        "operator": mutant.operator,
+        "line": mutant.before,
+        "as": mutant.after,
+    }

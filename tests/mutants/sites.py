@@ -90,11 +90,16 @@ def _sites(tree: ast.Module) -> Iterator[_Site]:
 
 
 def _inside(
-    parent: ast.AST, field: str, place: int | None, node: ast.AST, owner: str, path: tuple[str, ...], statement: ast.stmt
+    parent: ast.AST,
+    field: str,
+    place: int | None,
+    node: ast.AST,
+    owner: str,
+    path: tuple[str, ...],
+    around: ast.stmt,
 ) -> Iterator[_Site]:
     """The sites of a node and below it; `path` names the classes and functions around it."""
-    if isinstance(node, ast.stmt):
-        statement = node
+    statement = node if isinstance(node, ast.stmt) else around
     if _is_skipped(node):
         return
     for operator, new in _swaps(parent, field, node):
@@ -108,7 +113,9 @@ def _inside(
         below = owner or (".".join(path) if is_body else "")
         for index, child in enumerate(value if isinstance(value, list) else [value]):
             if isinstance(child, ast.AST) and not _is_settled(node, name, child):
-                yield from _inside(node, name, index if isinstance(value, list) else None, child, below, path, statement)
+                yield from _inside(
+                    node, name, index if isinstance(value, list) else None, child, below, path, statement
+                )
 
 
 def _swaps(parent: ast.AST, field: str, node: ast.AST) -> Iterator[Swap]:

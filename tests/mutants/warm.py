@@ -1,7 +1,7 @@
-"""Mutants of functions: everything is imported and collected once, and each mutant is a fork in which a function changes.
+"""Mutants of functions: everything is imported and collected once; each mutant is a fork in which a function changes.
 
-What runs at the import (a table, a default, a function that a table calls) cannot be changed afterwards: that is left to
-`cold`.
+What runs at the import (a table, a default, a function that a table calls) cannot be changed afterwards: that is left
+to `cold`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ from tests.mutants.sites import Mutant
 from tests.mutants.targets import ROOT, tests_of
 from tests.mutants.touched import Touched
 
-QUIET = ("-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:xdist", "--no-header", "--disable-warnings", "-q", "-s")
+QUIET = (
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:faulthandler",
+    "-p",
+    "no:xdist",
+    "--no-header",
+    "--disable-warnings",
+    "-q",
+    "-s",
+)
 BASELINE_SECONDS = 1200.0
 TIMES_BASELINE = 5
 FEW = 20  # mutants for which it is not worth while to ask whether the tests pass in another order
@@ -82,13 +93,15 @@ class Warm:
         self.functions = living_functions({path_of(mutant.file) for mutant in self.mutants})
         self._baseline()
         jobs = list(self._jobs(at_import))
-        nulls = [Job(None, tests, sum(self.known[t].seconds for t in tests)) for tests in self._orders()]
+        nulls = [Job(None, tests, self._limit(tests)) for tests in self._orders()]
         for ended in self._run([*nulls, *jobs]):
             job = ended.job
             outcome = outcome_of(ended, job.mutant, self._killer(job))
             if job.mutant is None:
                 if outcome.verdict != "survived":
-                    raise SystemExit(f"without a mutant, but in another order, {outcome.killer} fails")
+                    raise SystemExit(
+                        f"without a mutant, but in another order, {outcome.killer or outcome.verdict} fails"
+                    )
             else:
                 self.outcomes.append(outcome)
                 self.say(outcome)
@@ -102,7 +115,7 @@ class Warm:
         """Every test file by itself, with the lines that its tests touch."""
         files: dict[str, list[str]] = {}
         for name in self.items:
-            files.setdefault(name.split("::")[0], []).append(name)
+            files.setdefault(file_of(name), []).append(name)
         log = self.scratch / "baseline.log"
         for ended in children(
             files,
@@ -137,27 +150,31 @@ class Warm:
     def _jobs(self, at_import: dict[str, set[int]]) -> Iterator[Job]:
         for mutant in self.mutants:
             path, lines = path_of(mutant.file), set(range(mutant.lines[0], mutant.lines[1] + 1))
-            if not mutant.owner or lines & at_import.get(path, set()) or not can_replace(self.functions, mutant):
-                self.left.append(mutant)
-                continue
+            is_imported = not mutant.owner or bool(lines & at_import.get(path, set()))
             allowed = self._tests(mutant.file)
             touching = [name for name in allowed if lines & set(self.known[name].lines.get(path, ()))]
-            if not touching:
+            if not is_imported and not touching:
                 outcome = Outcome(mutant=mutant, verdict="not covered")
                 self.outcomes.append(outcome)
                 self.say(outcome)
                 continue
+            if is_imported or not can_replace(self.functions, mutant):
+                self.left.append(mutant)
+                continue
             # What a file computes once is touched by the first test that asks for it: the others look at it too.
-            files = {file for file in {name.split("::")[0] for name in touching} if remembers(file)}
-            rest = [name for name in allowed if name.split("::")[0] in files and name not in set(touching)]
+            files = {file for file in {file_of(name) for name in touching} if remembers(file)}
+            rest = [name for name in allowed if file_of(name) in files and name not in set(touching)]
             tests = (*in_order(touching, self.known), *in_order(rest, self.known))
-            yield Job(mutant, tests, TIMES_BASELINE * sum(self.known[name].seconds for name in tests))
+            yield Job(mutant, tests, self._limit(tests))
 
     def _orders(self) -> set[tuple[str, ...]]:
         """The tests of each target, once for targets that have the same."""
         if len(self.mutants) < FEW:
             return set()
         return {tuple(in_order(self._tests(mutant.file), self.known)) for mutant in self.mutants}
+
+    def _limit(self, tests: Sequence[str]) -> float:
+        return TIMES_BASELINE * sum(self.known[name].seconds for name in tests)
 
     def _tests(self, file: str) -> list[str]:
         return [name for name in self.items if belongs(name, tests_of(file))]
@@ -201,6 +218,11 @@ class Warm:
         return self.scratch / f"{name.replace('/', '-')}.found"
 
 
+def file_of(name: str) -> str:
+    """Where a test is."""
+    return name.split("::", maxsplit=1)[0]
+
+
 @cache
 def remembers(file: str) -> bool:
     """Whether tests of a file may share what one of them has computed: a fixture of the module, or a cache."""
@@ -210,7 +232,7 @@ def remembers(file: str) -> bool:
 
 def belongs(name: str, tests: Sequence[str]) -> bool:
     """Whether a test is in one of these files or folders."""
-    file = name.split("::")[0]
+    file = file_of(name)
     return any(file == one or file.startswith(f"{one}/") for one in tests)
 
 
@@ -218,7 +240,7 @@ def in_order(names: Sequence[str], known: Mapping[str, Known]) -> list[str]:
     """Quick tests first; those of a file stay together, because they share fixtures."""
     files: dict[str, list[str]] = {}
     for name in names:
-        files.setdefault(name.split("::")[0], []).append(name)
+        files.setdefault(file_of(name), []).append(name)
 
     def seconds(name: str) -> float:
         return known[name].seconds if name in known else 0.1

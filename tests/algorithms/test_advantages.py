@@ -45,6 +45,14 @@ def test_over_average_weighs_the_newest_step_most():
     assert float(found) == pytest.approx(2 - 3 / 1.75)
 
 
+def test_over_average_is_as_exact_as_what_it_is_given():
+    history = [0.1 * k for k in range(30)]
+    weights = [0.9**age for age in range(29, -1, -1)]
+    wanted = 2 - math.fsum(w * h for w, h in zip(weights, history, strict=True)) / math.fsum(weights)
+    found = over_average(torch.tensor([[2.0]]).double(), torch.tensor(history, dtype=torch.float64))
+    assert float(found) == pytest.approx(wanted, rel=1e-14)
+
+
 def test_over_average_has_no_baseline_before_the_first_step():
     assert torch.equal(over_average(TWO, torch.tensor([])), TWO)
 
@@ -80,6 +88,7 @@ def test_over_length_weighs_rewards_by_tokens():
     counts = torch.tensor([[1, 3, 2, 4], [1, 1, 1, 1]])
     assert over_length(TWO, counts).tolist() == [[0.5, -0.5, -0.5, 0.5], [1.0, 1.0, 1.0, -3.0]]
     assert over_length(TWO, torch.tensor([[8, 0, 0, 0], [0, 0, 0, 1]]))[:, 0].tolist() == [0.0, 4.0]
+    assert torch.equal(over_length(TWO, torch.zeros(2, 4)), TWO)  # no token, no baseline
 
 
 def test_over_valid_makes_up_for_groups_without_signal():
@@ -176,6 +185,8 @@ def test_best_over_worst_takes_the_first_of_equals_and_no_size():
 
 
 def test_whiten_of_equal_advantages_or_of_nothing_is_zero():
+    for count in (3, 6, 7, 11):  # 0.1 is not a binary fraction: the mean may differ in the last bit
+        assert not whiten(torch.full((2, count), 0.1), torch.ones(2, count, dtype=torch.bool)).any()
     assert not whiten(torch.full((2, 3), 0.1), MASK).any()
     assert not whiten(PER_TOKEN, torch.zeros_like(MASK)).any()
 

@@ -19,6 +19,10 @@ def test_the_coefficient_rises_while_the_divergence_is_above_its_target(measured
     assert adapted(0.1, measured, target=6.0, horizon=10_000, count=256) == pytest.approx(expected, rel=1e-12)
 
 
+def test_more_rollouts_than_the_horizon_count_as_the_horizon():
+    assert adapted(0.1, 12.0, target=6.0, horizon=100, count=500) == pytest.approx(0.12)
+
+
 def test_following_the_divergence_settles_where_it_meets_the_target():
     """A run whose divergence is 1/β: the coefficient must find β = 1/target from both sides."""
     for coefficient in (0.01, 10.0):
@@ -30,6 +34,7 @@ def test_following_the_divergence_settles_where_it_meets_the_target():
 def test_the_annealed_coefficient_is_a_straight_line_and_then_constant():
     assert [annealed(0.2, tokens, over=1000) for tokens in (0, 250, 500, 1000, 5000)] == [0.0, 0.05, 0.1, 0.2, 0.2]
     assert annealed(0.2, 0, over=0) == 0.2
+    assert [annealed(0.2, tokens, over=1) for tokens in (0, 1)] == [0.0, 0.2]
 
 
 @pytest.mark.parametrize(

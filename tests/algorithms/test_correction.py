@@ -1,5 +1,6 @@
 """Weights for another sampler's tokens, by hand; what they do to the gradient is in test_enumeration_correction.py."""
 
+import math
 from math import inf
 
 import pytest
@@ -50,6 +51,7 @@ SAMPLED = torch.tensor([[1.0, 0.2, 1.0, 0.3], [1.0, 0.4, 1.0, 1.0], [1.0] * 4], 
 def test_weights_by_hand(cell, options, first, second, third):
     found = cell(MASK) if cell is uncorrected else cell(OLD, SAMPLED, MASK, **options)
     wanted = [[0.0, first, 0.0, second], [0.0, third, 0.0, 0.0], [0.0] * 4]
+    assert found.is_floating_point()
     assert torch.allclose(found.double(), torch.tensor(wanted, dtype=torch.float64))
 
 
@@ -57,6 +59,12 @@ def test_weights_by_hand(cell, options, first, second, third):
 def test_a_sampler_that_is_the_policy_gets_weight_one(cell):
     supply = {"logprobs_old": OLD, "logprobs_sampled": OLD, "mask": MASK}
     assert torch.equal(call(CORRECTIONS[cell], supply).double(), MASK.double())
+
+
+@pytest.mark.parametrize("cell", [mask_tokens, mask_sequences, mask_geometric])
+def test_both_ends_of_the_band_are_inside(cell):
+    assert torch.equal(cell(OLD, OLD, MASK, low=1.0, high=2.0), MASK.double())
+    assert torch.equal(cell(OLD, OLD, MASK, low=0.5, high=1.0), MASK.double())
 
 
 @pytest.mark.parametrize("cell", CORRECTIONS)
@@ -82,6 +90,13 @@ def test_effective_share_of_nothing_of_zeros_and_of_infinite_weights():
     assert effective_share(torch.zeros(3)) == 0.0
     assert effective_share(torch.tensor([inf, 1.0, 1.0, 1.0])) == 0.25
     assert effective_share(torch.tensor([1e300, 1e300], dtype=torch.float64)) == 1.0
+
+
+def test_effective_share_of_weights_in_fp32_is_computed_in_fp64():
+    weights = torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    exact = [float(weight) for weight in weights]
+    wanted = math.fsum(exact) ** 2 / (1000 * math.fsum(weight * weight for weight in exact))
+    assert effective_share(weights) == pytest.approx(wanted, rel=1e-13)
 
 
 @given(st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=1, max_size=20), st.floats(1e-3, 1e3))

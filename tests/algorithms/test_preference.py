@@ -350,6 +350,13 @@ def test_the_point_of_bco_is_halfway_between_two_moving_means():
     assert only_good.tolist() == pytest.approx([-1.0, 0.8])
 
 
+def test_what_a_point_is_made_of_gets_no_gradient():
+    ratios, labels = torch.tensor([2.0, -1.0], requires_grad=True), torch.tensor([True, False])
+    assert not preference.mismatched_kl(ratios, torch.zeros(2)).requires_grad
+    assert not preference.midpoint(ratios).requires_grad
+    assert not preference.moving_means(torch.zeros(2), ratios, labels).requires_grad
+
+
 def test_a_log_ratio_that_is_not_a_number_stays_visible_in_the_means():
     means = preference.moving_means(torch.zeros(2), torch.tensor([torch.nan]), torch.tensor([True]))
     assert means[1].isnan()

@@ -34,6 +34,16 @@ def test_what_the_rows_need_follows_from_their_losses():
         assert row.needs_reference == ("logprobs_ref" in terms(row.implicit))
 
 
+@pytest.mark.parametrize("term", ["chosen_ref", "rejected_ref", "logprobs_ref"])
+def test_one_term_of_a_reference_is_enough_to_need_it(term):
+    loss = {
+        "chosen_ref": lambda chosen, chosen_ref: chosen - chosen_ref,
+        "rejected_ref": lambda rejected, rejected_ref: rejected - rejected_ref,
+        "logprobs_ref": lambda logprobs, logprobs_ref: logprobs - logprobs_ref,
+    }[term]
+    assert Preference(loss=loss, unit="pair", implicit=preference.log_ratio, paper="").needs_reference
+
+
 def test_every_row_has_a_beta_to_measure_rewards_with():
     assert all(options(row.loss)["beta"] > 0 for row in PREFERENCES.values())
 

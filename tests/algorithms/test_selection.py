@@ -33,6 +33,31 @@ def test_neighbours_are_compared_the_better_first():
     assert neighbours(rewards, gap=0.0) == [((0, 1), (0, 0)), ((0, 2), (0, 3))]  # the fifth has no neighbour
 
 
+def test_all_of_an_even_number_have_a_neighbour():
+    assert neighbours([[1.0, 2.0], [4.0, 3.0, 5.0, 6.0]], gap=0.0) == [
+        ((0, 1), (0, 0)),
+        ((1, 0), (1, 1)),
+        ((1, 3), (1, 2)),
+    ]
+
+
+def test_a_pair_of_neighbours_whose_better_one_may_not_win_is_left_out():
+    rewards = [[1.0, 2.0, 4.0, 3.0], [8.0, 7.0, 5.0, 6.0]]
+    pairs = neighbours(rewards, gap=0.0)
+    better = [pair[0] for pair in pairs]
+    assert better == [(0, 1), (0, 2), (1, 0), (1, 3)]
+    for barred in [(row, i) for row in range(2) for i in range(4)]:
+        may_win = [[(row, i) != barred for i in range(4)] for row in range(2)]
+        assert neighbours(rewards, gap=0.0, may_win=may_win) == [pair for pair in pairs if pair[0] != barred]
+
+
+def test_the_best_that_may_win_against_the_worst_of_all():
+    rewards = [[1.0, 3.0, 2.0], [5.0, 6.0, 4.0]]
+    assert extremes(rewards, gap=0.0, may_win=[[True, False, True], [True] * 3]) == [((0, 2), (0, 0)), ((1, 1), (1, 2))]
+    assert extremes(rewards, gap=0.0, may_win=[[True] * 3, [True, False, True]]) == [((0, 1), (0, 0)), ((1, 0), (1, 2))]
+    assert extremes(rewards, gap=0.0, may_win=[[False] * 3, [False, False, True]]) == []  # no winner; the worst itself
+
+
 def test_the_best_against_the_worst():
     assert extremes(REWARDS, gap=0.0) == [((0, 1), (0, 0)), ((1, 0), (1, 2))]  # the third prompt is one long tie
 

@@ -28,6 +28,7 @@ def test_moments_of_steps_add_up_to_those_of_all_rewards():
 def test_equal_rewards_have_no_deviation_and_before_the_first_step_there_is_neither():
     assert mean_and_deviation(*moments(torch.full((3, 4), 0.5))) == (0.5, 0.0)
     assert mean_and_deviation(0, 0.0, 0.0) == (0.0, 0.0)
+    assert mean_and_deviation(*moments(torch.tensor([[3.0]]))) == (3.0, 0.0)
     # 0.1 is no binary fraction: the difference of two sums may come out below 0, and has no root.
     mean, deviation = mean_and_deviation(*moments(torch.full((7, 11), 0.1)))
     assert (mean, deviation) == (pytest.approx(0.1), pytest.approx(0.0, abs=1e-8))
@@ -36,4 +37,5 @@ def test_equal_rewards_have_no_deviation_and_before_the_first_step_there_is_neit
 def test_standard_subtracts_the_mean_and_divides_by_the_deviation():
     rewards = torch.tensor([[1.0, 3.0], [5.0, -1.0]])
     assert standard(rewards, 2.0, 4.0, epsilon=0.0).tolist() == [[-0.25, 0.25], [0.75, -0.75]]
+    assert standard(rewards, 2.0, 0.5, epsilon=0.5).tolist() == [[-1.0, 1.0], [3.0, -3.0]]
     assert not standard(rewards, 2.0, 0.0).any()

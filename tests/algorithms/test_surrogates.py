@@ -62,6 +62,12 @@ def test_dual_clip_is_clip_but_a_bad_token_costs_at_most_the_bound(ratio, advant
     assert at(dual_clip, ratio, advantage) == pytest.approx(expected)
 
 
+def test_dual_clip_options_move_their_own_side():
+    options = {"low": 0.1, "high": 0.5, "bound": 2.0}
+    for ratio, advantage, loss in ((2.0, 1.0, -1.5), (0.1, -1.0, 0.9), (9.0, -1.0, 2.0)):
+        assert at(dual_clip, ratio, advantage, **options)[0] == pytest.approx(loss)
+
+
 @pytest.mark.parametrize(("ratio", "weight"), [(0.1, 0.1), (1.0, 1.0), (4.9, 4.9), (9.0, 5.0)])
 @pytest.mark.parametrize("advantage", [-2.0, 1.0])
 def test_stopped_ratio_never_silences_a_token(ratio, weight, advantage):
@@ -127,6 +133,7 @@ RAGGED = torch.tensor([[False, True, True, True], [False, True, False, False], [
 def test_weights_by_hand(weighting, first, second, count):
     """A row of three tokens, one of one, and one that trains nothing and is not counted."""
     weights, total = weighting(RAGGED)
+    assert weights.is_floating_point()
     assert weights.tolist() == [
         [0.0, *[pytest.approx(first)] * 3],
         [0.0, pytest.approx(second), 0.0, 0.0],

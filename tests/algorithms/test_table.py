@@ -7,8 +7,11 @@ import torch
 
 from whet.algorithms import supervised
 from whet.algorithms.cells import bind, call, formula, name, options, terms
+from whet.algorithms.preference import moving_means
+from whet.algorithms.shaping import standard
 from whet.algorithms.surrogates import clip
 from whet.algorithms.table import ALGORITHMS, CELLS, GROUP_STATISTICS, KL_ESTIMATORS, OBJECTIVES, token_loss
+from whet.algorithms.values import value_loss
 
 
 def test_terms_and_options_come_from_the_signature():
@@ -31,6 +34,43 @@ def test_call_supplies_what_a_cell_names_and_nothing_else():
 def test_the_formula_is_the_first_line_of_the_docstring_with_what_is_set():
     assert formula(ALGORITHMS["reinforce"].surrogate) == "−A·log π. Williams 1992."
     assert formula(ALGORITHMS["dapo"].surrogate).endswith("Schulman et al. 2017, eq. 7. [low=0.2, high=0.28]")
+
+
+def test_a_cell_without_a_docstring_is_shown_by_its_name():
+    def bare(rewards, *, size=2): ...
+
+    assert formula(bare) == "bare [size=2]"
+
+
+DEFAULTS = {  # as the papers, or their code, have them; whoever changes one changes every run that does not set it
+    "over_average": {"decay": 0.9},
+    "standardize": {"epsilon": 1e-6},
+    "best_over_worst": {"beta": 0.1},
+    "gae": {"gamma": 1.0, "lam": 0.95},
+    "to_go": {"gamma": 1.0},
+    "whiten": {"epsilon": 1e-8},
+    "batch_deviation": {"epsilon": 1e-8},
+    "clip": {"low": 0.2, "high": 0.2},
+    "dual_clip": {"low": 0.2, "high": 0.2, "bound": 3.0},
+    "stopped_ratio": {"low": 1.0, "high": 4.0},
+    "soft_gate": {"positive": 1.0, "negative": 1.05},
+    "sequence_clip": {"low": 3e-4, "high": 4e-4},
+    "geometric_clip": {"low": 0.4, "high": 0.4},
+    "truncate_tokens": {"high": 2.0},
+    "truncate_sequences": {"high": 2.0},
+    "truncate_geometric": {"high": 2.0},
+    "mask_tokens": {"low": 0.5, "high": 5.0},
+    "mask_sequences": {"low": 0.0, "high": 3.0},
+    "mask_geometric": {"low": 0.99, "high": 1.01},
+}
+
+
+def test_the_defaults_of_all_cells():
+    found = {key: options(cell) for cells in (*CELLS.values(), KL_ESTIMATORS) for key, cell in cells.items()}
+    assert {key: given for key, given in found.items() if given} == DEFAULTS
+    assert options(standard) == {"epsilon": 1e-8}
+    assert options(value_loss)["clip"] == 0.2
+    assert options(moving_means) == {"share": 0.1}
 
 
 @pytest.mark.parametrize("kind", [*CELLS, "kl"])

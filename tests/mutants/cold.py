@@ -11,7 +11,7 @@ import pytest
 
 from tests.mutants.children import children
 from tests.mutants.outcome import Outcome, Say, outcome_of
-from tests.mutants.planting import import_with, path_of
+from tests.mutants.planting import import_with
 from tests.mutants.sites import Mutant
 from tests.mutants.targets import ROOT, tests_of
 from tests.mutants.warm import FEW, QUIET, TIMES_BASELINE, Known, belongs, in_order
@@ -20,17 +20,16 @@ IMPORT_SECONDS = 20.0
 
 
 class Order:
-    """A plugin: tests that touch the file first, of these the quick ones; the one that fails is written down."""
+    """A plugin: tests in the order in which a target names them, the quick ones first; failures go to a file."""
 
-    def __init__(self, path: str, known: Mapping[str, Known], place: Path) -> None:
-        self.path, self.known, self.place = path, known, place
+    def __init__(self, tests: Sequence[str], known: Mapping[str, Known], place: Path) -> None:
+        self.tests, self.known, self.place = tests, known, place
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Sorts."""
         by_name = {item.nodeid: item for item in items}
-        touching = [name for name in by_name if name in self.known and self.path in self.known[name].lines]
-        others = [name for name in by_name if name not in set(touching)]
-        items[:] = [by_name[name] for name in (*in_order(touching, self.known), *in_order(others, self.known))]
+        rank = {name: min(i for i, test in enumerate(self.tests) if belongs(name, [test])) for name in by_name}
+        items[:] = [by_name[name] for name in sorted(in_order(list(by_name), self.known), key=rank.__getitem__)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Writes the failure down."""
@@ -77,9 +76,8 @@ def _attempt(mutant: Mutant, is_planted: bool, known: Mapping[str, Known], scrat
     if is_planted:
         import_with(mutant)
     tests = [str(ROOT / test) for test in tests_of(mutant.file)]
-    code = pytest.main(
-        [*QUIET, "-x", "--rootdir", str(ROOT), *tests], plugins=[Order(path_of(mutant.file), known, place)]
-    )
+    order = Order(tests_of(mutant.file), known, place)
+    code = pytest.main([*QUIET, "-x", "--rootdir", str(ROOT), *tests], plugins=[order])
     return 0 if code == pytest.ExitCode.OK else 1
 
 

@@ -7,8 +7,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "whet"
 
-_ALGORITHMS = ("tests/algorithms",)
-_PAGES = ("tests/test_docs.py", "tests/test_docs_preferences.py", "tests/train/test_formula.py")
+_ALGORITHMS = ("tests/algorithms/test_table.py", "tests/algorithms")
+_TABLES = (
+    "tests/algorithms/test_table.py",
+    "tests/algorithms/test_preference_table.py",
+    "tests/test_docs.py",
+    "tests/test_docs_preferences.py",
+)
 _STEP = (
     "tests/train/test_annotate.py",
     "tests/train/test_update.py",
@@ -28,21 +33,22 @@ _ROWS = (
     "tests/train/test_deck.py",
 )
 
-TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of tests
+# Below src/whet → files or folders of tests. What runs at the import is put before them in this order.
+TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/advantages.py": _ALGORITHMS,
-    "algorithms/cells.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/cells.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/control.py": _ALGORITHMS,
     "algorithms/correction.py": _ALGORITHMS,
     "algorithms/kl.py": _ALGORITHMS,
     "algorithms/preference.py": _ALGORITHMS,
     "algorithms/preference_metrics.py": _ALGORITHMS,
-    "algorithms/preference_table.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/preference_table.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/reward_losses.py": _ALGORITHMS,
     "algorithms/selection.py": _ALGORITHMS,
     "algorithms/shaping.py": _ALGORITHMS,
     "algorithms/supervised.py": _ALGORITHMS,
     "algorithms/surrogates.py": _ALGORITHMS,
-    "algorithms/table.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/table.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/values.py": _ALGORITHMS,
     "algorithms/weightings.py": _ALGORITHMS,
     "batching.py": ("tests/test_batching.py", "tests/contracts/test_additivity.py"),

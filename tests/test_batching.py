@@ -19,6 +19,7 @@ from whet.batching import (
     take_batch,
 )
 from whet.distributed.world import World
+from whet.errors import RunFailed
 from whet.records import Batch, Sampling
 
 CPU = torch.device("cpu")
@@ -39,6 +40,9 @@ def test_no_rows_are_a_batch_too() -> None:
     assert sequences.tokens.shape == sequences.mask.shape == (0, 0)
     assert sequences.lengths.dtype == torch.int64
     assert list(micro_batches(sequences.lengths, 10)) == []
+    assert list(packed_batches(sequences, torch.tensor([], dtype=torch.int64), 10)) == []
+    none = take(collate(ROWS, MASKS, CPU), torch.tensor([], dtype=torch.int64))
+    assert none.tokens.shape == none.mask.shape == (0, 0)
     assert pad([], torch.float32).shape == (0, 0)
 
 
@@ -60,6 +64,24 @@ def test_micro_batches_are_a_partition_within_the_budget(lengths: list[int], bud
     assert spread == sorted(lengths, reverse=True)  # like beside like: little padding
 
 
+def test_micro_batches_by_hand() -> None:
+    def split(lengths: list[int], budget: int) -> list[list[int]]:
+        return [rows.tolist() for rows in micro_batches(torch.tensor(lengths), budget)]
+
+    assert split([1] * 7, 3) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert split([0] * 3, 2) == [[0, 1], [2]]  # a row without tokens counts as one
+    assert split([2, 9, 1], 4) == [[1], [0, 2]]  # the long one comes first, and alone
+    assert split([5] * 100, 500) == [list(range(100))]  # rows of one length stay in their order
+
+
+def test_long_groups_come_first_and_what_trains_nothing_last() -> None:
+    """Rows of groups 7, 3 and 5: the second row of group 3 makes it the longest, group 7 needs one token, 5 none."""
+    masks = [[False, True], [False], [False, True], [False, True, True, True]]
+    sequences = collate([[1] * len(mask) for mask in masks], masks, CPU)
+    groups = torch.tensor([3, 7, 5, 3])
+    assert [rows.tolist() for rows in packed_batches(sequences, groups, 100)] == [[3, 0, 2, 1]]
+
+
 @given(
     rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12)), min_size=1, max_size=30), budget=st.integers(1, 60)
 )
@@ -70,6 +92,7 @@ def test_packed_batches_are_a_partition_within_the_budget(rows: list[tuple[int, 
     masks = [[False] * (group + 1) + [True] * trained for group, trained in rows]
     groups = torch.tensor([group for group, _ in rows])
     pieces = [p.tolist() for p in packed_batches(collate(tokens, masks, CPU), groups, budget)]
+    assert all(pieces)
     assert sorted(row for piece in pieces for row in piece) == list(range(len(rows)))
 
     def cost(piece: list[int]) -> int:
@@ -123,6 +146,22 @@ def test_weights_by_hand(weighting: object, expected: list[list[float]]) -> None
     mask = torch.tensor([[False, True, True], [False, True, False]])
     weights = global_weights(weighting, mask, World.alone(), max_tokens=8)  # type: ignore[arg-type]
     assert torch.allclose(weights, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bool])
+def test_weights_are_fp32_whatever_a_weighting_gives(kind: torch.dtype) -> None:
+    mask = torch.tensor([[False, True, True, False]])
+    weights = global_weights(lambda mask: (mask.to(kind), mask.sum()), mask, World.alone(), max_tokens=8)
+    assert weights.dtype == torch.float32
+    assert weights.tolist() == [[0.0, 0.5, 0.5, 0.0]]
+
+
+def test_a_batch_that_trains_nothing_is_refused_and_one_token_is_enough() -> None:
+    mask = torch.zeros(2, 3, dtype=torch.bool)
+    with pytest.raises(RunFailed, match="the batch is empty"):
+        global_weights(weightings.token_mean, mask, World.alone(), max_tokens=8)
+    mask[1, 2] = True
+    assert global_weights(weightings.token_mean, mask, World.alone(), max_tokens=8).sum() == 1
 
 
 @given(prompts=st.integers(1, 40), data=st.data())

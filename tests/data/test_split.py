@@ -74,6 +74,13 @@ def test_one_opening_for_all_rows_falls_back_to_whole_prompts() -> None:
     assert len(training) + len(held_out) == 100
 
 
+def test_where_no_user_speaks_the_first_message_opens_and_of_nothing_nothing() -> None:
+    system = Message(role="system", content="be  kind")
+    assert opening(pair(0, (system, *talk("why?")))) == "why?"
+    assert opening(pair(0, (system, Message(role="assistant", content="yes?")))) == "be kind"
+    assert opening(pair(0, ())) == ""
+
+
 def test_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(UserError, match="all rows have the same prompt or twin"):
         split_rows([pair(0, "p"), pair(1, "p")])
@@ -149,3 +156,4 @@ def test_rows_that_a_run_made_from_training_prompts_are_split_anew(tmp_path):
     for path in (tmp_path, tmp_path / "rows.jsonl"):
         assert 200 < len(split_rows(training, 0.2, salt=salt_of(str(path)))[1]) < 450
     assert salt_of("pairs.jsonl") == ""
+    assert salt_of(str(tmp_path)) == "made by a run "  # another salt would move rows that others have trained on

@@ -4,10 +4,12 @@ import itertools
 import math
 import random
 
+import mpmath  # torch needs it
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whet.evaluate import statistics
 from whet.evaluate.statistics import (
     Interval,
     binomial_error,
@@ -45,6 +47,8 @@ def test_wilson_never_claims_certainty():
     assert wilson(0, 20).high > 0.15
     assert wilson(20, 20).low < 0.85
     assert wilson(20, 20).high == 1
+    for trials in range(1, 200):  # also where the last bit of centre and half-width would say otherwise
+        assert (wilson(0, trials).low, wilson(trials, trials).high) == (0, 1)
 
 
 @pytest.mark.parametrize("p", [0.05, 0.3, 0.5, 0.9])
@@ -140,6 +144,33 @@ def test_the_sum_and_the_expansion_of_t_meet(level):
     assert last - after == pytest.approx((before - last) * 999 / 1001, rel=1e-4)
 
 
+@pytest.mark.parametrize("level", [0.7, 0.9995])
+def test_the_expansion_of_t_has_the_coefficients_of_the_exact_quantile(level, monkeypatch):
+    """Asked of the exact quantile at thousands of degrees, in sixty digits: t(f) = z + c₁/f + c₂/f² + …"""
+    mp = mpmath.mp.clone()
+    mp.dps = 60
+    z = mp.sqrt(2) * mp.erfinv(2 * mp.mpf(level) - 1)
+
+    def quantile(freedom):
+        scale = mp.exp(mp.loggamma((freedom + 1) / 2) - mp.loggamma(freedom / 2)) / mp.sqrt(freedom * mp.pi)
+
+        def density(x):
+            return scale * (1 + x * x / freedom) ** (-(freedom + 1) / 2)
+
+        q = z
+        for _ in range(4):  # Newton: each step doubles the digits
+            q -= (mp.quad(density, [0, q]) - (mp.mpf(level) - 0.5)) / density(q)
+        return q
+
+    degrees = [mp.mpf(1000) * k for k in range(1, 9)]
+    powers = mp.matrix([[f**-k for k in range(1, 9)] for f in degrees])
+    exact = mp.lu_solve(powers, mp.matrix([quantile(f) - z for f in degrees]))
+    monkeypatch.setattr(statistics, "SUMMED", 0)
+    for freedom in (1, 2, 3, 4):  # four sums of the four terms: they agree only if each of them does
+        wanted = z + sum(exact[k] / freedom ** (k + 1) for k in range(4))
+        assert t_quantile.__wrapped__(freedom, level) == pytest.approx(float(wanted), rel=1e-8)
+
+
 @pytest.mark.parametrize(("freedom", "level"), [(0, 0.975), (3, 1.0), (3, 0.4)])
 def test_t_quantile_refuses_what_has_none(freedom, level):
     with pytest.raises(ValueError, match="needs"):
@@ -186,8 +217,9 @@ def test_binomial_error_by_hand_and_never_zero():
     assert binomial_error(0.5, 98) == pytest.approx(math.sqrt(0.25 / 98))  # (49 + 1) / (98 + 2) is one half again
     assert binomial_error(1.0, 8) == pytest.approx(math.sqrt(0.9 * 0.1 / 8))  # 9 of 10
     assert binomial_error(0.0, 8) == pytest.approx(binomial_error(1.0, 8))
-    with pytest.raises(ValueError, match="binomial_error needs"):
-        binomial_error(1.2, 8)
+    for share, trials in ((1.2, 8), (-0.1, 8), (0.5, 0)):
+        with pytest.raises(ValueError, match="binomial_error needs"):
+            binomial_error(share, trials)
 
 
 def test_paired_interval_by_hand():

@@ -14,7 +14,7 @@ from whet.data.rows import prompt_text
 from whet.data.split import kinship, opening, salt_of, split_rows
 from whet.errors import UserError
 from whet.records import Dialogue, Labelled, Message, Pair
-from whet.tasks.space import is_held_out
+from whet.tasks.space import fingerprint, is_held_out
 
 
 def pair(i: int, prompt: str | tuple[Message, ...]) -> Pair:
@@ -51,6 +51,22 @@ def test_a_side_never_changes_when_rows_are_added_or_shuffled() -> None:
     assert {row.id for row in split_rows(rows[::-1])[1]} == held_out
     assert {row.id for row in split_rows([*rows, *(pair(i, f"p{i}") for i in range(500, 900))])[1]} >= held_out
     assert 25 <= len(held_out) <= 80  # 50 expected
+
+
+def test_the_side_is_a_hash_of_the_prompt_and_nothing_else() -> None:
+    rows = [pair(i, f"p{i}") for i in range(500)]
+    training, held_out = split_rows(rows)
+    assert held_out == [row for row in rows if is_held_out(row.prompt, 0.1)]
+    assert training == [row for row in rows if not is_held_out(row.prompt, 0.1)]
+
+
+@pytest.mark.parametrize("first", range(0, 100, 10))
+def test_a_side_that_chance_leaves_empty_gets_the_row_at_its_end_of_another_order(first: int) -> None:
+    """Of five rows a share of 1e-9 holds out none and one of 1 − 1e-9 all: an order by hash says which one moves."""
+    rows = [pair(i, f"p{first + i}") for i in range(5)]
+    ordered = sorted(rows, key=lambda row: fingerprint("side", row.prompt))
+    assert split_rows(rows, 1e-9)[1] == ordered[:1]
+    assert split_rows(rows, 1 - 1e-9)[0] == ordered[-1:]
 
 
 def test_a_text_a_message_and_a_longer_talk_with_the_same_beginning_stay_together() -> None:

@@ -137,8 +137,13 @@ def _keyword(node: ast.Call, place: int, keyword: ast.keyword) -> Iterator[Swap]
         if isinstance(value, int):
             other = ast.keyword(arg="dim", value=ast.Constant(value=1 if value == 0 else 0))
             yield "dim", _again(node, keywords=[*node.keywords[:place], other, *node.keywords[place + 1 :]])
-    elif keyword.arg not in {None, "device"} and not isinstance(keyword.value, ast.Constant):
+    elif keyword.arg not in {None, "device"} and not _is_usual(keyword):
         yield "argument left out", _again(node, keywords=rest)
+
+
+def _is_usual(keyword: ast.keyword) -> bool:
+    """A constant gets another value, and fp32 is what torch takes by itself."""
+    return isinstance(keyword.value, ast.Constant) or ast.unparse(keyword) == "dtype=torch.float32"
 
 
 def _again(node: ast.Call, args: list[ast.expr] | None = None, keywords: list[ast.keyword] | None = None) -> ast.Call:

@@ -19,20 +19,9 @@ _STEP = (
     "tests/train/test_update.py",
     "tests/train/test_old.py",
     "tests/train/test_critic.py",
-    "tests/train/test_collect.py",
-    "tests/contracts/test_additivity.py",
+    "tests/train/test_online_dpo.py",
     "tests/contracts/test_alignment.py",
-    "tests/contracts/test_agreement.py",
 )
-_ROWS = (
-    "tests/train/test_preferring.py",
-    "tests/train/test_rewarding.py",
-    "tests/train/test_reward_rows.py",
-    "tests/train/test_whole.py",
-    "tests/train/test_encode.py",
-    "tests/train/test_deck.py",
-)
-
 # Below src/whet → files or folders of tests. What runs at the import is put before them in this order.
 TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/advantages.py": _ALGORITHMS,
@@ -60,22 +49,29 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/split.py": ("tests/data/test_split.py",),
     "train/annotate.py": _STEP,
     "train/update.py": _STEP,
-    "train/collect.py": (*_STEP, "tests/train/test_collected_rows.py"),
-    "train/agreement.py": _STEP,
-    "train/passes.py": (*_STEP, "tests/train/test_passes.py"),
-    "train/memory.py": ("tests/train/test_memory.py", *_STEP),
-    "train/critic.py": _STEP,
-    "train/reference.py": ("tests/train/test_reference.py", *_STEP),
+    "train/collect.py": ("tests/train/test_collect.py", "tests/train/test_annotate.py"),
+    "train/agreement.py": ("tests/train/test_old.py", "tests/contracts/test_agreement.py"),
+    "train/passes.py": ("tests/train/test_passes.py", "tests/train/test_update.py"),
+    "train/memory.py": ("tests/train/test_memory.py", "tests/train/test_annotate.py"),
+    "train/critic.py": ("tests/train/test_critic.py",),
+    "train/reference.py": ("tests/train/test_reference.py", "tests/train/test_annotate.py"),
     "train/optim.py": ("tests/train/test_optim.py",),
     "train/deck.py": ("tests/train/test_deck.py",),
-    "train/units.py": _ROWS,
-    "train/encode.py": _ROWS,
-    "train/reward_rows.py": _ROWS,
-    "train/whole.py": _ROWS,
-    "train/preferring.py": _ROWS,
-    "train/rewarding.py": _ROWS,
-    "train/supervised.py": _ROWS,
-    "train/cells.py": ("tests/test_own_cells.py", *_STEP),
+    "train/units.py": (
+        "tests/train/test_whole.py",
+        "tests/train/test_held_out_intervals.py",
+        "tests/train/test_preferring.py",
+    ),
+    "train/encode.py": ("tests/train/test_encode.py",),
+    "train/reward_rows.py": ("tests/train/test_reward_rows.py",),
+    "train/whole.py": ("tests/train/test_whole.py", "tests/train/test_preferring.py"),
+    "train/preferring.py": ("tests/train/test_preferring.py",),
+    "train/rewarding.py": ("tests/train/test_rewarding.py", "tests/train/test_reward_analysis.py"),
+    "train/supervised.py": (
+        *("tests/train/test_encode.py", "tests/train/test_held_out_intervals.py"),
+        *("tests/contracts/test_alignment.py", "tests/contracts/test_additivity.py"),
+    ),
+    "train/cells.py": ("tests/test_own_cells.py",),
 }
 WHOLE_ROOMS = ("algorithms",)  # every file of these is a target
 EMPTY = {"algorithms/__init__.py"}  # nothing to plant a bug in

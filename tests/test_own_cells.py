@@ -13,6 +13,7 @@ from whet.algorithms.cells import name, options
 from whet.config import OnlineConfig
 from whet.errors import RunFailed, UserError
 from whet.recipe import dump, parse_yaml, read_recipe, validate
+from whet.train.cells import ask
 from whet.train.parts import build_algorithm
 
 OWN = Path(__file__).parent / "own_cells.py"
@@ -140,3 +141,21 @@ def test_what_it_cannot_do_ends_the_run_in_a_sentence(tmp_path: Path, algorithm:
     recipe = online(save_small(tmp_path / "model"), algorithm={"preset": "grpo", **algorithm}, update={})
     with pytest.raises(RunFailed, match=told):
         train_here(recipe, tmp_path / "run")
+
+
+def test_too_little_memory_is_not_a_mistake_of_the_cell() -> None:
+    """What is out of memory is told apart by those who know what was being done."""
+
+    def greedy(rewards: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        ask(greedy, {"rewards": torch.zeros(2, 2)}, shapes=[(2, 2)])
+
+
+def test_a_result_of_another_shape_names_those_that_are_allowed() -> None:
+    def flat(rewards: torch.Tensor) -> torch.Tensor:
+        return rewards.flatten()
+
+    with pytest.raises(RunFailed, match=r"^'flat' gave a result of shape \(4,\) instead of \(2, 2\) or \(4, 3\) \(see"):
+        ask(flat, {"rewards": torch.zeros(2, 2)}, shapes=[(2, 2), (4, 3)])

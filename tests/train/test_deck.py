@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whet.tasks.space import fingerprint, permutation
 from whet.train.deck import Deck
 
 SIZES = st.integers(1, 40)
@@ -34,6 +35,13 @@ def test_a_step_is_the_same_in_whatever_order_it_is_asked_for():
     forwards = [one.draw(4, step=step) for step in range(1, 9)]
     backwards = [two.draw(4, step=step) for step in range(8, 0, -1)]
     assert forwards == backwards[::-1]
+
+
+def test_the_order_is_named_by_seed_and_epoch_and_stays_the_same_for_ever():
+    """A run that was stopped must go on with the rows that it has not seen, whatever version goes on with it."""
+    deck = Deck(range(9), seed=5)
+    for step, epoch in ((1, 0), (2, 1), (3, 2)):
+        assert deck.draw(9, step=step) == list(permutation(9, fingerprint("rows", 5, epoch)))
 
 
 def test_epochs_and_seeds_differ_in_order_and_nothing_else():

@@ -81,6 +81,16 @@ def test_all_turns_are_imitated_in_one_row():
     assert sum(row.mask) == 5
 
 
+def test_a_text_has_one_turn():
+    talk = Dialogue(id="x", prompt="a", completion="de")
+    one, other = (dialogue_rows(PLAIN, talk, turns=turns, limit=64) for turns in ("last", "all"))
+    assert one == other == completion_rows(PLAIN, "a", ["de"], 64)
+
+
+def test_what_just_fits_is_one_row():
+    assert [len(dialogue_rows(CHAT, TALK, turns="all", limit=limit)) for limit in (13, 14)] == [2, 1]
+
+
 def test_a_template_that_rewrites_earlier_turns_gets_a_row_for_each():
     rows = dialogue_rows(chat(FORGETFUL), TALK, turns="all", limit=64)
     assert [spelled(row.tokens) for row in rows] == ["<user>a<eos><assistant>b<eos>", "<user>c<eos><assistant>de<eos>"]

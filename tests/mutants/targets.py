@@ -7,37 +7,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "whet"
 
-_ALGORITHMS = ("tests/algorithms/test_table.py", "tests/algorithms")
-_TABLES = (
-    "tests/algorithms/test_table.py",
-    "tests/algorithms/test_preference_table.py",
-    "tests/test_docs.py",
-    "tests/test_docs_preferences.py",
-)
-_STEP = (
-    "tests/train/test_annotate.py",
-    "tests/train/test_update.py",
-    "tests/train/test_old.py",
-    "tests/train/test_critic.py",
-    "tests/train/test_online_dpo.py",
-    "tests/contracts/test_alignment.py",
-)
-# Below src/whet → files or folders of tests. What runs at the import is put before them in this order.
-TESTS: dict[str, tuple[str, ...]] = {
+_ALGORITHMS = ("tests/algorithms",)
+_PAGES = ("tests/test_docs.py", "tests/test_docs_preferences.py", "tests/train/test_formula.py")
+_STEP = ("tests/train/test_annotate.py", "tests/train/test_update.py", "tests/train/test_critic.py")
+_RANKS = ("tests/contracts/test_additivity_ranks.py",)
+_PREFERRING = ("tests/train/test_preferring.py",)
+_REWARDING = ("tests/train/test_rewarding.py",)
+
+TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of tests
     "algorithms/advantages.py": _ALGORITHMS,
-    "algorithms/cells.py": (*_TABLES, *_ALGORITHMS),
+    "algorithms/cells.py": (*_ALGORITHMS, *_PAGES),
     "algorithms/control.py": _ALGORITHMS,
     "algorithms/correction.py": _ALGORITHMS,
     "algorithms/kl.py": _ALGORITHMS,
     "algorithms/preference.py": _ALGORITHMS,
     "algorithms/preference_metrics.py": _ALGORITHMS,
-    "algorithms/preference_table.py": (*_TABLES, *_ALGORITHMS),
+    "algorithms/preference_table.py": (*_ALGORITHMS, *_PAGES),
     "algorithms/reward_losses.py": _ALGORITHMS,
     "algorithms/selection.py": _ALGORITHMS,
     "algorithms/shaping.py": _ALGORITHMS,
     "algorithms/supervised.py": _ALGORITHMS,
     "algorithms/surrogates.py": _ALGORITHMS,
-    "algorithms/table.py": (*_TABLES, *_ALGORITHMS),
+    "algorithms/table.py": (*_ALGORITHMS, *_PAGES),
     "algorithms/values.py": _ALGORITHMS,
     "algorithms/weightings.py": _ALGORITHMS,
     "batching.py": ("tests/test_batching.py", "tests/contracts/test_additivity.py"),
@@ -47,31 +38,24 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "evaluate/statistics.py": ("tests/evaluate/test_statistics.py",),
     "data/split.py": ("tests/data/test_split.py",),
-    "train/annotate.py": _STEP,
-    "train/update.py": _STEP,
-    "train/collect.py": ("tests/train/test_collect.py", "tests/train/test_annotate.py"),
-    "train/agreement.py": ("tests/train/test_old.py", "tests/contracts/test_agreement.py"),
-    "train/passes.py": ("tests/train/test_passes.py", "tests/train/test_update.py"),
-    "train/memory.py": ("tests/train/test_memory.py", "tests/train/test_annotate.py"),
-    "train/critic.py": ("tests/train/test_critic.py",),
-    "train/reference.py": ("tests/train/test_reference.py", "tests/train/test_annotate.py"),
+    "train/annotate.py": (*_STEP, "tests/train/test_old.py"),
+    "train/update.py": (*_STEP, "tests/train/test_old.py"),
+    "train/collect.py": ("tests/train/test_collect.py",),
+    "train/agreement.py": ("tests/train/test_agreement.py",),
+    "train/passes.py": ("tests/train/test_passes.py",),
+    "train/memory.py": ("tests/train/test_memory.py",),
+    "train/critic.py": ("tests/train/test_critic.py", "tests/train/test_annotate.py"),
+    "train/reference.py": ("tests/train/test_reference.py",),
     "train/optim.py": ("tests/train/test_optim.py",),
     "train/deck.py": ("tests/train/test_deck.py",),
-    "train/units.py": (
-        "tests/train/test_whole.py",
-        "tests/train/test_held_out_intervals.py",
-        "tests/train/test_preferring.py",
-    ),
+    "train/units.py": ("tests/train/test_units.py",),
     "train/encode.py": ("tests/train/test_encode.py",),
     "train/reward_rows.py": ("tests/train/test_reward_rows.py",),
-    "train/whole.py": ("tests/train/test_whole.py", "tests/train/test_preferring.py"),
-    "train/preferring.py": ("tests/train/test_preferring.py",),
-    "train/rewarding.py": ("tests/train/test_rewarding.py", "tests/train/test_reward_analysis.py"),
-    "train/supervised.py": (
-        *("tests/train/test_encode.py", "tests/train/test_held_out_intervals.py"),
-        *("tests/contracts/test_alignment.py", "tests/contracts/test_additivity.py"),
-    ),
-    "train/cells.py": ("tests/test_own_cells.py",),
+    "train/whole.py": ("tests/train/test_whole.py",),
+    "train/preferring.py": (*_PREFERRING, "tests/train/test_held_out_intervals.py"),
+    "train/rewarding.py": (*_REWARDING, "tests/train/test_held_out_intervals.py"),
+    "train/supervised.py": ("tests/contracts/test_alignment.py", "tests/train/test_held_out_intervals.py"),
+    "train/cells.py": ("tests/train/test_cells.py",),
 }
 WHOLE_ROOMS = ("algorithms",)  # every file of these is a target
 EMPTY = {"algorithms/__init__.py"}  # nothing to plant a bug in

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.tasks.space import fingerprint, permutation
+from whet.train import deck as module
 from whet.train.deck import Deck
 
 SIZES = st.integers(1, 40)
@@ -59,3 +60,16 @@ def test_a_step_may_be_larger_than_the_deck(count):
     drawn = Deck(range(3), seed=0).draw(count, step=1)
     assert len(drawn) == count
     assert {drawn.count(row) for row in range(3)} <= {count // 3, count // 3 + 1}
+
+
+def test_where_everything_is_needed_no_order_is_asked_for(monkeypatch):
+    """A run may have more steps than anybody would count."""
+    monkeypatch.setattr(module, "_order", lambda *_: pytest.fail("asked"))
+    assert Deck("abc", seed=0).needed(1, steps=3) == ["a", "b", "c"]
+    assert Deck("abc", seed=0).needed(2, steps=10**15) == ["a", "b", "c"]
+
+
+def test_the_order_is_that_of_earlier_versions():
+    """A run that is resumed goes on in the order that it began with."""
+    assert "".join(Deck("abcdefgh", seed=7).draw(8, step=1)) == "afchgdeb"
+    assert "".join(Deck("abcdefgh", seed=7).draw(8, step=2)) == "edgfchab"

@@ -79,6 +79,13 @@ def test_all_turns_are_imitated_in_one_row():
     assert spelled(row.tokens) == "<user>a<eos><assistant>b<eos><user>c<eos><assistant>de<eos>"
     assert trained(row) == "b<eos>de<eos>"
     assert sum(row.mask) == 5
+    assert dialogue_rows(CHAT, TALK, turns="all", limit=len(row.tokens)) == [row]
+
+
+@pytest.mark.parametrize("turns", ["last", "all"])
+def test_a_prompt_that_is_a_text_has_one_turn(turns):
+    (row,) = dialogue_rows(PLAIN, Dialogue(id="x", prompt="ab", completion="c"), turns=turns, limit=64)
+    assert (PLAIN.decode(row.tokens), row.mask) == ("abc", (False, False, True, True))
 
 
 def test_a_text_has_one_turn():

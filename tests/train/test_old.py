@@ -9,21 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.contracts.additive import ALONE, annotated, distance, flat, learner_of, shaken
 from tests.contracts.additive import Scene as Noisy
+from tests.contracts.additive import annotated, distance, flat, learner_of, shaken
 from tests.contracts.additive import config_of as config_named
 from tests.train import scenes
 from tests.train.scenes import Table, config_of, groups_of
 from whet.algorithms.table import ALGORITHMS
 from whet.config import OnlineConfig
-from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens
 from whet.records import Batch
 from whet.rollout import Group
 from whet.train import annotate as annotate_module
 from whet.train import update as update_module
-from whet.train.agreement import Agreement
 from whet.train.learner import Old, _source
 from whet.train.parts import build_algorithm
 from whet.train.update import update
@@ -201,38 +199,3 @@ def test_the_cheapest_source_that_is_enough(
     built = build_algorithm(config.algorithm)
     assert _source(built, config, is_exact=False) == not_exact
     assert _source(built, config, is_exact=True) == exact
-
-
-def test_ranks_measure_together() -> None:
-    """The mean over all ranks decides, so that none goes on while another stops."""
-
-    class Beside(World):
-        """Another rank has six tokens, and agrees on all of them but one, by 0.9 nats."""
-
-        def sum(self, tensor: Tensor) -> Tensor:
-            return tensor + torch.tensor([0.9, 0.0, 6.0], dtype=tensor.dtype)
-
-        def max(self, value: float) -> float:
-            return max(value, 0.9)
-
-    agreement = Agreement(torch.device("cpu"))
-    mask = torch.tensor([[False, True, True]])
-    agreement.add(torch.tensor([[9.0, -1.0, -2.0]]), torch.tensor([[0.0, -1.5, -2.25]]), mask)
-    found = agreement.metrics(ALONE, limit=0.4)
-    estimates = [math.exp(d) - 1 - d for d in (0.5, 0.25)]  # of KL(sampler ‖ trainer): d is trainer − sampler
-    expected = {"mismatch/mean": 0.375, "mismatch/max": 0.5, "mismatch/kl": sum(estimates) / 2}
-    assert found == pytest.approx(expected, rel=1e-5)
-    beside = Beside(rank=0, size=1, device=torch.device("cpu"))
-    metrics = agreement.metrics(beside, limit=0.3)  # alone it would stop here
-    assert metrics["mismatch/mean"] == pytest.approx((0.75 + 0.9) / 8)
-    assert metrics["mismatch/max"] == pytest.approx(0.9)
-    with pytest.raises(RunFailed, match=r"disagree by 0\.206 nats"):
-        agreement.metrics(beside, limit=0.2)
-
-
-def test_log_probs_that_are_no_numbers_stop_the_run() -> None:
-    """A loss that reads the trainer's own numbers only would not notice."""
-    agreement = Agreement(torch.device("cpu"))
-    agreement.add(torch.zeros(1, 2), torch.tensor([[0.0, float("nan")]]), torch.ones(1, 2, dtype=torch.bool))
-    with pytest.raises(RunFailed, match="log-probs, or the trainer's, are no numbers"):
-        agreement.metrics(World.alone(), limit=0.1)

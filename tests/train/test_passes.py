@@ -1,5 +1,6 @@
 """Which rows are read together: by the number that a recipe says, or by one that fits."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from whet.config.parts import UpdateConfig
 from whet.models.decoder_config import DecoderConfig
 from whet.models.families import family_named
 from whet.train import passes as module
-from whet.train.passes import FEW, MANY, kept_bytes, packed, passes, tokens_that_fit
+from whet.train.passes import kept_bytes, packed, passes, tokens_that_fit
 
 CPU = torch.device("cpu")
 # Two groups: a prompt of three tokens with answers of four and one, and a prompt of one with an answer of two.
@@ -59,9 +60,11 @@ def test_a_token_of_smollm_by_hand() -> None:
     attention = 2 * (9 + 3 + 3 + 9) * 64  # bf16: queries, keys, values, and what they gave
     gate = 2 * 2 * 1536  # bf16: both halves of what the gate reads
     assert kept_bytes(config) == 30 * (stream + attention + gate) + stream
+    normed = replace(config, qk_norm="head")  # bf16: queries, keys and values as they were before their norm
+    assert kept_bytes(normed) == kept_bytes(config) + 30 * 2 * (9 + 3 + 3) * 64
 
 
-@pytest.mark.parametrize(("gib", "expected"), [(0.001, FEW), (1000, MANY)])
+@pytest.mark.parametrize(("gib", "expected"), [(0.001, 4096), (1000, 32_768)])
 def test_a_gpu_s_memory_decides_within_bounds(gib: float, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = small_model()
     properties = SimpleNamespace(total_memory=int(gib * 2**30))
@@ -72,7 +75,9 @@ def test_a_gpu_s_memory_decides_within_bounds(gib: float, expected: int, monkeyp
     monkeypatch.setattr(module, "FEW", 1)
     monkeypatch.setattr(module, "MANY", 10**12)
     assert tokens_that_fit(model) == int(0.2 * properties.total_memory / kept_bytes(model.config))
+    other = SimpleNamespace(parameters=lambda: iter([on_gpu]))  # of whose shape nothing is known
+    assert tokens_that_fit(other) == 1  # type: ignore[arg-type]
 
 
 def test_on_a_cpu_it_is_a_constant() -> None:
-    assert tokens_that_fit(small_model()[0]) == tokens_that_fit(Table()) == FEW  # type: ignore[arg-type]
+    assert tokens_that_fit(small_model()[0]) == tokens_that_fit(Table()) == 4096  # type: ignore[arg-type]

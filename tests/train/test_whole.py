@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from tests.small import small_model
 from whet.config.parts import UpdateConfig
 from whet.distributed.world import World
+from whet.models.logprobs import read_tokens
 from whet.records import Row
+from whet.train import whole as module
 from whet.train.whole import stacked, summed_logprobs, whole_units
 
 ALONE = World.alone()
@@ -30,6 +32,8 @@ def test_units_by_hand():
     assert units_of([3, 2, 5, 9, 4, 4], 2, 18) == [[2, 3], [4, 5, 0, 1]]
     assert units_of([3, 2, 5, 9, 4, 4], 2, 8) == [[2, 3], [4, 5], [0, 1]]  # the longest comes alone
     assert units_of([3, 2, 5, 9, 4, 4], 2, 100) == [[2, 3, 4, 5, 0, 1]]
+    assert units_of([9, 2, 5, 5], 2, 100) == [[0, 1, 2, 3]]  # by the longer row of a unit
+    assert units_of([9, 2, 5, 5], 2, None) == [[0, 1, 2, 3]]  # as many as fit
 
 
 @settings(deadline=None, max_examples=60)
@@ -64,8 +68,15 @@ def test_sums_are_those_of_single_tokens(packed):
             assert found == pytest.approx(sum(float(table[t - 1, one.tokens[t]]) for t in chosen), abs=2e-5)
 
 
-def test_two_rows_of_a_unit_share_their_prompt():
+def test_two_rows_of_a_unit_share_their_prompt(monkeypatch):
     """Packed, the prompt of a pair is read once; the sums are the same as when it is read twice."""
+    read = []
+
+    def noted(*given, packing):
+        read.append(None if packing is None else len(packing.tokens))
+        return read_tokens(*given, packing=packing)
+
+    monkeypatch.setattr(module, "read_tokens", noted)
     prompt = (3, 5, 8, 2)
     rows = [
         Row(tokens=(*prompt, *rest), mask=(False,) * 4 + (True,) * len(rest))
@@ -75,5 +86,6 @@ def test_two_rows_of_a_unit_share_their_prompt():
     with torch.no_grad():
         together = summed_logprobs(MODEL, sequences, everything, 2, UpdateConfig(packed=True), ALONE.device)[0]
         padded = summed_logprobs(MODEL, sequences, everything, 2, UpdateConfig(packed=False), ALONE.device)[0]
+    assert read == [2 * 4 + 1 + 3 + 1 + 2, None]  # two prompts, and each completion but for its last token
     assert torch.allclose(together, padded, atol=2e-5)
     assert together.std() > 1  # the model is sharp: rows that were mixed up would show

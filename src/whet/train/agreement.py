@@ -21,9 +21,9 @@ class Agreement:
 
     def add(self, trained: Tensor, sampled: Tensor, mask: Tensor) -> None:
         """(B, T) log-probs of both, before the policy has moved."""
-        apart = (trained.detach() - sampled).abs().mul(mask)
-        kl = k3(sampled, trained.detach()).mul(mask)
-        self._sums += torch.stack([apart.sum().double(), kl.sum().double(), mask.sum().double()])
+        trained = trained.detach()
+        apart, kl = (trained - sampled).abs().mul(mask), k3(sampled, trained).mul(mask)
+        self._sums += torch.stack([some.sum().double() for some in (apart, kl, mask)])
         if apart.numel():
             self._worst = torch.maximum(self._worst, apart.max())
 

@@ -27,7 +27,7 @@ class Harvest:
     @property
     def is_short(self) -> bool:
         """Whether another round is needed, and allowed."""
-        return self.rounds == 0 or (len(self._kept) < self.rollout.prompts and self.rounds <= self.rollout.refills)
+        return len(self._kept) < self.rollout.prompts and self.rounds <= self.rollout.refills
 
     def add(self, groups: Sequence[Group]) -> None:
         """One round: this rank's share of `prompts` groups; a greedy rollout stands at the end of each."""

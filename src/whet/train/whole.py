@@ -32,7 +32,7 @@ def whole_units(sequences: Sequences, size: int, settings: UpdateConfig, policy:
     sizes = lengths[order].tolist()
     start = 0
     while start < len(sizes):
-        count = max(1, most // max(1, size * sizes[start]))
+        count = max(1, most // (size * sizes[start]))
         units = order[start : start + count]
         yield (units[:, None] * size + torch.arange(size, device=units.device)).flatten()
         start += count

@@ -1,0 +1,83 @@
+"""A step on several ranks, one of them perhaps without a rollout, is the step of one process: batch, log and gradient."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contracts.additive import arrays
+from tests.contracts.fake_ranks import on_ranks
+from tests.train.scenes import ALONE, REWARDS, TOKENS, Table, config_of, learner_of, rollout_of
+from whet.distributed.world import World
+from whet.rollout import Group
+from whet.train.annotate import annotate
+from whet.train.collect import Harvest
+from whet.train.memory import Memory, Seen
+from whet.train.update import update
+
+KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
+CUT = {"mask_truncated": True}
+MASKED = {"correction": "mask_tokens", "mask_tokens": {"low": 0.93, "high": 3.0}}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "kl": ({"preset": "grpo", "kl": {"coefficient": 0.5}}, {"rollout": CUT}, {}),
+    "paid": ({"preset": "reinforce_pp", "kl": KL}, {"reward": {"normalize": "batch"}}, {}),
+    "critic": ({"preset": "ppo", "kl": KL}, {"critic": {"bootstrap_truncated": True}}, {"kl_limit": 1e-9}),
+    "greedy": ({"preset": "remax"}, {"reward": {"length_penalty": 0.1}}, {}),
+    "masked": ({"preset": "grpo", **MASKED}, {"rollout": CUT}, {"epochs": 2, "minibatches": 2}),
+    "dpo": ({"preset": "online_dpo"}, {}, {}),
+    "whiten": ({"preset": "dr_grpo", "scaling": "whiten"}, {"rollout": CUT}, {"mismatch_limit": 0.09}),
+}
+
+
+def groups_of(policy: Any, needs_greedy: bool) -> list[Group]:
+    """The first rollout was cut off; each is off by another amount."""
+    groups = []
+    for g, (row, given) in enumerate(zip(TOKENS, REWARDS, strict=True)):
+        group = [
+            rollout_of(policy, tokens, reward, error=0.04 * (2 * g + i), finish="stop" if g + i else "length")
+            for i, (tokens, reward) in enumerate(zip(row, given, strict=True))
+        ]
+        groups.append(group + [rollout_of(policy, (0, 2, 2, 2, 2), 0.25 + g)] * needs_greedy)
+    return groups
+
+
+def stepped(case: str, world: World) -> tuple[Any, Seen, dict[str, float], list[torch.Tensor]]:
+    """One step of this rank: its batch, what the next step is told, what is logged, and the gradient."""
+    algorithm, sections, settings = CASES[case]
+    policy = Table()
+    config = config_of(algorithm, sections=sections, **{"mismatch_limit": 1.0, **settings})
+    learner = replace(learner_of(policy, config), world=world)
+    if learner.algorithm.needs_reference:
+        learner = replace(learner, reference=learner_of(policy, config, Table(seed=1)).reference)
+    if learner.critic is not None:
+        with torch.no_grad():
+            learner.critic.head.weight.copy_(torch.tensor([0.1, -0.2, 0.4, 0.3]))
+    harvest = Harvest(config.rollout, learner.algorithm, world)
+    harvest.add(world.shard(groups_of(policy, learner.algorithm.needs_greedy)))
+    batch, seen, metrics = annotate(learner, harvest, Memory(kl_coefficient=config.algorithm.kl.coefficient).dials(config, tokens=0))
+    metrics |= update(learner, batch, step=1)
+    gradient = [p.grad for module in (policy, learner.critic) if module for p in module.parameters()]
+    return batch, seen, metrics, [grad for grad in gradient if grad is not None]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_of_several_ranks(case: str, size: int) -> None:
+    batch, seen, metrics, gradient = stepped(case, ALONE)
+    assert metrics["mismatch/max"] == pytest.approx(0.12, rel=1e-4)
+    parts = on_ranks(size, lambda world: stepped(case, world))
+    assert sorted(p for mine, *_ in parts for p in mine.prompts.tolist()) == batch.prompts.tolist()
+    for mine, told, said, pulled in parts:
+        assert said == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+        assert list(said) == list(metrics)
+        assert (told.paid, told.kl, told.rollouts) == pytest.approx((seen.paid, seen.kl, seen.rollouts), rel=1e-5)
+        assert told.moments == pytest.approx(seen.moments)
+        assert (mine.kl_coefficient, mine.entropy_coefficient) == (batch.kl_coefficient, batch.entropy_coefficient)
+        for ours, theirs in zip(pulled, gradient, strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6)
+        for number in mine.prompts.unique().tolist():
+            width = mine.sequences.tokens.shape[1]
+            for key, array in arrays(mine).items():
+                wanted = arrays(batch)[key][batch.prompts == number, :width]
+                assert torch.allclose(array[mine.prompts == number], wanted, atol=1e-5), key

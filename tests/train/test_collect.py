@@ -54,6 +54,7 @@ def test_one_round_is_enough_where_everything_is_kept() -> None:
     assert harvest.total == 3
     assert harvest.numbers == {0: 0, 1: 1, 2: 2}
     assert harvest.metrics() == {"groups/drawn": 3.0, "groups/kept": 1.0}
+    assert harvest.greedy == {}
 
 
 def test_a_dropped_group_is_replaced_by_the_next_that_tells_something() -> None:
@@ -117,6 +118,7 @@ def test_a_cell_sees_the_rewards_of_this_ranks_groups() -> None:
         seen.append(rewards)
         return torch.tensor([True, False, True])
 
-    harvest = gathered([[F, T, T]], replace(ALL, keep=keep), refills=0)
+    harvest = gathered([[(1, 1), (0, 1), (0, 1)]], replace(ALL, keep=keep), refills=0)
     assert seen[0].tolist() == [[1, 1], [0, 1], [0, 1]]
+    assert seen[0].dtype == torch.float32  # also where all of them are whole numbers
     assert harvest.numbers == {0: 0, 2: 1}

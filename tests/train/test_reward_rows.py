@@ -13,8 +13,8 @@ from whet.models.reward_model import new_reward_model
 from whet.models.reward_settings import RewardSettings
 from whet.models.reward_text import Scorer, one_step, split_steps
 from whet.models.tokenizers import character_tokenizer
-from whet.records import Outcomes, Pair, Trace
-from whet.train.reward_rows import groups_of, judged
+from whet.records import Outcomes, Pair, Row, Trace
+from whet.train.reward_rows import Judged, groups_of, judged
 
 PLAIN = character_tokenizer(ALPHABET)
 TALK = (system("a"), user("b"), assistant("c"), user("d"))  # 13 tokens; 7 without the oldest turns
@@ -171,3 +171,32 @@ def test_rows_of_a_group_have_the_same_before_their_completion(prompts, chosen, 
         fits = all(len(unit.prompt) + sum(row.mask) <= limit for row in one.rows)
         alike = len(chosen) == len(rejected)
         assert bool(groups[2 * index] == groups[2 * index + 1]) == (fits or alike)
+
+
+@pytest.mark.parametrize(("every_token", "places"), [(True, [[2, 3], [2, 3, 4]]), (False, [[3], [4]])])
+def test_a_label_stands_wherever_the_outcome_is_read(every_token, places):
+    row = Outcomes(id="x", prompt="ab", completions=("c", "de"), correct=(True, False))
+    found = judged(row, PLAIN, RewardSettings(kind="outcome", every_token=every_token), 20)
+    assert [[place for place, on in enumerate(marked) if on] for marked in found.places] == places
+    assert found.labels == tuple((label,) * len(some) for label, some in zip((1, 0), places, strict=True))
+    assert (found.margin, found.data) == (0.0, row)
+
+
+def test_a_group_is_a_beginning_of_one_prompt_to_its_last_token():
+    rows = [
+        Row(tokens=tokens, mask=(False, False, True))
+        for tokens in ((1, 2, 9), (1, 2, 8), (1, 3, 9), (1, 2, 9), (1, 2, 7))
+    ]
+    some = [Judged(rows=tuple(part), places=(), labels=()) for part in (rows[:3], rows[3:])]
+    first, second, other, next_one, same = groups_of(some).tolist()
+    assert first == second
+    assert next_one == same
+    assert len({first, other, next_one}) == 3
+    assert groups_of([]).dtype == torch.int64  # of a rank without rows
+
+
+@pytest.mark.parametrize(("margin", "known"), [(2.5, 2.5), (None, 0.0)])
+def test_a_pair_has_the_margin_that_was_stated_and_no_labels(margin, known):
+    pair = Pair(id="x", prompt="ab", chosen="c", rejected="de", margin=margin)
+    found = judged(pair, PLAIN, KINDS["preference"], 20)
+    assert (found.margin, found.labels, found.data) == (known, ((), ()), pair)

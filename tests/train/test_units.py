@@ -1,12 +1,16 @@
 """Units of a preference loss: whose completion stands behind a prompt of another."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whet.algorithms.preference_table import PREFERENCES
 from whet.errors import UserError
-from whet.records import Labelled
-from whet.train.units import strangers
+from whet.models.tokenizers import character_tokenizer
+from whet.records import Labelled, Pair
+from whet.train.units import Unit, strangers, units_of
 
 
 def rows_of(kinds: list[tuple[int, bool]]) -> list[Labelled]:
@@ -34,3 +38,65 @@ def test_no_completion_stands_behind_its_own_prompt(kinds: list[tuple[int, bool]
         assert other.prompt != row.prompt
         several = len({one.prompt for one in rows if one.label is row.label}) > 1
         assert other.label is row.label or not several
+
+
+PLAIN = character_tokenizer("abcdefgh=")
+
+
+def spelled(unit: Unit | None) -> list[str] | None:
+    """Each row with a bar between what is asked and what is learned."""
+    if unit is None:
+        return None
+    asked = [row.mask.index(True) for row in unit.rows]
+    return [
+        f"{PLAIN.decode(row.tokens[:at])}|{PLAIN.decode(row.tokens[at:])}"
+        for row, at in zip(unit.rows, asked, strict=True)
+    ]
+
+
+def kin(row: Any) -> str:
+    return f"kin of {row.prompt}"
+
+
+PAIRS = [
+    Pair(id="0", prompt="ab=", chosen="c", rejected="dd"),
+    Pair(id="1", prompt="a=", chosen="eeeeee", rejected="f"),
+    Pair(id="2", prompt="b=", chosen="g", rejected="h"),
+]
+
+
+def units(rows: list[Any], name: str) -> list[Unit | None]:
+    return units_of(rows, PREFERENCES[name], PLAIN, 7, kin)
+
+
+def test_a_pair_is_two_rows_behind_one_prompt_and_none_where_one_does_not_fit() -> None:
+    found = units(PAIRS, "dpo")
+    assert [spelled(unit) for unit in found] == [["ab=|c", "ab=|dd"], None, ["b=|g", "b=|h"]]
+    first = found[0]
+    assert first is not None
+    assert (first.kin, first.label, first.refs) == ("kin of ab=", True, ())
+
+
+def test_the_halves_of_a_pair_are_units_of_their_own() -> None:
+    found = units(PAIRS, "bco")
+    assert [spelled(unit) for unit in found] == [["ab=|c"], ["ab=|dd"], None, ["a=|f"], ["b=|g"], ["b=|h"]]
+    assert [unit.label for unit in found if unit] == [True, False, False, True, False]
+    assert [unit.kin for unit in found if unit] == [f"kin of {prompt}" for prompt in ("ab=", "ab=", "a=", "b=", "b=")]
+    labelled = [Labelled(id="x", prompt="a=", completion="b", label=False)]
+    (unit,) = units(labelled, "bco")
+    assert unit is not None
+    assert (spelled(unit), unit.label, unit.kin) == (["a=|b"], False, "kin of a=")
+
+
+def test_behind_each_completion_stands_that_of_another_prompt() -> None:
+    found = units(PAIRS, "kto")
+    # The chosen one of the second pair leaves no room for a prompt: neither as itself nor behind the first.
+    assert [spelled(unit) for unit in found] == [
+        None,
+        ["ab=|dd", "ab=|f"],
+        None,
+        ["a=|f", "a=|h"],
+        ["b=|g", "b=|c"],
+        ["b=|h", "b=|dd"],
+    ]
+    assert [unit.label for unit in found if unit] == [False, False, True, False]

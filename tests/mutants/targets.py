@@ -10,7 +10,6 @@ SOURCE = ROOT / "src" / "whet"
 _ALGORITHMS = ("tests/algorithms",)
 _PAGES = ("tests/test_docs.py", "tests/test_docs_preferences.py", "tests/train/test_formula.py")
 _STEP = ("tests/train/test_annotate.py", "tests/train/test_update.py", "tests/train/test_critic.py")
-_RANKS = ("tests/contracts/test_additivity_ranks.py",)
 _PREFERRING = ("tests/train/test_preferring.py",)
 _REWARDING = ("tests/train/test_rewarding.py",)
 
@@ -38,8 +37,8 @@ TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of 
     ),
     "evaluate/statistics.py": ("tests/evaluate/test_statistics.py",),
     "data/split.py": ("tests/data/test_split.py",),
-    "train/annotate.py": (*_STEP, "tests/train/test_old.py"),
-    "train/update.py": (*_STEP, "tests/train/test_old.py"),
+    "train/annotate.py": (*_STEP, "tests/train/test_ranks.py"),
+    "train/update.py": (*_STEP, "tests/train/test_ranks.py", "tests/train/test_old.py"),
     "train/collect.py": ("tests/train/test_collect.py",),
     "train/agreement.py": ("tests/train/test_agreement.py",),
     "train/passes.py": ("tests/train/test_passes.py",),
@@ -54,7 +53,7 @@ TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of 
     "train/whole.py": ("tests/train/test_whole.py",),
     "train/preferring.py": (*_PREFERRING, "tests/train/test_held_out_intervals.py"),
     "train/rewarding.py": (*_REWARDING, "tests/train/test_held_out_intervals.py"),
-    "train/supervised.py": ("tests/contracts/test_alignment.py", "tests/train/test_held_out_intervals.py"),
+    "train/supervised.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
     "train/cells.py": ("tests/train/test_cells.py",),
 }
 WHOLE_ROOMS = ("algorithms",)  # every file of these is a target

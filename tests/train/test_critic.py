@@ -101,6 +101,40 @@ def test_the_value_after_rollouts_of_which_one_fills_the_context(model: str, fam
         assert found.tolist() == pytest.approx(critic.head(states[[0, 1], [5, 3]]).tolist(), rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("model", ["separate", "shared"])
+def test_values_by_a_pass_of_their_own_are_those_of_the_trunk_and_pull_at_no_policy(model: str) -> None:
+    """A separate trunk has moved since it was copied; a shared one is the policy's, to be read but not to be taught."""
+    policy, _ = small_model(layers=1)
+    critic = Critic(policy, ppo(critic={"model": model}))
+    with torch.no_grad():
+        critic.head.weight.copy_(torch.linspace(-1, 1, 32))
+    trunk = policy
+    if critic.trunk is not None:
+        critic.trunk.load_state_dict(additive.shaken(policy).state_dict())
+        trunk = critic.trunk
+    s = collate([[5, 3, 1, 2, 4]], [[False, False, True, True, True]], torch.device("cpu"))
+    found = critic.values(policy, s, None)
+    with torch.no_grad():
+        wanted = critic.head(trunk.hidden(s.tokens, s.lengths))[0, 1:4]
+    assert found[0].tolist() == pytest.approx([0, 0, *wanted.tolist()], rel=1e-4, abs=1e-5)
+    found.sum().backward()
+    assert critic.head.weight.grad is not None
+    assert all(parameter.grad is None for parameter in policy.parameters())
+    pulled = [] if critic.trunk is None else [p.grad for p in critic.trunk.parameters() if p.grad is not None]
+    assert bool(pulled) == (model == "separate")
+
+
+def test_the_width_of_a_state_is_asked_with_one_token_and_without_a_graph() -> None:
+    class Strict(Table):
+        def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+            assert tokens.dtype == lengths.dtype == torch.int64
+            assert len(tokens) == len(lengths) == 1 <= int(lengths) <= tokens.shape[1]
+            assert not torch.is_grad_enabled()
+            return super().hidden(tokens, lengths)
+
+    assert state_width(Strict()) == 4  # type: ignore[arg-type]
+
+
 def test_a_shared_trunk_learns_from_the_critic_too() -> None:
     """Without advantages the policy has no reason to move but its critic; a separate one does not reach it."""
     for model, moves in (("shared", True), ("separate", False)):
@@ -237,6 +271,7 @@ def test_a_critic_survives_the_disk_bit_for_bit() -> None:
     update(learner, batch, step=1)
     assert learner.critic is not None
     again = Critic(Table(seed=9), config)
+    assert not any(tensor.requires_grad for tensor in learner.critic.tensors().values())
     again.restore(learner.critic.numbers(), copy.deepcopy(learner.critic.tensors()))
     for critic in (learner.critic, again):
         critic.set_rate(2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.train.scenes import config_of
-from whet.train.memory import LONGEST_HISTORY, Memory, Seen
+from whet.train.memory import Memory, Seen
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 
@@ -37,9 +37,9 @@ def test_the_history_is_what_was_paid_oldest_first_and_has_an_end() -> None:
     assert dials.history.tolist() == [0.5, 0.25, 1.0]
     assert dials.history.dtype == torch.float64
     assert dials.moments == (4.0, 1.0, 2.0)
-    memory.history = [0.0] * LONGEST_HISTORY
+    memory.history = [0.0] * 1000
     memory.learn(seen(paid=7.0), config)
-    assert len(memory.history) == LONGEST_HISTORY
+    assert len(memory.history) == 1000
     assert memory.history[-1] == 7.0
 
 

@@ -55,7 +55,9 @@ def stepped(case: str, world: World) -> tuple[Any, Seen, dict[str, float], list[
             learner.critic.head.weight.copy_(torch.tensor([0.1, -0.2, 0.4, 0.3]))
     harvest = Harvest(config.rollout, learner.algorithm, world)
     harvest.add(world.shard(groups_of(policy, learner.algorithm.needs_greedy)))
-    batch, seen, metrics = annotate(learner, harvest, Memory(kl_coefficient=config.algorithm.kl.coefficient).dials(config, tokens=0))
+    batch, seen, metrics = annotate(
+        learner, harvest, Memory(kl_coefficient=config.algorithm.kl.coefficient).dials(config, tokens=0)
+    )
     metrics |= update(learner, batch, step=1)
     gradient = [p.grad for module in (policy, learner.critic) if module for p in module.parameters()]
     return batch, seen, metrics, [grad for grad in gradient if grad is not None]

@@ -50,6 +50,21 @@ def test_the_start_is_a_copy_that_stays() -> None:
     assert not any(parameter.requires_grad for parameter in reference.model.parameters())
     assert all(parameter.requires_grad for parameter in policy.parameters())
     assert reference.tensors() == {}  # nothing to save: it is what the run starts from
+    reference.restore(reference.numbers(), reference.tensors())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in reference.model.state_dict().items())
+
+
+def test_a_start_that_was_itself_trained_is_saved() -> None:
+    """Made again on a GPU it might round differently."""
+    config = config_of(kl(), sections={"cold_start": {"steps": 3}})
+    reference, again = built(config, Table()), built(config, Table(seed=5))
+    assert reference is not None
+    assert again is not None
+    assert not any(reference.is_due(step) for step in range(1, 100))
+    again.restore(reference.numbers(), reference.tensors())
+    assert torch.equal(again.model.logits, Table().logits)
+    (saved,) = Reference(Table(), is_saved=True).tensors().values()
+    assert not saved.requires_grad
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, [0, 4, 4, 8]), (0.25, [0, 1, 1, 2.75])])

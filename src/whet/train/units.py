@@ -51,7 +51,7 @@ def strangers(rows: Sequence[Labelled]) -> list[Labelled]:
     for label in (False, True):
         alike = [row for row in rows if row.label is label]
         others = alike if len({row.prompt for row in alike}) > 1 else rows
-        known = dict(zip((row.id for row in others), _next_others(others), strict=True)) if alike else {}
+        known = dict(zip((row.id for row in others), _next_others(others), strict=True))
         found |= {row.id: known[row.id] for row in alike}
     return [found[row.id] for row in rows]
 

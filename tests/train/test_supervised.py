@@ -1,0 +1,198 @@
+"""Supervised learning: rows, the loss of a step, and what the held-out rows show, by hand."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contracts.command import SUPERVISED
+from tests.contracts.fake_ranks import on_ranks
+from tests.small import ALPHABET
+from tests.train import rows_on_disk as on_disk
+from tests.train.scenes import ALONE, FLAT, Table, logprob, pull
+from tests.train.test_preferring import logprob as logprob_of
+from whet.algorithms.table import OBJECTIVES
+from whet.config import OfflineConfig
+from whet.distributed.world import World
+from whet.errors import UserError
+from whet.models.tokenizers import character_tokenizer
+from whet.records import Example, Row
+from whet.train import supervised as module
+from whet.train.offline import build_lesson
+from whet.train.optim import NotFinite
+from whet.train.supervised import fit, supervised_row
+
+PLAIN = character_tokenizer(ALPHABET)
+ROWS = [Row(tokens=tokens, mask=(False, *(True,) * (len(tokens) - 1))) for tokens in FLAT]
+
+
+def example(**changes: Any) -> Example:
+    return Example(**{"id": "7", "prompt": "ab", "answer": "cd", **changes})
+
+
+def test_prompt_and_answer_are_a_row_of_which_the_answer_and_its_end_are_learned() -> None:
+    row = supervised_row(PLAIN, example(), 5)  # 2 + 2 + 1 tokens: not one too many
+    assert row.tokens == (*PLAIN.encode("abcd"), PLAIN.eos)
+    assert row.mask == (False, False, True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "context", "told"),
+    [
+        ({}, 4, r"example '7' has 2 prompt and 3 answer tokens; .* at most 4 in all"),
+        ({"prompt": ""}, 9, r"example '7' has 0 prompt and 3 answer tokens; it needs at least one prompt token"),
+        ({"answer": ""}, 9, r"example '7' has no answer to learn \(other columns: none\): name it 'answer'"),
+        ({"answer": "", "columns": {"gold": "x", "why": "y"}}, 9, r"\(other columns: gold, why\)"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(changes: dict[str, Any], context: int, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        supervised_row(PLAIN, example(**changes), context)
+
+
+def fitted(world: World, **update: Any) -> tuple[Table, dict[str, float], int]:
+    """One step of rate 1 on this rank's share of the four rows."""
+    policy = Table()
+    config = OfflineConfig.model_validate({**SUPERVISED, "update": {"clip_norm": 1e9, **update}})
+    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+    logged, tokens = fit(policy, optimizer, world.shard(ROWS), OBJECTIVES["sft"], config, world)  # type: ignore[arg-type]
+    return policy, logged, tokens
+
+
+@pytest.mark.parametrize("update", [{}, {"micro_tokens": 1}, {"packed": False}, {"packed": False, "micro_tokens": 4}])
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_step_by_hand(size: int, update: dict[str, Any]) -> None:
+    """The mean over the seven choices of all ranks; one of five ranks has no row."""
+    table = Table()
+    losses = [-logprob(table, a, b) for tokens in FLAT for a, b in pairwise(tokens)]
+    entropies = torch.distributions.Categorical(logits=table.logits.detach()).entropy()
+    before = [a for tokens in FLAT for a in tokens[:-1]]
+    gradient = pull(table, [[1 / 7] * (len(tokens) - 1) for tokens in FLAT])
+    for policy, logged, tokens in on_ranks(size, lambda world: fitted(world, **update)):
+        assert tokens == 7
+        assert logged == pytest.approx(
+            {
+                "loss": sum(losses) / 7,
+                "grad_norm": float(gradient.norm()),
+                "entropy": float(entropies[before].mean()),
+            },
+            rel=1e-5,
+        )
+        assert torch.allclose(policy.logits, table.logits - gradient, atol=1e-6)
+
+
+def test_the_gradient_is_clipped_and_the_norm_is_that_before() -> None:
+    policy, logged, _ = fitted(ALONE, clip_norm=0.01)
+    assert logged["grad_norm"] > 0.1
+    assert float((policy.logits - Table().logits).detach().norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_packed_rows_are_read_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int | None] = []
+    original = module.read_tokens
+
+    def noted(*given: Any, packing: Any = None) -> Any:
+        read.append(None if packing is None else len(packing.tokens))
+        return original(*given, packing=packing)
+
+    monkeypatch.setattr(module, "read_tokens", noted)
+    fitted(ALONE)
+    fitted(ALONE, packed=False, micro_tokens=6)  # 4 · 1, 3 · 2, 2
+    assert read == [7, None, None, None]  # each row without its last token
+
+
+def test_a_loss_that_is_no_number_says_what_it_was_computed_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Table()
+    with torch.no_grad():
+        policy.logits[1].fill_(math.nan)
+    monkeypatch.setattr("tests.train.test_supervised.Table", lambda: policy)
+    with pytest.raises(NotFinite, match="the loss is nan") as failure:
+        fitted(ALONE)
+    assert failure.value.culprit.keys() == {"tokens", "logprobs"}
+    assert sorted(failure.value.culprit["tokens"][0]) == [0, 1, 2, 2]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("supervised")
+    on_disk.saved_model(path / "start")
+    on_disk.pairs(path / "pairs.jsonl", 24)
+    on_disk.write(
+        path / "talks.jsonl",
+        [{"prompt": f"{'ab' * (i % 5 + 1)}{i}=", "completion": "cd" * (i % 4 + 1)} for i in range(24)],
+    )
+    return path
+
+
+def lesson_of(place: Any, world: World = ALONE, *, note: Any = lambda _: None, **changes: Any) -> tuple[Any, Any]:
+    data = {"path": str(place / "talks.jsonl"), "held_out_share": 0.25}
+    written = {"loop": "offline", "steps": 4, "model": str(place / "start"), "data": data, "device": "cpu", **changes}
+    return build_lesson(OfflineConfig.model_validate({"track": [], **written}), world, note)
+
+
+def trained(row: Row) -> str:
+    return PLAIN.decode([token for token, on in zip(row.tokens, row.mask, strict=True) if on])
+
+
+def mean_loss(parts: Any, units: Any) -> float:
+    rows = [row for unit in units for row in unit.rows]
+    return -sum(logprob_of(parts.policy, row) for row in rows) / sum(sum(row.mask) for row in rows)
+
+
+TASK = {"task": {"name": "sorting", "level": 1}, "data": None, "rows": 6, "eval": {"examples": 5, "max_tokens": 8}}
+
+
+def test_the_answers_of_a_task_are_drawn_by_seed_and_step(place: Any) -> None:
+    parts, lesson = lesson_of(place, **TASK, seed=4)
+    assert lesson.deck is None
+    assert lesson.kept == {}
+    for step in (1, 2):
+        wanted = [supervised_row(parts.tokenizer, one, 64) for one in parts.task.draw(6, seed=(4, step))]
+        assert lesson.rows(step) == wanted
+        shares = on_ranks(4, lambda world, step=step: lesson_of(place, world, **TASK, seed=4)[1].rows(step))
+        assert shares == [wanted[rank::4] for rank in range(4)]
+    logged, tokens = lesson.fit(wanted)
+    assert tokens == sum(sum(row.mask) for row in wanted)
+    assert logged["loss"] > 0
+
+
+def test_of_a_task_the_held_out_loss_is_measured_and_nothing_else(place: Any) -> None:
+    """How often it is right is measured by asking it."""
+    parts, lesson = lesson_of(place, **TASK)
+    held_out = parts.task.held_out(5)
+    assert [unit.rows for unit in lesson.held_out] == [(supervised_row(PLAIN, one, 64),) for one in held_out]
+    assert [unit.kin for unit in lesson.held_out] == [one.twin or one.id for one in held_out]
+    found = lesson.measure()
+    assert found == {"eval/loss": pytest.approx(mean_loss(parts, lesson.held_out), rel=1e-5)}
+    assert not any(parameter.grad is not None for parameter in parts.policy.parameters())
+    for one in on_ranks(3, lambda world: lesson_of(place, world, **TASK)[1].measure()):
+        assert one == pytest.approx(found, rel=1e-5)
+
+
+def test_dialogues_are_gone_through_and_as_many_are_held_out_as_are_asked_for(place: Any) -> None:
+    parts, lesson = lesson_of(place, rows=3, eval={"examples": 2, "max_tokens": 8}, seed=5)
+    assert len(lesson.held_out) == 2
+    deck = module.Deck(lesson.deck.rows, seed=5)
+    assert lesson.rows(2) == [row for unit in deck.draw(3, step=2) for row in unit.rows]
+    assert {trained(row) for unit in lesson.deck.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3, 4)}
+    assert lesson.measure()["eval/loss"] == pytest.approx(mean_loss(parts, lesson.held_out), rel=1e-5)
+
+
+def test_of_a_pair_the_better_completion_is_imitated(place: Any) -> None:
+    _, lesson = lesson_of(place, data=str(place / "pairs.jsonl"))
+    assert all("h" not in trained(row) for unit in lesson.deck.rows for row in unit.rows)
+
+
+def test_what_is_too_long_is_left_out_and_said(place: Any) -> None:
+    notes: list[str] = []
+    data = {"path": str(place / "talks.jsonl"), "held_out_share": 0.25, "max_tokens": 8}
+    _, lesson = lesson_of(place, data=data, note=notes.append)
+    assert {trained(row) for unit in lesson.deck.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3)}
+    assert sum("too long and are left out" in note for note in notes) == 2  # of both sides
+
+
+def test_where_a_task_says_what_is_right_tokens_are_not_counted(place: Any) -> None:
+    _, lesson = lesson_of(place, task={"name": "sorting", "level": 1})
+    assert list(lesson.measure()) == ["eval/loss"]

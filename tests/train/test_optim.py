@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tests.contracts.fake_ranks import on_ranks
 from tests.small import small_model
 from whet.config import OptimizerConfig
 from whet.distributed.world import World
@@ -75,6 +76,58 @@ def test_two_steps_of_adam_by_hand() -> None:
     mean = (0.9 * 0.1 * 3 + 0.1 * -1) / (1 - 0.9**2)
     square = (0.95 * 0.05 * 9 + 0.05 * 1) / (1 - 0.95**2)
     assert policy.vector.item() == pytest.approx(3.9 - 0.1 * mean / math.sqrt(square))
+
+
+def test_epsilon_by_hand() -> None:
+    """The first step is rate · g / (|g| + ε)."""
+    policy = two()
+    optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1, epsilon=3.0))
+    descend([3 * policy.vector.sum()], [optimizer], ALONE, clip_norm=1e9)
+    assert policy.vector.item() == pytest.approx(4.0 - 0.1 * 3 / (3 + 3))
+
+
+@pytest.mark.parametrize(("name", "frozen"), [("matrix", "vector"), ("vector", "matrix")])
+def test_only_what_is_trained_has_a_place_in_the_optimizer(name: str, frozen: str) -> None:
+    policy = two()
+    trained = policy.get_parameter(name)
+    policy.get_parameter(frozen).requires_grad_(False)
+    optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
+    assert [group["params"] for group in optimizer.param_groups] == [[trained]]
+    assert optimizer.param_groups[0]["fused"]
+    descend([trained.sum() * 1], [optimizer], ALONE, clip_norm=1.0)
+    assert torch.equal(policy.get_parameter(frozen), two().get_parameter(frozen))
+    tensors = optimizer_tensors(optimizer, policy)
+    assert tensors.keys() == {f"exp_avg/{name}", f"exp_avg_sq/{name}", f"step/{name}"}
+    again = make_optimizer(policy, OptimizerConfig(lr=0.1))
+    restore_optimizer(again, policy, tensors)
+    assert list(again.state) == [trained]
+
+
+def test_state_goes_where_steps_are_taken() -> None:
+    """To the weights, or to where they come from when they are needed."""
+    policy = two()
+    optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
+    descend([policy.matrix.sum() + policy.vector.sum()], [optimizer], ALONE, clip_norm=1.0)
+    tensors = optimizer_tensors(optimizer, policy)
+    away = two().to("meta")
+    for model, device, expected in ((away, None, "meta"), (two(), torch.device("meta"), "meta"), (two(), None, "cpu")):
+        restored = torch.optim.SGD(model.parameters(), lr=0.1)
+        restore_optimizer(restored, model, tensors, device)
+        assert {tensor.device.type for state in restored.state.values() for tensor in state.values()} == {expected}
+
+
+def test_ranks_follow_the_sum_of_their_gradients() -> None:
+    """3 on the one and 1 on the other: one of the ranks alone would go another way."""
+
+    def work(world: World) -> tuple[Any, list[float]]:
+        policy = two()
+        optimizer = torch.optim.SGD(policy.parameters(), lr=0.5)
+        loss = 3 * policy.vector.sum() if world.rank else policy.vector.sum()
+        return descend([loss], [optimizer], world, clip_norm=1e9), [policy.vector.item(), *policy.matrix[0].tolist()]
+
+    for descent, found in on_ranks(2, work):
+        assert (descent.loss, descent.grad_norms) == (16.0, (4.0,))
+        assert found == [4.0 - 0.5 * 4, 2.0, -3.0]
 
 
 def test_the_rate_reaches_every_parameter() -> None:
@@ -161,6 +214,27 @@ def test_one_micro_batch_is_in_memory_at_a_time() -> None:
     assert events == [f"{what} {index}" for index in range(3) for what in ("compute", "backward")]
 
 
+def test_the_sum_of_losses_is_exact_and_one_without_a_trained_token_is_part_of_it() -> None:
+    """2²⁴ + 1 is no float32."""
+    policy = two()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    descent = descend([torch.tensor(2.0**24), policy.vector.sum() * 0 + 1], [optimizer], ALONE, clip_norm=1.0)
+    assert descent is not None
+    assert descent.loss == 2**24 + 1
+
+
+def test_an_old_gradient_takes_no_memory_while_losses_are_computed() -> None:
+    policy = two()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    descend([policy.vector.sum() * 1], [optimizer], ALONE, clip_norm=1.0)
+
+    def losses() -> Iterator[Tensor]:
+        assert [parameter.grad for parameter in policy.parameters()] == [None, None]
+        yield policy.vector.sum() * 1
+
+    assert descend(losses(), [optimizer], ALONE, clip_norm=1.0) is not None
+
+
 def test_no_losses_are_a_gradient_of_zero() -> None:
     """A rank without rows takes part in the sum of the others with zeros."""
     policy = two()
@@ -223,8 +297,10 @@ def test_a_gradient_that_is_no_number_is_not_followed() -> None:
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     with pytest.raises(NotFinite, match="the loss is 0 but the norm of its gradient is inf"):
         descend([policy.vector.sum().sqrt() + 0 * policy.matrix.sum()], [optimizer], ALONE, clip_norm=1.0)
-    with pytest.raises(NotFinite, match="the loss is nan"):
+    with pytest.raises(NotFinite, match="^the loss is nan$"):
         descend([policy.vector.sum() * float("nan")], [optimizer], ALONE, clip_norm=1.0)
+    with pytest.raises(NotFinite, match="^the loss is inf$"):  # though its gradient is a number
+        descend([policy.vector.sum() + float("inf")], [optimizer], ALONE, clip_norm=1.0)
     assert policy.vector.item() == 0.0
     assert policy.matrix.tolist() == [[2.0, -3.0]]
 

@@ -59,7 +59,7 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
     """The rate of step 1 … steps: a linear warm-up, then constant, linear to 0 or a half cosine to 0."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
-    progress = (step - 1 - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    progress = (step - 1 - config.warmup_steps) / (steps - config.warmup_steps)
     factors = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}
     return config.lr * factors[config.schedule]
 
@@ -89,7 +89,7 @@ def descend(
     for loss in losses:
         if loss.requires_grad:  # a loss without a trained token has none
             loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.detach().double().cpu()
+        total += loss.detach().cpu()
     total = world.sum(total)
     if not bool(total.isfinite()):
         raise NotFinite(f"the loss is {float(total)}")
@@ -131,7 +131,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: Trainable) -> dic
     """The optimizer's state by parameter name, for safetensors."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
-        f"{moment}/{names[parameter]}": state[moment].detach().cpu().contiguous()
+        f"{moment}/{names[parameter]}": state[moment].cpu().contiguous()
         for parameter, state in optimizer.state.items()
         for moment in MOMENTS
     }

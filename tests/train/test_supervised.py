@@ -9,6 +9,7 @@ import torch
 
 from tests.contracts.command import SUPERVISED
 from tests.contracts.fake_ranks import on_ranks
+from tests.models.chats import CHAT, spelled
 from tests.small import ALPHABET
 from tests.train import rows_on_disk as on_disk
 from tests.train.scenes import ALONE, FLAT, Table, logprob, pull
@@ -81,6 +82,15 @@ def test_a_step_by_hand(size: int, update: dict[str, Any]) -> None:
             rel=1e-5,
         )
         assert torch.allclose(policy.logits, table.logits - gradient, atol=1e-6)
+
+
+def test_one_token_by_hand() -> None:
+    policy, row = Table(), Row(tokens=(3, 1), mask=(False, True))
+    config = OfflineConfig.model_validate(SUPERVISED)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
+    logged, tokens = fit(policy, optimizer, [row], OBJECTIVES["sft"], config, ALONE)  # type: ignore[arg-type]
+    entropy = torch.distributions.Categorical(logits=policy.logits[3].detach()).entropy()
+    assert (logged["loss"], logged["entropy"], tokens) == pytest.approx((-logprob(policy, 3, 1), float(entropy), 1))
 
 
 def test_the_gradient_is_clipped_and_the_norm_is_that_before() -> None:
@@ -169,6 +179,10 @@ def test_of_a_task_the_held_out_loss_is_measured_and_nothing_else(place: Any) ->
     assert not any(parameter.grad is not None for parameter in parts.policy.parameters())
     for one in on_ranks(3, lambda world: lesson_of(place, world, **TASK)[1].measure()):
         assert one == pytest.approx(found, rel=1e-5)
+    _, split = lesson_of(place, **TASK, update={"micro_tokens": 1})
+    (total,) = split.measure().values()
+    assert total == pytest.approx(found["eval/loss"], rel=1e-6)
+    assert total != float(torch.tensor(total, dtype=torch.float32))  # the sum of many is in double precision
 
 
 def test_dialogues_are_gone_through_and_as_many_are_held_out_as_are_asked_for(place: Any) -> None:
@@ -178,6 +192,22 @@ def test_dialogues_are_gone_through_and_as_many_are_held_out_as_are_asked_for(pl
     assert lesson.rows(2) == [row for unit in deck.draw(3, step=2) for row in unit.rows]
     assert {trained(row) for unit in lesson.deck.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3, 4)}
     assert lesson.measure()["eval/loss"] == pytest.approx(mean_loss(parts, lesson.held_out), rel=1e-5)
+
+
+@pytest.mark.parametrize(("turns", "said"), [("last", "de<eos>"), ("all", "b<eos>de<eos>")])
+def test_the_turns_that_are_imitated(place: Any, tmp_path: Any, turns: str, said: str) -> None:
+    model, _ = on_disk.small_model(vocab=CHAT.vocab_size)
+    model.save(tmp_path)
+    CHAT.save(tmp_path)
+    rows = [
+        {"prompt": [{"role": role, "content": text} for role, text in talk], "completion": "de"}
+        for talk in ([("user", f"{'a' * n}"), ("assistant", "b"), ("user", "c")] for n in range(1, 13))
+    ]
+    data = {"path": str(on_disk.write(tmp_path / "rows.jsonl", rows)), "held_out_share": 0.25, "turns": turns}
+    _, lesson = lesson_of(place, model=str(tmp_path), data=data)
+    for unit in [*lesson.deck.rows, *lesson.held_out]:
+        (row,) = unit.rows
+        assert spelled(token for token, on in zip(row.tokens, row.mask, strict=True) if on) == said
 
 
 def test_of_a_pair_the_better_completion_is_imitated(place: Any) -> None:

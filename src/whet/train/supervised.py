@@ -60,7 +60,7 @@ def fit(
     losses = _losses(policy, sequences, objective, config, world, entropies)
     descent = descend(losses, [optimizer], world, clip_norm=config.update.clip_norm)
     assert descent is not None
-    sums = torch.stack([sequences.mask.sum().double(), sum(entropies, torch.zeros(())).double().to(world.device)])
+    sums = torch.stack([sequences.mask.sum(), sum(entropies, torch.zeros(())).double().to(world.device)])
     tokens, entropy = world.sum(sums).tolist()
     statistics = {"loss": descent.loss, "grad_norm": descent.grad_norms[0], "entropy": entropy / max(1.0, tokens)}
     return statistics, int(tokens)
@@ -77,11 +77,11 @@ class Imitation:
         self.config, self.parts, self.world = config, parts, world
         self.objective = OBJECTIVES[config.objective.name]
         self.deck: Deck[Unit] | None = None
-        self.held_out = []
         if material is None:
             self.held_out = self._answers(parts.task.held_out(config.eval.examples))
             return
-        turns = config.data.turns if config.data else "last"
+        assert config.data is not None  # where the rows come from
+        turns = config.data.turns
         kin = kinship([*material.training, *material.held_out])
 
         def encode(some: Sequence[Dialogue | Pair]) -> list[Unit | None]:
@@ -112,7 +112,7 @@ class Imitation:
         mine = self.world.shard(self.held_out)
         sequences = _collate([row for unit in mine for row in unit.rows], self.world)
         losses = _losses(self.parts.policy, sequences, self.objective, self.config, self.world, [])
-        total = sum((loss.double().cpu() for loss in losses), torch.zeros((), dtype=torch.float64))
+        total = sum((loss.cpu() for loss in losses), torch.zeros((), dtype=torch.float64))
         found = {"eval/loss": float(self.world.sum(total))}
         if self.deck is None or self.config.task.name != "data":
             return found

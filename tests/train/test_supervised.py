@@ -174,6 +174,8 @@ def test_of_a_task_the_held_out_loss_is_measured_and_nothing_else(place: Any) ->
     held_out = parts.task.held_out(5)
     assert [unit.rows for unit in lesson.held_out] == [(supervised_row(PLAIN, one, 64),) for one in held_out]
     assert [unit.kin for unit in lesson.held_out] == [one.twin or one.id for one in held_out]
+    alone, twin = lesson._answers([example(), example(twin="like 3")])
+    assert (alone.kin, twin.kin) == ("7", "like 3")
     found = lesson.measure()
     assert found == {"eval/loss": pytest.approx(mean_loss(parts, lesson.held_out), rel=1e-5)}
     assert not any(parameter.grad is not None for parameter in parts.policy.parameters())
@@ -221,6 +223,25 @@ def test_what_is_too_long_is_left_out_and_said(place: Any) -> None:
     _, lesson = lesson_of(place, data=data, note=notes.append)
     assert {trained(row) for unit in lesson.deck.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3)}
     assert sum("too long and are left out" in note for note in notes) == 2  # of both sides
+
+
+def test_where_the_task_is_prompts_of_data_nothing_else_says_what_is_right(place: Any) -> None:
+    """Its first completions are learned as answers; it calls none of them right, so likeliest tokens are counted."""
+    task = {"name": "data", "path": str(place / "talks.jsonl"), "held_out_share": 0.25}
+    parts, lesson = lesson_of(place, task=task, data=None, rows=8, optimizer={"lr": 1e-2})
+    assert lesson.deck is None
+    for step in range(1, 7):
+        lesson.fit(lesson.rows(step))
+    hits = []
+    for unit in lesson.held_out:
+        (row,) = unit.rows
+        with torch.no_grad():
+            states = parts.policy.hidden(torch.tensor([row.tokens]), torch.tensor([len(row.tokens)]))
+        likeliest = parts.policy.head(states)[0].argmax(dim=-1)
+        hits += [bool(likeliest[t - 1] == row.tokens[t]) for t in range(len(row.tokens)) if row.mask[t]]
+    found = lesson.measure()
+    assert found["eval/accuracy"] == pytest.approx(sum(hits) / len(hits))
+    assert found["eval/accuracy_low"] < found["eval/accuracy"] < found["eval/accuracy_high"]
 
 
 def test_where_a_task_says_what_is_right_tokens_are_not_counted(place: Any) -> None:

@@ -171,6 +171,10 @@ def test_the_critic_has_its_own_rate_on_the_policys_schedule(rate: float | None,
     critic = Critic(policy, linear)
     critic.set_rate(31)  # of 60 steps after 3 of warm-up
     assert critic.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * (1 - 27 / 57))
+    follower = learner_of(policy, linear)
+    assert follower.critic is not None
+    update(follower, batch, step=31)
+    assert follower.critic.optimizer.param_groups[0]["lr"] == critic.optimizer.param_groups[0]["lr"]
 
 
 def test_the_gradient_and_the_loss_of_the_critic_by_hand() -> None:

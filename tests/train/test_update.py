@@ -1,11 +1,14 @@
 """Advantages and updates against sums that are written out, on a policy that is a table of logits."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from tests.train.scenes import (
+    ALONE,
     Table,
     annotated,
     config_of,
@@ -17,6 +20,7 @@ from tests.train.scenes import (
     prepared,
     pull,
 )
+from whet.config import OnlineConfig
 from whet.errors import RunFailed
 from whet.records import Batch
 from whet.train import update as update_module
@@ -134,6 +138,84 @@ def test_epochs_times_minibatches_updates(epochs: int, minibatches: int) -> None
     follow(policy, batch, config, optimizer)
     (state,) = optimizer.state.values()
     assert int(state["step"]) == epochs * minibatches
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_minibatch_without_a_trained_token_is_passed_over(cut: int) -> None:
+    """Whichever of the two comes first, the other one is learned from."""
+    policy = Table()
+    config = config_of({"preset": "grpo"}, minibatches=2)
+    batch, _ = prepared(policy, config)
+    batch.sequences.mask[batch.prompts == cut] = False
+    assert follow(policy, batch, config)["updates"] == 1
+
+
+def one_token(policy: Table, config: OnlineConfig, ratio: float) -> Batch:
+    """A batch of which one token is trained, e^ratio times as likely now as it was."""
+    batch, _ = prepared(policy, config)
+    mask = torch.zeros_like(batch.sequences.mask)
+    mask[2, 3] = True
+    assert batch.logprobs_old is not None
+    return replace(
+        batch,
+        sequences=replace(batch.sequences, mask=mask),
+        logprobs_old=(batch.logprobs_old - ratio) * mask,
+        advantages=batch.advantages * mask,
+        correction=batch.correction * mask,
+    )
+
+
+def test_what_is_logged_of_a_single_token_and_a_limit_that_is_reached_but_not_passed() -> None:
+    policy = Table()
+    plain = config_of({"preset": "grpo"})
+    said = follow(policy, one_token(policy, plain, 1.0), plain)
+    entropies = torch.distributions.Categorical(logits=policy.logits.detach()).entropy()
+    assert said["policy_kl"] == pytest.approx(math.e - 2, rel=1e-5)
+    assert said["entropy"] == pytest.approx(float(entropies[2]), rel=1e-5)
+    assert said["clip_fraction"] == 0  # its advantage is negative
+    for limit, updates in ((said["policy_kl"], 1), (0.99 * said["policy_kl"], 0)):
+        config = config_of({"preset": "grpo"}, kl_limit=limit)
+        assert follow(policy, one_token(policy, config, 1.0), config)["updates"] == updates
+
+
+def test_beyond_the_limit_nothing_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three epochs of two minibatches: the second one shows that the first step went too far, and is the last."""
+    passes = []
+    original = update_module.read_tokens
+
+    def counted(*given: Any, **more: Any) -> Any:
+        passes.append(1)
+        return original(*given, **more)
+
+    monkeypatch.setattr(update_module, "read_tokens", counted)
+    policy, config = Table(), config_of({"preset": "grpo"}, kl_limit=1e-3, epochs=3, minibatches=2)
+    batch, _ = prepared(policy, config)
+    said = follow(policy, batch, config, torch.optim.SGD(policy.parameters(), lr=30.0))
+    assert said["updates"] == 1
+    assert len(passes) == 2
+
+
+def test_the_loss_and_the_norm_that_are_logged_are_the_mean_and_the_largest_of_the_updates() -> None:
+    policy, config = Table(), config_of({"preset": "grpo", "advantage": "raw"}, minibatches=2)
+    batch, _ = prepared(policy, config)
+    alone = []
+    for prompt in (0, 1):
+        one = update_module.take_batch(batch, (batch.prompts == prompt).nonzero()[:, 0])
+        alone.append(follow(policy, replace(one, prompts=torch.zeros_like(one.prompts)), config))
+    said = follow(policy, batch, config)
+    assert said["loss"] == pytest.approx(sum(one["loss"] for one in alone) / 2, rel=1e-5)
+    assert said["grad_norm"] == pytest.approx(max(one["grad_norm"] for one in alone), rel=1e-6)
+    assert alone[0]["grad_norm"] != pytest.approx(alone[1]["grad_norm"], rel=0.1)
+
+
+def test_sums_over_tokens_are_exact_and_keep_no_graph() -> None:
+    """2²⁴ + 1 is no float32."""
+    tally = update_module.Tally(torch.device("cpu"))
+    tally.add(entropy=torch.tensor(2.0**24, requires_grad=True), critic__loss=torch.tensor(3))
+    tally.add(entropy=torch.tensor(1.0), critic__loss=torch.tensor(4))
+    assert not tally.sums["entropy"].requires_grad
+    totals = tally.totals(ALONE)
+    assert (totals["entropy"], totals["critic/loss"], totals["tokens"]) == (2**24 + 1, 7, 0)
 
 
 def test_the_mismatch_is_measured_and_limited() -> None:

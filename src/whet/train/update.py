@@ -39,7 +39,7 @@ class Tally:
     def add(self, **sums: Tensor) -> None:
         """Adds one micro-batch; a double underscore stands for a slash."""
         for key, value in sums.items():
-            self.sums[key.replace("__", "/")] += value.detach().double()
+            self.sums[key.replace("__", "/")] += value.detach()
 
     def totals(self, world: World) -> dict[str, float]:
         """The sums over all ranks."""
@@ -59,7 +59,7 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
     descents: list[Descent] = []
     for epoch in range(settings.epochs):
         for prompts in split_prompts(everyones, settings.minibatches, seed=(config.seed, step, epoch)):
-            wanted = torch.tensor(sorted(prompts), dtype=torch.int64, device=batch.prompts.device)
+            wanted = torch.tensor(prompts, device=batch.prompts.device)
             minibatch = take_batch(batch, torch.isin(batch.prompts, wanted).nonzero()[:, 0])
             if world.max(float(minibatch.sequences.mask.any())) == 0:  # all of it was cut off, and is left out
                 continue

@@ -13,6 +13,7 @@ from whet.distributed.world import World
 from whet.rollout import Group
 from whet.train.annotate import annotate
 from whet.train.collect import Harvest
+from whet.train.learner import Old
 from whet.train.memory import Memory, Seen
 from whet.train.update import update
 
@@ -26,8 +27,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "greedy": ({"preset": "remax"}, {"reward": {"length_penalty": 0.1}}, {}),
     "masked": ({"preset": "grpo", **MASKED}, {"rollout": CUT}, {"epochs": 2, "minibatches": 2}),
     "dpo": ({"preset": "online_dpo"}, {}, {}),
+    "own": ({"preset": "grpo"}, {"rollout": CUT}, {}),
+    "sampled": ({"preset": "ppo", "kl": KL}, {"rollout": CUT}, {}),
+    "sampled alone": ({"preset": "grpo"}, {}, {"packed": False}),
     "whiten": ({"preset": "dr_grpo", "scaling": "whiten"}, {"rollout": CUT}, {"mismatch_limit": 0.09}),
 }
+
+OLD: dict[str, Old] = {"own": "own", "sampled": "sampled", "sampled alone": "sampled"}
 
 
 def groups_of(policy: Any, needs_greedy: bool) -> list[Group]:
@@ -47,7 +53,7 @@ def stepped(case: str, world: World) -> tuple[Any, Seen, dict[str, float], list[
     algorithm, sections, settings = CASES[case]
     policy = Table()
     config = config_of(algorithm, sections=sections, **{"mismatch_limit": 1.0, **settings})
-    learner = replace(learner_of(policy, config), world=world)
+    learner = replace(learner_of(policy, config), world=world, old=OLD.get(case, "read"))
     if learner.algorithm.needs_reference:
         learner = replace(learner, reference=learner_of(policy, config, Table(seed=1)).reference)
     if learner.critic is not None:

@@ -1,0 +1,227 @@
+"""What direct alignment logs and remembers, by hand in double precision, on one rank and on several."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.contracts.fake_ranks import on_ranks
+from tests.train import rows_on_disk as on_disk
+from tests.train.scenes import Table
+from tests.train.test_preferring import logprob, moved
+from whet.distributed.world import World
+from whet.train.offline import build_lesson
+from whet.train.optim import NotFinite
+from whet.train.preferring import _counted, _shape
+
+BETA = 0.3
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("preferring")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WHET_HOME", str(path / "home"))
+        on_disk.saved_model(path / "start")
+        on_disk.saved_model(path / "other", seed=7)
+        on_disk.pairs(path / "pairs.jsonl", 40)
+        yield path
+
+
+def lesson_of(place: Any, name: str, world: World = on_disk.ALONE, **changes: Any) -> tuple[Any, Any]:
+    """Nothing moves in it, and the policy is a little away from its reference."""
+    given = {"name": name, "beta": BETA}
+    config = on_disk.config(place / "start", place / "pairs.jsonl", given, **{"seed": 3, **changes})
+    parts, lesson = build_lesson(config, world, lambda _: None)
+    if "reference" not in changes:
+        moved(parts)
+    for group in parts.optimizer.param_groups:  # type: ignore[attr-defined]
+        group["lr"] = 0.0
+    return parts, lesson
+
+
+def qualities(parts: Any, lesson: Any, name: str, unit: Any) -> list[float]:
+    """Of the rows that the loss reads: log π/π_ref, or SimPO's mean log π."""
+    rows = unit.rows[: 2 if name in {"dpo", "simpo"} else 1]
+    found = [logprob(parts.policy, row) for row in rows]
+    if name == "simpo":
+        return [value / sum(row.mask) for value, row in zip(found, rows, strict=True)]
+    return [value - ref for value, ref in zip(found, unit.refs, strict=False)]
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def by_hand(parts: Any, lesson: Any, name: str, units: Any, point: float = 0.0) -> dict[str, float]:
+    """Everything that is logged but for the norm of the gradient."""
+    losses, gaps, rewards = [], [], {True: [], False: []}
+    for unit in units:
+        own = [BETA * value for value in qualities(parts, lesson, name, unit)]
+        if name in {"dpo", "simpo"}:
+            gap = own[0] - own[1]
+            rewards[True].append(own[0])
+            rewards[False].append(own[1])
+            losses.append(-math.log(sigmoid(gap - (0 if name == "dpo" else SIMPO_MARGIN))))
+        else:
+            gap = (own[0] - BETA * point) * (1 if unit.label else -1)
+            rewards[unit.label].append(own[0])
+            losses.append(sigmoid(-gap) if name == "kto" else -math.log(sigmoid(gap)))
+        gaps.append(gap)
+    return {
+        "loss": np.mean(losses),
+        "accuracy": np.mean([gap > 0 for gap in gaps]),
+        "margin": np.mean(gaps),
+        "chosen/reward": np.mean(rewards[True]),
+        "rejected/reward": np.mean(rewards[False]),
+    }
+
+
+SIMPO_MARGIN = 1.0
+
+
+def learned(units: Any, name: str) -> int:
+    return sum(sum(row.mask) for unit in units for row in unit.rows[: 2 if name in {"dpo", "simpo"} else 1])
+
+
+@pytest.mark.parametrize("name", ["dpo", "simpo", "kto", "bco"])
+def test_a_step_by_hand(place: Any, name: str) -> None:
+    parts, lesson = lesson_of(place, name, **({"reference": str(place / "other")} if name == "kto" else {}))
+    units = lesson.rows(2)
+    assert {unit.label for unit in units} == ({True} if name in {"dpo", "simpo"} else {True, False})
+    point = float(lesson._point(units)) if name in {"kto", "bco"} else 0.0
+    assert (point > 0.1) == (name == "kto")
+    logged, tokens = lesson.fit(units)
+    pulled = [parameter.grad for parameter in parts.policy.parameters()]
+    wanted = by_hand(parts, lesson, name, units, point)
+    assert tokens == learned(units, name)
+    norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in pulled))
+    clip = lesson.config.update.clip_norm
+    assert norm == pytest.approx(min(clip, logged.pop("grad_norm")), rel=1e-4)
+    assert logged == pytest.approx(wanted | ({"point": point} if name in {"kto", "bco"} else {}), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+@pytest.mark.parametrize("task", ["data", "sorting"])
+def test_the_held_out_side_by_hand(place: Any, name: str, task: str) -> None:
+    """Where a task says what is right, accuracy is its word."""
+    changes: dict[str, Any] = {"update": {"micro_tokens": 1}, "eval": {"examples": 7, "max_tokens": 8}}
+    if task != "data":
+        changes["task"] = {"name": task, "level": 1}
+    parts, lesson = lesson_of(place, name, **changes)
+    assert len(lesson.held_out) == 7
+    point = float(lesson._point(lesson.held_out)) if name == "kto" else 0.0
+    wanted = by_hand(parts, lesson, name, lesson.held_out, point)
+    found = lesson.measure()
+    assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
+    assert found["eval/loss"] != float(np.float32(found["eval/loss"]))  # many are added in double precision
+    assert found["eval/margin"] == pytest.approx(wanted["margin"], rel=1e-4)
+    assert found["eval/pair_accuracy"] == pytest.approx(wanted["accuracy"])
+    ends = ["", "_low", "_high"]
+    named = ["pair_accuracy", "accuracy"] if task == "data" else ["pair_accuracy"]
+    assert list(found) == ["eval/loss", "eval/margin", *(f"eval/{name}{end}" for name in named for end in ends)]
+    for end in ends if task == "data" else []:
+        assert found[f"eval/accuracy{end}"] == found[f"eval/pair_accuracy{end}"]
+    assert all(parameter.grad is None for parameter in parts.policy.parameters())
+
+
+@pytest.mark.parametrize("rows", [2, 8])
+@pytest.mark.parametrize("name", ["dpo", "kto", "bco"])
+def test_ranks_log_what_one_process_does(place: Any, name: str, rows: int) -> None:
+    """With two rows the third rank has none."""
+
+    def work(world: World) -> Any:
+        parts, lesson = lesson_of(place, name, world, rows=rows)
+        found = [lesson.fit(lesson.rows(step)) for step in (1, 2)]
+        return found, [p.grad.clone() for p in parts.policy.parameters()], lesson.means.means.tolist()
+
+    logged, gradient, means = work(on_disk.ALONE)
+    for said, pulled, remembered in on_ranks(3, work):
+        for (ours, tokens), (theirs, count) in zip(said, logged, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+            assert tokens == count
+        assert remembered == pytest.approx(means, abs=1e-6)
+        assert max(float((a - b).abs().max()) for a, b in zip(pulled, gradient, strict=True)) < 1e-5
+
+
+def test_what_bco_remembers_by_hand(place: Any) -> None:
+    """A tenth of the mean log-ratio of each kind; a step without one kind leaves its mean; the point is halfway."""
+    parts, lesson = lesson_of(place, "bco")
+    assert lesson.kept == {"means": lesson.means}
+    assert lesson.means.numbers() == {"means": [0.0, 0.0]}
+    assert lesson.means.tensors() == {}
+    units = lesson.rows(2)
+
+    def mean(label: bool) -> float:
+        return float(np.mean([qualities(parts, lesson, "bco", unit)[0] for unit in units if unit.label is label]))
+
+    lesson.fit(units)
+    bad, good = 0.1 * mean(False), 0.1 * mean(True)
+    assert lesson.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
+    logged, _ = lesson.fit([unit for unit in units if unit.label])
+    assert logged["point"] == pytest.approx((bad + good) / 2, rel=1e-4)
+    assert logged["rejected/reward"] == 0.0
+    good = 0.9 * good + 0.1 * mean(True)
+    assert lesson.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
+
+
+def test_one_unit_of_one_kind_by_hand(place: Any) -> None:
+    parts, lesson = lesson_of(place, "kto")
+    unit = next(unit for unit in lesson.rows(1) if not unit.label)
+    point = float(lesson._point([unit]))
+    reward = BETA * qualities(parts, lesson, "kto", unit)[0]
+    logged, _ = lesson.fit([unit])
+    assert logged["rejected/reward"] == pytest.approx(reward, rel=1e-4)
+    assert logged["chosen/reward"] == 0.0
+    assert logged["margin"] == pytest.approx(BETA * point - reward, rel=1e-4)
+
+
+def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
+    notes: list[str] = []
+    config = on_disk.config(place / "start", place / "pairs.jsonl", "dpo", steps=2, rows=3, seed=3)
+    parts, lesson = build_lesson(config, on_disk.ALONE, notes.append)
+    known = [unit for unit in lesson.deck.rows if unit.refs]  # type: ignore[attr-defined]
+    drawn = [unit for step in (1, 2) for unit in lesson.rows(step)]
+    assert len(known) == len(drawn) == 6
+    assert all(unit in known for unit in drawn)
+    for unit in [*drawn, *lesson.held_out]:  # type: ignore[attr-defined]
+        assert unit.refs == pytest.approx([logprob(parts.policy, row) for row in unit.rows], rel=1e-5)
+    count = 2 * (6 + len(lesson.held_out))  # type: ignore[attr-defined]
+    assert f"reference: log-probs of {count} completions under the start" in notes
+
+
+def test_without_a_reference_none_is_computed(place: Any) -> None:
+    _, lesson = lesson_of(place, "simpo")
+    assert all(unit.refs == () for unit in [*lesson.deck.rows, *lesson.held_out])
+    assert lesson.kept == {}
+
+
+def test_a_difference_that_is_rounding_is_a_tie(place: Any) -> None:
+    _, lesson = lesson_of(place, "dpo")
+    row, supply = lesson.row, {"chosen_tokens": torch.ones(4), "rejected_tokens": torch.ones(4)}
+    ratios = torch.tensor([0.5e-4, -0.5e-4, 2e-4, -2e-4]) / BETA
+    supply |= {"chosen": ratios, **dict.fromkeys(("rejected", "chosen_ref", "rejected_ref"), torch.zeros(4))}
+    sums, won = _counted(row, supply)
+    assert won.tolist() == [0.5, 0.5, 1.0, 0.0]
+    assert sums.dtype == torch.float64
+    assert sums.tolist() == pytest.approx([2, 0, 0, 0, 4, 4, 4, 8], abs=1e-9)
+
+
+def test_a_loss_that_is_no_number_says_what_it_was_computed_from(place: Any) -> None:
+    for name, terms in (("dpo", "chosen"), ("kto", "logprobs")):
+        parts, lesson = lesson_of(place, name)
+        with torch.no_grad():
+            next(parts.policy.parameters()).fill_(math.nan)
+        with pytest.raises(NotFinite, match="the loss is nan") as failure:
+            lesson.fit(lesson.rows(1))
+        assert terms in failure.value.culprit
+
+
+def test_what_changes_what_a_model_says_besides_its_weights(place: Any) -> None:
+    parts, _ = lesson_of(place, "simpo")
+    assert _shape(parts.policy) == repr(parts.policy.config)
+    assert _shape(Table()) == ""  # type: ignore[arg-type]
+    assert _shape(SimpleNamespace(config="x")) == ""  # type: ignore[arg-type]

@@ -1,0 +1,222 @@
+"""What a reward model's lesson logs, measures and analyses, by hand in double precision, on one rank and on several."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.contracts.fake_ranks import on_ranks
+from tests.train import rows_on_disk as on_disk
+from tests.train.test_rewarding import DATA, score
+from whet.distributed.world import World
+from whet.models.checkpoint import fingerprint
+from whet.models.reward_settings import RewardSettings
+from whet.train import rewarding as module
+from whet.train.deck import Deck
+from whet.train.offline import build_lesson
+from whet.train.optim import NotFinite
+from whet.train.rewarding import data_kinds
+
+HEAD = {"separator": "+", "every_token": True, "classes": 3, "aggregation": "min"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("rewarding")
+    on_disk.saved_model(path / "start")
+    for name, make in DATA.items():
+        make(path / f"{name}.jsonl")
+    return path
+
+
+def config_of(place: Any, name: str, **changes: Any) -> Any:
+    given = {"reward_head": HEAD, "seed": 3, **changes}
+    return on_disk.config(place / "start", place / f"{name}.jsonl", name, **given)
+
+
+def lesson_of(place: Any, name: str, world: World = on_disk.ALONE, **changes: Any) -> tuple[Any, Any]:
+    """Nothing moves in it."""
+    parts, lesson = build_lesson(config_of(place, name, **changes), world, lambda _: None)
+    for group in parts.optimizer.param_groups:  # type: ignore[attr-defined]
+        group["lr"] = 0.0
+    return parts, lesson
+
+
+def by_hand(parts: Any, name: str, some: Any) -> dict[str, float]:
+    """Loss, accuracy and the mean of the scores."""
+    losses, right, scores = [], [], []
+    for one in some:
+        read = [
+            [score(parts, row, t) for t, on in enumerate(at) if on]
+            for row, at in zip(one.rows, one.places, strict=True)
+        ]
+        scores += [number for row in read for numbers in row for number in numbers]
+        if name == "bradley_terry":
+            gap = float(read[0][0][0] - read[1][0][0])
+            losses.append(math.log1p(math.exp(-gap)))
+            right.append(gap > 0)
+        elif name == "outcome":
+            for row, good in zip(read, one.data.correct, strict=True):
+                losses.append(np.mean([math.log1p(math.exp(-v[0] if good else v[0])) for v in row]))
+                right.append((row[-1][0] >= 0) == good)
+        else:
+            for values, label in zip(read[0], one.data.labels, strict=True):
+                losses.append(np.log(np.exp(values).sum()) - values[label + 1])
+                right.append((np.exp(values[1:]).sum() >= np.exp(values[0])) == (label >= 0))
+    return {"loss": np.mean(losses), "accuracy": np.mean(right), "score/mean": np.mean(scores)}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_a_step_by_hand(place: Any, name: str) -> None:
+    parts, lesson = lesson_of(place, name, update={"clip_norm": 0.01})
+    some = lesson.rows(2)
+    assert some == Deck(lesson.deck.rows, seed=3).draw(8, step=2)
+    logged, tokens = lesson.fit(some)
+    pulled = math.sqrt(
+        sum(float(p.grad.double().square().sum()) for p in parts.policy.parameters() if p.grad is not None)
+    )
+    assert pulled == pytest.approx(0.01, rel=1e-3)
+    assert logged.pop("grad_norm") > 0.02
+    assert logged == pytest.approx(by_hand(parts, name, some), rel=1e-4)
+    assert tokens == sum(len(row.tokens) for one in some for row in one.rows)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_one_row_by_hand(place: Any, name: str) -> None:
+    """One pair, one completion, one step: no count of one is taken for two."""
+    parts, lesson = lesson_of(place, name, reward_head={**HEAD, "every_token": False})
+    if name == "bradley_terry":
+        one = lesson.rows(1)[0]
+    elif name == "outcome":
+        whole = lesson.rows(1)[0]
+        one = SimpleNamespace(
+            rows=whole.rows[:1],
+            places=whole.places[:1],
+            labels=whole.labels[:1],
+            data=SimpleNamespace(correct=whole.data.correct[:1]),
+        )
+    else:
+        one = next(one for one in lesson.deck.rows if len(one.data.labels) == 1)
+    logged, _ = lesson.fit([one])
+    logged.pop("grad_norm")
+    assert logged == pytest.approx(by_hand(parts, name, [one]), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_the_held_out_side_by_hand(place: Any, name: str) -> None:
+    parts, lesson = lesson_of(place, name, update={"micro_tokens": 1}, eval={"examples": 7, "max_tokens": 8})
+    assert len(lesson.held_out) == 7
+    found, wanted = lesson.measure(), by_hand(parts, name, lesson.held_out)
+    assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
+    assert found["eval/loss"] != float(np.float32(found["eval/loss"]))  # many are added in double precision
+    assert found["eval/accuracy"] == pytest.approx(wanted["accuracy"])
+    assert all(parameter.grad is None for parameter in parts.policy.parameters())
+
+
+@pytest.mark.parametrize("rows", [3, 8])
+@pytest.mark.parametrize("name", DATA)
+def test_ranks_log_what_one_process_does(place: Any, name: str, rows: int) -> None:
+    """Each has a row, or some have one more."""
+
+    def work(world: World) -> Any:
+        parts, lesson = lesson_of(place, name, world, rows=rows)
+        logged, tokens = lesson.fit(lesson.rows(1))
+        return {**logged, "tokens": tokens, **lesson.measure()}, [p.grad for p in parts.policy.parameters()]
+
+    logged, gradient = work(on_disk.ALONE)
+    for said, pulled in on_ranks(3, work):
+        assert said == pytest.approx(logged, rel=1e-4, abs=1e-6)
+        for ours, theirs in zip(pulled, gradient, strict=True):
+            assert (ours is None) == (theirs is None)
+            assert ours is None or float((ours - theirs).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "every_token"), [("bradley_terry", 1, False), ("outcome", 1, True), ("process", 3, False)]
+)
+def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, every_token: bool) -> None:
+    data = {"path": str(place / f"{name}.jsonl"), "max_tokens": 40}
+    changes = {"loop": "offline", "objective": name, "data": data, "reward_head": HEAD, "steps": 1, "device": "cpu"}
+    model = {"path": str(place / "start"), "gradient_checkpointing": True}
+    config = config_of(place, name).model_validate({**changes, "model": model, "seed": 3})
+    parts, _ = build_lesson(config, on_disk.ALONE, lambda _: None)
+    kind = {"bradley_terry": "preference"}.get(name, name)
+    assert parts.policy.settings == RewardSettings(  # type: ignore[attr-defined]
+        kind=kind,  # type: ignore[arg-type]
+        classes=classes,
+        every_token=every_token,
+        separator="+",
+        aggregation="min",
+        max_tokens=40,
+    )
+    assert parts.policy.gradient_checkpointing
+    assert parts.origin == fingerprint(parts.policy)
+    assert parts.engine is None
+    other, _ = build_lesson(config.model_copy(update={"seed": 4}), on_disk.ALONE, lambda _: None)
+    assert not torch.equal(other.policy.head.weight, parts.policy.head.weight)
+    assert (
+        data_kinds(config.objective)
+        == {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}[kind]
+    )
+
+
+def test_a_saved_model_is_loaded_as_it_was(place: Any, tmp_path: Path) -> None:
+    parts, lesson = lesson_of(place, "bradley_terry")
+    assert lesson.kept == {}
+    parts.sync(1)
+    parts.save_model(tmp_path)
+    saved, own = parts.saved_weights(tmp_path), parts.policy.state_dict()
+    assert saved.keys() == own.keys()
+    assert all(torch.equal(saved[name], own[name]) for name in own)
+
+
+def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the place of the last one, and its worst mistakes are written out."""
+    parts, lesson = lesson_of(place, "bradley_terry")
+    parts.save_model(tmp_path)
+    expected = asdict(lesson.report())
+    with torch.no_grad():
+        parts.policy.head.weight.mul_(-1)
+    assert asdict(lesson.report()) != expected
+    written: list[Any] = []
+    drawn: dict[str, Any] = {}
+
+    def draw(report: Any, **texts: str) -> bytes:
+        drawn.update(texts)
+        return b"picture"
+
+    def keep(analysis: Any, picture: bytes) -> str:
+        written.extend((analysis, picture))
+        return "reward_model.json"
+
+    monkeypatch.setattr(module, "reward_figures", draw)
+    run = SimpleNamespace(
+        best_model=lambda: tmp_path, best_info=lambda: {"step": 7}, recipe="mine", path=tmp_path, write_analysis=keep
+    )
+    notes: list[str] = []
+    lesson.analyse(run, notes.append)
+    analysis, picture = written
+    worst = [asdict(lesson.held_out[number].data) for number in expected["worst"]]
+    assert worst
+    assert analysis == {"step": 7, **expected, "worst_rows": worst}
+    assert json.dumps(analysis)
+    assert picture == b"picture"
+    assert notes == ["analysis: reward_model.json"]
+    assert drawn["title"] == "mine: preference reward model"
+    assert drawn["subtitle"].startswith("best model, of step 7: ")
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_a_loss_that_is_no_number_says_what_it_was_computed_from(place: Any, name: str) -> None:
+    parts, lesson = lesson_of(place, name)
+    with torch.no_grad():
+        parts.policy.head.weight.fill_(math.nan)
+    with pytest.raises(NotFinite, match="the loss is nan") as failure:
+        lesson.fit(lesson.rows(1))
+    assert failure.value.culprit.keys() == ({"chosen", "rejected"} if name == "bradley_terry" else {"scores"})

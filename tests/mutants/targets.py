@@ -10,8 +10,6 @@ SOURCE = ROOT / "src" / "whet"
 _ALGORITHMS = ("tests/algorithms",)
 _PAGES = ("tests/test_docs.py", "tests/test_docs_preferences.py", "tests/train/test_formula.py")
 _STEP = ("tests/train/test_annotate.py", "tests/train/test_update.py", "tests/train/test_critic.py")
-_PREFERRING = ("tests/train/test_preferring.py",)
-_REWARDING = ("tests/train/test_rewarding.py",)
 
 TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of tests
     "algorithms/advantages.py": _ALGORITHMS,
@@ -38,7 +36,7 @@ TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of 
     "evaluate/statistics.py": ("tests/evaluate/test_statistics.py",),
     "data/split.py": ("tests/data/test_split.py",),
     "train/annotate.py": (*_STEP, "tests/train/test_ranks.py"),
-    "train/update.py": (*_STEP, "tests/train/test_ranks.py"),
+    "train/update.py": (*_STEP, "tests/train/test_ranks.py", "tests/train/test_moving.py"),
     "train/collect.py": ("tests/train/test_collect.py",),
     "train/agreement.py": ("tests/train/test_agreement.py",),
     "train/passes.py": ("tests/train/test_passes.py",),
@@ -51,8 +49,8 @@ TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of 
     "train/encode.py": ("tests/train/test_encode.py",),
     "train/reward_rows.py": ("tests/train/test_reward_rows.py",),
     "train/whole.py": ("tests/train/test_whole.py",),
-    "train/preferring.py": (*_PREFERRING, "tests/train/test_held_out_intervals.py"),
-    "train/rewarding.py": (*_REWARDING, "tests/train/test_held_out_intervals.py"),
+    "train/preferring.py": ("tests/train/test_preferring_logged.py", "tests/train/test_preferring.py"),
+    "train/rewarding.py": ("tests/train/test_rewarding_logged.py",),
     "train/supervised.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
     "train/cells.py": ("tests/train/test_cells.py",),
 }

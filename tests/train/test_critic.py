@@ -14,6 +14,7 @@ from tests.train.scenes import FLAT, Table, annotated, config_of, groups_of, lea
 from whet.batching import collate
 from whet.config import OnlineConfig
 from whet.records import Batch
+from whet.train import update as update_module
 from whet.train.critic import Critic, state_width
 from whet.train.learner import Learner
 from whet.train.optim import make_optimizer
@@ -205,6 +206,49 @@ def test_values_that_left_the_clip_are_counted() -> None:
         with torch.no_grad():
             learner.critic.head.weight.add_(torch.tensor([0.3, 0.3, 0.1, 0.1]))
         assert update(learner, batch, step=1)["critic/clip_fraction"] == pytest.approx(expected)
+
+
+def test_the_loss_of_values_that_left_the_clip_by_hand() -> None:
+    """Token 0 is worth ½ less than at the start of the step, beyond the clip; token 1 ¼ more, which is at the clip."""
+    policy = Table()
+    learner = learner_of(policy, ppo(critic={"clip": 0.25}))
+    assert learner.critic is not None
+    before, change = torch.tensor([0.5, -0.5, 0.25, 1.0]), torch.tensor([-0.5, 0.25, 0.125, 0.0])
+    with torch.no_grad():
+        learner.critic.head.weight.copy_(before)
+    batch, _, _ = annotated(learner, groups_of(policy))
+    assert batch.targets is not None
+    with torch.no_grad():
+        learner.critic.head.weight.add_(change)
+    said = update(learner, batch, step=1)
+    losses = []
+    for target, token in zip(batch.targets[batch.sequences.mask].tolist(), BEFORE, strict=True):
+        old, new = float(before[token]), float(before[token] + change[token])
+        held = min(max(new, old - 0.25), old + 0.25)
+        losses.append(max((new - target) ** 2, (held - target) ** 2) / 2)
+    assert said["critic/loss"] == pytest.approx(sum(losses) / 7, rel=1e-5)
+    assert said["critic/clip_fraction"] == pytest.approx(2 / 7)
+
+
+def test_while_the_critic_warms_up_the_loss_is_the_critics_and_the_policy_has_no_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = Table()
+    learner = learner_of(policy, ppo(critic={"coefficient": 0.3, "warmup_steps": 1, "clip": 0.0}))
+    batch, _, _ = annotated(learner, groups_of(policy))
+    graphs = []
+    original = update_module.read_tokens
+
+    def noted(*given: Any, **more: Any) -> Any:
+        reading = original(*given, **more)
+        graphs.append(reading.logprobs.requires_grad)
+        return reading
+
+    monkeypatch.setattr(update_module, "read_tokens", noted)
+    said = update(learner, batch, step=1)
+    assert said["loss"] == pytest.approx(0.3 * said["critic/loss"], rel=1e-5)
+    update(learner, batch, step=2)
+    assert graphs == [False, True]
 
 
 def test_a_policy_that_is_too_far_takes_no_step() -> None:

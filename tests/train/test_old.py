@@ -1,6 +1,5 @@
 """Where the log-probs at the start of a step come from: every source gives the same update, and none goes unchecked."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,11 +11,9 @@ from torch import Tensor
 from tests.contracts.additive import Scene as Noisy
 from tests.contracts.additive import annotated, distance, flat, learner_of, shaken
 from tests.contracts.additive import config_of as config_named
-from tests.train import scenes
-from tests.train.scenes import Table, config_of, groups_of
+from tests.train.scenes import config_of
 from whet.algorithms.table import ALGORITHMS
 from whet.config import OnlineConfig
-from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens
 from whet.records import Batch
 from whet.rollout import Group
@@ -108,52 +105,6 @@ def test_no_second_pass_where_none_is_needed(monkeypatch: pytest.MonkeyPatch) ->
     passes.update(annotate=0)
     followed(Noisy("grpo, k3 in the loss"), exact_groups(Noisy("grpo, k3 in the loss")), "sampled")
     assert passes["annotate"] == 1  # of the reference
-
-
-def taught(old: Old, *, error: float, **settings: Any) -> tuple[Table, dict[str, float]]:
-    """A table that really moves, taught by rollouts whose log-probs are off by `error`."""
-    policy = Table()
-    config = config_of({"preset": "grpo"}, **settings)
-    optimizer = torch.optim.SGD(policy.parameters(), lr=0.5)
-    learner = replace(scenes.learner_of(policy, config, optimizer=optimizer), old=old)
-    try:
-        batch, _, metrics = scenes.annotated(learner, groups_of(policy, error=error))
-        return policy, metrics | update(learner, batch, step=1)
-    except RunFailed as failure:
-        failure.add_note(str(policy.logits.tolist()))
-        raise
-
-
-@pytest.mark.parametrize("old", ["read", "own", "sampled"])
-def test_a_wrong_sampler_stops_the_run_before_the_policy_moves(old: Old) -> None:
-    with pytest.raises(RunFailed, match=r"disagree by 0.2 nats .* \(limit 0.1\)") as failure:
-        taught(old, error=0.2)
-    assert failure.value.__notes__ == [str(Table().logits.tolist())]
-    moved, metrics = taught(old, error=0.05)
-    assert metrics["mismatch/mean"] == pytest.approx(0.05, rel=1e-4)
-    assert metrics["mismatch/kl"] == pytest.approx(math.exp(-0.05) - 1 + 0.05, rel=1e-3)
-    assert float((moved.logits - Table().logits).detach().abs().max()) > 1e-2
-
-
-@pytest.mark.parametrize("old", ["read", "sampled"])
-def test_only_the_first_update_is_compared_with_the_sampler(old: Old) -> None:
-    """By the later ones the policy has moved, which is no disagreement."""
-    _, metrics = taught(old, error=0.0, epochs=3, minibatches=2)
-    assert metrics["updates"] == 6
-    assert metrics["policy_kl"] > 1e-3
-    assert metrics["mismatch/max"] < 1e-5
-
-
-@pytest.mark.parametrize("old", ["read", "sampled"])
-def test_updates_end_where_the_policy_has_moved_far(old: Old) -> None:
-    free, _ = taught(old, error=0.0, epochs=1)
-    _, once = taught(old, error=0.0, epochs=2)
-    reached = 2 * once["policy_kl"]  # nothing at the first update, so this is the KL before the second one
-    held, metrics = taught(old, error=0.0, epochs=5, kl_limit=0.9 * reached)
-    assert metrics["updates"] == 1
-    assert torch.equal(held.logits, free.logits)  # the second was computed, and not taken
-    _, metrics = taught(old, error=0.0, epochs=2, kl_limit=1.1 * reached)
-    assert metrics["updates"] == 2
 
 
 def rare(rewards: Tensor, logprobs_old: Tensor) -> Tensor:

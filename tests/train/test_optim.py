@@ -297,9 +297,9 @@ def test_a_gradient_that_is_no_number_is_not_followed() -> None:
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     with pytest.raises(NotFinite, match="the loss is 0 but the norm of its gradient is inf"):
         descend([policy.vector.sum().sqrt() + 0 * policy.matrix.sum()], [optimizer], ALONE, clip_norm=1.0)
-    with pytest.raises(NotFinite, match="^the loss is nan$"):
+    with pytest.raises(NotFinite, match=r"^the loss is nan$"):
         descend([policy.vector.sum() * float("nan")], [optimizer], ALONE, clip_norm=1.0)
-    with pytest.raises(NotFinite, match="^the loss is inf$"):  # though its gradient is a number
+    with pytest.raises(NotFinite, match=r"^the loss is inf$"):  # though its gradient is a number
         descend([policy.vector.sum() + float("inf")], [optimizer], ALONE, clip_norm=1.0)
     assert policy.vector.item() == 0.0
     assert policy.matrix.tolist() == [[2.0, -3.0]]

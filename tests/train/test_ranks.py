@@ -1,4 +1,4 @@
-"""A step on several ranks, one of them perhaps without a rollout, is the step of one process: batch, log and gradient."""
+"""A step on several ranks, one perhaps without a rollout, is the step of one process: batch, log and gradient."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,6 +27,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "greedy": ({"preset": "remax"}, {"reward": {"length_penalty": 0.1}}, {}),
     "masked": ({"preset": "grpo", **MASKED}, {"rollout": CUT}, {"epochs": 2, "minibatches": 2}),
     "dpo": ({"preset": "online_dpo"}, {}, {}),
+    "sequences": ({"preset": "gspo"}, {}, {}),
     "own": ({"preset": "grpo"}, {"rollout": CUT}, {}),
     "sampled": ({"preset": "ppo", "kl": KL}, {"rollout": CUT}, {}),
     "sampled alone": ({"preset": "grpo"}, {}, {"packed": False}),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.train.scenes import (
     ALONE,
@@ -24,7 +25,7 @@ from whet.config import OnlineConfig
 from whet.errors import RunFailed
 from whet.records import Batch
 from whet.train import update as update_module
-from whet.train.optim import make_optimizer
+from whet.train.optim import NotFinite, make_optimizer
 
 
 def test_advantages_of_a_group_by_hand() -> None:
@@ -57,6 +58,56 @@ def test_the_gradient_of_grpo_by_hand() -> None:
     assert statistics["loss"] == pytest.approx(-(a - a - b + b) / 4, abs=1e-6)
     assert statistics["clip_fraction"] == 0
     assert statistics["updates"] == 1
+    assert list(statistics) == ["loss", "updates", "clip_fraction", "entropy", "policy_kl", "grad_norm"]
+
+
+def test_a_token_without_an_advantage_is_not_clipped() -> None:
+    policy, config = Table(), config_of({"preset": "grpo"})
+    batch, _ = prepared(policy, config, rewards=[[1.0, 1.0], [0.25, 0.75]])
+    assert not batch.advantages[:2].any()
+    assert follow(policy, batch, config)["clip_fraction"] == 0
+
+
+def flat(logprobs: Tensor) -> Tensor:
+    """A surrogate without a gradient."""
+    return torch.zeros_like(logprobs)
+
+
+def test_a_surrogate_that_trains_nothing_is_refused() -> None:
+    policy, config = Table(), config_of({"preset": "reinforce", "surrogate": f"{__name__}:flat"})
+    batch, _ = prepared(policy, config)
+    with pytest.raises(RunFailed, match="surrogate 'flat' has no gradient in the log-probs, so it trains nothing"):
+        follow(policy, batch, config)
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 0.1])
+def test_rows_are_packed_and_entropies_have_a_graph_only_where_there_is_a_bonus(
+    coefficient: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    original = update_module.read_tokens
+
+    def noted(*given: Any, packing: Any = None, entropy_gradient: bool = False, **more: Any) -> Any:
+        asked.append((None if packing is None else len(packing.tokens), entropy_gradient))
+        return original(*given, packing=packing, entropy_gradient=entropy_gradient, **more)
+
+    monkeypatch.setattr(update_module, "read_tokens", noted)
+    policy = Table()
+    for packed, length in ((True, 2 + 1 + 2), (False, None)):  # two prompts, and completions less their last tokens
+        config = config_of({"preset": "grpo", "entropy": {"coefficient": coefficient}}, packed=packed)
+        batch, _ = prepared(policy, config)
+        follow(policy, batch, config)
+        assert asked.pop() == (length, coefficient > 0)
+
+
+def test_a_loss_that_is_no_number_says_what_it_was_computed_from() -> None:
+    policy, config = Table(), config_of({"preset": "grpo"})
+    batch, _ = prepared(policy, config)
+    with torch.no_grad():
+        policy.logits.fill_(math.nan)
+    with pytest.raises(NotFinite, match="the loss is nan") as failure:
+        follow(policy, batch, config)
+    assert failure.value.culprit.keys() == {"tokens", "logprobs", "advantages"}
 
 
 def test_a_ratio_beyond_the_clip_no_longer_pulls() -> None:

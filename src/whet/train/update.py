@@ -105,7 +105,7 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
         s = micro.sequences
         packing = packed(s, micro.prompts, config.update)
         width = s.mask.shape[1]
-        with autocast(world.device), torch.set_grad_enabled(policy_learns and torch.is_grad_enabled()):
+        with autocast(world.device), torch.set_grad_enabled(policy_learns):
             reading = read_tokens(
                 learner.policy,
                 s.tokens,
@@ -123,7 +123,8 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
         loss = torch.zeros((), device=world.device)
         if micro.logprobs_old is None:
             micro = replace(micro, logprobs_old=reading.logprobs.detach())
-        if tally.agreement is not None and micro.logprobs_sampled is not None:
+        if tally.agreement is not None:
+            assert micro.logprobs_sampled is not None  # or there would be nothing to compare
             tally.agreement.add(reading.logprobs, micro.logprobs_sampled, s.mask)
         supply = _supply(micro, reading)
         _count(tally, algorithm, micro, reading, supply)
@@ -132,12 +133,10 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
             loss = (per_token * weights[rows, :width]).sum()
             if batch.entropy_coefficient:
                 loss = loss - batch.entropy_coefficient * (reading.entropies * even[rows, :width]).sum()
-        if critic is not None and values is not None:
-            loss = (
-                loss
-                + critic.config.critic.coefficient
-                * (_critic_loss(micro, values, critic.config.critic.clip, tally) * even[rows, :width]).sum()
-            )
+        if critic is not None:
+            assert values is not None
+            missed = _critic_loss(micro, values, critic.config.critic.clip, tally) * even[rows, :width]
+            loss = loss + critic.config.critic.coefficient * missed.sum()
         yield finite(loss, tokens=s.tokens, logprobs=reading.logprobs, advantages=micro.advantages)
 
 

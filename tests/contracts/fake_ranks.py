@@ -50,6 +50,7 @@ class FakeRank(World):
         return self.table.exchange(self.rank, value)
 
     def concat(self, tensor: Tensor) -> Tensor:
+        assert tensor.dtype is not torch.bool  # a mask travels as bytes
         pieces = self.table.exchange(self.rank, tensor.clone())
         largest = [max(sizes) for sizes in zip(*(piece.shape[1:] for piece in pieces), strict=True)]
         padded = [torch.zeros(len(piece), *largest, dtype=piece.dtype) for piece in pieces]

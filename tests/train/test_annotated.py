@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.contracts.additive import arrays
 from tests.contracts.fake_ranks import on_ranks
 from tests.train.scenes import (
     FLAT,
@@ -40,7 +42,7 @@ def test_log_probs_come_from_where_the_learner_says(old: Old) -> None:
     batch, _, metrics = annotated(learner, groups_of(policy, error=0.05))
     error = 0.0 if old == "read" else 0.05
     for row, tokens in enumerate(FLAT):
-        wanted = [0.0, *(logprob(policy, a, b) for a, b in zip(tokens, tokens[1:], strict=False))]
+        wanted = [0.0, *(logprob(policy, a, b) for a, b in pairwise(tokens))]
         wanted += [0.0] * (4 - len(wanted))
         if old == "own":
             assert batch.logprobs_old is None
@@ -138,17 +140,21 @@ def asks_history(rewards: Tensor, history: Tensor) -> Tensor:
     return rewards - history.sum()
 
 
-def test_an_advantage_may_ask_for_log_probs_and_for_the_history() -> None:
+@pytest.mark.parametrize("micro_tokens", [1, None])
+def test_an_advantage_may_ask_for_log_probs_and_for_the_history(micro_tokens: int | None) -> None:
+    """Of a whole row: what is beyond its end is 0, however rows are read."""
     policy, reference = Table(), Table(seed=1)
     sums = {
-        table: [sum(logprob(table, a, b) for a, b in zip(tokens, tokens[1:], strict=False)) for tokens in FLAT]
+        table: [sum(logprob(table, a, b) for a, b in pairwise(tokens)) for tokens in FLAT]
         for table in (policy, reference)
     }
     own = {"preset": "reinforce", "advantage": f"{__name__}:asks_old"}
-    batch, _, _ = annotated(learner_of(policy, config_of(own)), groups_of(policy))
+    batch, _, _ = annotated(learner_of(policy, config_of(own, micro_tokens=micro_tokens)), groups_of(policy))
     assert batch.advantages[:, 1].tolist() == pytest.approx(sums[policy], rel=1e-5)
     other = {"preset": "reinforce", "advantage": f"{__name__}:asks_ref"}
-    batch, _, _ = annotated(learner_of(policy, config_of(other), reference), groups_of(policy))
+    batch, _, _ = annotated(
+        learner_of(policy, config_of(other, micro_tokens=micro_tokens), reference), groups_of(policy)
+    )
     assert batch.advantages[:, 1].tolist() == pytest.approx(sums[reference], rel=1e-5)
     past = {"preset": "reinforce", "advantage": f"{__name__}:asks_history"}
     memory = Memory(kl_coefficient=0.0, history=[0.25, 0.5])
@@ -186,6 +192,46 @@ def test_no_model_is_asked_more_than_it_must_be(
     learner = replace(learner_of(policy, config, Table(seed=1) if reference else None), old=old)
     annotated(learner, groups_of(policy))
     assert asked == [5 if packed else None] * expected  # two prompts, and completions less their last tokens
+
+
+@pytest.mark.parametrize("model", ["separate", "shared"])
+def test_no_split_changes_what_is_read(model: str) -> None:
+    policy, reference = Table(), Table(seed=1)
+    entropy = {"coefficient": 0.01, "floor": 9.0, "floor_coefficient": 3.0}
+    algorithm = {"preset": "ppo", "kl": KL, "entropy": entropy}
+    found = []
+    for settings in ({}, {"micro_tokens": 1}, {"micro_tokens": 5, "packed": False}):
+        critic = {"model": model, "bootstrap_truncated": True}
+        learner = learner_of(policy, config_of(algorithm, sections={"critic": critic}, **settings), reference)
+        assert learner.critic is not None
+        with torch.no_grad():
+            learner.critic.head.weight.copy_(torch.tensor([0.1, -0.2, 0.4, 0.3]))
+        groups = [[replace(rollout, finish="length") for rollout in group] for group in groups_of(policy)]
+        batch, seen, metrics = annotated(learner, groups)
+        found.append((arrays(batch), {**metrics, "paid": seen.paid, "bonus": batch.entropy_coefficient}))
+    (whole, logged), *others = found
+    assert not whole["values"][~batch.sequences.mask].any()
+    for split, said in others:
+        assert said == pytest.approx(logged, rel=1e-5, abs=1e-6)
+        assert all(torch.allclose(split[key], whole[key], atol=1e-6) for key in whole)
+
+
+def test_a_shared_critic_is_read_in_the_pass_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Table()
+    learner = learner_of(policy, config_of({"preset": "ppo"}, sections={"critic": {"model": "shared"}}))
+    monkeypatch.setattr(type(learner.critic), "values", lambda *_: pytest.fail("a pass of its own"))
+    batch, _, _ = annotated(learner, groups_of(policy))
+    assert batch.values is not None
+
+
+def test_where_no_model_has_to_be_asked_no_rows_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "passes", lambda *_: pytest.fail("a pass"))
+    policy = Table()
+    for critic in ({}, {"bootstrap_truncated": True}):
+        learner = replace(learner_of(policy, config_of({"preset": "grpo"}, sections={"critic": critic})), old="sampled")
+        groups = [[replace(rollout, finish="length") for rollout in group] for group in groups_of(policy)]
+        batch, _, _ = annotated(learner, groups)
+        assert batch.logprobs_old is not None
 
 
 def test_of_nothing_that_is_trained_corrections_are_one() -> None:

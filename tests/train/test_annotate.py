@@ -54,6 +54,8 @@ def test_normalised_by_the_step() -> None:
     expected = [(reward - mean) / deviation for reward in TAUGHT]
     assert rewards_of({"reward": {"normalize": "batch"}}) == pytest.approx(expected, rel=1e-5)
     assert rewards_of({"reward": {"normalize": "batch"}}, rewards=[[0.5, 0.5], [0.5, 0.5]]) == [0, 0, 0, 0]
+    later = Memory(kl_coefficient=0.0, moments=(4.0, 10.0, 100.0))  # what came before does not count
+    assert rewards_of({"reward": {"normalize": "batch"}}, later) == pytest.approx(expected, rel=1e-5)
 
 
 def test_normalised_by_all_rewards_so_far() -> None:

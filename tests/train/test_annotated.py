@@ -22,8 +22,10 @@ from tests.train.scenes import (
     logprob,
     rollout_of,
 )
+from whet.distributed.world import World
 from whet.train import annotate as module
-from whet.train.annotate import Everyone
+from whet.train.annotate import Everyone, annotate
+from whet.train.collect import Harvest
 from whet.train.learner import Old
 from whet.train.memory import Memory
 
@@ -162,6 +164,77 @@ def test_an_advantage_may_ask_for_log_probs_and_for_the_history(micro_tokens: in
     assert batch.advantages[:, 1].tolist() == [0.25, -0.75, -0.5, 0.0]
 
 
+class Counting(World):
+    """Counts what it is asked to send."""
+
+    sent = 0
+
+    def concat(self, tensor: Tensor) -> Tensor:
+        Counting.sent += 1
+        return super().concat(tensor)
+
+
+def test_what_an_advantage_does_not_ask_for_does_not_travel() -> None:
+    policy, reference = Table(), Table(seed=1)
+
+    def sent(reference: Any = None, **algorithm: Any) -> int:
+        config = config_of({"preset": "reinforce", **algorithm})
+        world = Counting(rank=0, size=1, device=torch.device("cpu"))
+        learner = replace(learner_of(policy, config, reference), world=world)
+        harvest = Harvest(config.rollout, learner.algorithm, world)
+        harvest.add(groups_of(policy))
+        Counting.sent = 0
+        annotate(learner, harvest, Memory(kl_coefficient=config.algorithm.kl.coefficient).dials(config, tokens=0))
+        return Counting.sent
+
+    least = sent()
+    assert sent(advantage="to_go") == least + 1
+    assert sent(advantage=f"{__name__}:asks_old") == least + 1
+    assert sent(reference, advantage=f"{__name__}:asks_ref") == least + 1
+    assert sent(reference, kl={"coefficient": 0.5, "place": "loss", "estimator": "k3"}) == least
+
+
+def test_a_kl_in_the_loss_is_not_paid_for_in_the_reward() -> None:
+    policy, reference = Table(), Table(seed=1)
+    config = config_of({"preset": "reinforce", "kl": {"coefficient": 0.5, "place": "loss", "estimator": "k3"}})
+    batch, seen, _ = annotated(learner_of(policy, config, reference), groups_of(policy))
+    assert batch.advantages[:, 1].tolist() == [1.0, 0.0, 0.25, 0.75]
+    assert seen.paid == 0.5
+
+
+def test_advantages_are_whitened_over_what_is_trained() -> None:
+    policy = Table()
+    algorithm = {"preset": "dr_grpo", "scaling": "whiten"}
+    config = config_of(algorithm, sections={"rollout": {"mask_truncated": True}})
+    groups = groups_of(policy)
+    groups[0][0] = replace(groups[0][0], finish="length")
+    batch, _, _ = annotated(learner_of(policy, config), groups)
+    trained = batch.advantages[batch.sequences.mask]
+    assert len(trained) == 5
+    assert float(trained.mean()) == pytest.approx(0, abs=1e-6)
+    assert not batch.advantages[~batch.sequences.mask].any()
+
+
+def last_rewards(token_rewards: Tensor, values: Tensor) -> Tensor:
+    """An advantage with a critic that discounts nothing."""
+    return token_rewards + 0 * values
+
+
+def test_what_discounts_nothing_is_paid_all_that_the_critic_expects_after_a_cut() -> None:
+    policy = Table()
+    algorithm = {"preset": "ppo", "scaling": "unscaled", "advantage": f"{__name__}:last_rewards"}
+    config = config_of(algorithm, sections={"critic": {"bootstrap_truncated": True}})
+    learner = learner_of(policy, config)
+    assert learner.critic is not None
+    with torch.no_grad():
+        learner.critic.head.weight.copy_(torch.tensor([0.1, -0.2, 0.4, 0.3]))
+    groups = groups_of(policy)
+    groups[0][0] = replace(groups[0][0], finish="length")  # ends with token 2
+    batch, _, _ = annotated(learner, groups)
+    assert batch.advantages[0].tolist() == pytest.approx([0, 0, 1.0 + 0.4, 0])
+    assert batch.advantages[3].tolist() == pytest.approx([0, 0.75, 0, 0])
+
+
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(
     ("old", "preset", "reference", "expected"),
@@ -253,3 +326,8 @@ def test_corrections_of_one_token_by_hand() -> None:
     assert batch.correction.tolist() == [[0.0, 0.0]]
     assert metrics["correction/dropped"] == 1.0
     assert metrics["correction/largest"] == pytest.approx(math.exp(-0.1), rel=1e-5)
+    both = config_of(algorithm, sections={"rollout": {"prompts": 1, "group": 2}}, mismatch_limit=9.0)
+    group = [rollout_of(policy, (2, 3), 0.75, error=error) for error in (0.1, -0.2)]
+    _, _, metrics = annotated(learner_of(policy, both), [group])
+    assert metrics["correction/largest"] == pytest.approx(math.exp(0.2), rel=1e-5)
+    assert metrics["correction/dropped"] == 0.5

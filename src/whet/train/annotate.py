@@ -37,7 +37,7 @@ from whet.train.passes import packed, passes
 def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, Seen, dict[str, float]]:
     """The batch of a step, what the next step should know, and what to log."""
     config, world = learner.config, learner.world
-    places = sorted(harvest.numbers)
+    places = list(harvest.numbers)
     rollouts = [rollout for place in places for rollout in harvest.drawn[place]]
     everything = collate([r.tokens for r in rollouts], [r.mask for r in rollouts], world.device)
     sequences = replace(everything, mask=everything.mask & ~_left_out(rollouts, config).to(world.device)[:, None])
@@ -56,12 +56,13 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
     paid = _pay(learner, harvest, dials, everyone, frozen, everything.mask, ahead)
     masks = _Masks(sampled=everything.mask, trained=sequences.mask)
     advantages, targets = _advantages(learner, dials, everyone, paid, frozen, masks)
-    if targets is not None and frozen.values is not None:
+    if frozen.values is not None:
+        assert targets is not None
         wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
         metrics["critic/explained_variance"] = values.explained_variance(*wanted)
     tokens, entropy, kl = world.sum(frozen.sums(everything.mask)).tolist()
     if frozen.ref is not None:
-        of_rollout = kl / max(1, paid.rewards.numel())
+        of_rollout = kl / paid.rewards.numel()
         metrics |= {"kl": kl / max(1.0, tokens), "kl_rollout": of_rollout, "kl_coefficient": dials.kl_coefficient}
     bonus = config.algorithm.entropy
     batch = Batch(
@@ -140,7 +141,7 @@ class _Frozen:
     def sums(self, mask: Tensor) -> Tensor:
         """Sampled tokens, their entropy, and their KL to the reference."""
         kl = torch.zeros(()) if self.ref is None else k3(self.old, self.ref).mul(mask).sum()
-        return torch.stack([mask.sum().double().cpu(), self.entropies.sum().double().cpu(), kl.double().cpu()])
+        return torch.stack([some.double().cpu() for some in (mask.sum(), self.entropies.sum(), kl)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,8 +175,8 @@ def _values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, p
     Truncation is not termination (Pardo et al. 2018, Time Limits in Reinforcement Learning, §4).
     """
     ahead = torch.zeros(len(rollouts), device=s.mask.device)
-    cut = torch.tensor([r.finish == "length" for r in rollouts], dtype=torch.bool, device=s.mask.device)
-    if learner.critic is None or not learner.config.critic.bootstrap_truncated or not bool(cut.any()):
+    cut = torch.tensor([r.finish == "length" for r in rollouts], device=s.mask.device)
+    if learner.critic is None or not learner.config.critic.bootstrap_truncated:
         return ahead
     rows = cut.nonzero()[:, 0]
     for some in passes(take(s, rows), prompts[rows], learner.config.update, learner.policy):
@@ -208,11 +209,13 @@ def _read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tens
                     learner.policy, s.tokens, s.lengths, s.mask, dials.sampling, value_head=head, packing=packing
                 )
                 old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
-            if ref is not None and reference is not None:
+            if reference is not None:
+                assert ref is not None
                 ref[place] = read_tokens(
                     reference.model, s.tokens, s.lengths, s.mask, dials.sampling, packing=packing
                 ).logprobs
-            if worth is not None and critic is not None:
+            if critic is not None:
+                assert worth is not None
                 worth[place] = own if own is not None else critic.values(learner.policy, s, packing)
     return _Frozen(old=old, entropies=entropies, ref=ref, values=worth)
 
@@ -227,7 +230,7 @@ def _pay(
     ahead: Tensor,
 ) -> _Pay:
     """Judged → shaped → less the KL. A greedy rollout is shaped alike, but has no KL: it was not drawn."""
-    places = sorted(harvest.numbers)
+    places = list(harvest.numbers)
     mine = [harvest.drawn[place] for place in places]
     likeliest = [[harvest.greedy[place]] for place in places] if learner.algorithm.needs_greedy else [[] for _ in mine]
     given, counts = _judged(mine, everyone)
@@ -250,9 +253,9 @@ def _pay(
 
 def _judged(groups: Sequence[Sequence[Rollout]], everyone: Everyone) -> tuple[Tensor, Tensor]:
     """Rewards as they were given and counts of trained tokens, (P, n) of all ranks for n rollouts a prompt."""
-    size = everyone.world.max(float(max((len(group) for group in groups), default=0)))
+    size = everyone.world.max(float(len(groups[0]) if groups else 0))
     facts = [[(r.score.reward, float(sum(r.mask))) for r in group] for group in groups]
-    both = everyone.groups(torch.tensor(facts, dtype=torch.float32).view(len(groups), int(size), 2))
+    both = everyone.groups(torch.tensor(facts).view(len(groups), int(size), 2))
     return both[..., 0], both[..., 1]
 
 
@@ -322,7 +325,7 @@ def _corrections(weights: Tensor, supply: dict[str, Tensor], world: World) -> di
     tokens = world.concat(call(correction.token_weights, supply)[mask])
     trained = mask.any(dim=1)
     whole = call(correction.sequence_weights, supply)[trained].amax(dim=1) if bool(trained.any()) else tokens[:0]
-    counts = torch.stack([(weights[mask] == 0).sum(), mask.sum()]).double().cpu()
+    counts = torch.stack([(weights[mask] == 0).sum(), mask.sum()]).cpu()
     dropped, count = world.sum(counts).tolist()
     return {
         "correction/effective_tokens": correction.effective_share(tokens),

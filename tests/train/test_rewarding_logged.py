@@ -16,7 +16,10 @@ from tests.train import rows_on_disk as on_disk
 from tests.train.test_rewarding import DATA, score
 from whet.distributed.world import World
 from whet.models.checkpoint import fingerprint
+from whet.models.padding import with_padding
 from whet.models.reward_settings import RewardSettings
+from whet.models.reward_text import load_scorer
+from whet.models.tokenizers import load_tokenizer
 from whet.train import rewarding as module
 from whet.train.deck import Deck
 from whet.train.offline import build_lesson
@@ -119,13 +122,13 @@ def test_the_held_out_side_by_hand(place: Any, name: str) -> None:
     assert all(parameter.grad is None for parameter in parts.policy.parameters())
 
 
-@pytest.mark.parametrize("rows", [3, 8])
 @pytest.mark.parametrize("name", DATA)
-def test_ranks_log_what_one_process_does(place: Any, name: str, rows: int) -> None:
-    """Each has a row, or some have one more."""
+def test_ranks_log_what_one_process_does(place: Any, name: str) -> None:
+    """One has one row more, and so one more pass."""
+    few: dict[str, Any] = {"rows": 4, "update": {"micro_tokens": 1}, "eval": {"examples": 4, "max_tokens": 8}}
 
     def work(world: World) -> Any:
-        parts, lesson = lesson_of(place, name, world, rows=rows)
+        parts, lesson = lesson_of(place, name, world, **few)
         logged, tokens = lesson.fit(lesson.rows(1))
         return {**logged, "tokens": tokens, **lesson.measure()}, [p.grad for p in parts.policy.parameters()]
 
@@ -156,6 +159,7 @@ def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, 
         max_tokens=40,
     )
     assert parts.policy.gradient_checkpointing
+    assert parts.policy.pad == with_padding(load_tokenizer(place / "start"))[1]
     assert parts.origin == fingerprint(parts.policy)
     assert parts.engine is None
     other, _ = build_lesson(config.model_copy(update={"seed": 4}), on_disk.ALONE, lambda _: None)
@@ -166,6 +170,41 @@ def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, 
     )
 
 
+@pytest.mark.parametrize("name", DATA)
+def test_what_a_report_is_made_of(place: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, lesson = lesson_of(place, name, eval={"examples": 4, "max_tokens": 8})
+    asked: list[Any] = []
+    for report in ("pair_report", "outcome_report", "process_report"):
+        monkeypatch.setattr(module, report, lambda *given, of=report, **more: asked.append((of, given, more)))
+    lesson.report()
+    ((of, given, more),) = asked
+    data = [one.data for one in lesson.held_out]
+    assert more.pop("kin") == [lesson.kin(row) for row in data]
+    ends = [[score(parts, row, -1) for row in one.rows] for one in lesson.held_out]
+    if name == "bradley_terry":
+        assert given[0] == pytest.approx([float(rows[0][0]) for rows in ends], rel=1e-4)
+        assert given[1] == pytest.approx([float(rows[1][0]) for rows in ends], rel=1e-4)
+        lengths = [(len(row.chosen) + 1, len(row.rejected) + 1) for row in data]  # characters, and the end
+        assert more == {"lengths": lengths, "stated": [row.margin for row in data]}
+    elif name == "outcome":
+        flat = [1 / (1 + math.exp(-float(numbers[0]))) for rows in ends for numbers in rows]
+        assert [share for rows in given[0] for share in rows] == pytest.approx(flat, rel=1e-4)
+        assert (given[1], more) == ([row.correct for row in data], {})
+    else:
+        assert [rows[-1] for rows in given[0]] == pytest.approx(
+            [1 - float((np.exp(rows[0]) / np.exp(rows[0]).sum())[0]) for rows in ends], rel=1e-4
+        )
+        assert [len(rows) for rows in given[0]] == [len(row.labels) for row in data]
+        assert (given[1], more) == ([row.labels for row in data], {})
+    assert of.startswith({"bradley_terry": "pair"}.get(name, name))
+
+
+def test_an_outcome_is_learned_at_its_end_unless_asked_otherwise(place: Any) -> None:
+    _, lesson = lesson_of(place, "outcome", reward_head={**HEAD, "every_token": False})
+    assert not lesson.model.settings.every_token
+    assert {sum(places) for one in lesson.deck.rows for places in one.places} == {1}
+
+
 def test_a_saved_model_is_loaded_as_it_was(place: Any, tmp_path: Path) -> None:
     parts, lesson = lesson_of(place, "bradley_terry")
     assert lesson.kept == {}
@@ -174,6 +213,9 @@ def test_a_saved_model_is_loaded_as_it_was(place: Any, tmp_path: Path) -> None:
     saved, own = parts.saved_weights(tmp_path), parts.policy.state_dict()
     assert saved.keys() == own.keys()
     assert all(torch.equal(saved[name], own[name]) for name in own)
+    scorer = load_scorer(tmp_path, torch.device("cpu"))  # with its tokeniser
+    pair = lesson.held_out[0]
+    assert scorer.score([pair.data.prompt], [pair.data.chosen]) == pytest.approx([lesson._meant()[0][0][-1].item()])
 
 
 def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

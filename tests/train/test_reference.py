@@ -56,7 +56,7 @@ def test_the_start_is_a_copy_that_stays() -> None:
 
 def test_a_start_that_was_itself_trained_is_saved() -> None:
     """Made again on a GPU it might round differently."""
-    config = config_of(kl(), sections={"cold_start": {"steps": 3}})
+    config = config_of(kl(), sections={"cold_start": {"steps": 1}})
     reference, again = built(config, Table()), built(config, Table(seed=5))
     assert reference is not None
     assert again is not None
@@ -99,6 +99,9 @@ def test_random_weights_are_not_the_policys_own() -> None:
     assert reference is not None
     mine, its = policy.state_dict(), reference.model.state_dict()
     assert {n: t.shape for n, t in mine.items()} == {n: t.shape for n, t in its.items()}
+    other = random_policy(config.model.new, TOKENIZER, config.seed + 1).state_dict()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in its.items())  # the same at every start
+    assert not any(parameter.requires_grad for parameter in reference.model.parameters())
     matrices = [name for name, tensor in mine.items() if tensor.dim() == 2]
     assert not any(torch.equal(mine[name], its[name]) for name in matrices)
 

@@ -15,6 +15,7 @@ from tests.contracts.fake_ranks import on_ranks
 from tests.train import rows_on_disk as on_disk
 from tests.train.test_rewarding import DATA, score
 from whet.distributed.world import World
+from whet.errors import RunFailed
 from whet.models.checkpoint import fingerprint
 from whet.models.padding import with_padding
 from whet.models.reward_settings import RewardSettings
@@ -252,6 +253,9 @@ def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pyt
     assert notes == ["analysis: reward_model.json"]
     assert drawn["title"] == "mine: preference reward model"
     assert drawn["subtitle"].startswith("best model, of step 7: ")
+    for gone in ({"best_model": lambda: None}, {"best_info": lambda: None}):
+        with pytest.raises(RunFailed, match="has no best model any more"):
+            lesson.analyse(SimpleNamespace(**{**vars(run), **gone}), notes.append)
 
 
 @pytest.mark.parametrize("name", DATA)

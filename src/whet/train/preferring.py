@@ -113,7 +113,7 @@ class Preferring:
         tally = Tally(len(units))
         total = torch.zeros((), dtype=torch.float64)
         for loss in self._losses(units, self._point(units), tally):
-            total += loss.double().cpu()
+            total += loss.cpu()
         sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
         won = self.world.interleave(tally.wins.tolist())
         right = kin_share([unit.kin for unit in self.held_out], won)
@@ -125,7 +125,7 @@ class Preferring:
 
     def _losses(self, units: Sequence[Unit], point: Tensor | None, tally: Tally) -> Iterator[Tensor]:
         """The loss of each pass; they add up to the mean over the units of all ranks."""
-        everyones = float(self.world.sum(torch.tensor(float(len(units)), dtype=torch.float64)))
+        everyones = float(self.world.sum(torch.tensor(len(units))))
         rows = [row for unit in units for row in unit.rows[: self._read]]
         sequences = stacked(rows, self.world)
         refs = torch.tensor([ref for unit in units for ref in unit.refs[: self._read]], device=self.world.device)

@@ -79,13 +79,14 @@ def build_reward_parts(config: OfflineConfig, world: World) -> RewardParts:
     """A reward model on the trunk of the language model that the config names."""
     task, tokenizer, policy = start_model(config, world)
     head, kind = config.reward_head, REWARDS[config.objective.name].kind
+    assert config.data is not None  # or there is nothing to learn from
     settings = RewardSettings(
         kind=kind,
         classes=head.classes if kind == "process" else 1,
         every_token=head.every_token and kind == "outcome",
         separator=head.separator,
         aggregation=head.aggregation,
-        max_tokens=config.data.max_tokens if config.data else None,
+        max_tokens=config.data.max_tokens,
     )
     tokenizer, padding = with_padding(tokenizer)
     model = new_reward_model(policy, settings, seed=config.seed, pad=padding)
@@ -123,7 +124,7 @@ class Rewarding:
         losses = self._losses(rows, seen)
         descent = descend(losses, [self.parts.optimizer], self.world, clip_norm=self.config.update.clip_norm)
         assert descent is not None
-        tokens = self.world.sum(torch.tensor(float(sum(len(r.tokens) for one in rows for r in one.rows))).double())
+        tokens = self.world.sum(torch.tensor(sum(len(r.tokens) for one in rows for r in one.rows)))
         right, total, count, scored = self.world.sum(torch.stack(seen).sum(dim=0)).tolist()
         statistics = {"accuracy": right / max(1.0, count), "score/mean": total / max(1.0, scored)}
         return {"loss": descent.loss, "grad_norm": descent.grad_norms[0], **statistics}, int(tokens)
@@ -134,7 +135,7 @@ class Rewarding:
         mine = self.world.shard(self.held_out)
         total = torch.zeros((), dtype=torch.float64)
         for loss in self._losses(mine, []):
-            total += loss.double().cpu()
+            total += loss.cpu()
         return {"eval/loss": float(self.world.sum(total)), **report_metrics(self.report())}
 
     @torch.no_grad()
@@ -213,7 +214,7 @@ class Rewarding:
             yield from self._place_losses(some, seen)
 
     def _pair_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
-        everyones = float(self.world.sum(torch.tensor(float(len(some))).double()))
+        everyones = float(self.world.sum(torch.tensor(len(some))))
         margins = torch.tensor([one.margin for one in some], device=self.world.device)
         _, sequences, places = self._stacked(some)
         groups = groups_of(some).to(self.world.device)
@@ -228,8 +229,8 @@ class Rewarding:
         """Outcome: every completion counts the same, however long; process: every step does."""
         by_row = self.model.kind == "outcome"
         labels = [label for one in some for label in one.labels]
-        count = float(len(labels)) if by_row else float(sum(map(len, labels)))
-        everyones = float(self.world.sum(torch.tensor(count).double()))
+        count = len(labels) if by_row else sum(map(len, labels))
+        everyones = float(self.world.sum(torch.tensor(count)))
         _, sequences, places = self._stacked(some)
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
             scores = self._read(sequences, places, rows)

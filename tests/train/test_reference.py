@@ -18,7 +18,7 @@ from whet.models.tokenizers import character_tokenizer
 from whet.records import Sampling
 from whet.tasks.sorting import Sorting
 from whet.train.parts import build_algorithm, random_policy
-from whet.train.reference import BIGRAM_EXAMPLES, Reference, build_reference
+from whet.train.reference import Reference, build_reference
 
 TASK = Sorting(level=1)
 TOKENIZER = character_tokenizer(TASK.alphabet)
@@ -112,7 +112,7 @@ def test_a_bigram_reference_counts_the_tasks_own_training_text() -> None:
     assert reference is not None
     assert isinstance(reference.model, Bigram)
     pairs: Counter[tuple[int, int]] = Counter()
-    for example in TASK.draw(BIGRAM_EXAMPLES, seed=(5, 1)):
+    for example in TASK.draw(10_000, seed=(5, 1)):
         ids = [*TOKENIZER.prompt(example.prompt), *TOKENIZER.encode(example.answer), TOKENIZER.eos]
         pairs.update(pairwise(ids))
     size = TOKENIZER.vocab_size

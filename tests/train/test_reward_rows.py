@@ -187,7 +187,7 @@ def test_a_group_is_a_beginning_of_one_prompt_to_its_last_token():
         Row(tokens=tokens, mask=(False, False, True))
         for tokens in ((1, 2, 9), (1, 2, 8), (1, 3, 9), (1, 2, 9), (1, 2, 7))
     ]
-    some = [Judged(rows=tuple(part), places=(), labels=()) for part in (rows[:3], rows[3:])]
+    some = [Judged(rows=tuple(part), places=(), labels=(), margin=0.0) for part in (rows[:3], rows[3:])]
     first, second, other, next_one, same = groups_of(some).tolist()
     assert first == second
     assert next_one == same

@@ -22,7 +22,7 @@ class Judged:
     rows: tuple[Row, ...]  # mask: the completion
     places: tuple[tuple[bool, ...], ...]  # of each row: where its score is read
     labels: tuple[tuple[int, ...], ...]  # of each row: one for each place; a pair has none
-    margin: float = 0.0
+    margin: float
     data: Any = None  # the row of data, for those who look at mistakes
 
 

@@ -7,25 +7,30 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "whet"
 
-_ALGORITHMS = ("tests/algorithms",)
-_PAGES = ("tests/test_docs.py", "tests/test_docs_preferences.py", "tests/train/test_formula.py")
+_ALGORITHMS = ("tests/algorithms/test_table.py", "tests/algorithms")
+_TABLES = (
+    "tests/algorithms/test_table.py",
+    "tests/algorithms/test_preference_table.py",
+    "tests/test_docs.py",
+    "tests/test_docs_preferences.py",
+)
 _STEP = ("tests/train/test_annotate.py", "tests/train/test_update.py", "tests/train/test_critic.py")
-
-TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of tests
+# Below src/whet → files or folders of tests. What runs at the import is put before them in this order.
+TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/advantages.py": _ALGORITHMS,
-    "algorithms/cells.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/cells.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/control.py": _ALGORITHMS,
     "algorithms/correction.py": _ALGORITHMS,
     "algorithms/kl.py": _ALGORITHMS,
     "algorithms/preference.py": _ALGORITHMS,
     "algorithms/preference_metrics.py": _ALGORITHMS,
-    "algorithms/preference_table.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/preference_table.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/reward_losses.py": _ALGORITHMS,
     "algorithms/selection.py": _ALGORITHMS,
     "algorithms/shaping.py": _ALGORITHMS,
     "algorithms/supervised.py": _ALGORITHMS,
     "algorithms/surrogates.py": _ALGORITHMS,
-    "algorithms/table.py": (*_ALGORITHMS, *_PAGES),
+    "algorithms/table.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/values.py": _ALGORITHMS,
     "algorithms/weightings.py": _ALGORITHMS,
     "batching.py": ("tests/test_batching.py", "tests/contracts/test_additivity.py"),
@@ -52,7 +57,7 @@ TESTS: dict[str, tuple[str, ...]] = {  # below src/whet → files or folders of 
     "train/preferring.py": ("tests/train/test_preferring_logged.py", "tests/train/test_preferring.py"),
     "train/rewarding.py": ("tests/train/test_rewarding_logged.py",),
     "train/supervised.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
-    "train/cells.py": ("tests/train/test_cells.py",),
+    "train/cells.py": ("tests/train/test_cells.py", "tests/test_own_cells.py"),
 }
 WHOLE_ROOMS = ("algorithms",)  # every file of these is a target
 EMPTY = {"algorithms/__init__.py"}  # nothing to plant a bug in

@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,16 +86,14 @@ def poison_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online_module, "sample", sample)
 
 
-@pytest.mark.parametrize("poison", [poison_advantages, poison_weights])
 def test_a_loss_that_is_no_number_stops_the_run(
-    poison: Callable[[pytest.MonkeyPatch], None],
     recipe: dict[str, Any],
     whole: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        poison(patch)
+        poison_advantages(patch)
         with pytest.raises(RunFailed) as failure:
             train_here(recipe, tmp_path / "run")
     run = tmp_path / "run"
@@ -109,6 +106,21 @@ def test_a_loss_that_is_no_number_stops_the_run(
     assert len(culprit["tokens"]) == len(culprit["logprobs"]) == len(culprit["advantages"]) > 0
     assert "nan" in evidence.read_text()
     # Nothing was lost: the cause removed, the run goes on as if it had never failed.
+    train_here(recipe, run)
+    assert metrics(run) == metrics(whole)
+
+
+def test_weights_that_are_no_numbers_stop_the_run_before_anything_is_sampled_from_them(
+    recipe: dict[str, Any], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        poison_weights(patch)
+        with pytest.raises(
+            RunFailed, match=r"^step 8: the model's logits are not finite at token 1 .*model\.embed_tokens"
+        ):
+            train_here(recipe, run)
+    assert defect(run / "checkpoints" / "step-000006") is None
     train_here(recipe, run)
     assert metrics(run) == metrics(whole)
 

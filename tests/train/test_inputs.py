@@ -250,7 +250,8 @@ COMPARED = {
 }  # fmt: skip
 NO_FILES = {
     "algorithm.preset", "algorithm.kl.estimator", "data.format", "data.split", "data.subset", "engine.url",
-    "engine.weights_directory", "objective.name", "reward_head.separator", "rollout.stop", "stop.metric",
+    "engine.weights_directory", "objective.name", "reward.environment", "reward_head.separator",
+    "rollout.stop", "stop.metric",
 }  # fmt: skip
 
 

@@ -159,7 +159,7 @@ TEXTS = {
     "count true": (count("true"), "usage.completion_tokens = true, which is not a number of tokens"),
     "count float": (count("1.5"), "usage.completion_tokens = 1.5, which is not a number of tokens"),
     "count text": (count('"2"'), "usage.completion_tokens = '2', which is not a number of tokens"),
-    "count null": (count("null"), "does not say how many tokens each choice has"),
+    "count null": (count("null"), "answered without usage.completion_tokens and without log-probs"),
     "count above": (count("9"), "answered with 9 tokens in usage.completion_tokens, and at most 8 were asked for"),
     "count absurd": (count("9" * 200), "9 tokens in usage.completion_tokens, and at most 8 were asked for"),
 }

@@ -29,6 +29,7 @@ def reserves(completions, **columns):  # addresses, as CUDA does, but no memory
     import mmap
     mmap.mmap(-1, 2**38, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, mmap.PROT_READ)
     return [1.0] * len(completions)
+def needy(completions, **columns): return [float(len(os.environ["OPENAI_API_KEY"]))] * len(completions)
 def seen(completions, **columns): return [float(name in os.environ) for name in completions]
 """
 TASK = """
@@ -128,6 +129,16 @@ def test_secrets_stay_outside_unless_they_are_named(make: Make, monkeypatch: pyt
     assert [s.reward for s in make("seen").grade(rows(4), names)] == [0.0, 0.0, 1.0, 1.0]
     told = make("seen", environment=["OPENAI_API_KEY"])
     assert [s.reward for s in told.grade(rows(4), names)] == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_a_secret_that_is_missed_is_named_with_the_key_that_passes_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "12345")
+    told = r"raised KeyError: 'OPENAI_API_KEY'; OPENAI_API_KEY looks like a secret.*name it in reward\.environment"
+    with pytest.raises(GradingFailed, match=told):
+        make("needy").grade(rows(1), ["a"])
+    assert [s.reward for s in make("needy", environment=["OPENAI_API_KEY"]).grade(rows(1), ["a"])] == [5.0]
 
 
 def test_a_variable_that_is_not_set_is_the_users_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from whet.errors import UserError
 from whet.imports import source_file
 from whet.recipe import Recipe, validate
 from whet.report.page import write_report
+from whet.runs.checkpoints import write_directory
 from whet.runs.directory import Run
 from whet.runs.inputs import Input, changes
 from whet.train import start
@@ -108,6 +109,46 @@ def test_changed_data_is_refused_by_name_and_accepted_by_name(stopped: Path) -> 
     told = f"{sentence} changed since the run began (after step 1)"
     assert json.loads((run / "final_results.json").read_text())["accepted_changes"] == [told]
     assert "changed since the run began (after step 1)" in write_report(run).read_text()
+
+
+def test_what_was_accepted_and_could_not_be_loaded_is_not_recorded(stopped: Path) -> None:
+    """The file is gone, its absence accepted, and the run cannot go on: put back, it is what the run began with."""
+    run, pairs = stopped / "run", stopped / "pairs.jsonl"
+    before, content = (run / "inputs.json").read_bytes(), pairs.read_bytes()
+    pairs.unlink()
+    with pytest.raises(UserError, match=r"pairs\.jsonl"):
+        resume(run, accept_changes=True)
+    assert (run / "inputs.json").read_bytes() == before
+    pairs.write_bytes(content)
+    assert not [note for note in resume(run) if note.startswith("accepted")]
+    assert "accepted_changes" not in json.loads((run / "final_results.json").read_text())
+
+
+def test_other_weights_are_no_change_that_could_be_accepted(stopped: Path) -> None:
+    """What a run says of its best model beside the weights does not count; the weights themselves always do."""
+    run, before = stopped / "run", (stopped / "run" / "inputs.json").read_bytes()
+    on_disk.saved_model(stopped / "model", seed=3, context=32)
+    for accept_changes in (False, True):
+        with pytest.raises(UserError, match="the run began with other weights than model"):
+            resume(run, accept_changes=accept_changes)
+        assert (run / "inputs.json").read_bytes() == before
+
+
+def test_another_number_of_processes_is_said_and_recorded(stopped: Path) -> None:
+    checkpoint = stopped / "run" / "checkpoints" / "step-000001"
+    state = json.loads((checkpoint / "state.json").read_text())
+    assert state["processes"] == 1
+    shutil.copytree(checkpoint, stopped / "copy", ignore=shutil.ignore_patterns("state.json", "manifest.json"))
+    write_directory(
+        checkpoint,
+        lambda target: shutil.copytree(stopped / "copy", target, dirs_exist_ok=True),
+        "state.json",
+        {**state, "processes": 2},
+    )
+    told = "from step 2 on in 1 instead of 2 processes: sums round differently"
+    assert [note for note in resume(stopped / "run") if note.startswith(f"lost: {told}")]
+    (lost,) = json.loads((stopped / "run" / "final_results.json").read_text())["lost"]
+    assert lost.startswith(told)
 
 
 def test_what_is_gone_is_said_too(stopped: Path) -> None:

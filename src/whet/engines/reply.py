@@ -160,7 +160,10 @@ def _spelled_ids(spelled: Sequence[str]) -> list[int]:
 def _count(used: Any, most: int) -> int:
     """How many tokens were sampled, where no log-probs tell."""
     if used is None:
-        raise RunFailed("does not say how many tokens each choice has: ask for one choice at a time")
+        raise RunFailed(
+            "answered without usage.completion_tokens and without log-probs, so nobody knows how many tokens a choice "
+            "has: ask for log-probs, or for one choice at a time"
+        )
     if not _is_whole(used) or used < 0:
         raise _wrong("usage.completion_tokens", used, "a number of tokens")
     _check_count("usage.completion_tokens", used, most)

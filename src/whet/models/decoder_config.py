@@ -80,6 +80,11 @@ class DecoderConfig:
         for name in ("norm_eps", "rope_base", "init_std"):
             if not (math.isfinite(numbers[name]) and numbers[name] >= 0):
                 raise UserError(f"{name} is {numbers[name]!r}: expected a finite number, 0 or more")
+        if self.rope_base == 0 or self.norm_eps > 1:
+            raise UserError(
+                f"rope_base (rope_theta) is {self.rope_base!r} and norm_eps {self.norm_eps!r}: "
+                "expected a base above 0 and an epsilon of at most 1"
+            )
         if self.heads % self.kv_heads:
             raise UserError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly: use a divisor")
         if self.positions == "rope" and self.head_dim % 2:

@@ -31,6 +31,7 @@ class Run:
     def __init__(self, path: Path, *, is_writer: bool, lock: WriterLock | None) -> None:
         self.path = path
         self.is_writer = is_writer
+        self.accepted_inputs: Inputs | None = None  # to be recorded once the run goes on with them
         self.warnings: list[str] = []  # corrupt checkpoints that were passed over
         self._lock = lock
         self._appenders: dict[str, logs.Appender] = {}

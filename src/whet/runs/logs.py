@@ -223,7 +223,10 @@ def _log_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
         lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is torn, or empty
     except OSError as error:
         raise RunFailed(f"{path} cannot be read: {reason(error)}") from error
-    rows = [_parse(line, path, number) for number, line in enumerate(lines, start=1)]
+    try:
+        rows = [_parse(line, path, number) for number, line in enumerate(lines, start=1)]
+    except RunFailed as error:
+        raise RunFailed(f"{error}: delete that line; a run goes on without it, and says so") from error
     for number, row in enumerate(rows, start=1):
         if type(row.get("step")) is not int:
             raise RunFailed(f"{path}, line {number}: no step")

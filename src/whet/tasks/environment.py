@@ -21,6 +21,11 @@ def is_secret(name: str) -> bool:
     return SECRET.search(name) is not None
 
 
+def withheld(environment: Mapping[str, str], passed: Sequence[str]) -> list[str]:
+    """The variables that the worker does not see, because their names look like those of secrets."""
+    return sorted(name for name in environment if is_secret(name) and name not in passed)
+
+
 def worker_environment(environment: Mapping[str, str], passed: Sequence[str]) -> dict[str, str]:
     """The variables that are no secrets, and those that are `passed` by name."""
     for name in passed:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example, Score
-from whet.tasks.environment import worker_environment
+from whet.tasks.environment import withheld, worker_environment
 from whet.tasks.process import Child, ChildDied, ChildGarbled, ChildHung
 from whet.tasks.protocol import Grader, Task
 from whet.tasks.table import TASKS, load_task
@@ -111,6 +111,7 @@ class WorkerGrader:
             path=tuple(sys.path),
         )
         self._environment = worker_environment(os.environ, environment)
+        self._withheld = withheld(os.environ, environment)
         self._child: Child | None = None
 
     def start(self) -> None:
@@ -194,7 +195,8 @@ class WorkerGrader:
                 raise ChildGarbled("more reports than there is to do")
         except ChildHung:
             self._discard()
-            return Failure(message=f"{doing} took longer than {self._limit:g} s and was stopped", row=row)
+            late = f"{doing} took longer than {self._limit:g} s and was stopped: see reward.time_limit_seconds"
+            return Failure(message=late, row=row)
         except ChildDied as death:
             self._discard()
             return Failure(message=self._death(doing, death, " ended its process: the worker"), row=row)
@@ -223,6 +225,11 @@ class WorkerGrader:
         if row is None:
             row, message = self._search(failure, examples, texts)
         example, text = examples[row], texts[row]
+        hidden = [name for name in self._withheld if name in message]
+        if hidden:
+            message += (
+                f"; {hidden[0]} looks like a secret, so the worker does not see it: name it in reward.environment"
+            )
         raise GradingFailed(
             f"{message} (example {example.id}, row {row} of {len(examples)})", example=example, text=text
         )

@@ -59,6 +59,8 @@ def policy_loss(config: OnlineConfig) -> Loss:
     line, line_where = _weighed(algorithm.weighting, inner, max_tokens=config.rollout.max_tokens)
     critic, critic_where = _critic(config, algorithm)
     where += [*line_where, *critic_where, *_sampling(config)]
+    if config.rollout.mask_truncated:
+        where.append("sums and counts without the rollouts that max_tokens cut off; A with them")
     cells = {**describe(algorithm), "paper": _paper(config.algorithm, algorithm)}
     return Loss(line=f"loss = {line}{bonus}", critic=critic, where=tuple(dict.fromkeys(where)), cells=cells)
 
@@ -181,7 +183,7 @@ def _critic(config: OnlineConfig, algorithm: Algorithm) -> tuple[str, list[str]]
     settings = config.critic
     squared, definitions = expression(value_loss)
     where = [f"{', '.join(definitions)}, A before scaling", "V_t value of the state before token t"]
-    if settings.bootstrap_truncated:
+    if settings.bootstrap_truncated and not config.rollout.mask_truncated:
         where.append("r of the last token + gamma·V after it where max_tokens cut the rollout off")
     squared = "½·(V − G)²" if settings.clip == 0 else squared.replace("± clip", f"± {settings.clip:g}")
     line, _ = _weighed(token_mean, squared, max_tokens=config.rollout.max_tokens)

@@ -31,6 +31,7 @@ from whet.tasks.table import ELSEWHERE, TASKS
 
 Files = Mapping[str, Path]  # name of a file inside of what a recipe names → where it is
 Named = tuple[str, str, Files]  # key, text and files
+NOTES = ("best.json",)  # what a run says of its best model: no part of the model
 CODE_OF_WHET = Path(whet.__file__).resolve().parent
 
 
@@ -92,7 +93,11 @@ def _compared(config: Config, run: Run, *, accept_changes: bool) -> tuple[str, s
         way = f"whet train {run.path} --resume --accept-changes"
         return f"{told}: put back what the run began with, or go on with other inputs: {way}", ""
     checkpoint = run.latest()
-    run.write_inputs(accept(began, now, found, after_step=checkpoint.step if checkpoint else 0))
+    accepted = accept(began, now, found, after_step=checkpoint.step if checkpoint else 0)
+    if isinstance(config, CollectConfig):
+        run.write_inputs(accepted)
+    else:  # recorded once training goes on: what fails to load was never trained on
+        run.accepted_inputs = accepted
     return "", f"accepted: {told}"
 
 
@@ -152,7 +157,7 @@ def _data(options: Mapping[str, Any]) -> Files:
 
 def _model(text: str, *, with_weights: bool = True) -> Files:
     with suppress(UserError):
-        found = read_files(resolve_model(text))
+        found = [path for path in read_files(resolve_model(text)) if path.name not in NOTES]
         return _by_name([path for path in found if with_weights or not path.name.endswith(WEIGHTS)])
     return {}
 

@@ -42,10 +42,11 @@ def refuse_false_start(run: Run, checkpoint: Checkpoint | None, origin: str, con
 
 
 def keep_origin(run: Run, origin: str) -> None:
-    """Records which weights the run begins with."""
-    inputs = run.inputs() or Inputs()
-    if inputs.origin != origin:
-        run.write_inputs(replace(inputs, origin=origin))
+    """Records which weights the run begins with, and the changed inputs that it goes on with."""
+    before = run.inputs()
+    now = replace(run.accepted_inputs or before or Inputs(), origin=origin)
+    if now != before:
+        run.write_inputs(now)
 
 
 def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
@@ -59,11 +60,17 @@ def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
 
 
 def what_stands(
-    run: Run, checkpoint: Checkpoint, measured: Measured, note: Callable[[str], None]
+    run: Run, checkpoint: Checkpoint, measured: Measured, note: Callable[[str], None], *, processes: int = 1
 ) -> tuple[dict[str, float], list[str]]:
     """The best model so far, none where it is damaged, and what was lost up to a checkpoint; what is new is said."""
     best, known = checkpoint.state["best"], list(checkpoint.state.get("lost", ()))
     found = [*known, *lost_lines(run, checkpoint.step)]
+    before = checkpoint.state.get("processes", processes)
+    if before != processes:
+        found.append(
+            f"from step {checkpoint.step + 1} on in {processes} instead of {before} processes: "
+            "sums round differently, so the run is not bit for bit what it would have been"
+        )
     if BEFORE not in measured:
         found.append("the evaluation before training is in no file any more")
     damage = run.best_defect() if best else None

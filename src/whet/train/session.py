@@ -247,6 +247,7 @@ class Session:
 
         numbers = {name: one.numbers() for name, one in self.kept.items()}
         state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "ended": self._ended}
+        state |= {"processes": self.world.size}
         state |= {"kept": numbers, "measured": self.measured, "lost": self.lost}
         self.run.save(step, fill, state, keep=self.config.save.keep)
         self.world.barrier()
@@ -266,7 +267,9 @@ class Session:
         self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
         self._ended = checkpoint.state.get("ended", "")
         self.measured = resumed.measured_so_far(self.run, checkpoint)
-        self.best, self.lost = resumed.what_stands(self.run, checkpoint, self.measured, self.progress.note)
+        self.best, self.lost = resumed.what_stands(
+            self.run, checkpoint, self.measured, self.progress.note, processes=self.world.size
+        )
 
     def _finish(self) -> None:
         told = {"lost": self.lost, "accepted_changes": resumed.accepted_changes(self.run)}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from whet.config import OfflineConfig
+from whet.config import OfflineConfig, OnlineConfig
 from whet.config.collecting import CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.page import write_report
 from whet.runs.directory import Run
+from whet.tasks.environment import withheld
 from whet.train import offline, online
 from whet.train.gather import collect
 from whet.train.inert import keys_without_effect
@@ -35,6 +37,7 @@ def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: 
             begin_inputs(recipe.config, run, world)
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
+            notes += _hidden_from_rewards(recipe.config)
             with _way_back(run):
                 return _train(recipe.config, run, world, make_progress, notes)
         except UserError:
@@ -97,6 +100,19 @@ def _report(config: Config, run: Run, world: World, make_progress: MakeProgress)
     return run.path
 
 
+def _hidden_from_rewards(config: Config) -> list[str]:
+    """Which variables of the environment the reward functions will not find, though they are set."""
+    if not isinstance(config, OnlineConfig | CollectConfig) or not config.reward.functions:
+        return []
+    hidden = withheld(os.environ, config.reward.environment)
+    if not hidden:
+        return []
+    return [
+        f"note: reward functions do not see {', '.join(hidden)}, which look like secrets: "
+        "name those that they need in reward.environment"
+    ]
+
+
 def _check(config: Config, world: World, *, resumed: str) -> None:
     """Ends every rank, before anything is written, when they cannot train together."""
     world.require_same({**plain(config), "--resume": resumed}, "start all ranks with the same command and recipe")
@@ -130,7 +146,8 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
             if run.finished and not isinstance(config, CollectConfig):
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:
-                progress.note(f"stopped; go on with: whet train {run.path} --resume")
+                many = ", in as many processes" if world.size > 1 else ""
+                progress.note(f"stopped; go on with: whet train {run.path} --resume{many}")
         _leave(run, world)
     return run.path
 

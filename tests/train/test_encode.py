@@ -95,7 +95,7 @@ def test_a_text_has_one_turn():
 
 
 def test_what_just_fits_is_one_row():
-    assert [len(dialogue_rows(CHAT, TALK, turns="all", limit=limit)) for limit in (13, 14)] == [2, 1]
+    assert [len(dialogue_rows(CHAT, TALK, turns="all", limit=limit)) for limit in (12, 13)] == [2, 1]
 
 
 def test_a_template_that_rewrites_earlier_turns_gets_a_row_for_each():
@@ -105,7 +105,7 @@ def test_a_template_that_rewrites_earlier_turns_gets_a_row_for_each():
 
 
 def test_a_dialogue_that_is_too_long_is_parted_before_it_is_given_up():
-    rows = dialogue_rows(CHAT, TALK, turns="all", limit=12)  # 14 tokens in one row
+    rows = dialogue_rows(CHAT, TALK, turns="all", limit=12)  # 13 tokens in one row
     assert [spelled(row.tokens) for row in rows] == ["<user>a<eos><assistant>b<eos>", "<user>c<eos><assistant>de<eos>"]
     assert dialogue_rows(CHAT, TALK, turns="all", limit=3) is None
     assert dialogue_rows(CHAT, TALK, turns="last", limit=3) is None

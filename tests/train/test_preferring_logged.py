@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def lesson_of(place: Any, name: str, world: World = on_disk.ALONE, **changes: Any) -> tuple[Any, Any]:
     """Nothing moves in it, and the policy is a little away from its reference."""
     given = {"name": name, "beta": BETA}
-    config = on_disk.config(place / "start", place / "pairs.jsonl", given, **{"seed": 3, **changes})
+    config = on_disk.config(place / "start", place / "pairs.jsonl", given, **{"seed": 3, "steps": 2, **changes})
     parts, lesson = build_lesson(config, world, lambda _: None)
     if "reference" not in changes:
         moved(parts)
@@ -128,8 +128,7 @@ def test_the_held_out_side_by_hand(place: Any, name: str, task: str) -> None:
     assert all(parameter.grad is None for parameter in parts.policy.parameters())
 
 
-@pytest.mark.parametrize("rows", [2, 8])
-@pytest.mark.parametrize("name", ["dpo", "kto", "bco"])
+@pytest.mark.parametrize(("name", "rows"), [("dpo", 2), ("kto", 5), ("bco", 2)])
 def test_ranks_log_what_one_process_does(place: Any, name: str, rows: int) -> None:
     """With two rows the third rank has none."""
 

@@ -18,6 +18,7 @@ from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.models.checkpoint import fingerprint
 from whet.models.padding import with_padding
+from whet.models.reward_model import pack_through
 from whet.models.reward_settings import RewardSettings
 from whet.models.reward_text import load_scorer
 from whet.models.tokenizers import load_tokenizer
@@ -52,25 +53,30 @@ def lesson_of(place: Any, name: str, world: World = on_disk.ALONE, **changes: An
     return parts, lesson
 
 
+def read(parts: Any, row: Any, places: Any) -> list[Any]:
+    """The numbers at each place, by one plain forward pass."""
+    model = parts.policy
+    with torch.no_grad():
+        states = model.trunk.hidden(torch.tensor([row.tokens]), torch.tensor([len(row.tokens)]))[0].float()
+        return [model.head(states[t]).double().numpy() for t, on in enumerate(places) if on]
+
+
 def by_hand(parts: Any, name: str, some: Any) -> dict[str, float]:
     """Loss, accuracy and the mean of the scores."""
     losses, right, scores = [], [], []
     for one in some:
-        read = [
-            [score(parts, row, t) for t, on in enumerate(at) if on]
-            for row, at in zip(one.rows, one.places, strict=True)
-        ]
-        scores += [number for row in read for numbers in row for number in numbers]
+        found = [read(parts, row, at) for row, at in zip(one.rows, one.places, strict=True)]
+        scores += [number for row in found for numbers in row for number in numbers]
         if name == "bradley_terry":
-            gap = float(read[0][0][0] - read[1][0][0])
+            gap = float(found[0][0][0] - found[1][0][0])
             losses.append(math.log1p(math.exp(-gap)))
             right.append(gap > 0)
         elif name == "outcome":
-            for row, good in zip(read, one.data.correct, strict=True):
+            for row, good in zip(found, one.data.correct, strict=True):
                 losses.append(np.mean([math.log1p(math.exp(-v[0] if good else v[0])) for v in row]))
                 right.append((row[-1][0] >= 0) == good)
         else:
-            for values, label in zip(read[0], one.data.labels, strict=True):
+            for values, label in zip(found[0], one.data.labels, strict=True):
                 losses.append(np.log(np.exp(values).sum()) - values[label + 1])
                 right.append((np.exp(values[1:]).sum() >= np.exp(values[0])) == (label >= 0))
     return {"loss": np.mean(losses), "accuracy": np.mean(right), "score/mean": np.mean(scores)}
@@ -169,6 +175,26 @@ def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, 
         data_kinds(config.objective)
         == {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}[kind]
     )
+
+
+def test_the_prompt_of_a_pair_is_packed_once(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def noted(*given: Any) -> Any:
+        packing = pack_through(*given)
+        lengths.append(len(packing.tokens))
+        return packing
+
+    monkeypatch.setattr(module, "pack_through", noted)
+    _, lesson = lesson_of(place, "bradley_terry")
+    some = lesson.rows(1)
+    lesson.fit(some)
+    rows = [row for one in some for row in one.rows]
+    prompts = [one.rows[0].mask.index(True) for one in some]
+    assert lengths == [sum(len(row.tokens) for row in rows) - sum(prompts)]
+    _, padded = lesson_of(place, "bradley_terry", update={"packed": False})
+    padded.fit(padded.rows(1))
+    assert len(lengths) == 1
 
 
 @pytest.mark.parametrize("name", DATA)

@@ -177,6 +177,15 @@ def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, 
     )
 
 
+def test_the_padding_is_the_tokenisers_also_where_the_model_has_more_ids(place: Any, tmp_path: Path) -> None:
+    model, tokenizer = on_disk.small_model(vocab=40)
+    model.save(tmp_path)
+    tokenizer.save(tmp_path)
+    config = on_disk.config(tmp_path, place / "bradley_terry.jsonl", "bradley_terry")
+    parts, _ = build_lesson(config, on_disk.ALONE, lambda _: None)
+    assert parts.policy.pad == tokenizer.vocab_size < 40  # type: ignore[attr-defined]
+
+
 def test_the_prompt_of_a_pair_is_packed_once(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
 

@@ -15,7 +15,7 @@ from tests.train.test_preferring import logprob, moved
 from whet.distributed.world import World
 from whet.train.offline import build_lesson
 from whet.train.optim import NotFinite
-from whet.train.preferring import _counted, _shape
+from whet.train.preferring import Tally, _counted, _shape
 
 BETA = 0.3
 
@@ -204,6 +204,7 @@ def test_a_difference_that_is_rounding_is_a_tie(place: Any) -> None:
     ratios = torch.tensor([0.5e-4, -0.5e-4, 2e-4, -2e-4]) / BETA
     supply |= {"chosen": ratios, **dict.fromkeys(("rejected", "chosen_ref", "rejected_ref"), torch.zeros(4))}
     sums, won = _counted(row, supply)
+    assert Tally(4).sums.dtype == torch.float64
     assert won.tolist() == [0.5, 0.5, 1.0, 0.0]
     assert sums.dtype == torch.float64
     assert sums.tolist() == pytest.approx([2, 0, 0, 0, 4, 4, 4, 8], abs=1e-9)

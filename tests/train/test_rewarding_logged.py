@@ -177,6 +177,39 @@ def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, 
     )
 
 
+def test_margins_that_were_stated_by_hand(place: Any) -> None:
+    config = on_disk.config(
+        place / "start", place / "bradley_terry.jsonl", {"name": "bradley_terry", "use_margins": True}, seed=3
+    )
+    parts, lesson = build_lesson(config, on_disk.ALONE, lambda _: None)
+    some = lesson.rows(1)
+    assert len({one.margin for one in some}) > 1
+    losses = []
+    for one in some:
+        chosen, rejected = (read(parts, row, at)[0] for row, at in zip(one.rows, one.places, strict=True))
+        losses.append(math.log1p(math.exp(one.data.margin - float(chosen[0] - rejected[0]))))
+    assert lesson.fit(some)[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_what_is_as_likely_right_as_wrong_is_called_right(place: Any) -> None:
+    parts, lesson = lesson_of(place, "outcome")
+    some = lesson.rows(1)
+    with torch.no_grad():
+        for parameter in parts.policy.head.parameters():
+            parameter.zero_()
+    assert lesson.fit(some)[0]["accuracy"] == pytest.approx(
+        np.mean([right for one in some for right in one.data.correct])
+    )
+
+
+def test_sums_of_scores_are_exact_and_keep_no_graph() -> None:
+    """2²⁴ + 1 is no float32."""
+    seen = module._seen(torch.tensor([True, False]), torch.tensor([[2.0**24, 1.0]], requires_grad=True))
+    assert seen.tolist() == [1, 2**24 + 1, 2, 2]
+    assert seen.dtype == torch.float64
+    assert not seen.requires_grad
+
+
 def test_the_padding_is_the_tokenisers_also_where_the_model_has_more_ids(place: Any, tmp_path: Path) -> None:
     model, tokenizer = on_disk.small_model(vocab=40)
     model.save(tmp_path)

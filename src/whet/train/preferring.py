@@ -87,7 +87,6 @@ class Preferring:
         if self.row.needs_reference:
             trained, held_out = self._referred(trained, held_out, note)
         self.deck, self.held_out = Deck(trained, seed=config.seed), held_out
-        self.size = len(trained[0].rows)
 
     def rows(self, step: int) -> list[Unit]:
         """The units of this rank."""

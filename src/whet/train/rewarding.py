@@ -184,7 +184,7 @@ class Rewarding:
         owners, sequences, places = self._stacked(some)
         values: dict[int, Tensor] = {}
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
-            read = self.model.meant(self._read(sequences, places, rows)).float().cpu()
+            read = self.model.meant(self._read(sequences, places, rows)).cpu()
             counts = places[rows].sum(dim=1).tolist()
             values |= dict(zip(rows.tolist(), torch.split(read, counts), strict=True))
         for row, owner in enumerate(owners):
@@ -239,7 +239,7 @@ class Rewarding:
             shares = [1 / len(row) if by_row else 1.0 for row in mine for _ in row]
             weights = torch.tensor(shares, device=self.world.device) / everyones
             # As on held-out rows: fine against bad, and of a whole answer what is said at its end.
-            right = (self.model.meant(scores.detach()) >= 0.5) == (wanted != BAD)
+            right = (self.model.meant(scores) >= 0.5) == (wanted != BAD)
             ends = torch.tensor([len(row) for row in mine], device=self.world.device).cumsum(dim=0) - 1
             seen.append(_seen(right[ends] if by_row else right, scores))
             yield finite((call(self.loss, {"scores": scores, "labels": wanted}) * weights).sum(), scores=scores)
@@ -247,5 +247,5 @@ class Rewarding:
 
 def _seen(right: Tensor, scores: Tensor) -> Tensor:
     """(4,): sums and counts of what was right and of scores."""
-    sums = [right.double().sum(), scores.detach().double().sum()]
-    return torch.stack([*sums, *(sums[0].new_tensor(x.numel()) for x in (right, scores))]).cpu()
+    sums = torch.stack([right.sum(), scores.detach().double().sum()]).cpu()
+    return torch.cat([sums, sums.new_tensor([right.numel(), scores.numel()])])

@@ -54,7 +54,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "train/encode.py": ("tests/train/test_encode.py",),
     "train/reward_rows.py": ("tests/train/test_reward_rows.py",),
     "train/whole.py": ("tests/train/test_whole.py",),
-    "train/preferring.py": ("tests/train/test_preferring_logged.py", "tests/train/test_preferring.py"),
+    "train/preferring.py": ("tests/train/test_preferring_logged.py",),
     "train/rewarding.py": ("tests/train/test_rewarding_logged.py",),
     "train/supervised.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
     "train/cells.py": ("tests/train/test_cells.py", "tests/test_own_cells.py"),

@@ -110,15 +110,6 @@ def test_the_reference_is_the_model_that_was_named(place):
     assert unit.refs != pytest.approx([logprob(parts.policy, row) for row in unit.rows], rel=1e-2)
 
 
-def test_a_reference_with_other_ids_is_refused(place):
-    model, tokenizer = on_disk.small_model(vocab=40)
-    (place / "wide").mkdir()
-    model.save(place / "wide")
-    tokenizer.save(place / "wide")
-    with pytest.raises(UserError, match="has 40 ids and the policy"):
-        on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo", reference=str(place / "wide"))
-
-
 def test_reference_logprobs_are_computed_once(place, monkeypatch):
     _, first = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo")
     (kept,) = reference_cache.cache_directory().glob("*.safetensors")

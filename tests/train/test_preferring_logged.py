@@ -1,6 +1,7 @@
 """What direct alignment logs and remembers, by hand in double precision, on one rank and on several."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,10 @@ from tests.contracts.fake_ranks import on_ranks
 from tests.train import rows_on_disk as on_disk
 from tests.train.scenes import Table
 from tests.train.test_preferring import logprob, moved
+from whet.algorithms.cells import bind
+from whet.algorithms.preference_table import PREFERENCES
 from whet.distributed.world import World
+from whet.errors import UserError
 from whet.train.offline import build_lesson
 from whet.train.optim import NotFinite
 from whet.train.preferring import Tally, _counted, _shape
@@ -94,7 +98,11 @@ def test_a_step_by_hand(place: Any, name: str) -> None:
     assert {unit.label for unit in units} == ({True} if name in {"dpo", "simpo"} else {True, False})
     point = float(lesson._point(units)) if name in {"kto", "bco"} else 0.0
     assert (point > 0.1) == (name == "kto")
+    if name == "kto":
+        drifts = [logprob(parts.policy, unit.rows[1]) - unit.refs[1] for unit in units]
+        assert point == pytest.approx(np.mean(drifts), rel=1e-4)
     logged, tokens = lesson.fit(units)
+    assert lesson.means.means.any() == (name == "bco")  # nobody else remembers
     pulled = [parameter.grad for parameter in parts.policy.parameters()]
     wanted = by_hand(parts, lesson, name, units, point)
     assert tokens == learned(units, name)
@@ -167,15 +175,17 @@ def test_what_bco_remembers_by_hand(place: Any) -> None:
     assert lesson.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
 
 
-def test_one_unit_of_one_kind_by_hand(place: Any) -> None:
+@pytest.mark.parametrize("label", [True, False])
+def test_one_unit_of_one_kind_by_hand(place: Any, label: bool) -> None:
     parts, lesson = lesson_of(place, "kto")
-    unit = next(unit for unit in lesson.rows(1) if not unit.label)
+    unit = next(unit for unit in lesson.rows(1) if unit.label is label)
     point = float(lesson._point([unit]))
     reward = BETA * qualities(parts, lesson, "kto", unit)[0]
     logged, _ = lesson.fit([unit])
-    assert logged["rejected/reward"] == pytest.approx(reward, rel=1e-4)
-    assert logged["chosen/reward"] == 0.0
-    assert logged["margin"] == pytest.approx(BETA * point - reward, rel=1e-4)
+    own, other = ("chosen", "rejected") if label else ("rejected", "chosen")
+    assert logged[f"{own}/reward"] == pytest.approx(reward, rel=1e-4)
+    assert logged[f"{other}/reward"] == 0.0
+    assert logged["margin"] == pytest.approx((reward - BETA * point) * (1 if label else -1), rel=1e-4)
 
 
 def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
@@ -192,16 +202,32 @@ def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
     assert f"reference: log-probs of {count} completions under the start" in notes
 
 
+def test_all_rows_but_one_are_drawn(place: Any) -> None:
+    _, lesson = lesson_of(place, "dpo")
+    count = len(lesson.deck.rows) - 1
+    _, lesson = lesson_of(place, "dpo", rows=count, steps=1)
+    assert all(unit.refs for unit in lesson.rows(1))
+    assert lesson.deck.rows[-1].refs  # it is not the last one that is left out
+
+
+def test_a_reference_with_other_ids_is_refused(place: Any, tmp_path: Any) -> None:
+    model, tokenizer = on_disk.small_model(vocab=40)
+    model.save(tmp_path)
+    tokenizer.save(tmp_path)
+    with pytest.raises(UserError, match="has 40 ids and the policy"):
+        lesson_of(place, "dpo", reference=str(tmp_path))
+
+
 def test_without_a_reference_none_is_computed(place: Any) -> None:
     _, lesson = lesson_of(place, "simpo")
     assert all(unit.refs == () for unit in [*lesson.deck.rows, *lesson.held_out])
     assert lesson.kept == {}
 
 
-def test_a_difference_that_is_rounding_is_a_tie(place: Any) -> None:
-    _, lesson = lesson_of(place, "dpo")
-    row, supply = lesson.row, {"chosen_tokens": torch.ones(4), "rejected_tokens": torch.ones(4)}
-    ratios = torch.tensor([0.5e-4, -0.5e-4, 2e-4, -2e-4]) / BETA
+def test_a_difference_that_is_rounding_is_a_tie() -> None:
+    row = replace(PREFERENCES["dpo"], loss=bind(PREFERENCES["dpo"].loss, {"beta": 1.0}))
+    supply = {"chosen_tokens": torch.ones(4), "rejected_tokens": torch.ones(4)}
+    ratios = torch.tensor([0.9e-4, -0.9e-4, 1e-4, -1e-4])
     supply |= {"chosen": ratios, **dict.fromkeys(("rejected", "chosen_ref", "rejected_ref"), torch.zeros(4))}
     sums, won = _counted(row, supply)
     assert Tally(4).sums.dtype == torch.float64

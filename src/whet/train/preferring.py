@@ -135,8 +135,8 @@ class Preferring:
             per_unit: Tensor = call(self.row.loss, supply)
             sums, won = _counted(self.row, supply)
             tally.sums += sums
-            tally.wins[some[:: self._read].cpu() // self._read] = won.float().cpu()
-            yield finite(per_unit.sum() / everyones, **{key: term for key, term in supply.items() if term is not None})
+            tally.wins[some[:: self._read].cpu() // self._read] = won.cpu()
+            yield finite(per_unit.sum() / everyones, **supply)
 
     @property
     def _read(self) -> int:
@@ -174,7 +174,7 @@ class Preferring:
 
     def _read_one(self, sequences: Sequences, rows: Tensor) -> Tensor:
         policy, settings = self.parts.policy, self.config.update
-        return summed_logprobs(policy, sequences, rows, 1, settings, self.world.device)[0].float()
+        return summed_logprobs(policy, sequences, rows, 1, settings, self.world.device)[0]
 
     def _remember(self, sums: Mapping[str, float]) -> None:
         """Moves the means by what this step saw, in log-ratios."""
@@ -244,9 +244,8 @@ def _counted(row: Preference, supply: Mapping[str, Any]) -> tuple[Tensor, Tensor
         won, gap, tokens = wins(better, worse), margins(better, worse), supply["tokens"].sum()
         chosen, rejected = rewards[labels], rewards[~labels]
     counts = [len(chosen), len(rejected), len(won)]
-    sums = [x.sum().double().cpu() for x in (won, gap, chosen, rejected)]
-    numbers = [torch.tensor(float(n), dtype=torch.float64) for n in counts]
-    return torch.stack([*sums, *numbers, tokens.double().cpu()]), won
+    sums = torch.stack([x.sum().double().cpu() for x in (won, gap, chosen, rejected)])
+    return torch.cat([sums, sums.new_tensor([*counts, int(tokens)])]), won
 
 
 def _means(sums: Mapping[str, float]) -> dict[str, float]:

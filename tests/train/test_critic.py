@@ -322,6 +322,7 @@ def test_a_critic_survives_the_disk_bit_for_bit() -> None:
     assert learner.critic is not None
     again = Critic(Table(seed=9), config)
     assert not any(tensor.requires_grad for tensor in learner.critic.tensors().values())
+    assert {"weight/head.weight", "exp_avg/head.weight"} <= learner.critic.tensors().keys()  # as checkpoints name them
     again.restore(learner.critic.numbers(), copy.deepcopy(learner.critic.tensors()))
     for critic in (learner.critic, again):
         critic.set_rate(2)

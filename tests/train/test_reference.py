@@ -63,8 +63,22 @@ def test_a_start_that_was_itself_trained_is_saved() -> None:
     assert not any(reference.is_due(step) for step in range(1, 100))
     again.restore(reference.numbers(), reference.tensors())
     assert torch.equal(again.model.logits, Table().logits)
-    (saved,) = Reference(Table(), is_saved=True).tensors().values()
+    unfrozen = Reference(Table(seed=5), is_saved=True)
+    (saved,) = unfrozen.tensors().values()
     assert not saved.requires_grad
+    unfrozen.restore(reference.numbers(), reference.tensors())
+    assert torch.equal(unfrozen.model.logits, Table().logits)
+
+
+def test_a_reference_is_not_saved_unless_it_moves_and_moves_all_the_way_unless_told_otherwise() -> None:
+    assert Reference(Table()).tensors() == {}
+    moving = Reference(Table(seed=5), sync_steps=1)
+    assert list(moving.tensors()) == ["logits"]
+    with torch.no_grad():
+        moving.model.logits.requires_grad_(False)
+    moving.follow(Table())  # type: ignore[arg-type]
+    assert torch.equal(moving.model.logits, Table().logits)
+    assert not moving.model.logits.requires_grad  # it keeps no graph of the policy
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, [0, 4, 4, 8]), (0.25, [0, 1, 1, 2.75])])

@@ -243,8 +243,13 @@ def test_the_prompt_of_a_pair_is_packed_once(place: Any, monkeypatch: pytest.Mon
 def test_what_a_report_is_made_of(place: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parts, lesson = lesson_of(place, name, eval={"examples": 4, "max_tokens": 8})
     asked: list[Any] = []
+
+    def note(*given: Any) -> None:
+        assert not torch.is_grad_enabled()
+        asked.append(given)
+
     for report in ("pair_report", "outcome_report", "process_report"):
-        monkeypatch.setattr(module, report, lambda *given, of=report, **more: asked.append((of, given, more)))
+        monkeypatch.setattr(module, report, lambda *given, of=report, **more: note(of, given, more))
     lesson.report()
     ((of, given, more),) = asked
     data = [one.data for one in lesson.held_out]

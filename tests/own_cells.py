@@ -49,3 +49,8 @@ def misspelt(logprobs: Tensor, advantage: Tensor) -> Tensor:
 def with_default(logprobs: Tensor, advantages: Tensor, power: float = 1.0) -> Tensor:
     """Its option looks like a term."""
     return torch.zeros_like(logprobs) + power
+
+
+def over_values(rewards: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """A = R − V, of whole rollouts: no token's reward is asked for."""
+    return (rewards.reshape(-1, 1) - values) * mask

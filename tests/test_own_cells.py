@@ -159,3 +159,9 @@ def test_a_result_of_another_shape_names_those_that_are_allowed() -> None:
 
     with pytest.raises(RunFailed, match=r"^'flat' gave a result of shape \(4,\) instead of \(2, 2\) or \(4, 3\) \(see"):
         ask(flat, {"rewards": torch.zeros(2, 2)}, shapes=[(2, 2), (4, 3)])
+
+
+def test_an_advantage_that_could_not_be_bootstrapped_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the advantage must take token_rewards and have an option gamma"):
+        read(tmp_path, f"advantage: {OWN}:over_values", "critic.bootstrap_truncated=true")
+    read(tmp_path, f"advantage: {OWN}:over_values")

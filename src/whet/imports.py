@@ -92,5 +92,5 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
 
 def _search_first(directory: Path) -> None:
     """Puts a directory in front of the import path, as `python -m` and `python file.py` do."""
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
+    if sys.path[:1] != [str(directory)]:
+        sys.path[:] = [str(directory), *(entry for entry in sys.path if entry != str(directory))]

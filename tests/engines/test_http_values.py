@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.engines.hostile import KEY, ask, complaint
-from whet.engines.untrusted import printable, whole_characters
+from whet.engines.untrusted import parse_object, printable, whole_characters
 from whet.errors import RunFailed
 from whet.records import Sampling
 
@@ -255,3 +255,11 @@ def test_any_other_end_is_no_completion(native, served, reason, exact):
     said = complaint(served, native, sampling=PLAIN, exact=exact)
     assert "answered with choices[0].finish_reason = " in said
     assert said.endswith("which is neither stop nor length: the completion is not whole")
+
+
+def test_many_keys_are_looked_through_once():
+    """Whoever compared each with all others would be busy for minutes."""
+    names = ",".join(f'"{number}":0' for number in range(200_000))
+    assert len(parse_object(f"{{{names}}}".encode())) == 200_000
+    with pytest.raises(ValueError, match="has '7' twice in one object"):
+        parse_object(f'{{{names},"7":1}}'.encode())

@@ -133,3 +133,15 @@ def test_a_list_that_leaves_something_out_is_no_list(run: Path, what: str) -> No
     if what != "torn":
         manifest.write_text(json.dumps({"format": 1, **json.loads(manifest.read_text())}))
     assert damage(run / "best_model") is not None
+
+
+def test_damage_is_seen_by_whatever_name_a_directory_is_called(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = run / "checkpoints" / "step-000001" / "model"
+    flip(directory / "model.safetensors")
+    (tmp_path / "link").symlink_to(directory)
+    monkeypatch.chdir(directory)
+    for name in (Path("."), tmp_path / "link"):
+        with pytest.raises(UserError, match=r"model\.safetensors .*checksum"):
+            load_model(name)

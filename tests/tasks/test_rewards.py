@@ -233,3 +233,31 @@ def test_a_required_column_that_no_row_has(file: str, runner: asyncio.Runner) ->
 def test_weights_are_finite_numbers(file: str, weight: float) -> None:
     with pytest.raises(UserError, match="the weight must be a finite number"):
         load_rewards([(f"{file}:exact", weight)])
+
+
+def test_what_a_function_does_to_its_arguments_reaches_no_other(tmp_path: Path, runner: asyncio.Runner) -> None:
+    (tmp_path / "two.py").write_text(
+        "def turns(prompts, completions, bonus):\n    completions.reverse(); bonus.clear(); prompts[0] = ''\n"
+        "    return [0.0] * len(prompts)\n"
+        "def length(prompts, completions, bonus): return [100.0 * len(p) + 10 * len(c) + b\n"
+        "    for p, c, b in zip(prompts, completions, bonus, strict=True)]\n"
+    )
+    scores = score(str(tmp_path / "two.py"), runner, ("turns", 1.0), ("length", 1.0))
+    assert [s.reward for s in scores] == [400 + 10 + 5.0, 400 + 20 + 7.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("{1.0, 2.0}", "gave a set, not a list of numbers"),
+        ("types.MappingProxyType({1.0: 0, 2.0: 0})", "gave a mappingproxy, not a list of numbers"),
+        ("collections.UserDict({1.0: 0, 2.0: 0})", "gave a UserDict, not a list of numbers"),
+        ("list(numpy.array([1 + 2j, 2.0]))", "gave a complex128 for row 0, not a number"),
+    ],
+)
+def test_what_has_no_order_or_two_parts_is_no_list_of_rewards(
+    tmp_path: Path, runner: asyncio.Runner, given: str, told: str
+) -> None:
+    (tmp_path / "odd.py").write_text(f"import collections, numpy, types\ndef odd(completions): return {given}")
+    with pytest.raises(RewardFailed, match=told):
+        score(str(tmp_path / "odd.py"), runner, ("odd", 1.0))

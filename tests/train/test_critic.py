@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.contracts import additive
 from tests.small import small_model
 from tests.train.scenes import FLAT, Table, annotated, config_of, groups_of, learner_of, prepared
 from whet.batching import collate
 from whet.config import OnlineConfig
+from whet.models.foreign import ForeignLM
 from whet.records import Batch
 from whet.train import update as update_module
 from whet.train.critic import Critic, state_width
@@ -86,11 +88,16 @@ def test_the_bonus_is_the_mean_entropy_of_a_token_however_the_policy_is_weighed(
     assert torch.allclose(policy.logits.grad.double(), -0.2 * slope, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "transformers"])
 @pytest.mark.parametrize("model", ["separate", "shared"])
 def test_the_value_after_rollouts_of_which_one_fills_the_context(model: str, family: str) -> None:
     """It is that of the last state, read without one token more than the model can hold."""
-    policy, _ = small_model(family, context=6, layers=1)
+    policy: Any
+    if family == "transformers":
+        shape = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 6, "vocab_size": 8}
+        policy = ForeignLM(GPT2LMHeadModel(GPT2Config(**shape)).eval())
+    else:
+        policy, _ = small_model(family, context=6, layers=1)
     critic = Critic(policy, ppo(critic={"model": model}))
     with torch.no_grad():
         critic.head.weight.copy_(torch.linspace(-1, 1, 32))

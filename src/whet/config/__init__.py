@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from whet.algorithms.cells import terms
+from whet.algorithms.cells import options, terms
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
 from whet.config.objective import refuse_objective
 from whet.config.parts import (
@@ -105,6 +105,13 @@ class OnlineConfig(TrainConfig):
         if "values" in terms(self.algorithm.cell("advantage")) and self.critic.warmup_steps >= self.steps:
             raise ValueError(
                 f"critic.warmup_steps {self.critic.warmup_steps} of {self.steps} steps leave the policy none: lower it"
+            )
+        advantage = self.algorithm.cell("advantage")
+        returns = "token_rewards" in terms(advantage) and "gamma" in options(advantage)
+        if self.critic.bootstrap_truncated and "values" in terms(advantage) and not returns:
+            raise ValueError(
+                "critic.bootstrap_truncated adds gamma·V to a token's reward, so the advantage must take token_rewards "
+                "and have an option gamma: add both, or leave it out"
             )
         if self.eval.max_tokens < self.rollout.max_tokens:
             raise ValueError(

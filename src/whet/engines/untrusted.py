@@ -54,10 +54,11 @@ def whole_characters(text: str) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"has {shown(next(name for name in names if names.count(name) > 1))} twice in one object")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"has {shown(name)} twice in one object")
+        found[name] = value
     return found
 
 

@@ -93,7 +93,9 @@ class ForeignLM(nn.Module):
     def hidden_packed(self, packing: Packing) -> Tensor:
         """→ (N, D); padded inside, as not every family of transformers can be packed."""
         lengths = packing.lengths.clamp(min=1)  # attention over nothing is NaN, also where nobody looks
-        return self.hidden(packing.tokens[packing.places], lengths).flatten(0, 1)[packing.sources]
+        width, longest = packing.places.shape[1], int(lengths.max()) if len(lengths) else 0
+        states = self.hidden(packing.tokens[packing.places[:, :longest]], lengths)  # not a token more than is read
+        return states[packing.sources // width, packing.sources % width]
 
     @property
     def head_weight(self) -> None:

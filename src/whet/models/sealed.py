@@ -33,7 +33,7 @@ def refuse_damage(directory: Path, *, with_weights: bool = True) -> None:
 
     Without weights these are left out, for those who do not read them.
     """
-    root = directory
+    root = directory = directory.resolve()  # by whatever name it is called
     if directory.name == IN_A_CHECKPOINT and (directory.parent / MADE_BY_A_RUN[1]).is_file():
         root = directory.parent
     listed = sealed_files(root)

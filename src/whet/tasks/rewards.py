@@ -9,7 +9,8 @@ import asyncio
 import errno
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set, Sized
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, SupportsFloat
@@ -67,10 +68,10 @@ def score_with(
 
     A row for which all answer None has no reward, which only `may_abstain` allows: a reward of 0 would be made up.
     """
-    offered = _offered(examples, texts)
     columns: list[list[float | None]] = []
     for function in functions:
-        arguments = _arguments(function, offered)
+        # Of its own for each: what one function sorts, reverses or strips in place is no business of the next.
+        arguments = deepcopy(_arguments(function, _offered(examples, texts)))
         report(function.name, None)
         columns.append(_checked(function.name, _call(function, arguments, runner, len(examples)), len(examples)))
     rows = [[values[row] for values in columns] for row in range(len(examples))]
@@ -181,7 +182,7 @@ async def _finish(result: Awaitable[object]) -> object:
 
 
 def _listed(name: str, result: object, count: int) -> list[object]:
-    if not isinstance(result, Iterable) or isinstance(result, str | bytes | dict):
+    if not isinstance(result, Iterable) or isinstance(result, str | bytes | Mapping | Set):
         raise RewardFailed(f"reward function {name} gave a {type(result).__name__}, not a list of numbers", row=None)
     if isinstance(result, Sized):
         return list(result)
@@ -201,7 +202,7 @@ def _number(name: str, value: object, row: int) -> float | None:
     if value is None:
         return None
     try:
-        number = float(value) if isinstance(value, SupportsFloat) else None
+        number = float(value) if isinstance(value, SupportsFloat) and not isinstance(value, complex) else None
     except Exception:  # noqa: BLE001 - anybody's code; that of a tensor of two numbers raises a RuntimeError
         number = None
     if number is None:

@@ -5,7 +5,7 @@ a mean or a deviation over the batch is exact, and the same on one rank and on m
 
 There are two masks. `sampled` is True on every token that the policy chose: rewards, KL penalties and returns are
 properties of the whole rollout. `trained` is without the rollouts that `rollout.mask_truncated` leaves out of the loss.
-So masking a loss never moves the advantage of another rollout.
+So masking a loss never moves the advantage of another rollout, before it is scaled: `whiten` is over what is trained.
 """
 
 from __future__ import annotations

@@ -119,4 +119,4 @@ def test_without_a_coefficient_no_reference_is_read():
 
 def test_supervised_rows_maximise_the_log_likelihood_per_token():
     assert torch.equal(supervised.negative_log_likelihood(torch.tensor([-2.0, -0.5])), torch.tensor([2.0, 0.5]))
-    assert name(OBJECTIVES["sft"].weighting) == "token_mean"
+    assert (name(OBJECTIVES["sft"].weighting), OBJECTIVES["sft"].paper) == ("token_mean", "maximum likelihood")

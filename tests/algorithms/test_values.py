@@ -32,6 +32,11 @@ def test_gae_by_hand():
     assert gae(rewards, values, mask, gamma=0.5, lam=0.5).tolist() == [[0.4375, -0.25, -3.0]]
 
 
+def test_gae_of_a_single_column():
+    one = torch.ones(2, 1, dtype=torch.bool)
+    assert gae(torch.tensor([[3.0], [1.0]]), torch.tensor([[1.0], [2.0]]), one).tolist() == [[2.0], [-1.0]]
+
+
 def test_time_does_not_pass_over_what_a_tool_wrote():
     rewards = torch.tensor([[9.0, 1.0, 2.0, 9.0, 4.0, 9.0]])
     values = torch.tensor([[9.0, 3.0, 5.0, 9.0, 7.0, 9.0]])
@@ -80,8 +85,16 @@ def test_value_loss_is_the_worse_of_plain_and_clipped(value, loss, slope):
     assert (found.item(), gradient.item()) == (pytest.approx(loss), pytest.approx(slope))
 
 
+def test_value_loss_is_clipped_below_the_old_value_too():
+    # From 1 towards −1, held at 1 − 0.2 and at 1 − 1; what is nearer to the target than that costs no less.
+    for clip, held in ((0.2, 0.8), (1.0, 0.0)):
+        found = value_loss(torch.tensor(-0.5), torch.tensor(1.0), torch.tensor(-1.0), clip=clip)
+        assert float(found) == pytest.approx((held + 1) ** 2 / 2)
+
+
 def test_value_loss_without_a_clip_is_half_the_square():
     assert float(value_loss(torch.tensor(5.0), torch.tensor(1.0), torch.tensor(2.0), clip=0.0)) == 4.5
+    assert float(value_loss(torch.tensor(2.0), torch.tensor(1.0), torch.tensor(2.0), clip=0.0)) == 0.0
 
 
 def test_explained_variance_of_a_perfect_a_constant_and_an_inverted_critic():
@@ -92,6 +105,7 @@ def test_explained_variance_of_a_perfect_a_constant_and_an_inverted_critic():
     assert explained_variance(-targets, targets, mask) == pytest.approx(-3.0)  # errors twice as wide: 1 − 4
     half = torch.tensor([[1.5, 1.5, 3.5, 3.5, 0.0]])  # errors ±0.5: 1 − 0.25/1.25
     assert explained_variance(half, targets, mask) == pytest.approx(0.8)
+    assert explained_variance(half / 10, targets / 10, mask) == pytest.approx(0.8)  # whatever the scale
 
 
 def test_explained_variance_is_zero_where_there_is_nothing_to_explain():

@@ -176,6 +176,36 @@ def test_a_pair_with_a_cut_off_side_has_the_margin_of_the_whole_pair() -> None:
     assert not batch.advantages[1].any()
 
 
+def test_what_is_measured_and_whitened_is_what_is_trained() -> None:
+    """The rollout that is left out is off by a lot: no statistic of the trained tokens may see it."""
+    policy = Table()
+    sections = {"rollout": {"mask_truncated": True}}
+    algorithm = {"preset": "ppo", "correction": "truncate_tokens"}
+    groups = cut_off(policy, {2})
+    groups[1][0] = rollout_of(policy, TOKENS[1][0], 25.0, error=0.7, finish="length")
+    made = []
+    for scaling in ("unscaled", "whiten"):
+        learner = learner_of(policy, config_of({**algorithm, "scaling": scaling}, sections=sections))
+        assert learner.critic is not None
+        with torch.no_grad():
+            learner.critic.head.weight.copy_(torch.tensor([0.1, -0.2, 0.4, 0.3]))
+        made.append(annotated(learner, groups))
+    (plain, _, metrics), (white, _, _) = made
+    mask = plain.sequences.mask
+    chosen = plain.advantages[mask].double()
+    expected = (chosen - chosen.mean()) / chosen.std(correction=0)
+    assert white.advantages[mask].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+    assert not white.advantages[~mask].any()
+    assert plain.values is not None
+    assert plain.targets is not None
+    wanted, missed = plain.targets[mask].tolist(), (plain.targets - plain.values)[mask].tolist()
+    explained = 1 - statistics.pvariance(missed) / statistics.pvariance(wanted)
+    assert metrics["critic/explained_variance"] == pytest.approx(explained, abs=1e-5)
+    assert metrics["mismatch/max"] < 1e-6
+    assert metrics["correction/largest"] == pytest.approx(1.0)
+    assert metrics["correction/effective_sequences"] == pytest.approx(1.0)
+
+
 def test_the_greedy_completion_is_the_baseline() -> None:
     policy = Table()
     groups = groups_of(policy)

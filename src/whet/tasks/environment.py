@@ -10,15 +10,22 @@ from whet.imports import nearest
 
 # Words between underscores: TOKENIZERS_PARALLELISM and KEYBOARD hold no secret, HF_TOKEN and SSH_KEY_PATH may.
 SECRET = re.compile(
-    r"(^|_)(API_?KEYS?|KEYS?|TOKENS?|SECRETS?|PASS|PASSPHRASE|CREDENTIALS?|CREDS|PAT|DSN|CONNECTION_STRING)(_|$)"
-    r"|APIKEY|PASSWORD|PASSWD|^(AWS|AZURE)_|^(DATABASE_URL|SSH_AUTH_SOCK|NETRC)$",
+    r"(^|_)(API_?KEYS?|KEYS?|TOKENS?|PASS|PASSPHRASE|CREDENTIALS?|CREDS|PAT|DSN|JWT|CONNECTION_STRING)[0-9]*(_|$)"
+    r"|APIKEY|ACCESSKEY|AUTHTOKEN|SECRET|PASSWORD|PASSWD|_PWD$|_PW$|WEBHOOK|^(AWS|AZURE)_|^DOCKER_AUTH_CONFIG$"
+    r"|^(DATABASE|REDIS|MONGO\w*|POSTGRES\w*|MYSQL|AMQP|BROKER)_UR[IL]$|^(SSH_AUTH_SOCK|NETRC)$",
+    re.IGNORECASE,
+)
+# Counts and names that only look like it.
+HARMLESS = re.compile(
+    r"(^|_)(MAX|MIN|NUM|NEW|EOS|BOS|PAD|UNK|SEP|SORT|PRIMARY)_(TOKENS?|KEYS?)(_|$)|(^|_)TOKEN_(LIMIT|COUNT)(_|$)"
+    r"|(^|_)PASS_AT_|^AWS_(DEFAULT_)?REGION$",
     re.IGNORECASE,
 )
 
 
 def is_secret(name: str) -> bool:
     """Whether a variable of this name usually holds a secret, or opens the way to one."""
-    return SECRET.search(name) is not None
+    return SECRET.search(name) is not None and HARMLESS.search(name) is None
 
 
 def withheld(environment: Mapping[str, str], passed: Sequence[str]) -> list[str]:

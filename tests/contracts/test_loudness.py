@@ -178,7 +178,7 @@ def FAULTY(prompt):
     ("function", "sentence"),
     [
         ("raises", r"reward function raises raised KeyError: 'no such column'"),
-        ("hangs", r"reward function hangs took longer than 0\.5 s and was stopped"),
+        ("hangs", r"reward function hangs took longer than 0\.5 s and was stopped: see reward\.time_limit_seconds"),
         ("gives_nan", r"reward function gives_nan gave nan for row \d+"),
     ],
 )

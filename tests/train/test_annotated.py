@@ -215,9 +215,9 @@ def test_advantages_are_whitened_over_what_is_trained() -> None:
     assert not batch.advantages[~batch.sequences.mask].any()
 
 
-def last_rewards(token_rewards: Tensor, values: Tensor) -> Tensor:
+def last_rewards(token_rewards: Tensor, values: Tensor, *, gamma: float = 1.0) -> Tensor:
     """An advantage with a critic that discounts nothing."""
-    return token_rewards + 0 * values
+    return gamma * token_rewards + 0 * values
 
 
 def test_what_discounts_nothing_is_paid_all_that_the_critic_expects_after_a_cut() -> None:

@@ -125,7 +125,6 @@ def test_what_was_accepted_and_could_not_be_loaded_is_not_recorded(stopped: Path
 
 
 def test_other_weights_are_no_change_that_could_be_accepted(stopped: Path) -> None:
-    """What a run says of its best model beside the weights does not count; the weights themselves always do."""
     run, before = stopped / "run", (stopped / "run" / "inputs.json").read_bytes()
     on_disk.saved_model(stopped / "model", seed=3, context=32)
     for accept_changes in (False, True):

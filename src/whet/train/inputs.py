@@ -31,7 +31,6 @@ from whet.tasks.table import ELSEWHERE, TASKS
 
 Files = Mapping[str, Path]  # name of a file inside of what a recipe names → where it is
 Named = tuple[str, str, Files]  # key, text and files
-NOTES = ("best.json",)  # what a run says of its best model: no part of the model
 CODE_OF_WHET = Path(whet.__file__).resolve().parent
 
 
@@ -157,7 +156,7 @@ def _data(options: Mapping[str, Any]) -> Files:
 
 def _model(text: str, *, with_weights: bool = True) -> Files:
     with suppress(UserError):
-        found = [path for path in read_files(resolve_model(text)) if path.name not in NOTES]
+        found = read_files(resolve_model(text))
         return _by_name([path for path in found if with_weights or not path.name.endswith(WEIGHTS)])
     return {}
 

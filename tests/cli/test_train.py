@@ -156,7 +156,9 @@ def test_a_damaged_best_model_is_used_by_nobody(whet: Whet, stopped: Path, tmp_p
 def test_a_checkpoint_of_another_model_is_refused(whet: Whet, tmp_path: Path, stopped: Path) -> None:
     config = stopped / "config.yaml"
     config.write_text(config.read_text().replace("width: 16", "width: 32"))
-    assert "the run began with other weights than model 'new' has now" in refused(whet, "train", stopped, "--resume")
+    assert "the run began with other weights than model 'new' has now" in refused(
+        whet, "train", stopped, "--resume", "--accept-changes"
+    )
 
 
 def test_a_run_without_an_intact_checkpoint_is_not_started_over(whet: Whet, stopped: Path) -> None:

@@ -19,13 +19,14 @@ from whet.config.loops import LOOPS
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.imports import source_file
+from whet.models.sealed import sha256
 from whet.recipe import Recipe, validate
 from whet.report.page import write_report
 from whet.runs.checkpoints import write_directory
 from whet.runs.directory import Run
-from whet.runs.inputs import Input, changes
+from whet.runs.inputs import Input, Inputs, changes, to_json
 from whet.train import start
-from whet.train.inputs import compare_inputs, current_inputs
+from whet.train.inputs import _file_or_folder, compare_inputs, current_inputs
 from whet.train.start import resume_run, saved_config, start_run
 
 NOWHERE = Path("/nowhere")
@@ -63,6 +64,10 @@ def stopped(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     root = Path(shutil.copytree(place, tmp_path / "place"))
     config = root / "run" / "config.yaml"
     config.write_text(config.read_text().replace(str(place), str(root)))
+    inputs = root / "run" / "inputs.json"
+    began = json.loads(inputs.read_text())
+    began["inputs"]["config.yaml"]["files"]["config.yaml"] = sha256(config)
+    inputs.write_text(json.dumps(began, indent=1) + "\n")
     return root
 
 
@@ -317,7 +322,7 @@ def test_ranks_decide_alike(stopped: Path) -> None:
 
     class Other(World):
         def gather(self, value: Any) -> list[Any]:
-            return ["data.path changed", value]
+            return [("data.path changed", None), value]
 
     run = Run.open(stopped / "run", is_writer=False)
     other = Other(rank=1, size=2, device=World.alone().device)
@@ -332,3 +337,59 @@ def test_differences_are_told_by_name() -> None:
         "b d changed since the run began (2 of its 3 files: q, …)"
     ]
     assert [change.sentence for change in changes(old, {})] == ["a x is gone", "b d is gone"]
+
+
+def test_ranks_hear_what_was_accepted(stopped: Path) -> None:
+    swapped(stopped / "pairs.jsonl")
+    run = Run.open(stopped / "run", is_writer=False)
+    with Run.open(stopped / "run") as writer:
+        compare_inputs(saved_config(run), writer, World.alone(), accept_changes=True, note=lambda _: None)
+        assert writer.accepted_inputs is not None
+        heard = to_json(writer.accepted_inputs)
+
+    class Other(World):
+        def gather(self, value: Any) -> list[Any]:
+            return [("", heard), value]
+
+    other = Other(rank=1, size=2, device=World.alone().device)
+    compare_inputs(saved_config(run), run, other, accept_changes=True, note=lambda _: None)
+    assert run.accepted_inputs == writer.accepted_inputs
+
+
+def test_an_edited_config_is_a_change(stopped: Path) -> None:
+    config = stopped / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("every_steps: 1", "every_steps: 2"))
+    with pytest.raises(UserError, match=r"^config\.yaml of the run changed since the run began: put back .*"):
+        resume(stopped / "run")
+
+
+def test_weights_of_a_stage_that_were_replaced_are_a_change_and_never_accepted(tmp_path: Path) -> None:
+    """A model that lists its files: its checksums are compared without reading the weights."""
+    model = tmp_path / "stages" / "sft"
+    model.parent.mkdir()
+    write_directory(model, lambda place: on_disk.saved_model(place, context=32), "best.json", {"step": 1})
+    on_disk.pairs(tmp_path / "pairs.jsonl", 4)
+    config = on_disk.config(model, tmp_path / "pairs.jsonl", "dpo")
+    before = current_inputs(config, NOWHERE)
+    assert list(before["model.weights"].files) == ["model.safetensors"]
+    assert "best.json" not in before["model.path"].files
+    write_directory(model, lambda place: on_disk.saved_model(place, seed=3, context=32), "best.json", {"step": 2})
+    assert [change.key for change in changes(before, current_inputs(config, NOWHERE))] == ["model.weights"]
+    with Run.create(tmp_path, "r", "") as run:
+        run.write_inputs(Inputs(known=before))
+        with pytest.raises(
+            UserError, match=r"^model\.weights \S+ changed since .*: put back the weights that the run "
+        ):
+            compare_inputs(config, run, World.alone(), accept_changes=True, note=lambda _: None)
+
+
+def test_folders_of_an_own_task_are_followed_through_links_once(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    for place in (folder / "__pycache__", elsewhere):
+        place.mkdir(parents=True)
+    (elsewhere / "rows").write_text("1")
+    (folder / ".DS_Store").write_text("")
+    (folder / "__pycache__" / "x.pyc").write_text("")
+    (folder / "link").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(folder)
+    assert list(_file_or_folder(str(folder), NOWHERE)) == ["link/rows"]

@@ -27,7 +27,7 @@ RECIPE = {
     "save": {"every_steps": 2, "keep": 2},
     "device": "cpu",
 }
-CLOCKS = ("seconds", "machine", "versions")
+CLOCKS = ("seconds", "machine", "versions", "checksum")
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from whet.recipe import Recipe, validate
 from whet.runs.directory import Run
 from whet.train.rewarding import Rewarding
 from whet.train.start import resume_run, start_run
-from whet.train.stopping import over_budget, past_best
+from whet.train.stopping import over_budget, past_best, watched
 
 NAN = float("nan")
 
@@ -52,15 +52,16 @@ def test_the_reason_has_both_numbers() -> None:
 def test_falls_are_counted_from_the_last_best(values: list[float], falls: int, since: int) -> None:
     rows = [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
     rows = [row for pair in zip(rows, ({"step": 9, "loss": 1.0} for _ in rows), strict=True) for row in pair]
-    told = past_best(rows, StopConfig(falls=falls))
+    stop = StopConfig(falls=falls)
+    told = past_best(watched(rows, stop), stop)
     best = f"{max(values, default=0.0):.4g}"
     assert told == (f"eval/accuracy has been below its best, {best}, for {since} evaluations" if since else "")
 
 
 def test_what_is_no_number_is_no_fall() -> None:
-    rows = [{"eval/gold": 1.0}, {"eval/gold": None}, {"eval/gold": NAN}]
-    assert past_best(rows, StopConfig(falls=1, metric="eval/gold")) == ""  # type: ignore[arg-type]
-    assert past_best([{"eval/gold": NAN}, {"eval/gold": 2.0}], StopConfig(falls=1, metric="eval/gold")) == ""
+    stop = StopConfig(falls=1, metric="eval/gold")
+    assert watched([{"eval/gold": 1.0}, {"eval/gold": None}, {"eval/gold": NAN}, {"loss": 2.0}], stop) == [1.0]
+    assert past_best([1.0], stop) == ""
 
 
 class Listening(SilentProgress):

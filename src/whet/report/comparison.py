@@ -136,4 +136,4 @@ def _read(run: Run | None, seed: int, failure: str) -> SeedResult:
 
 
 def _seconds(run: Run) -> float:
-    return math.fsum(row["seconds/step"] for row in run.timings())
+    return math.fsum(row.get("seconds/step") or 0.0 for row in run.timings())

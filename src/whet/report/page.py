@@ -22,6 +22,7 @@ from whet.report.numbers import duration
 from whet.report.panels import Panel, panels
 from whet.report.samples import before_after, last_rollouts
 from whet.runs.directory import Run
+from whet.runs.inputs import Inputs
 from whet.runs.logs import reason, write_atomic
 
 
@@ -111,8 +112,7 @@ def _health(found: Sequence[Finding]) -> Markup:
 
 def _doubts(run: Run, results: Mapping[str, Any] | None) -> list[Finding]:
     """What the numbers of the page do not show of the run: files that changed on its way, and files that were lost."""
-    inputs = run.inputs()
-    changed = [f"{one['sentence']} (after step {one['after_step']})" for one in (inputs.accepted if inputs else ())]
+    changed = (run.inputs() or Inputs()).accepted_sentences
     lost = [f"lost: {sentence}" for sentence in (results or {}).get("lost", ())]
     return [Finding("warning", sentence) for sentence in (*changed, *lost)]
 

@@ -273,7 +273,7 @@ class Run:
         if self.is_writer:
             self._settle()
             with self._writing(layout.RESULTS):
-                logs.write_atomic(self.path / layout.RESULTS, logs.json_bytes(results, indent=2) + b"\n")
+                logs.write_sealed(self.path / layout.RESULTS, results)
 
     @property
     def finished(self) -> bool:
@@ -292,7 +292,7 @@ class Run:
         """The final results, None before the end."""
         file = self.path / layout.RESULTS
         try:
-            return logs.read_json(file) if file.is_file() else None
+            return logs.read_sealed(file) if file.is_file() else None
         except RunFailed as error:
             raise RunFailed(f"{error}; whet train {self.path} --resume writes it again") from error
 

@@ -38,24 +38,47 @@ class Inputs:
     origin: str = ""  # fingerprint of the weights that training begins with; empty before it does
     accepted: tuple[Mapping[str, Any], ...] = ()  # changes that somebody let pass, oldest first
 
+    @property
+    def accepted_sentences(self) -> list[str]:
+        """Which inputs were exchanged on the way, a sentence each."""
+        return [f"{one['sentence']} (after step {one['after_step']})" for one in self.accepted]
+
+    def changed_since(self, step: int) -> set[str]:
+        """The keys of the inputs that were exchanged after this step."""
+        return {one["key"] for one in self.accepted if one["after_step"] >= step}
+
 
 def read_inputs(file: Path) -> Inputs | None:
     """What was recorded; None where nothing was, as in runs of older versions."""
     if not file.exists():
         return None
-    content = logs.read_json(file)
     try:
-        known = {key: Input(path=entry["path"], files=dict(entry["files"])) for key, entry in content["inputs"].items()}
-        return Inputs(known=known, origin=str(content["origin"]), accepted=tuple(map(dict, content["accepted"])))
+        return from_json(logs.read_json(file))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunFailed(f"{file} is damaged: put it back, or remove it to go on without comparing inputs") from error
 
 
 def write_inputs(file: Path, inputs: Inputs) -> None:
     """Puts the file in place whole."""
+    logs.write_atomic(file, logs.json_bytes(to_json(inputs), indent=1) + b"\n")
+
+
+def to_json(inputs: Inputs) -> dict[str, Any]:
+    """The inputs as JSON can say them."""
     known = {key: {"path": one.path, "files": dict(one.files)} for key, one in sorted(inputs.known.items())}
-    content = {"inputs": known, "origin": inputs.origin, "accepted": list(inputs.accepted)}
-    logs.write_atomic(file, logs.json_bytes(content, indent=1) + b"\n")
+    return {"inputs": known, "origin": inputs.origin, "accepted": list(inputs.accepted)}
+
+
+def from_json(content: Mapping[str, Any]) -> Inputs:
+    """The inverse of `to_json`; whatever is not of its making raises one of Python's errors for wrong values."""
+    known = {key: Input(path=entry["path"], files=dict(entry["files"])) for key, entry in content["inputs"].items()}
+    accepted = tuple(map(dict, content["accepted"]))
+    texts = [content["origin"], *(one.path for one in known.values())]
+    texts += [text for one in known.values() for text in one.files.values()]
+    texts += [change[name] for change in accepted for name in ("key", "sentence")]
+    if not all(type(text) is str for text in texts) or not all(type(one["after_step"]) is int for one in accepted):
+        raise TypeError("a value of another type")
+    return Inputs(known=known, origin=content["origin"], accepted=accepted)
 
 
 def changes(began: Mapping[str, Input], now: Mapping[str, Input]) -> list[Change]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from typing import IO, Any
 from whet.errors import RunFailed
 
 TEMPORARY = ".tmp-"  # how the name of everything unfinished begins
+CHECKSUM = "checksum"  # in a file that carries its own
 UNREADABLE = (OSError, EOFError, zlib.error)  # what reading a torn or damaged gzip file raises
 
 
@@ -126,6 +128,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return _parse(data, path, 1)
 
 
+def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes an object with a checksum of the rest of it, in one atomic change."""
+    written = json.loads(json_bytes(content))
+    write_atomic(path, json_bytes({**written, CHECKSUM: _checksum(written)}, indent=2) + b"\n")
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What `write_sealed` wrote, compared with its checksum; without one it is an older version's."""
+    content = read_json(path)
+    if CHECKSUM in content and content.pop(CHECKSUM) != _checksum(content):
+        raise RunFailed(f"{path} does not match its checksum")
+    return content
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Puts a file in place whole: whoever looks, at any moment, sees the old content or the new one."""
     with atomic_file(path) as file:
@@ -216,6 +232,10 @@ def reason(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json_bytes(content)).hexdigest()
+
+
 def _log_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
     if not path.exists():
         return []
@@ -230,6 +250,9 @@ def _log_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
     for number, row in enumerate(rows, start=1):
         if type(row.get("step")) is not int:
             raise RunFailed(f"{path}, line {number}: no step")
+        wrong = [name for name, value in row.items() if value is not None and type(value) not in (int, float)]
+        if wrong:
+            raise RunFailed(f"{path}, line {number}: {wrong[0]} is not a number; put the file back as whet wrote it")
     return [(row, line + b"\n") for row, line in zip(rows, lines, strict=True)]
 
 

@@ -1,13 +1,13 @@
 """The files that a recipe names, by their checksums: what a resumed run must find as it left it.
 
-Data, own code (tasks, rewards, cells), files that an own task is told of, tokenisers, reference and reward models.
-The weights that a run starts from are compared by their fingerprint when they are loaded (`Session`), so they are not
-read a second time here. What own code imports is not looked at.
+The run's own config.yaml, data, own code (tasks, rewards, cells), files that an own task is told of, tokenisers,
+reference and reward models. The weights that a run starts from are compared by their fingerprint when they are loaded
+(`Session`), so they are not read a second time here: only the checksums in a manifest are. What own code imports is not
+looked at.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,14 +23,16 @@ from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.imports import source_file
 from whet.models.hub import resolve_model
-from whet.models.sealed import WEIGHTS, read_files, sealed_files, sha256
+from whet.models.sealed import MADE_BY_A_RUN, WEIGHTS, read_files, sealed_files, sha256
 from whet.recipe import Config
 from whet.runs.directory import Run
-from whet.runs.inputs import Change, Input, Inputs, accept, changes
+from whet.runs.inputs import Change, Input, Inputs, accept, changes, from_json, to_json
 from whet.tasks.table import ELSEWHERE, TASKS
 
 Files = Mapping[str, Path]  # name of a file inside of what a recipe names → where it is
 Named = tuple[str, str, Files]  # key, text and files
+WEIGHTS_AT_START = "model.weights"  # no change of these is ever accepted: all that was learned is a difference to them
+OF_THE_SYSTEM = {".DS_Store", "__pycache__"}  # what appears in folders by itself
 CODE_OF_WHET = Path(whet.__file__).resolve().parent
 
 
@@ -61,9 +63,11 @@ def compare_inputs(
             refusal, said = _compared(config, run, accept_changes=accept_changes)
         except (UserError, RunFailed) as error:
             refusal = str(error)
-    refusal = world.gather(refusal)[0]
+    pending = None if run.accepted_inputs is None else to_json(run.accepted_inputs)
+    refusal, pending = world.gather((refusal, pending))[0]
     if refusal:
         raise UserError(refusal)
+    run.accepted_inputs = None if pending is None else from_json(pending)
     if said:
         note(said)
 
@@ -88,6 +92,8 @@ def _compared(config: Config, run: Run, *, accept_changes: bool) -> tuple[str, s
             run.write_inputs(Inputs(known=now, origin=began.origin, accepted=began.accepted))
         return "", ""
     told = "; ".join(change.sentence for change in found)
+    if any(change.key == WEIGHTS_AT_START for change in found):
+        return f"{told}: put back the weights that the run began with, or start a new run", ""
     if not accept_changes:
         way = f"whet train {run.path} --resume --accept-changes"
         return f"{told}: put back what the run began with, or go on with other inputs: {way}", ""
@@ -101,6 +107,7 @@ def _compared(config: Config, run: Run, *, accept_changes: bool) -> tuple[str, s
 
 
 def _named(config: Config, run: Path) -> Iterator[Named]:
+    yield "config.yaml", "of the run", _file(run / "config.yaml")
     if isinstance(config, OfflineConfig):
         yield from _rows(config)
     yield from _task(config, run)
@@ -135,7 +142,11 @@ def _task(config: Config, run: Path) -> Iterator[Named]:
 def _start(config: TrainConfig) -> Iterator[Named]:
     new = config.model.new
     if new is None:
-        yield "model.path", config.model.path, _model(config.model.path, with_weights=False)
+        files = _model(config.model.path)
+        weights = {name: path for name, path in files.items() if name.endswith(WEIGHTS)}
+        settings = {name: path for name, path in files.items() if name not in {*weights, *MADE_BY_A_RUN}}
+        yield "model.path", config.model.path, settings
+        yield WEIGHTS_AT_START, config.model.path, {name: path for name, path in weights.items() if _is_sealed(path)}
     elif new.tokenizer != "characters" and ":" not in new.tokenizer:
         yield "model.new.tokenizer", new.tokenizer, _by_name(read_files(Path(new.tokenizer)))
 
@@ -154,11 +165,15 @@ def _data(options: Mapping[str, Any]) -> Files:
     return {}
 
 
-def _model(text: str, *, with_weights: bool = True) -> Files:
+def _model(text: str) -> Files:
     with suppress(UserError):
-        found = read_files(resolve_model(text))
-        return _by_name([path for path in found if with_weights or not path.name.endswith(WEIGHTS)])
+        return _by_name(read_files(resolve_model(text)))
     return {}
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether a manifest says the checksum of a file."""
+    return path.name in (sealed_files(path.parent) or {})
 
 
 def _code(spec: str) -> Files:
@@ -182,9 +197,22 @@ def _file_or_folder(text: str, run: Path) -> Files:
         if path.is_file():
             return _file(path)
         if "/" in text and path.is_dir() and not run.resolve().is_relative_to(path.resolve()):
-            inside = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
-            return {str(file.relative_to(path)): file for file in sorted(inside) if file.is_file()}
+            return {str(file.relative_to(path)): file for file in sorted(_inside(path, set()))}
     return {}
+
+
+def _inside(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """The files of a directory and of those inside, links followed, each directory once."""
+    if folder.resolve() in seen:
+        return
+    seen.add(folder.resolve())
+    for entry in folder.iterdir():
+        if entry.name in OF_THE_SYSTEM:
+            continue
+        if entry.is_dir():
+            yield from _inside(entry, seen)
+        elif entry.is_file():
+            yield entry
 
 
 def _by_name(paths: list[Path]) -> Files:

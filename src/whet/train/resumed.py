@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from whet.config import TrainConfig
+from whet.config import StopConfig, TrainConfig
 from whet.errors import RunFailed, UserError
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
 from whet.runs.lost import lost_lines
+from whet.train.stopping import watched
 
 BEFORE, AFTER = "before", "after"
+MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evaluations are made from
 Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
 
 
@@ -59,10 +61,18 @@ def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
     return {name: _of_evaluation(row[-1]) for name, row in ((BEFORE, first), (AFTER, rows)) if row}
 
 
+def watched_so_far(run: Run, checkpoint: Checkpoint, stop: StopConfig) -> list[float]:
+    """What early stopping has seen up to a checkpoint; from the metrics where it is an older version's."""
+    if "watched" in checkpoint.state:
+        kept: list[float] = checkpoint.state["watched"]
+        return kept
+    return watched((row for row in run.metrics() if row["step"] <= checkpoint.step), stop)
+
+
 def what_stands(
     run: Run, checkpoint: Checkpoint, measured: Measured, note: Callable[[str], None], *, processes: int = 1
 ) -> tuple[dict[str, float], list[str]]:
-    """The best model so far, none where it is damaged, and what was lost up to a checkpoint; what is new is said."""
+    """The best model so far, none where it does not stand any more, and what was lost; what is new is said."""
     best, known = checkpoint.state["best"], list(checkpoint.state.get("lost", ()))
     found = [*known, *lost_lines(run, checkpoint.step)]
     before = checkpoint.state.get("processes", processes)
@@ -73,16 +83,35 @@ def what_stands(
         )
     if BEFORE not in measured:
         found.append("the evaluation before training is in no file any more")
-    damage = run.best_defect() if best else None
-    if damage is not None:
-        found.append(
-            f"the best model, of step {best['step']}, is damaged ({damage}): the best after it takes its place"
-        )
+    stands, why = _best_stands(run, best, checkpoint.step) if best else (True, "")
+    found += [why] if why else []
     lost = list(dict.fromkeys(found))
     for sentence in lost:
         if sentence not in known:
             note(f"lost: {sentence}")
-    return {} if damage is not None else best, lost
+    return best if stands else {}, lost
+
+
+def _best_stands(run: Run, best: Mapping[str, Any], step: int) -> tuple[bool, str]:
+    """Whether best_model still holds what a checkpoint calls the best, and, where something was lost, what."""
+    damage = run.best_defect()
+    saved = None if damage is not None else (run.best_info() or {}).get("step")
+    if damage is None and isinstance(saved, int) and saved > step:
+        return False, ""  # a better one was saved before the run was killed; the same steps find it again
+    if damage is None and saved != best["step"]:
+        damage = f"it is that of step {saved}"
+    if damage is not None:
+        return False, (
+            f"the best model, of step {best['step']}, is damaged ({damage}): the best after it takes its place"
+        )
+    inputs = run.accepted_inputs or run.inputs() or Inputs()
+    changed = sorted(key for key in inputs.changed_since(best["step"]) if key.startswith(MEASURED_BY))
+    if changed:
+        return False, (
+            f"the best model, of step {best['step']}, was chosen before {', '.join(changed)} changed: "
+            "the best after it takes its place"
+        )
+    return True, ""
 
 
 def ends_of(measured: Measured, run: Run) -> Measured:
@@ -90,12 +119,6 @@ def ends_of(measured: Measured, run: Run) -> Measured:
     if AFTER not in measured:
         raise RunFailed(f"{run.path} holds no evaluation any more, so there is no result: put its metrics.jsonl back")
     return {BEFORE: measured.get(BEFORE, {}), AFTER: measured[AFTER]}
-
-
-def accepted_changes(run: Run) -> list[str]:
-    """Which inputs were exchanged on the way, a sentence each."""
-    inputs = run.inputs()
-    return [f"{one['sentence']} (after step {one['after_step']})" for one in (inputs.accepted if inputs else ())]
 
 
 def remember(measured: Measured, step: int, metrics: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from whet.evaluate.statistics import mean_interval
 from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
+from whet.runs.inputs import Inputs
 from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
 from whet.tasks.grading import GradingFailed
@@ -30,7 +31,7 @@ from whet.train import resumed
 from whet.train.describe import spelled
 from whet.train.machine import machine, versions
 from whet.train.optim import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
-from whet.train.stopping import over_budget, past_best, require_measured
+from whet.train.stopping import over_budget, past_best, require_measured, watched
 from whet.train.trained import Kept, Trained
 
 PROMPTS_ONLY = "data"  # the task that knows no right answers
@@ -70,8 +71,10 @@ class Session:
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, float] = {}
         self.measured: resumed.Measured = {}  # the evaluation before training, and the newest one
+        self.watched: list[float] = []  # stop.metric of every evaluation
         self.lost: list[str] = []  # of what was on the disk
         self.interrupt = Interrupt()
+        self._began = False
         self._stopping = False  # asked once a step, so that what is saved and what is done cannot differ
         self._ended = ""  # why the run needs no more steps
         self._timings: dict[str, float] = {}
@@ -101,6 +104,7 @@ class Session:
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
         self.progress.note(f"run: {self.run.path}")
+        self._began = True
         if checkpoint is None:
             before = self._evaluate(0)
             require_measured(self.config.stop, before)
@@ -118,10 +122,11 @@ class Session:
         gc.unfreeze()
         if self.parts.engine is not None:
             self.parts.engine.close()
+        step = f"step {self.last + 1}: " if self._began else ""
         if isinstance(error, RankLost):
-            raise RankLost(f"step {self.last + 1}: {error}") from error
+            raise RankLost(f"{step}{error}") from error
         if isinstance(error, RunFailed):
-            raise RunFailed(f"step {self.last + 1}: {error}{self._evidence(error)}{self._way_back(error)}") from error
+            raise RunFailed(f"{step}{error}{self._evidence(error)}{self._way_back(error)}") from error
 
     def _evidence(self, error: RunFailed) -> str:
         """Puts what the run failed on onto the disk, and says where."""
@@ -183,8 +188,7 @@ class Session:
         self._ended = over_budget(metrics, self.config.stop)
         if _due(self.config.eval.every_steps, step, self.config.steps) or self._ended:
             logged |= self._evaluate(step)
-            before = [row for row in self.run.metrics() if row["step"] < step]  # another rank may have logged this one
-            self._ended = self._ended or past_best([*before, logged], self.config.stop)
+            self._ended = self._ended or past_best(self.watched, self.config.stop)
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
         self._stopping = self.world.max(float(self.interrupt.requested)) > 0
@@ -200,6 +204,7 @@ class Session:
         metrics = {} if self.parts.engine is None else self._sample(self.parts.engine, step)
         metrics |= self.measure()
         resumed.remember(self.measured, step, plain_numbers(metrics))
+        self.watched += watched([metrics], self.config.stop)
         # Of equally good models the later one: it has learned for longer, which a loss would show.
         name = best_by(metrics, self.config.task.name)
         if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
@@ -248,7 +253,7 @@ class Session:
         numbers = {name: one.numbers() for name, one in self.kept.items()}
         state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "ended": self._ended}
         state |= {"processes": self.world.size}
-        state |= {"kept": numbers, "measured": self.measured, "lost": self.lost}
+        state |= {"kept": numbers, "measured": self.measured, "watched": self.watched, "lost": self.lost}
         self.run.save(step, fill, state, keep=self.config.save.keep)
         self.world.barrier()
 
@@ -267,12 +272,13 @@ class Session:
         self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
         self._ended = checkpoint.state.get("ended", "")
         self.measured = resumed.measured_so_far(self.run, checkpoint)
+        self.watched = resumed.watched_so_far(self.run, checkpoint, self.config.stop)
         self.best, self.lost = resumed.what_stands(
             self.run, checkpoint, self.measured, self.progress.note, processes=self.world.size
         )
 
     def _finish(self) -> None:
-        told = {"lost": self.lost, "accepted_changes": resumed.accepted_changes(self.run)}
+        told = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
         results = {
             "recipe": self.run.recipe,
             "loop": self.config.loop,
@@ -282,7 +288,7 @@ class Session:
             **resumed.ends_of(self.measured, self.run),
             "best": self.best,
             "tokens": self.tokens,
-            "seconds": sum(t["seconds/step"] for t in self.run.timings()),
+            "seconds": sum(t.get("seconds/step") or 0.0 for t in self.run.timings()),
             "machine": machine(self.world),
             "versions": versions(),
             **{name: sentences for name, sentences in told.items() if sentences},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from whet.config import StopConfig
 from whet.errors import UserError
@@ -16,10 +16,14 @@ def over_budget(metrics: Mapping[str, float], stop: StopConfig) -> str:
     return f"rollouts are {metrics['kl_rollout']:.3g} nats from the reference, above stop.kl {stop.kl:g}"
 
 
-def past_best(rows: Sequence[Mapping[str, float]], stop: StopConfig) -> str:
-    """Why a run is past its best (over-optimised, if its training reward still rises), or nothing."""
-    known = (row.get(stop.metric) for row in rows)
-    values = [value for value in known if value is not None and math.isfinite(value)]
+def watched(rows: Iterable[Mapping[str, float | None]], stop: StopConfig) -> list[float]:
+    """What evaluations say of the metric that early stopping looks at, where it looks at one."""
+    known = (row.get(stop.metric) for row in rows) if stop.falls else ()
+    return [value for value in known if value is not None and math.isfinite(value)]
+
+
+def past_best(values: Sequence[float], stop: StopConfig) -> str:
+    """Early stopping: why a run is past its best (over-optimised, if its training reward still rises), or nothing."""
     if not stop.falls or not values:
         return ""
     since = len(values) - 1 - max(range(len(values)), key=lambda place: (values[place], place))

@@ -17,7 +17,7 @@ demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 
 # Two workers with a thread each are twice as fast on small models as one with two.
 test: $(STAMP)  ## the default suite: two CPU cores, under twelve minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -17,6 +17,7 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM
 import whet as package
 from tests.cli.refusal import refused, train_tiny, write_recipe
 from tests.cli.tiny import Whet
+from whet.files import LARGEST_OBJECT
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +64,8 @@ def foreign_model(model: Path) -> Path:
     return directory
 
 
-def grow(path: Path, size: int = 2**31) -> None:
-    """A file of gigabytes, of which the disk keeps nothing."""
+def grow(path: Path, size: int = LARGEST_OBJECT + 1) -> None:
+    """A file that is too large, of which the disk keeps nothing."""
     with path.open("ab") as file:
         file.truncate(size)
 
@@ -128,7 +129,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda m: (m / "config.json").write_text('{"a":' * 200_000 + "1" + "}" * 200_000),
         "config.json is not valid JSON (nested too deeply)",
     ),
-    "config of gigabytes": (lambda m: grow(m / "config.json"), "config.json has 2147483648 bytes, more than"),
+    "huge config": (lambda m: grow(m / "config.json"), "config.json has 67108865 bytes, more than"),
     "config with a number of 9999 digits": (
         lambda m: (m / "config.json").write_text('{"model_type": "gpt2", "n_layer": ' + "9" * 9999 + "}"),
         "config.json is not valid JSON",
@@ -168,7 +169,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda m: (m / "tokenizer_config.json").write_text('{"a":' * 200_000 + "1" + "}" * 200_000),
         "tokenizer",
     ),
-    "huge tokens map": (lambda m: grow(m / "special_tokens_map.json"), "special_tokens_map.json has 2147483648 bytes"),
+    "huge tokens map": (lambda m: grow(m / "special_tokens_map.json"), "special_tokens_map.json has 67108865 bytes"),
     "many tokens": (lambda m: many_tokens(m), "tokenizer.json lists too many tokens (1100"),
     "many added tokens": (lambda m: many_added(m), "tokenizer_config.json lists too many tokens (70000 times"),
     "generation config a list": (lambda m: (m / "generation_config.json").write_text("[1]"), "generation_config.json"),

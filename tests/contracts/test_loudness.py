@@ -260,7 +260,8 @@ def test_no_intact_checkpoint_is_an_end(zygote: Zygote, failed: Path, tmp_path: 
     process = zygote.start("train", run, "--resume")
     assert process.wait() == 1
     assert process.said().rstrip().splitlines()[-1] == (
-        f"whet: no checkpoint in {run / 'checkpoints'} is intact; the run cannot be resumed from there"
+        f"whet: no checkpoint in {run / 'checkpoints'} is intact, so the run cannot be resumed: "
+        f"start a new one with model={run}, whose best model is whole"
     )
     assert metrics(run) == metrics(failed)
 

@@ -225,8 +225,12 @@ class Run:
         directory = self.path / layout.CHECKPOINTS
         checkpoint = checkpoints.newest_intact(directory, self._warn)
         if checkpoint is None and layout.by_step(directory):
-            raise RunFailed(f"no checkpoint in {directory} is intact; the run cannot be resumed from there")
+            raise RunFailed(f"no checkpoint in {directory} is intact, so the run cannot be resumed: start a new one{self._instead()}")
         return checkpoint
+
+    def _instead(self) -> str:
+        """Where a new run may begin, if the best model is whole."""
+        return f" with model={self.path}, whose best model is whole" if self.best_defect() is None else ""
 
     def rewind(self, step: int) -> None:
         """Cuts off everything later than `step`; -1 cuts off everything."""

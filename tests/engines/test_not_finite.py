@@ -10,6 +10,7 @@ from whet.engines.cuda import CudaSampler
 from whet.engines.drawing import draw
 from whet.engines.native import NativeEngine
 from whet.errors import RunFailed
+from whet.models.load import load_model
 from whet.models.logprobs import log_distribution, token_logprobs
 from whet.records import Prompt, Sampling
 from whet.streams import stream_key
@@ -96,6 +97,30 @@ def test_the_trainers_log_probs_do_not_hide_it_either(sampling):
     tokens = torch.tensor([[3, 4, 5]])
     logprobs, _ = token_logprobs(model, tokens, torch.tensor([3]), torch.tensor([[False, True, True]]), sampling)
     assert logprobs[0, 1:].isnan().all()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+@pytest.mark.parametrize("place", ["graphs", "plain"])
+def test_an_infinite_number_of_the_head_is_not_taken_for_a_forbidden_token(value, sampling, place):
+    if place == "graphs" and not sampling.is_whole:
+        return
+    model, tokenizer = small_model()
+    graphs = CudaSampler(model, tokenizer.stops, max_slots=4, dtype=torch.float32)
+    model.state_dict()["lm_head.weight"][9, 3] = value
+    sample = graphs.sample if place == "graphs" else NativeEngine(model, tokenizer).generate
+    with pytest.raises(
+        RunFailed, match=r"at token 1 of its completion of prompt 1: 1 of the .* lm_head\.weight are not"
+    ):
+        sample(PROMPTS, sampling, count=2)
+
+
+def test_a_head_with_infinite_numbers_is_not_loaded(tmp_path):
+    model, _ = small_model(layers=1)
+    model.state_dict()["lm_head.weight"][9, 3] = -math.inf
+    model.save(tmp_path)
+    with pytest.raises(RunFailed, match=rf"{tmp_path}: the model's logits are not finite: .*lm_head\.weight"):
+        load_model(tmp_path)
 
 
 def test_what_a_slot_draws_after_its_end_is_nobodys_concern():

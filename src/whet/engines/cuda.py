@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from whet.engines.decode import BUCKET, DecodeLoop
-from whet.engines.finite import check_logprobs
+from whet.engines.finite import check_logprobs, doubt
 from whet.engines.limits import token_limit
 from whet.engines.slots import slot_bytes
 from whet.models.decoder import Decoder, parameter_count
@@ -198,14 +198,15 @@ class CudaSampler:
         """
         rows = loop.rows
         so_far = torch.minimum(rows.steps, rows.ended).clamp(1, loop.room)  # a slot grows on after its end
-        is_sound = rows.logprobs.gather(1, so_far[:, None] - 1)[:, 0].isfinite()
+        unsure = doubt(loop.weights.head)
+        is_sound = (rows.logprobs.gather(1, so_far[:, None] - 1)[:, 0] + unsure).isfinite()
         ends = torch.where((rows.steps >= rows.ended) | ~is_sound, so_far, 0).tolist()
         gone = [slot for slot in crew.live if ends[slot]]
         if not gone:
             return
         widest = max(ends[slot] for slot in gone)
         at = self._tensor(gone)
-        tokens, logprobs = rows.out_tokens[at, :widest].tolist(), rows.logprobs[at, :widest].tolist()
+        tokens, logprobs = rows.out_tokens[at, :widest].tolist(), (rows.logprobs[at, :widest] + unsure).tolist()
         for slot, said, sure in zip(gone, tokens, logprobs, strict=True):
             job, drawn = crew.live[slot], Drawn(said[: ends[slot]], sure[: ends[slot]])
             check_logprobs(drawn.logprobs, self.policy, prompt=jobs[job].prompt)

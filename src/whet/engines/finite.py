@@ -5,8 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from whet.models.finite import not_finite
 from whet.models.protocol import CausalLM
+
+
+def doubt(head: Tensor | None) -> Tensor | float:
+    """What to add to log-probs: −0, which changes none, or NaN where a number of the head is not finite.
+
+    An infinite one may make a logit −∞, which looks like a token that the model forbids. A sum sees it without waiting
+    for the device.
+    """
+    return -0.0 if head is None else -(head.detach().sum(dtype=torch.float32) * 0).abs()
 
 
 def check_logprobs(logprobs: Sequence[float], policy: CausalLM, *, prompt: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whet.batching import pad
 from whet.engines.drawing import draw
-from whet.engines.finite import check_logprobs
+from whet.engines.finite import check_logprobs, doubt
 from whet.engines.limits import token_limit, within_context, within_vocabulary
 from whet.models.decoder import Decoder
 from whet.models.fused_block import has_plain_products
@@ -146,6 +146,8 @@ class NativeEngine:
         live = torch.arange(len(keys), device=self.device)  # the sequence of each row
         for position in range(drawn.tokens.shape[1]):
             chosen, logprobs = draw(self.policy.head(states), sampling, keys, torch.full_like(keys, position))
+            if position == 0:
+                logprobs = logprobs + doubt(self.policy.head_weight)
             drawn.tokens[live, position], drawn.logprobs[live, position] = chosen, logprobs
             may_look = self.device.type == "cpu" or position % LOOK == 0
             if may_look and not bool(logprobs.isfinite().all()):

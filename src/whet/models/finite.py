@@ -24,6 +24,14 @@ def not_finite(what: str, model: Named) -> RunFailed:
     return RunFailed(f"{what}: {_cause(model)}")
 
 
+def check_head(model: Named, head: Tensor | None, name: str) -> None:
+    """Refuses a head with infinite numbers: the tokens that they forbid would only never be sampled."""
+    if head is None or bool(head.detach().sum().isfinite()):
+        return
+    if not bool(head.detach().isfinite().all()):
+        raise not_finite(f"{name}: the model's logits are not finite", model)
+
+
 def _cause(model: Named) -> str:
     for name, weight in model.named_parameters():
         wrong = ~weight.detach().isfinite()

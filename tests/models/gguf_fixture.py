@@ -49,9 +49,18 @@ def tiny_llama(*, tied: bool = True) -> LlamaForCausalLM:
 
 
 def write_gguf(
-    path: Path, model: LlamaForCausalLM, *, quantised: bool = False, split: str = "smollm", **extra: float
+    path: Path,
+    model: LlamaForCausalLM,
+    *,
+    quantised: bool = False,
+    split: str = "smollm",
+    whole: str = "",
+    **extra: float,
 ) -> None:
-    """The file that llama.cpp's converter would write; `extra` are further float settings, dots as underscores."""
+    """The file that llama.cpp's converter would write; `extra` are further float settings, dots as underscores.
+
+    `whole` takes the place of the last byte, as text that is never split.
+    """
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
@@ -65,8 +74,8 @@ def write_gguf(
     writer.add_rope_dimension_count(16)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(split)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3, 3, 3] + [1] * (len(TOKENS) - 3))
+    writer.add_token_list([*TOKENS[:-2], whole or TOKENS[-2], TOKENS[-1]])
+    writer.add_token_types([3, 3, 3] + [1] * (len(TOKENS) - 5) + [4 if whole else 1, 1])
     writer.add_token_merges(["h i"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)

@@ -78,6 +78,29 @@ def test_unknown_gguf_settings_are_refused(tmp_path: Path) -> None:
         convert_gguf(tmp_path / "no.gguf", tmp_path / "hf")
 
 
+def test_text_that_the_file_defines_as_one_token_is_not_split(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama(), whole="1 + 1")
+    convert_gguf(tmp_path / "tiny.gguf", tmp_path / "hf")
+    tokenizer = load_tokenizer(tmp_path / "hf")
+    assert tokenizer.encode("1 + 1") == [258]
+    assert tokenizer.decode([258]) == "1 + 1"  # text, no control token
+    assert len(tokenizer.encode("1 + 2")) == 5
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("llama__logit_scale", "llama.logit_scale is not known here and may change the numbers"),
+        ("llama__attention__scale", "llama.attention.scale is not known"),
+        ("llama__attention__value_length", "values unlike keys"),
+    ],
+)
+def test_settings_that_may_change_the_numbers_are_refused(setting: str, said: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama(), **{setting: 8.0})
+    with pytest.raises(UserError, match=said):
+        convert_gguf(tmp_path / "tiny.gguf", tmp_path / "hf")
+
+
 def test_unsound_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
     """Cut anywhere, with counts that nothing could hold, with bytes changed: a model or a sentence, nothing else."""
     write_gguf(tmp_path / "tiny.gguf", tiny_llama())

@@ -13,14 +13,29 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 
 from whet.errors import UserError
 from whet.models.checkpoint import FILE_MODE
 
-CONTROL = 3  # the token type of special tokens in `tokenizer.ggml.token_type`
+CONTROL, USER_DEFINED = 3, 4  # types in `tokenizer.ggml.token_type`: special tokens, and text that is never split
+# What is understood of `llama.…`; anything else could be a scale or a window that changes the numbers.
+KNOWN = (
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "vocab_size",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "rope.dimension_count",
+    "rope.freq_base",
+)
 EOS_KEY = "tokenizer.ggml.eos_token_id"
 
 # How the file's `tokenizer.ggml.pre` splits text before BPE.
@@ -117,10 +132,15 @@ def _config(fields: Mapping[str, Any], *, tied: bool, dtype: torch.dtype) -> dic
     scaled = [key for key in fields if key.startswith("llama.rope.scaling.")]
     if scaled:
         raise UserError(f"GGUF setting {scaled[0]} (scaled rotary positions) is not supported; use the hub's files")
+    unknown = [key for key in fields if key.startswith("llama.") and key.removeprefix("llama.") not in KNOWN]
+    if unknown:
+        raise UserError(f"GGUF setting {unknown[0]} is not known here and may change the numbers; use the hub's files")
     heads, width = _need(fields, "llama.attention.head_count"), _need(fields, "llama.embedding_length")
     head_dim = fields.get("llama.attention.key_length", width // heads)
     if fields.get("llama.rope.dimension_count", head_dim) != head_dim:
         raise UserError("GGUF setting llama.rope.dimension_count (partly rotated heads) is not supported")
+    if fields.get("llama.attention.value_length", head_dim) != head_dim:
+        raise UserError("GGUF setting llama.attention.value_length (values unlike keys) is not supported")
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -159,6 +179,8 @@ def _save_tokenizer(fields: Mapping[str, Any], directory: Path) -> None:
     backend = Backend(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
     backend.pre_tokenizer = pre_tokenizers.Sequence(list(SPLITS[split]))
     backend.decoder = decoders.ByteLevel()
+    whole = [token for token, kind in zip(tokens, types, strict=True) if kind == USER_DEFINED]
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in whole])
     tokenizer = wrap_backend(
         backend,
         eos=tokens[_need(fields, EOS_KEY)],

@@ -108,6 +108,9 @@ def test_unknown_encoding_lists_the_known() -> None:
         ({"special_tokens": [1]}, "are damaged"),
         ({"special_tokens": {"<|endoftext|>": -1}}, "are damaged"),
         ({"special_tokens": {"<|endoftext|>": 2**40}}, "are damaged"),
+        ({"special_tokens": {"<|endoftext|>": 7}}, "a special token has the id of another token"),
+        ({"special_tokens": {"<|endoftext|>": 256, "<x>": 256}}, "a special token has the id of another token"),
+        ({"special_tokens": {"<|endoftext|>": 2**30}}, "is too large"),
         ({"pattern": "("}, "are damaged"),
         ({"ranks": [(bytes([byte]), 0) for byte in range(256)]}, "have the same rank"),
         ({"ranks": [(bytes([byte]), byte) for byte in range(9)]}, "a byte has none"),
@@ -115,11 +118,32 @@ def test_unknown_encoding_lists_the_known() -> None:
     ],
 )
 def test_hostile_files_are_refused_in_a_sentence(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    write_files(tmp_path, **changes)
+    with pytest.raises(UserError, match=told):
+        load_tokenizer(tmp_path)
+
+
+def write_files(directory: Path, **changes: Any) -> None:
+    """One token per byte and an end, with changes."""
     pytest.importorskip("tiktoken")
     sound = {"name": "x", "pattern": r"[\s\S]", "special_tokens": {"<|endoftext|>": 256}}
     ranks = changes.pop("ranks", [(bytes([byte]), byte) for byte in range(256)])
     lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks]
-    (tmp_path / "tokenizer.tiktoken").write_text("".join(lines))
-    (tmp_path / "tiktoken.json").write_text(json.dumps({**sound, "ranks": len(ranks), **changes}))
-    with pytest.raises(UserError, match=told):
-        load_tokenizer(tmp_path)
+    (directory / "tokenizer.tiktoken").write_text("".join(lines))
+    (directory / "tiktoken.json").write_text(json.dumps({**sound, "ranks": len(ranks), **changes}))
+
+
+def test_a_pattern_that_drops_text_is_noticed(tmp_path: Path) -> None:
+    write_files(tmp_path, pattern="[a-z]+")
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("abc") == [97, 98, 99]
+    with pytest.raises(UserError, match="the pattern of tokenizer x leaves out a part of 'abc 1'"):
+        tokenizer.encode("abc 1")
+    with pytest.raises(UserError, match="half of a surrogate pair"):
+        tokenizer.encode("a\ud800")
+
+
+def test_a_pattern_without_end_is_told_in_a_sentence(tmp_path: Path) -> None:
+    write_files(tmp_path, pattern=r"((?!z)x+)+y|[\s\S]")
+    with pytest.raises(UserError, match="the tokenizer x cannot read 'xxx"):
+        load_tokenizer(tmp_path).encode("x" * 60)

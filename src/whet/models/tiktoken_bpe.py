@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from whet.errors import UserError
 from whet.files import read_object
-from whet.models.bounds import check_tokenizer_files
+from whet.models.bounds import LARGEST_VOCABULARY, check_tokenizer_files
 from whet.models.tokenizers import RANKS_FILE, wrap_backend
 from whet.records import Message
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import tiktoken
 
 EOS = "<|endoftext|>"
+PANIC = "PanicException"  # of tiktoken's Rust code; it is no Exception, and cannot be imported
 SETTINGS_FILE = "tiktoken.json"  # the split pattern and the special tokens, which a ranks file does not hold
 
 
@@ -51,7 +52,31 @@ class TiktokenTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Plain text; a literal "<|endoftext|>" is text like any other."""
-        return self._encoding.encode_ordinary(text)
+        try:
+            tokens = self._encoding.encode_ordinary(text)
+            is_whole = self._encoding.decode_bytes(tokens) == text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{text!r:.80} holds half of a surrogate pair, which is not text; fix its encoding"
+            ) from error
+        except ValueError as error:
+            raise self._cannot_read(text, error) from error
+        except BaseException as error:
+            if type(error).__name__ != PANIC:
+                raise
+            raise self._cannot_read(text, error) from error
+        if not is_whole:  # what the pattern does not match is dropped
+            raise UserError(
+                f"the pattern of tokenizer {self._encoding.name} leaves out a part of {text!r:.60}; "
+                f"correct it in {SETTINGS_FILE}"
+            )
+        return tokens
+
+    def _cannot_read(self, text: str, error: BaseException) -> UserError:
+        reason = " ".join(str(error).split())[:200]
+        return UserError(
+            f"the tokenizer {self._encoding.name} cannot read {text!r:.60} ({reason}); correct {SETTINGS_FILE}"
+        )
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens."""
@@ -109,6 +134,11 @@ def load_tiktoken(directory: Path) -> TiktokenTokenizer:
         # What tiktoken itself takes for granted: it ends the process' thread where it is not so.
         if len(set(ranks.values())) != len(ranks) or not all(bytes([byte]) in ranks for byte in range(256)):
             raise ValueError("two tokens have the same rank, or a byte has none")
+        special = list(settings["special_tokens"].values())
+        if len(set(special)) != len(special) or not set(ranks.values()).isdisjoint(special):
+            raise ValueError("a special token has the id of another token")
+        if max(special, default=0) >= 2 * LARGEST_VOCABULARY:
+            raise ValueError(f"the id {max(special)} of a special token is too large")
         encoding = tiktoken.Encoding(
             settings["name"],
             pat_str=settings["pattern"],

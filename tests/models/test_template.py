@@ -1,6 +1,7 @@
 """Chat templates that are broken or hostile: bounded, refused in one sentence, and blamed on whoever did it."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -93,7 +94,7 @@ REAL = [
     "    {% generation %}{{ m.content | trim }}{% endgeneration %}\n  {%- endfor %}\n\n",
     "{%- set ns = namespace(n=0, last='') -%}{%- for m in messages[::-1] %}{% set ns.n = ns.n + 1 %}"
     "{% set ns.last = m.content.split('</think>')[-1].lstrip('\n') %}{% endfor %}{{ ns.n }} {{ ns.last }}"
-    "{{ dict(a=1) | tojson }}{{ messages | tojson }}{{ strftime_now('%Y') }}\n\n",
+    "{{ dict(a=1) | tojson }}{{ messages | tojson }}\n\n",
     "{% macro show(m) %}[{{ m.role | upper }}|{{ m.get('content', '') }}]{% endmacro %}"
     "{% for m in messages %}{{ show(m) }}{% if loop.index0 == 3 %}{% break %}{% endif %}{% endfor %}"
     "{% if documents is defined and documents %}x{% endif %}{{ eos_token }}{{ '<é 漢&>' }}",
@@ -140,3 +141,86 @@ def test_the_renderer_does_not_outlive_its_user():
             return  # ended, and waits for whoever adopted it
         time.sleep(0.02)
     pytest.fail("the process that renders templates is still there")
+
+
+def test_nothing_changes_by_itself():
+    day = "{{ strftime_now('%d %b %Y') }}"
+    assert rendered(day) == "26 Jul 2024"  # what Llama 3 writes where it cannot ask
+    with pytest.raises(UserError, match="No filter named 'random'"):
+        rendered("{{ messages | random }}")
+
+
+def test_long_messages_have_room():
+    long = [user("a" * 200_000)]
+    assert len(rendered("{{ messages[0].content * 10 }}", long)) == 2_000_000
+    with pytest.raises(UserError, match=r"it writes more than 4248576 characters"):
+        rendered("{{ messages[0].content * 22 }}", long)
+
+
+def test_a_renderer_that_was_killed_is_started_again():
+    assert rendered("{{ 1 }}") == "1"
+    process = template._RENDERER._process
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert rendered("{{ 2 }}", [user("a" * 100_000)]) == "2"
+    assert template._RENDERER._process is not process
+
+
+def test_a_renderer_that_stands_still_is_not_waited_for(monkeypatch):
+    assert rendered("{{ 1 }}") == "1"
+    os.kill(template._RENDERER._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(template, "WAIT_SECONDS", 0.1)
+    for content in ("a", "a" * 1_000_000):  # the second does not fit into the pipe
+        with pytest.raises(UserError, match=r"the process that renders it does not answer within 0\.1 s"):
+            rendered("{{ 1 }}", [user(content)])
+        monkeypatch.setattr(template, "WAIT_SECONDS", 60.0)
+        assert rendered("{{ 2 }}") == "2"
+        os.kill(template._RENDERER._process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(template, "WAIT_SECONDS", 0.1)
+    template._RENDERER.close()
+
+
+def test_an_interrupted_question_is_not_answered_later(monkeypatch):
+    assert rendered("{{ 1 }}") == "1"
+    wait = template._wait
+
+    def interrupted(pipe, what, deadline):
+        if what == template.select.POLLIN:
+            raise KeyboardInterrupt
+        wait(pipe, what, deadline)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(template, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rendered("{{ 2 }}")
+    assert rendered("{{ 3 }}") == "3"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_a_question_has_a_renderer_of_its_own():
+    assert rendered("{{ 1 }}") == "1"
+    held = template._RENDERER._process.pid
+    with template._RENDERER._lock:  # as another thread would
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            is_right = rendered("{{ 2 }}") == "2" and template._RENDERER._process.pid != held
+            template._RENDERER.close()
+            os._exit(0 if is_right else 1)
+        _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert rendered("{{ 3 }}") == "3"
+    assert template._RENDERER._process.pid == held
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "additional_chat_templates/other.jinja"])
+def test_large_template_files_and_pipes_are_not_read(tmp_path, place):
+    chat().save(tmp_path)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("a" * (2**22 + 1))
+    with pytest.raises(UserError, match=f"{place} has 4194305 bytes, more than the 4194304 that are read"):
+        load_tokenizer(tmp_path)
+    (tmp_path / place).unlink()
+    os.mkfifo(tmp_path / place)
+    with pytest.raises(UserError, match=f"{place} is no regular file"):
+        load_tokenizer(tmp_path)

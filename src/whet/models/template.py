@@ -9,10 +9,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from whet.records import Message
 PLAIN_TEMPLATE = r"{{ messages | map(attribute='content') | join('\n') }}"
 LARGEST = 2**20  # characters of a template; the longest that are published have some 30,000
 SECONDS = 2.0  # of processor time for one rendering; real templates take a thousandth of it
+WAIT_SECONDS = 60.0  # for an answer, whatever the processor does meanwhile
+PIECE = 2**16  # bytes of an answer that are read at once
 WORKER = Path(__file__).with_name("template_worker.py")
 
 
@@ -60,20 +64,17 @@ class _Renderer:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._starter = 0  # the process that may speak to it: a fork shares its pipes
         self._lock = threading.Lock()
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         with self._lock:
             process = self._started()
-            assert process.stdin is not None
-            assert process.stdout is not None
             try:
-                process.stdin.write(json.dumps(question).encode() + b"\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-            except BrokenPipeError:
-                line = b""
+                line = _spoken(process, json.dumps(question).encode() + b"\n")
+            except TimeoutError:
+                self._end(patience=0.0)
+                told = f"the process that renders it does not answer within {WAIT_SECONDS:g} s"
+                return {"broken": told, "line": None, "fatal": True}
             except BaseException:  # interrupted: the answer to this question must not be taken for the next one's
                 self._end()
                 raise
@@ -82,13 +83,23 @@ class _Renderer:
                 return answer
             return {"broken": _why(self._end()), "line": None, "fatal": True}
 
+    def forget(self) -> None:
+        """In a fork: the process is the parent's, and so is whoever holds the lock."""
+        process, self._process, self._lock = self._process, None, threading.Lock()
+        if process is not None and process.stdin is not None and process.stdout is not None:
+            process.stdin.close()
+            process.stdout.close()
+            process.returncode = 0  # nothing to wait for
+
     def close(self) -> None:
         """Ends the process, if this one started it."""
-        if self._process is not None and self._starter == os.getpid():
+        if self._process is not None:
             self._end()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._starter != os.getpid():
+        if self._process is not None and self._process.poll() is not None:  # ended by somebody since the last question
+            self._end()
+        if self._process is None:
             # -P: neither the current directory nor the worker's own is a place to import from. In a session of its own
             # no Ctrl-C reaches it.
             self._process = subprocess.Popen(
@@ -96,25 +107,56 @@ class _Renderer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                bufsize=0,
                 start_new_session=True,
             )
-            self._starter = os.getpid()
+            assert self._process.stdin is not None
+            os.set_blocking(self._process.stdin.fileno(), False)
         return self._process
 
-    def _end(self) -> int:
+    def _end(self, patience: float = 0.5) -> int:
         """The exit status; a process that still runs is killed."""
         process, self._process = self._process, None
         assert process is not None
         with process:  # closes its pipes and waits
             if process.stdout is not None and process.poll() is None:
-                _wait_or_kill(process)
+                _wait_or_kill(process, patience)
         return process.returncode
 
 
-def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+def _spoken(process: subprocess.Popen[bytes], question: bytes) -> bytes:
+    """The line that it answers, or what there is of it when it ends; TimeoutError after WAIT_SECONDS."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    deadline = time.monotonic() + WAIT_SECONDS
+    there, back = process.stdin.fileno(), process.stdout.fileno()
+    rest, line = memoryview(question), bytearray()
+    try:
+        while rest:
+            _wait(there, select.POLLOUT, deadline)
+            rest = rest[os.write(there, rest) :]
+        while not line.endswith(b"\n"):
+            _wait(back, select.POLLIN, deadline)
+            piece = os.read(back, PIECE)
+            if not piece:
+                break
+            line += piece
+    except BrokenPipeError:
+        return b""
+    return bytes(line)
+
+
+def _wait(pipe: int, what: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(pipe, what)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise TimeoutError
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes], patience: float) -> None:
     """A process that was ended by the system needs a moment to be seen so."""
     try:
-        process.wait(timeout=0.5)
+        process.wait(timeout=patience)
     except subprocess.TimeoutExpired:
         process.kill()
 
@@ -128,3 +170,4 @@ def _why(status: int) -> str:
 
 _RENDERER = _Renderer()
 atexit.register(_RENDERER.close)
+os.register_at_fork(after_in_child=_RENDERER.forget)

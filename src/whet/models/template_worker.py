@@ -25,6 +25,7 @@ MEMORY_BYTES = 2**30
 TEXT_CHARACTERS = 2**20  # that a template may write, besides …
 TEXT_PER_CHARACTER = 16  # … so many for each character of the messages
 TEMPLATES = 8  # kept compiled
+DAY = datetime(2024, 7, 26)  # what `strftime_now` tells of
 
 
 class Refused(TemplateError):
@@ -75,13 +76,18 @@ class Dictionaries:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates find: the same as in transformers, whose templates these are."""
+    """What templates find: the same as in transformers, whose templates these are, but nothing that changes by itself.
+
+    The same messages are the same prompt tomorrow, so that a run can be resumed. There is no `random`, and it is always
+    DAY: Llama 3 writes this date where it cannot ask for today's, others would fail if they could not ask.
+    """
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
     )
     made.filters["tojson"] = _tojson
     made.globals["raise_exception"] = _refuse
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    del made.filters["random"]
+    made.globals["strftime_now"] = _tell_day
     made.globals["dict"] = Dictionaries()
     made.globals["namespace"] = PublicNamespace
     return made
@@ -145,6 +151,10 @@ def _one_line(error: Exception) -> str:
 
 def _refuse(message: Any) -> NoReturn:
     raise Refused(str(message)[:1000])
+
+
+def _tell_day(form: str) -> str:
+    return DAY.strftime(form)
 
 
 def _tojson(

@@ -43,28 +43,34 @@ def content(path: Path) -> bytes:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file that comes with a model; NaN and infinities pass, as published ones hold them.
+    """The JSON object in a file that comes with a model; bounded as `read_json` is."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a JSON {type(value).__name__}: expected an object")
+    return value
 
-    Neither a huge file nor a deeply nested one takes the machine: the first is not read, the second not followed.
+
+def read_json(path: Path, *, repair: str = "copy the file again") -> Any:
+    """The JSON in a file that comes with a model; NaN and infinities pass, as published ones hold them.
+
+    Neither a huge file nor a deeply nested one takes the machine: the first is not read, the second not followed. Nor
+    is a pipe or a device waited for. `repair` is what errors say to do.
     """
     try:
         if not path.is_file():
-            raise UserError(f"{path} is no file: copy it again")
+            raise UserError(f"{path} is no regular file: {repair}")
         size = path.stat().st_size
         if size > LARGEST_OBJECT:
             raise UserError(
                 f"{path} has {size} bytes, more than the {LARGEST_OBJECT} that are read: is it what it says?"
             )
-        value = json.loads(path.read_bytes().decode("utf-8"))
+        return json.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except RecursionError as error:
-        raise UserError(f"{path} is not valid JSON (nested too deeply): copy the file again") from error
+        raise UserError(f"{path} is not valid JSON (nested too deeply): {repair}") from error
     except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}): copy the file again") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} holds a JSON {type(value).__name__}: expected an object")
-    return value
+        raise UserError(f"{path} is not valid JSON ({error}): {repair}") from error
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -179,6 +180,40 @@ def test_a_bad_index(tmp_path, index):
     build(*CASES["llama-untied"]).save_pretrained(tmp_path, max_shard_size="40KB")
     (tmp_path / "model.safetensors.index.json").write_text(index)
     with pytest.raises(UserError, match=r"model\.safetensors\.index\.json"):
+        load_model(tmp_path)
+
+
+def test_a_tensor_under_two_names(tmp_path):
+    oracle = build(*CASES["gpt2"])
+    oracle.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    stored["wte.weight"] = stored["transformer.wte.weight"] + 1
+    save_file(stored, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"the same tensor as '(transformer\.)?wte.weight' and as '(transformer\.)?wte"):
+        load_model(tmp_path)
+
+
+def test_a_tensor_in_two_shards_is_read_where_the_index_says(tmp_path):
+    oracle = build(*CASES["llama-untied"])
+    oracle.save_pretrained(tmp_path, max_shard_size="40KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    last = sorted(tmp_path.glob("model-*.safetensors"))[-1]
+    name = next(name for name, file in index["weight_map"].items() if file != last.name)
+    other = torch.zeros(oracle.state_dict()[name].shape)
+    save_file({**load_file(last), name: other}, last)
+    assert torch.equal(load_model(tmp_path).state_dict()[name], oracle.state_dict()[name])
+    del index["weight_map"][name]
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=f"has tensor '{name}' twice, in model-.* and {last.name}: remove one"):
+        load_model(tmp_path)
+
+
+def test_a_shard_that_is_no_file_is_not_waited_for(tmp_path):
+    build(*CASES["llama-untied"]).save_pretrained(tmp_path, max_shard_size="40KB")
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    os.mkfifo(shard)
+    with pytest.raises(UserError, match=f"{shard.name} is no regular file"):
         load_model(tmp_path)
 
 

@@ -1,6 +1,7 @@
 """Directories with a manifest: every byte that a loader would read is compared, and a list that lies is no list."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.small import small_model
+from whet import files
 from whet.errors import UserError
 from whet.models.load import load_model
 from whet.models.reward_load import load_reward_model
@@ -145,3 +147,32 @@ def test_damage_is_seen_by_whatever_name_a_directory_is_called(
     for name in (Path("."), tmp_path / "link"):
         with pytest.raises(UserError, match=r"model\.safetensors .*checksum"):
             load_model(name)
+
+
+def test_pipes_devices_and_huge_lists_are_not_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = run / "best_model"
+    sealed = json.loads((directory / "manifest.json").read_text())
+    for name in ("config.json", "tokenizer.json"):
+        (directory / name).rename(directory / "kept")
+        for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+            make(directory / name)
+            sealed["files"][name] = {**sealed["files"][name], "bytes": 0}  # as a device says
+            (directory / "manifest.json").write_text(json.dumps({"format": 1, **sealed}))
+            with pytest.raises(UserError, match=f"{name} is no regular file, according to"):
+                load_model(directory)
+            assert damage(directory) == f"{name} is no regular file"
+            (directory / name).unlink()
+        sealed["files"][name]["bytes"] = (directory / "kept").stat().st_size
+        (directory / "kept").rename(directory / name)
+    (directory / "manifest.json").write_text(json.dumps({"format": 1, **sealed}))
+    load_model(directory)
+    monkeypatch.setattr(files, "LARGEST_OBJECT", 2000)
+    (directory / "manifest.json").write_text(json.dumps({"format": 1, **sealed}) + " " * 2000)
+    with pytest.raises(UserError, match=r"manifest\.json has \d+ bytes, more than the 2000 that are read"):
+        load_model(directory)
+    assert damage(directory) == "manifest.json is not readable"
+    (directory / "manifest.json").unlink()
+    os.mkfifo(directory / "manifest.json")
+    with pytest.raises(UserError, match=r"manifest\.json is no regular file: copy the directory again, or remove"):
+        load_model(directory)
+    assert damage(directory) == "manifest.json is not readable"

@@ -6,6 +6,7 @@ bounds lie well above what is published; what the weights' own headers say bound
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,8 +16,11 @@ from whet.errors import UserError
 from whet.files import LARGEST_OBJECT, read_object
 
 LARGEST_VOCABULARY = 2**20  # tokens of a tokeniser; XLM-V has 901,629
+LARGEST_GROWTH = 2**12  # characters that the replacements of a tokeniser may make of one
 LARGEST_ADDED = 2**16  # tokens beside the vocabulary, each of which is searched for in every text
 SMALL_FILES = (".json", ".jinja", ".model", ".txt", ".tiktoken")
+MORE_TEMPLATES = "additional_chat_templates"  # a directory beside chat_template.jinja
+LARGEST_TEMPLATE = 2**22  # bytes, of at most four a character; see whet.models.template
 FEW_LAYERS = 256  # that an architecture may share between fewer tensors
 FEW_PARTS = 4096  # experts and the like, of which one tensor may hold many
 SPARE_ELEMENTS = 2**26  # masks and other tables that are computed instead of stored
@@ -40,16 +44,15 @@ ADDED = ("additional_special_tokens", "extra_special_tokens")  # lists in the la
 
 def check_small_files(directory: Path) -> None:
     """Refuses a directory in which a file that is read whole is too large for that, or is none at all."""
-    for path in sorted(directory.iterdir()):
+    for path in sorted([*directory.iterdir(), *(directory / MORE_TEMPLATES).glob("*")]):
         if path.suffix not in SMALL_FILES or path.is_dir():
             continue
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is no regular file: copy the model again")
-        if path.is_file() and path.stat().st_size > LARGEST_OBJECT:
+        most = LARGEST_TEMPLATE if path.suffix == ".jinja" else LARGEST_OBJECT
+        if path.is_file() and path.stat().st_size > most:
             size = path.stat().st_size
-            raise UserError(
-                f"{path} has {size} bytes, more than the {LARGEST_OBJECT} that are read: is it what it says?"
-            )
+            raise UserError(f"{path} has {size} bytes, more than the {most} that are read: is it what it says?")
 
 
 def check_tokenizer_files(directory: Path) -> None:
@@ -70,6 +73,26 @@ def check_tokenizer_files(directory: Path) -> None:
             listed = read_object(path).get(key)
             if isinstance(listed, list | dict) and len(listed) > LARGEST_ADDED:
                 raise UserError(f"{path} lists {len(listed)} tokens as {key}, more than {LARGEST_ADDED}: use another")
+
+
+def check_growth(part: Mapping[str, Any], owner: str) -> None:
+    """Refuses a normaliser or decoder, as `tokenizers` writes it, whose replacements make gigabytes of a short text."""
+    growth = _growth(part)
+    if growth > LARGEST_GROWTH:
+        raise UserError(
+            f"the replacements of tokenizer {owner} may make {growth} characters of one, more than {LARGEST_GROWTH}: "
+            "remove them from tokenizer.json"
+        )
+
+
+def _growth(part: Mapping[str, Any]) -> int:
+    several = next((part[key] for key in ("normalizers", "decoders") if key in part), None)
+    if several is not None:
+        return math.prod(_growth(one) for one in several)
+    if part.get("type") != "Replace":
+        return 1
+    found = part["pattern"].get("String")  # an expression may match nothing at all, before each character
+    return max(1, -(-len(part["content"]) // len(found)) if found else 1 + len(part["content"]))
 
 
 def check_claims(hf: Mapping[str, Any], path: Path, *, tensors: int) -> None:

@@ -36,13 +36,21 @@ class StoredTensor:
 
 
 def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a checkpoint, from the headers of its files alone."""
+    """Every tensor of a checkpoint, from the headers of its files alone; of shards, as the index distributes them."""
     tensors: dict[str, StoredTensor] = {}
+    homes = {} if (directory / SINGLE).is_file() or not (directory / INDEX).is_file() else _weight_map(directory)
     for file in weight_files(directory):
         try:
             _check_header(file)
             with safe_open(file, framework="pt") as handle:
                 for name in handle.keys():  # noqa: SIM118 (not a mapping)
+                    if homes.get(name, file.name) != file.name:
+                        continue
+                    if name in tensors:
+                        first = tensors[name].file.name
+                        raise UserError(
+                            f"{directory} has tensor {name!r} twice, in {first} and {file.name}: remove one"
+                        )
                     part = handle.get_slice(name)
                     tensors[name] = StoredTensor(file, name, tuple(part.get_shape()), part.get_dtype())
         except FileNotFoundError as error:
@@ -54,6 +62,8 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
 
 def _check_header(file: Path) -> None:
     """A header is read whole, and says itself how long it is: its first eight bytes."""
+    if file.exists() and not file.is_file():
+        raise UserError(f"{file} is no regular file: copy the model again")
     with file.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
     if LARGEST_HEADER < length <= file.stat().st_size:  # one that is longer than its file is damaged, and said to be
@@ -65,16 +75,21 @@ def weight_files(directory: Path) -> list[Path]:
     if (directory / SINGLE).is_file():
         return [directory / SINGLE]
     if (directory / INDEX).is_file():
-        names = read_object(directory / INDEX).get("weight_map")
-        if not isinstance(names, dict) or not all(isinstance(n, str) and _is_plain(n) for n in names.values()):
-            raise UserError(f"{directory / INDEX} has no weight_map of file names: copy the file again")
-        return [directory / name for name in sorted(set(names.values()))]
+        return [directory / name for name in sorted(set(_weight_map(directory).values()))]
     pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in directory.glob(pattern))
     if pickled:
         raise UserError(
             f"{directory} has only pickled weights ({pickled[0]}), which can run code: convert them to safetensors"
         )
     raise UserError(f"{directory} has no weights: expected {SINGLE} or {INDEX}")
+
+
+def _weight_map(directory: Path) -> dict[str, str]:
+    """Tensor → the shard that holds it."""
+    names = read_object(directory / INDEX).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(n, str) and _is_plain(n) for n in names.values()):
+        raise UserError(f"{directory / INDEX} has no weight_map of file names: copy the file again")
+    return names
 
 
 def _is_plain(name: str) -> bool:

@@ -7,11 +7,13 @@ manifest.json is a plain model of somebody else's, and there is nothing to compa
 from __future__ import annotations
 
 import hashlib
-import json
+import os
+import stat
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from whet.errors import UserError
+from whet.files import read_json
 
 MANIFEST = "manifest.json"
 MADE_BY_A_RUN = ("best.json", "state.json")  # beside the manifest of a best model, and of a checkpoint
@@ -53,14 +55,9 @@ def refuse_damage(directory: Path, *, with_weights: bool = True) -> None:
 def sealed_files(root: Path) -> dict[str, Sealed] | None:
     """File → size and checksum, as the manifest lists them; None where there is none, or another program's."""
     manifest = root / MANIFEST
-    try:
-        content = json.loads(manifest.read_bytes())
-    except FileNotFoundError:
+    if not os.path.lexists(manifest):
         return None
-    except OSError as error:
-        raise UserError(f"{manifest} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{manifest} is damaged (not valid JSON): {REPAIR}") from error
+    content = read_json(manifest, repair=REPAIR)
     is_ours = any((root / name).is_file() for name in MADE_BY_A_RUN)
     if not is_ours and not (isinstance(content, dict) and isinstance(content.get("files"), dict)):
         return None
@@ -95,7 +92,10 @@ def read_files(directory: Path) -> list[Path]:
 def mismatch(path: Path, sealed: Sealed) -> str | None:
     """How a file differs from what was written there, or None."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):  # a pipe or a device would be read without end
+            return "is no regular file"
         if size != sealed.size:
             return f"has {size} bytes instead of {sealed.size}"
         return None if sha256(path) == sealed.sha256 else "has a wrong checksum"

@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from whet.files import home_directory
+from whet.errors import UserError
+from whet.files import home_directory, read_object
 from whet.models.sealed import MANIFEST, Sealed, checked_entries, mismatch, read_files, sha256
 
 FORMAT = 1  # raised when a conversion changes, so that older results are made again
@@ -37,7 +38,7 @@ def damage(directory: Path, *, contents: bool = True) -> str | None:
         entries = _entries(directory)
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return f"{MANIFEST} is not readable"
     unlisted = [path.name for path in read_files(directory) if path.name not in entries]
     if unlisted:
@@ -53,7 +54,9 @@ def damage(directory: Path, *, contents: bool = True) -> str | None:
 
 def _entries(directory: Path) -> dict[str, Sealed]:
     """The size and the checksum of every file that the manifest names."""
-    manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    if not os.path.lexists(directory / MANIFEST):
+        raise FileNotFoundError(MANIFEST)
+    manifest = read_object(directory / MANIFEST)
     if manifest["format"] != FORMAT:
         raise ValueError(f"format {manifest['format']}")
     return checked_entries(manifest)

@@ -67,10 +67,10 @@ def test_new_models_have_the_usual_proportions():
     ("family", "change", "message"),
     [
         ("gpt5", {}, "unknown model family 'gpt5': choose one of gpt2, llama"),
-        ("llama", {"heads": 5}, "width 32 cannot be divided among 5 heads"),
+        ("llama", {"heads": 5}, "width is 32, which cannot be divided among 5 heads"),
         ("llama", {"heads": 0}, "cannot be divided among 0 heads"),
         ("llama", {"layers": -1}, "layers is -1"),
-        ("llama", {"kv_heads": 3}, "4 heads cannot share 3"),
+        ("llama", {"kv_heads": 3}, "kv_heads is 3: expected a divisor of the 4 heads"),
         ("gpt2", {"kv_heads": 2}, "no grouped-query attention"),
     ],
 )
@@ -127,6 +127,28 @@ def test_a_config_of_another_model(tmp_path):
     config = read_object(tmp_path / "config.json")
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(UserError, match=r"lacks tensor 'model\.layers\.2\.input_layernorm\.weight' and 8 more"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 0}, "'num_hidden_layers' is 0: expected a whole number above 0"),
+        ({"num_key_value_heads": 3}, "'num_key_value_heads' is 3: expected a divisor of the 4 heads"),
+        ({"head_dim": 7}, "'head_dim' is 7: rotary"),
+        ({"head_dim": None, "hidden_size": 33}, "'hidden_size' is 33, which cannot be divided among 4 heads"),
+        ({"rope_theta": 0, "rope_parameters": None}, "'rope_theta' is 0: expected a number above 0"),
+        ({"rms_norm_eps": 2.0}, "'rms_norm_eps' is 2.0: expected at most 1"),
+        ({"eos_token_id": 97}, "'eos_token_id' is 97: expected an id below 'vocab_size', which is 97"),
+        ({"eos_token_id": [2, 99]}, "'eos_token_id' is 99"),
+        ({"hidden_act": "wavy"}, "'hidden_act'"),
+    ],
+)
+def test_errors_name_the_keys_of_the_file(tmp_path, change, message):
+    new_model("llama", **SIZES, seed=0).save(tmp_path)
+    config = read_object(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(UserError, match=rf"config\.json.*{message}"):
         load_model(tmp_path)
 
 

@@ -21,6 +21,14 @@ LARGEST = {
 }
 
 
+class WrongField(UserError):
+    """A field that no decoder can have; files call it by another name."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field} {problem}")
+        self.field, self.problem = field, problem
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RopeScaling:
     """How rotary frequencies are slowed down so that a model reads further than it was first trained to."""
@@ -74,21 +82,20 @@ class DecoderConfig:
         numbers = asdict(self)
         for name, most in LARGEST.items():
             if type(numbers[name]) is not int or numbers[name] < 1:
-                raise UserError(f"{name} is {_short(numbers[name])}: expected a whole number above 0")
+                raise WrongField(name, f"is {_short(numbers[name])}: expected a whole number above 0")
             if numbers[name] > most:
-                raise UserError(f"{name} is {_short(numbers[name])}: expected at most {most}")
+                raise WrongField(name, f"is {_short(numbers[name])}: expected at most {most}")
         for name in ("norm_eps", "rope_base", "init_std"):
             if not (math.isfinite(numbers[name]) and numbers[name] >= 0):
-                raise UserError(f"{name} is {numbers[name]!r}: expected a finite number, 0 or more")
-        if self.rope_base == 0 or self.norm_eps > 1:
-            raise UserError(
-                f"rope_base (rope_theta) is {self.rope_base!r} and norm_eps {self.norm_eps!r}: "
-                "expected a base above 0 and an epsilon of at most 1"
-            )
+                raise WrongField(name, f"is {numbers[name]!r}: expected a finite number, 0 or more")
+        if self.rope_base == 0:
+            raise WrongField("rope_base", "is 0: expected a number above 0")
+        if self.norm_eps > 1:
+            raise WrongField("norm_eps", f"is {self.norm_eps!r}: expected at most 1")
         if self.heads % self.kv_heads:
-            raise UserError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly: use a divisor")
+            raise WrongField("kv_heads", f"is {self.kv_heads}: expected a divisor of the {self.heads} heads")
         if self.positions == "rope" and self.head_dim % 2:
-            raise UserError(f"rotary positions need an even head_dim, not {self.head_dim}: change width or heads")
+            raise WrongField("head_dim", f"is {self.head_dim}: rotary positions need an even one")
 
 
 def parameter_count(config: DecoderConfig) -> int:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from whet.errors import UserError
-from whet.models.decoder_config import DecoderConfig
-from whet.models.hf_config import NotCovered, entry, read_rope, require, write_rope
+from whet.models.decoder_config import DecoderConfig, WrongField
+from whet.models.hf_config import GPT2_KEYS, LLAMA_KEYS, NotCovered, entry, read_rope, require, write_rope
 
 Weights = dict[str, Tensor]
 
@@ -30,6 +30,7 @@ class Family:
     traits: Mapping[str, Any]  # fields of DecoderConfig that a model of this family made from nothing has
     read: Callable[[Mapping[str, Any]], DecoderConfig]  # config.json → ours
     write: Callable[[DecoderConfig], dict[str, Any]]  # ours → the shape keys of config.json
+    keys: Mapping[str, str]  # fields of DecoderConfig → what config.json calls them, for messages
     stored_name: Callable[[str], str | None]  # one spelling for every tensor; None for buffers that are no weights
     import_weights: Callable[[Weights], Weights]  # stored names and layouts → the decoder's
     export_weights: Callable[[Weights], Weights]
@@ -45,7 +46,7 @@ def family_named(name: str) -> Family:
 def head_width(width: int, heads: int) -> int:
     """The width of one head where nothing else is said."""
     if heads < 1 or width % heads:
-        raise UserError(f"width {width} cannot be divided among {heads} heads evenly: use a divisor")
+        raise WrongField("width", f"is {width}, which cannot be divided among {heads} heads evenly: use a multiple")
     return width // heads
 
 
@@ -198,6 +199,7 @@ def _llama_like(model_type: str, architecture: str, **own: Any) -> Family:
         architecture=architecture,
         traits=traits,
         read=read,
+        keys=LLAMA_KEYS,
         write=_write_llama_like,
         stored_name=lambda name: None if name.endswith("rotary_emb.inv_freq") else name,
         import_weights=dict,
@@ -261,6 +263,7 @@ FAMILIES: Mapping[str, Family] = {
         architecture="GPT2LMHeadModel",
         traits=GPT2_TRAITS,
         read=_read_gpt2,
+        keys=GPT2_KEYS,
         write=_write_gpt2,
         stored_name=_gpt2_stored_name,
         import_weights=_import_gpt2,

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.activations import ACT2FN
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
@@ -28,6 +29,7 @@ from whet.models.precision import full_precision
 from whet.models.protocol import Cache
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function")
 ADAPTER = "adapter_config.json"
 TRIAL_TOLERANCE = 1e-3  # of the largest logit: far above fp32 rounding, far below a missing scale or a wrong mask
 
@@ -195,6 +197,7 @@ def read_with_transformers(directory: Path, auto: Any) -> tuple[Any, list[str]]:
     check_claims(read_object(directory / CONFIG), directory / CONFIG, tensors=len(stored))
     if (directory / ADAPTER).exists():  # transformers would look for the model that it names, wherever that is
         raise UserError(f"{directory} holds an adapter ({ADAPTER}): merge it into its model first")
+    _check_activation(read_object(directory / CONFIG), directory)
     elements = sum(math.prod(tensor.shape) for tensor in stored.values())
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
@@ -218,6 +221,13 @@ def read_with_transformers(directory: Path, auto: Any) -> tuple[Any, list[str]]:
     model, report = loaded
     missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
     return model, missing
+
+
+def _check_activation(hf: Mapping[str, Any], directory: Path) -> None:
+    """Of an unknown one transformers says only the name."""
+    for key in ACTIVATION_KEYS:
+        if isinstance(hf.get(key), str) and hf[key] not in ACT2FN:
+            raise UserError(f"{directory / CONFIG}: {key!r} is {hf[key]!r:.60}, which transformers does not know")
 
 
 def _elements(auto: Any, config: Any) -> int:

@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from whet.errors import UserError
-from whet.models.decoder_config import DecoderConfig, RopeScaling
+from whet.models.decoder_config import DecoderConfig, RopeScaling, WrongField
 
 T = TypeVar("T", int, float, bool, str, dict[str, Any], list[Any])
+
+# Fields of DecoderConfig → what config.json calls them, where that is something else.
+GPT2_KEYS = {
+    "width": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "kv_heads": "n_head",
+    "mlp_width": "n_inner",
+    "context": "n_positions",
+    "norm_eps": "layer_norm_epsilon",
+    "init_std": "initializer_range",
+}
+LLAMA_KEYS = {
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "mlp_width": "intermediate_size",
+    "context": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps",
+    "rope_base": "rope_theta",
+    "init_std": "initializer_range",
+}
 
 
 class NotCovered(UserError):
     """A checkpoint that the decoder cannot represent exactly; transformers may."""
+
+
+def read_shape(
+    read: Callable[[Mapping[str, Any]], DecoderConfig], keys: Mapping[str, str], hf: Mapping[str, Any]
+) -> DecoderConfig:
+    """What `read` makes of a config.json; errors name its keys."""
+    try:
+        config = read(hf)
+    except WrongField as error:
+        raise UserError(f"{keys.get(error.field, error.field)!r} {error.problem}") from error
+    ends = hf.get("eos_token_id")
+    for end in ends if isinstance(ends, list) else [ends]:
+        if type(end) is int and end >= config.vocab_size:
+            raise UserError(f"'eos_token_id' is {end}: expected an id below 'vocab_size', which is {config.vocab_size}")
+    return config
 
 
 def entry(hf: Mapping[str, Any], name: str, kind: type[T], default: T | None = None) -> T:

@@ -14,6 +14,7 @@ from whet.files import read_object
 from whet.models.bounds import check_claims
 from whet.models.checkpoint import (
     CONFIG,
+    StoredTensor,
     check_tensors,
     read_tensors,
     stored_tensors,
@@ -22,7 +23,8 @@ from whet.models.checkpoint import (
 from whet.models.decoder import Decoder
 from whet.models.decoder_config import DecoderConfig, parameter_count
 from whet.models.families import FAMILIES, Family, family_named, head_width
-from whet.models.hf_config import NotCovered
+from whet.models.finite import check_head
+from whet.models.hf_config import NotCovered, read_shape
 from whet.models.protocol import CausalLM
 from whet.models.sealed import refuse_damage
 
@@ -141,7 +143,7 @@ def _covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] 
         return None
     family = FAMILIES[hf["model_type"]]
     try:
-        return family, family.read(hf)
+        return family, read_shape(family.read, family.keys, hf)
     except NotCovered:
         return None
     except UserError as error:
@@ -152,11 +154,14 @@ def _load_decoder(path: Path, family: Family, config: DecoderConfig, hf: Mapping
     found = stored_tensors(path)
     check_claims(hf, path / CONFIG, tensors=len(found))  # a module is made for each layer that is claimed
     model = Decoder(config, family=family.model_type, seed=None, source=hf)
-    stored = {}
+    stored: dict[str, StoredTensor] = {}
     for name, tensor in found.items():
         canonical = family.stored_name(name)
-        if canonical is not None:
-            stored[canonical] = tensor
+        if canonical is None:
+            continue
+        if canonical in stored:
+            raise UserError(f"{path} has the same tensor as {stored[canonical].name!r} and as {name!r}: remove one")
+        stored[canonical] = tensor
     expected = family.export_weights(model.state_dict())
     copied_head = {name: stored.pop(name) for name in ("lm_head.weight",) if config.tied_head and name in stored}
     check_tensors(stored, expected, path)
@@ -165,6 +170,7 @@ def _load_decoder(path: Path, family: Family, config: DecoderConfig, hf: Mapping
         if not torch.equal(head, weights["model.embed_tokens.weight"]):
             raise UserError(f"{path} has its own lm_head.weight: set tie_word_embeddings to false in {CONFIG}")
     model.load_state_dict(weights, assign=True)
+    check_head(model, model.head_weight, str(path))
     return model
 
 

@@ -14,7 +14,7 @@ from whet.models.checkpoint import CONFIG, StoredTensor, check_tensors, read_ten
 from whet.models.decoder import Decoder
 from whet.models.decoder_config import DecoderConfig
 from whet.models.families import FAMILIES, Family
-from whet.models.hf_config import NotCovered
+from whet.models.hf_config import NotCovered, read_shape
 from whet.models.load import read_config
 from whet.models.reward_files import head_name
 from whet.models.reward_model import RewardModel
@@ -62,7 +62,8 @@ def _covered(directory: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderCon
     if family is None:
         return None
     try:
-        return family, family.read({**hf, "tie_word_embeddings": True})  # there is no second matrix, tied or not
+        tied = {**hf, "tie_word_embeddings": True}  # there is no second matrix, tied or not
+        return family, read_shape(family.read, family.keys, tied)
     except NotCovered:
         return None
     except UserError as error:

@@ -1,8 +1,9 @@
 """Conversations to ids through a model's chat template, such that no message can forge a control token.
 
 A template is rendered to one string, and in that string a marker of the template looks like the same marker typed by a
-user. So markers inside messages are swapped for private characters before rendering and put back, as text, after the
-rendered string has been cut at the template's own markers.
+user, also one that two messages spell together, or that appears when the template trims them. So messages that could
+do this are rendered a second time with private characters for the letters of markers, which tells whose each marker is;
+what the messages spell is put back, as text, after the string has been cut at the template's own markers.
 """
 
 from __future__ import annotations
@@ -41,17 +42,26 @@ def encode_conversation(
         found = pattern.search(message.role)
         if found:
             raise UserError(f"role {message.role!r} holds the control string {found[0]}; use a plain name such as user")
-    if not any(pattern.search(message.content) for message in messages):
-        rendered = render(hf, messages, add_generation_prompt=True)
-        return encode_text(hf, rendered)
-    disguise = _disguises(control, messages)
-    disguised = [
-        Message(role=message.role, content=pattern.sub(lambda match: disguise[match[0]], message.content))
-        for message in messages
-    ]
-    rendered = render(hf, disguised, add_generation_prompt=True)
-    plain = str.maketrans({mark: text for text, mark in disguise.items()})
-    return _encode_pieces(hf, rendered, pattern, control, lambda text: encode(text.translate(plain)))
+    seen = render(hf, messages, add_generation_prompt=True)
+    if not _may_forge(control, messages):
+        return _encode_whole(hf, seen, pattern, control, encode)
+    disguise = _disguise(control, messages)
+    plain = str.maketrans({mark: letter for letter, mark in disguise.items()})
+    hide = str.maketrans(disguise)
+    guarded = render(hf, _changed(messages, lambda text: text.translate(hide)), add_generation_prompt=True)
+    if guarded.translate(plain) != seen:
+        # The template looks at what the messages say, so it is shown them, but for the control strings that they spell.
+        own = pattern.findall(guarded)
+        guarded = render(
+            hf,
+            _changed(messages, lambda text: pattern.sub(lambda found: found[0].translate(hide), text)),
+            add_generation_prompt=True,
+        )
+        if pattern.findall(guarded) != own:
+            raise UserError("the chat template makes other control tokens of these messages; take such strings out")
+    if _places(pattern, guarded) == _places(pattern, seen):
+        return _encode_whole(hf, seen, pattern, control, encode)
+    return _encode_pieces(hf, guarded, pattern, control, lambda text: encode(text.translate(plain)))
 
 
 def encode_text(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
@@ -104,11 +114,58 @@ def _any_of(control: Mapping[str, int]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(token) for token in sorted(control, key=len, reverse=True)))
 
 
-def _disguises(control: Mapping[str, int], messages: Sequence[Message]) -> dict[str, str]:
-    """A private character for each control string, none of which occurs in the conversation."""
+def _may_forge(control: Mapping[str, int], messages: Sequence[Message]) -> bool:
+    """Whether a control string could begin or end in a message, or a message lie inside of one."""
+    edges = {
+        letter for text in control for edge in (text[0], text[-1]) for letter in (edge.lower(), edge.upper(), edge)
+    }
+    return any(
+        not edges.isdisjoint(message.content) or any(message.content.strip() in text for text in control)
+        for message in messages
+        if message.content.strip()
+    )
+
+
+def _disguise(control: Mapping[str, int], messages: Sequence[Message]) -> dict[str, str]:
+    """A private character, which does not occur in the messages, for each letter of the control strings.
+
+    White space stays, because templates trim it.
+    """
+    letters = dict.fromkeys(letter for text in control for letter in text if text.isspace() or not letter.isspace())
     used = {character for message in messages for character in message.content}
-    free = (chr(code) for code in PRIVATE_USE if chr(code) not in used)
-    return dict(zip(control, free, strict=False))
+    free = [chr(code) for code in PRIVATE_USE if chr(code) not in used][: len(letters)]
+    if len(free) < len(letters):
+        raise UserError(
+            "the messages hold nearly all private characters from U+F0000 on, which are needed here; remove some"
+        )
+    return dict(zip(letters, free, strict=True))
+
+
+def _changed(messages: Sequence[Message], change: Callable[[str], str]) -> list[Message]:
+    return [Message(role=message.role, content=change(message.content)) for message in messages]
+
+
+def _places(pattern: re.Pattern[str], text: str) -> list[tuple[int, int]]:
+    return [found.span() for found in pattern.finditer(text)]
+
+
+def _encode_whole(
+    hf: PreTrainedTokenizerBase,
+    rendered: str,
+    pattern: re.Pattern[str],
+    control: Mapping[str, int],
+    encode: Callable[[str], list[int]],
+) -> list[int]:
+    """The ids of a text whose control strings are the template's own, as transformers has them.
+
+    A tokeniser that changes the text first may find more of them; then it is encoded in pieces.
+    """
+    tokens = encode_text(hf, rendered)
+    ids = set(control.values()) - {hf.unk_token_id}
+    written = [control[found] for found in pattern.findall(rendered)]
+    if [token for token in tokens if token in ids] == [token for token in written if token in ids]:
+        return tokens
+    return _encode_pieces(hf, rendered, pattern, control, encode)
 
 
 def _encode_pieces(

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from whet.errors import UserError
 from whet.files import read_object
 from whet.models import chat
-from whet.models.bounds import check_tokenizer_files
+from whet.models.bounds import check_growth, check_tokenizer_files
 from whet.models.protocol import Tokenizer
 from whet.models.sealed import refuse_damage
 from whet.models.template import PLAIN_TEMPLATE
@@ -36,6 +36,7 @@ class HuggingFaceTokenizer:
     def __init__(self, hf: PreTrainedTokenizerBase, *, ends: Iterable[int] = ()) -> None:
         """`ends`: ids that the model's own configuration says end a completion."""
         self._hf = hf
+        _refuse_tricks(hf)
         self._control = chat.control_tokens(hf)
         # Configurations are often left at a library's default id, so only control tokens count.
         ends = [token for token in ends if token in self._control.values()]
@@ -189,6 +190,22 @@ def wrap_backend(
     hf = make(tokenizer_object=backend, eos_token=eos, clean_up_tokenization_spaces=False)
     hf.chat_template = chat_template
     return HuggingFaceTokenizer(hf)
+
+
+def _refuse_tricks(hf: PreTrainedTokenizerBase) -> None:
+    """Refuses what makes the ids of a text random, or a short text endless."""
+    if not isinstance(hf, PreTrainedTokenizerFast):
+        return
+    backend = hf.backend_tokenizer
+    dropout = backend.model.dropout if isinstance(backend.model, models.BPE) else None
+    if dropout:
+        raise UserError(
+            f"tokenizer {hf.name_or_path} leaves out merges at random (dropout {dropout:g}), so a text has other "
+            "ids each time; set dropout to null in tokenizer.json"
+        )
+    for part in (backend.normalizer, backend.decoder):
+        if part is not None:
+            check_growth(json.loads(part.__getstate__()), str(hf.name_or_path))
 
 
 def _added_bos(hf: PreTrainedTokenizerBase) -> list[int]:

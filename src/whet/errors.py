@@ -3,10 +3,14 @@
 import re
 
 # What does something to a terminal instead of being shown: controls (C0, DEL, C1), half characters, separators of
-# lines, changes of direction, and what is invisible. Joiners (U+200C, U+200D) stay: emoji and Persian need them.
+# lines, changes of direction, and what is invisible, in which text can hide: fillers, selectors of variants, tags.
+# Joiners (U+200C, U+200D) and the styles of emoji (U+FE0E, U+FE0F) stay, because emoji and Persian need them, but not
+# where one follows another, which nothing that shows does. Braille without dots (U+2800) stays: it is a space.
 ACTIVE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]"
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "|(?<=[\u200c\u200d])[\u200c\u200d\ufe0e\ufe0f]|(?<=[\ufe0e\ufe0f])[\ufe0e\ufe0f]"
 )
 
 

@@ -21,7 +21,12 @@ SEEN = (
 NAME, NAME_SEEN = "\x1b[2J\x9b\u202e[red][/]x\x7f", r"\x1b[2J\x9b\u202e[red][/]x\x7f"
 
 REORDERING = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
-MARKS = {"\u061c", "\u200b", "\u200e", "\u200f", "\u2060", "\ufeff"}
+# Unicode's DerivedCoreProperties.txt, Default_Ignorable_Code_Point, without U+200C, U+200D, U+FE0E and U+FE0F.
+IGNORABLE = ((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F),
+             (0x200B, 0x200B), (0x200E, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0D),
+             (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A),
+             (0xE0000, 0xE0FFF))  # fmt: skip
+INVISIBLE = frozenset(chr(point) for first, last in IGNORABLE for point in range(first, last + 1))
 
 
 def does_something(character: str) -> bool:
@@ -30,7 +35,7 @@ def does_something(character: str) -> bool:
     return (
         (category in {"Cc", "Zl", "Zp", "Cs"} and character not in "\n\t")
         or unicodedata.bidirectional(character) in REORDERING
-        or character in MARKS
+        or character in INVISIBLE
     )
 
 

@@ -49,6 +49,10 @@ def test_all_that_unicode_calls_active_is_escaped_and_nothing_that_shows_is() ->
         elif unicodedata.category(character) not in {"Cf", "Cn"}:
             assert escaped(character) == character
     assert escaped("👩\u200d🚀 می\u200cخواهم e\u0301 ❤\ufe0f") == "👩\u200d🚀 می\u200cخواهم e\u0301 ❤\ufe0f"
+    assert escaped("❤\ufe0f\u200d🔥 \u2800") == "❤\ufe0f\u200d🔥 \u2800"
+    hidden = "a\u200c\u200d\u200c\u200c b\ufe0f\ufe0e\ufe0f c\U000e0100\U000e01ef\u3164"  # bits, not text
+    shown = "a\u200c\\u200d\\u200c\\u200c b\ufe0f\\ufe0e\\ufe0f c\\U000e0100\\U000e01ef\\u3164"
+    assert escaped(escaped(hidden)) == escaped(hidden) == shown
     assert escaped(escaped(HOSTILE)) == escaped(HOSTILE) == SEEN
 
 

@@ -62,6 +62,7 @@ class CudaSampler:
         self.stops = torch.tensor(sorted(stops), dtype=torch.int64, device=self.device)
         self.timings: defaultdict[str, float] = defaultdict(float)  # seconds of the last call
         self._loop: DecodeLoop | None = None
+        self._doubt: Tensor | float = -0.0  # of the head, at the last call
         self._asked = 0  # slots that the loop was made for, of which memory may have allowed fewer
 
     @torch.no_grad()
@@ -102,6 +103,7 @@ class CudaSampler:
         loop = self._prepared(prompts, jobs)
         loop.set_temperature(sampling.temperature)
         loop.weights.refresh(self.policy)
+        self._doubt = doubt(loop.weights.head)
         loop.cache.hold()
         try:
             waiting = [job for job in range(len(jobs)) if job not in done][::-1]
@@ -198,15 +200,14 @@ class CudaSampler:
         """
         rows = loop.rows
         so_far = torch.minimum(rows.steps, rows.ended).clamp(1, loop.room)  # a slot grows on after its end
-        unsure = doubt(loop.weights.head)
-        is_sound = (rows.logprobs.gather(1, so_far[:, None] - 1)[:, 0] + unsure).isfinite()
+        is_sound = (rows.logprobs.gather(1, so_far[:, None] - 1)[:, 0] + self._doubt).isfinite()
         ends = torch.where((rows.steps >= rows.ended) | ~is_sound, so_far, 0).tolist()
         gone = [slot for slot in crew.live if ends[slot]]
         if not gone:
             return
         widest = max(ends[slot] for slot in gone)
         at = self._tensor(gone)
-        tokens, logprobs = rows.out_tokens[at, :widest].tolist(), (rows.logprobs[at, :widest] + unsure).tolist()
+        tokens, logprobs = rows.out_tokens[at, :widest].tolist(), (rows.logprobs[at, :widest] + self._doubt).tolist()
         for slot, said, sure in zip(gone, tokens, logprobs, strict=True):
             job, drawn = crew.live[slot], Drawn(said[: ends[slot]], sure[: ends[slot]])
             check_logprobs(drawn.logprobs, self.policy, prompt=jobs[job].prompt)

@@ -9,11 +9,13 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.client import HTTPMessage
 
 import pytest
 
 from tests.engines.hostile import floods
 from tests.engines.openai_server import MODEL, Served, serving
+from whet.engines.exchange import Unfit, _check_framing
 from whet.engines.http import HttpEngine
 from whet.engines.transport import Connection, Transport
 from whet.errors import RunFailed, UserError
@@ -129,7 +131,12 @@ def test_nobody_listening():
         taken.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         engine = HttpEngine(url, MODEL, connection=Connection(**QUICK))
-        with pytest.raises(RunFailed, match=r"/v1 failed 3 times; the last time: .*[Cc]onnection refused"):
+        with pytest.raises(
+            RunFailed,
+            match=r"/v1 failed 3 times; the last time: .*[Cc]onnection refused; is a server running at "
+            + url
+            + r"/v1\?",
+        ):
             engine.generate([Prompt(tokens=(49,), stream=(0,))], GREEDY)
 
 
@@ -247,3 +254,19 @@ def test_waiting_times_grow_and_are_the_same_again():
             assert longest / 2 <= wait <= longest
     assert len({row[0] for row in waits}) == 50  # clients do not come back all at once
     assert waits[7] == [transport._backoff((7, 0), attempt) for attempt in range(8)]
+
+
+@pytest.mark.parametrize("status", [103, 300, 304])
+def test_other_statuses_below_400_are_no_answer(native, served, status):
+    served.fault = lambda handler, _: handler.send(status, b"")
+    with pytest.raises(UserError, match=f"refused the request with status {status}, which answers no such request"):
+        ask(served, native)
+    assert len(served.requests) == 1
+
+
+def test_an_announced_length_may_be_the_bound_and_not_a_byte_more():
+    headers = HTTPMessage()
+    headers["Content-Length"] = "5000"
+    _check_framing(headers, 5000)
+    with pytest.raises(Unfit, match="an answer of more than 4999 bytes"):
+        _check_framing(headers, 4999)

@@ -10,8 +10,9 @@ from tests.small import small_model
 from whet.engines.agreement import differences
 from whet.engines.check import EngineProblem, check_engine
 from whet.engines.drawing import draw
-from whet.engines.native import NativeEngine, _closed_up
+from whet.engines.native import NativeEngine, _closed_up, _up_to_stop
 from whet.errors import UserError
+from whet.models.tokenizers import train_bpe
 from whet.records import Prompt, Sampling
 
 FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "olmo2"]
@@ -229,3 +230,28 @@ def test_a_limit_below_one_is_refused():
     model, tokenizer = small_model()
     with pytest.raises(UserError, match="a prompt's limit is 0: a completion has at least one token"):
         NativeEngine(model, tokenizer).generate([Prompt(tokens=(3,), stream=(0,), limit=0)], Sampling(max_tokens=3))
+
+
+def test_text_ends_with_the_first_of_several_stop_strings():
+    assert _up_to_stop("a=b>c", ("b>", "=")) == "a="
+    assert _up_to_stop("a=b>c", ("=b>c", "=b")) == "a=b"
+    assert _up_to_stop("a", ("b>", "=")) == "a"
+
+
+def test_the_longest_stop_string_is_heard_in_its_smallest_pieces():
+    tokenizer = train_bpe([""], 257)  # a token for each byte
+    engine = NativeEngine(small_model()[0], tokenizer)
+    sampling = Sampling(max_tokens=99, stop=("x", "🙂🙃🙂"))
+    rows = [tokenizer.encode(text) for text in ("a🙂🙃🙂", "a🙂🙃", "🙂x", "🙂🙃🙂a")]
+    assert len(rows[0]) == 13
+    assert engine._heard(rows, [0, 1, 2, 3], sampling, 1, 0).tolist() == [True, False, True, True]
+
+
+def test_a_temperature_that_nothing_can_be_divided_by_is_refused():
+    model, tokenizer = small_model()
+    engine = NativeEngine(model, tokenizer)
+    with pytest.raises(UserError, match=r"temperature 1e-40 is too low to compute with: use 0 .*, or 1e-06 and above"):
+        engine.generate([prompt(tokenizer, "1+", 0)], Sampling(max_tokens=3, temperature=1e-40))
+    coldest = engine.generate([prompt(tokenizer, "1+", 0)], Sampling(max_tokens=3, temperature=1e-6))
+    greedy = engine.generate([prompt(tokenizer, "1+", 0)], Sampling(max_tokens=3, temperature=0.0))
+    assert coldest[0][0].tokens == greedy[0][0].tokens

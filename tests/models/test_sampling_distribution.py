@@ -112,3 +112,10 @@ def test_the_draw_inverts_the_defined_distribution():
         if np.any(((chosen.numpy() != expected) & ~is_near) | is_off):
             wrong.append(combination)
     assert wrong == []
+
+
+def test_the_nucleus_ends_where_the_mass_is_reached():
+    equal = torch.zeros(1, 4)  # a quarter each, which floats hold exactly
+    for top_p, kept in ((0.25, 1), (0.5, 2), (0.500001, 3), (0.75, 3), (0.76, 4)):
+        probabilities = log_distribution(equal, Sampling(max_tokens=1, top_p=top_p)).exp()[0].tolist()
+        assert probabilities == pytest.approx([1 / kept] * kept + [0.0] * (4 - kept))

@@ -224,3 +224,10 @@ def test_large_template_files_and_pipes_are_not_read(tmp_path, place):
     os.mkfifo(tmp_path / place)
     with pytest.raises(UserError, match=f"{place} is no regular file"):
         load_tokenizer(tmp_path)
+
+
+def test_an_empty_template_is_no_template(tmp_path):
+    chat().save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(" \n")
+    with pytest.raises(UserError, match=f"the chat template of {tmp_path} is empty: write it, or remove it"):
+        load_tokenizer(tmp_path)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from whet.errors import UserError
 from whet.records import Prompt, Sampling
 
+COLDEST = 1e-6  # a temperature besides 0: fp32 logits may be divided by it
+
 
 def within_context(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
     """The prompts, none of whose completions may go beyond the context; one without room for a token is refused."""
@@ -22,6 +24,15 @@ def within_context(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
         if prompt.limit is not None and prompt.limit < 1:
             raise UserError(f"a prompt's limit is {prompt.limit}: a completion has at least one token")
     return [_limited(prompt, context - len(prompt.tokens)) for prompt in prompts]
+
+
+def above_coldest(sampling: Sampling) -> None:
+    """Refuses a temperature that logits cannot be divided by."""
+    if 0 < sampling.temperature < COLDEST:
+        raise UserError(
+            f"temperature {sampling.temperature:g} is too low to compute with: use 0 for the most likely token, or "
+            f"{COLDEST:g} and above"
+        )
 
 
 def within_vocabulary(prompts: Sequence[Prompt], size: int) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from whet.batching import pad
 from whet.engines.drawing import draw
 from whet.engines.finite import check_logprobs, doubt
-from whet.engines.limits import token_limit, within_context, within_vocabulary
+from whet.engines.limits import above_coldest, token_limit, within_context, within_vocabulary
 from whet.models.decoder import Decoder
 from whet.models.fused_block import has_plain_products
 from whet.models.precision import autocast
@@ -85,6 +85,7 @@ class NativeEngine:
     @torch.no_grad()
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
+        above_coldest(sampling)
         prompts = within_context(prompts, self.policy.context)
         within_vocabulary(prompts, self.policy.vocab_size)
         if self._is_fast(sampling):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
@@ -137,7 +138,9 @@ class Transport:
             raise RunFailed(f"{self.url} {self.safe(str(error))}: is that the right address?") from error
         except (OSError, HTTPException) as error:
             flight.check()  # the sockets of a cancelled flight break on purpose
-            raise _Passing(self.safe(_what_broke(error))) from error
+            absent = isinstance(error, ConnectionRefusedError | socket.gaierror)
+            hint = f"; is a server running at {self.url}?" if absent else ""
+            raise _Passing(self.safe(_what_broke(error)) + hint) from error
         if not 200 <= answer.status < 300:
             raise self._refusal(answer)
         try:
@@ -156,9 +159,11 @@ class Transport:
         status, headers = answer.status, answer.headers
         message = f"status {status}: {self.safe(_server_message(answer.raw))}"
         if status not in PASSING and status < 500:
-            if 300 <= status < 400:
-                place = self.safe(headers.get("Location", "nowhere"))
+            if status < 400 and "Location" in headers:
+                place = self.safe(headers["Location"])
                 message = f"status {status}: it redirects to {place}; give that address if you trust it"
+            elif status < 400:
+                message = f"status {status}, which answers no such request: is that the right address?"
             said = f"{self.url} refused the request with {message}{HINTS.get(status, '')}"
             return Refused(said, status=status)
         wait = _retry_after(headers.get("Retry-After", ""))

@@ -44,6 +44,8 @@ def render_template(
         return "\n".join(message.content for message in messages)
     if not isinstance(source, str):
         raise BrokenTemplate(f"{name} is no text: correct chat_template in tokenizer_config.json")
+    if not source.strip():
+        raise BrokenTemplate(f"{name} is empty: write it, or remove it and give prompts as plain text")
     if len(source) > LARGEST:
         raise BrokenTemplate(f"{name} has {len(source)} characters, more than {LARGEST}: shorten it")
     turns = [{"role": message.role, "content": message.content} for message in messages]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import transformers
 from tests.models.hf_models import CASES, TINY, build
 from whet.errors import UserError
 from whet.files import read_object
+from whet.models import load
+from whet.models.bounds import check_claims, check_elements
 from whet.models.decoder import Decoder
 from whet.models.foreign import ForeignLM
 from whet.models.load import load_model, model_summary, new_model
@@ -156,3 +159,55 @@ def test_quantised_models_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": {"bits": 4}}')
     with pytest.raises(UserError, match="quantised"):
         load_model(tmp_path)
+
+
+def test_claims_may_reach_their_bounds_and_no_further(tmp_path):
+    for tensors, most in ((3, 256), (300, 300)):
+        check_claims({"num_hidden_layers": most}, tmp_path, tensors=tensors)
+        with pytest.raises(
+            UserError, match=rf"'num_hidden_layers' is {most + 1}, but the weights have only {tensors} "
+        ):
+            check_claims({"num_hidden_layers": most + 1}, tmp_path, tensors=tensors)
+    check_elements(2 * 1000 + 2**26, 1000, tmp_path)
+    with pytest.raises(UserError, match="a model of 67110865 numbers, but the weights hold 1000"):
+        check_elements(2 * 1000 + 2**26 + 1, 1000, tmp_path)
+    shape = new_model("llama", **SIZES, seed=0).config
+    assert replace(shape, layers=2**14).layers == 2**14
+    with pytest.raises(UserError, match="layers is 16385: expected at most 16384"):
+        replace(shape, layers=2**14 + 1)
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_directory_that_is_replaced_meanwhile_is_read_again(tmp_path, monkeypatch, is_noticed):
+    best, better = tmp_path / "best_model", tmp_path / "better"
+    for seed, directory in enumerate((best, better)):
+        directory.mkdir()
+        new_model("llama", **SIZES, seed=seed).save(directory)
+    looks = []
+
+    def look(path):
+        looks.append(path)
+        if len(looks) == 1:
+            best.rename(tmp_path / "old")
+            better.rename(best)
+            if is_noticed:
+                raise UserError("a file of the new one does not fit the old list")
+
+    monkeypatch.setattr(load, "refuse_damage", look)
+    assert torch.equal(load_model(best).head_weight, new_model("llama", **SIZES, seed=1).head_weight)
+    assert len(looks) == 2
+    load_model(best)
+    assert len(looks) == 3
+
+
+def test_a_directory_that_stays_is_read_once(tmp_path, monkeypatch):
+    looks = []
+
+    def refuse(path):
+        looks.append(path)
+        raise UserError("damaged")
+
+    monkeypatch.setattr(load, "refuse_damage", refuse)
+    with pytest.raises(UserError, match="damaged"):
+        load_model(tmp_path)
+    assert len(looks) == 1

@@ -22,9 +22,9 @@ PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private-use pla
 
 def control_tokens(hf: PreTrainedTokenizerBase) -> dict[str, int]:
     """The special tokens, by the string that looks like them."""
-    special = {str(token): index for index, token in hf.added_tokens_decoder.items() if token.special}
+    special = {str(token): index for index, token in hf.added_tokens_decoder.items() if token.special and str(token)}
     named = zip(hf.all_special_tokens, hf.all_special_ids, strict=True)
-    return {**special, **{str(token): index for token, index in named if index is not None}}
+    return {**special, **{str(token): index for token, index in named if token and index is not None}}
 
 
 def encode_conversation(

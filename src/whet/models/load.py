@@ -26,13 +26,17 @@ from whet.models.families import FAMILIES, Family, family_named, head_width
 from whet.models.finite import check_head
 from whet.models.hf_config import NotCovered, read_shape
 from whet.models.protocol import CausalLM
-from whet.models.sealed import refuse_damage
+from whet.models.sealed import read_steadily, refuse_damage
 
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def load_model(path: Path) -> CausalLM:
     """The model in a Hugging Face directory, in fp32: our decoder where it covers the architecture, or transformers."""
+    return read_steadily(path, _load)
+
+
+def _load(path: Path) -> CausalLM:
     refuse_damage(path)
     hf = read_config(path)
     if hf.get("quantization_config"):

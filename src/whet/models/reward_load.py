@@ -19,13 +19,17 @@ from whet.models.load import read_config
 from whet.models.reward_files import head_name
 from whet.models.reward_model import RewardModel
 from whet.models.reward_settings import RewardSettings, read_settings
-from whet.models.sealed import refuse_damage
+from whet.models.sealed import read_steadily, refuse_damage
 
 HEADS = ("score.", "classifier.")
 
 
 def load_reward_model(directory: Path) -> RewardModel:
     """The reward model in a directory, in fp32; a classifier that names no kind is taken for a preference model."""
+    return read_steadily(directory, _load)
+
+
+def _load(directory: Path) -> RewardModel:
     refuse_damage(directory)
     hf = read_config(directory)
     if hf.get("quantization_config"):

@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from whet.errors import UserError
 from whet.files import read_json
+
+T = TypeVar("T")
 
 MANIFEST = "manifest.json"
 MADE_BY_A_RUN = ("best.json", "state.json")  # beside the manifest of a best model, and of a checkpoint
@@ -28,6 +31,28 @@ class Sealed(NamedTuple):
 
     size: int
     sha256: str
+
+
+def read_steadily(directory: Path, read: Callable[[Path], T]) -> T:
+    """What `read` makes of a directory; once more if another took its place meanwhile, as a better best_model does."""
+    before = _identity(directory)
+    try:
+        found = read(directory)
+    except UserError:
+        if _identity(directory) == before:
+            raise
+    else:
+        if _identity(directory) == before:
+            return found
+    return read(directory)
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    try:
+        status = directory.stat()
+    except OSError:  # between two renames there is none
+        return None
+    return status.st_dev, status.st_ino
 
 
 def refuse_damage(directory: Path, *, with_weights: bool = True) -> None:

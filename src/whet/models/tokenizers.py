@@ -21,7 +21,7 @@ from whet.files import read_object
 from whet.models import chat
 from whet.models.bounds import check_growth, check_tokenizer_files
 from whet.models.protocol import Tokenizer
-from whet.models.sealed import refuse_damage
+from whet.models.sealed import read_steadily, refuse_damage
 from whet.models.template import PLAIN_TEMPLATE
 from whet.records import Message
 
@@ -163,6 +163,10 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> HuggingFaceTokenizer:
 
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokeniser that lies in a model directory, whichever kind it is."""
+    return read_steadily(directory, _load)
+
+
+def _load(directory: Path) -> Tokenizer:
     if not directory.is_dir():
         raise UserError(f"no directory {directory} to load a tokenizer from; check the path")
     refuse_damage(directory, with_weights=False)

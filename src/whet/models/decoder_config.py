@@ -14,8 +14,8 @@ LARGEST = {
     "layers": 2**14,
     "heads": 2**16,
     "kv_heads": 2**16,
+    "width": 2**20,  # before what follows from it where a file does not say
     "head_dim": 2**16,
-    "width": 2**20,
     "mlp_width": 2**22,
     "context": 2**31,
 }

@@ -379,3 +379,12 @@ def test_only_files_of_the_first_format_need_not_say_how_many_tokens_a_text_had(
 def test_a_process_model_needs_a_separator():
     with pytest.raises(UserError, match="separator"):
         RewardSettings(kind="process", classes=2, separator="")
+
+
+def test_a_tensor_under_two_names_is_refused(tmp_path):
+    reward = new_reward_model(small_model("gpt2", layers=1)[0], PREFERENCE, seed=0)
+    reward.save(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    save_file({**stored, "wte.weight": stored["transformer.wte.weight"] + 1}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"has the same tensor as .*wte\.weight' and as .*wte\.weight': remove one"):
+        load_reward_model(tmp_path)

@@ -288,7 +288,11 @@ def test_merges_left_out_at_random_are_refused() -> None:
     with pytest.raises(UserError, match=r"random \(dropout 0\.5\).*set dropout to null in tokenizer\.json"):
         HuggingFaceTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<s>"))
     backend.model.dropout = 0.0
-    HuggingFaceTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<s>"))
+    hf = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<s>")
+    HuggingFaceTokenizer(hf)
+    hf.sp_model_kwargs = {"enable_sampling": True}
+    with pytest.raises(UserError, match=r"random.*remove enable_sampling from tokenizer_config.json"):
+        HuggingFaceTokenizer(hf)
 
 
 @pytest.mark.parametrize(

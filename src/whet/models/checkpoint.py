@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,6 +95,22 @@ def _weight_map(directory: Path) -> dict[str, str]:
 def _is_plain(name: str) -> bool:
     """Whether it names a file of the directory itself."""
     return Path(name).name == name and name not in ("", "..") and "\0" not in name
+
+
+def one_spelling(
+    stored: Mapping[str, StoredTensor], spell: Callable[[str], str | None], directory: Path
+) -> dict[str, StoredTensor]:
+    """The tensors under the names that `spell` gives them, without those that it gives none; none may come twice."""
+    spelled: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        canonical = spell(name)
+        if canonical is None:
+            continue
+        if canonical in spelled:
+            first = spelled[canonical].name
+            raise UserError(f"{directory} has the same tensor as {first!r} and as {name!r}: remove one")
+        spelled[canonical] = tensor
+    return spelled
 
 
 def check_tensors(stored: Mapping[str, StoredTensor], expected: Mapping[str, Tensor], directory: Path) -> None:

@@ -14,8 +14,8 @@ from whet.files import read_object
 from whet.models.bounds import check_claims
 from whet.models.checkpoint import (
     CONFIG,
-    StoredTensor,
     check_tensors,
+    one_spelling,
     read_tensors,
     stored_tensors,
     weight_files,
@@ -158,14 +158,7 @@ def _load_decoder(path: Path, family: Family, config: DecoderConfig, hf: Mapping
     found = stored_tensors(path)
     check_claims(hf, path / CONFIG, tensors=len(found))  # a module is made for each layer that is claimed
     model = Decoder(config, family=family.model_type, seed=None, source=hf)
-    stored: dict[str, StoredTensor] = {}
-    for name, tensor in found.items():
-        canonical = family.stored_name(name)
-        if canonical is None:
-            continue
-        if canonical in stored:
-            raise UserError(f"{path} has the same tensor as {stored[canonical].name!r} and as {name!r}: remove one")
-        stored[canonical] = tensor
+    stored = one_spelling(found, family.stored_name, path)
     expected = family.export_weights(model.state_dict())
     copied_head = {name: stored.pop(name) for name in ("lm_head.weight",) if config.tied_head and name in stored}
     check_tensors(stored, expected, path)

@@ -10,7 +10,7 @@ from torch import nn
 
 from whet.errors import UserError
 from whet.models.bounds import check_claims
-from whet.models.checkpoint import CONFIG, StoredTensor, check_tensors, read_tensors, stored_tensors
+from whet.models.checkpoint import CONFIG, StoredTensor, check_tensors, one_spelling, read_tensors, stored_tensors
 from whet.models.decoder import Decoder
 from whet.models.decoder_config import DecoderConfig
 from whet.models.families import FAMILIES, Family
@@ -79,8 +79,8 @@ def _load_trunk(
 ) -> Decoder:
     check_claims(hf, directory / CONFIG, tensors=len(stored))
     trunk = Decoder(config, family=family.model_type, seed=None, source=hf)
-    named = {family.stored_name(name): tensor for name, tensor in stored.items()}
-    weights = {name: tensor for name, tensor in named.items() if name is not None and not name.startswith("lm_head.")}
+    named = one_spelling(stored, family.stored_name, directory)
+    weights = {name: tensor for name, tensor in named.items() if not name.startswith("lm_head.")}
     check_tensors(weights, family.export_weights(trunk.state_dict()), directory)
     trunk.load_state_dict(family.import_weights(read_tensors(weights)), assign=True)
     return trunk

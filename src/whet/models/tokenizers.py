@@ -198,6 +198,11 @@ def wrap_backend(
 
 def _refuse_tricks(hf: PreTrainedTokenizerBase) -> None:
     """Refuses what makes the ids of a text random, or a short text endless."""
+    if (getattr(hf, "sp_model_kwargs", None) or {}).get("enable_sampling"):
+        raise UserError(
+            f"tokenizer {hf.name_or_path} draws its pieces at random, so a text has other ids each time; "
+            "remove enable_sampling from tokenizer_config.json"
+        )
     if not isinstance(hf, PreTrainedTokenizerFast):
         return
     backend = hf.backend_tokenizer

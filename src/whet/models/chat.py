@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
@@ -133,7 +134,7 @@ def _disguise(control: Mapping[str, int], messages: Sequence[Message]) -> dict[s
     """
     letters = dict.fromkeys(letter for text in control for letter in text if text.isspace() or not letter.isspace())
     used = {character for message in messages for character in message.content}
-    free = [chr(code) for code in PRIVATE_USE if chr(code) not in used][: len(letters)]
+    free = list(islice((chr(code) for code in PRIVATE_USE if chr(code) not in used), len(letters)))
     if len(free) < len(letters):
         raise UserError(
             "the messages hold nearly all private characters from U+F0000 on, which are needed here; remove some"

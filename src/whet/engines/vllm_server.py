@@ -144,7 +144,8 @@ class VllmServerEngine:
         except RunFailed as error:
             if "no attribute" in str(error):
                 raise UserError(f"{self._control.url} has no worker of ours: start it with {START}") from error
-            raise UserError(f"{error}: is a vLLM server running there?") from error
+            is_asked = str(error).endswith("?")  # whether there is a server at all
+            raise UserError(f"{error}{'' if is_asked else ': is a vLLM server running there?'}") from error
         if len(replies) != 1:
             raise UserError(f"{self._control.url} shares its model among {len(replies)} workers: serve it with one")
         return read_described(replies[0], self._control.url)

@@ -1,15 +1,18 @@
-"""Finds what a user names as `module:name` or `path/to/file.py:name`. Nothing is imported unless it was named."""
+"""Finds what a user names as `module:name` or `path/to/file.py:name`. Nothing is imported unless it was named.
+
+What is named is compiled from its source: bytecode beside it may be of an earlier text with the same size and second.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from whet.errors import UserError
 
@@ -63,10 +66,14 @@ def one_line(error: BaseException) -> str:
 
 def _load_module(name: str, spec: str, what: str) -> ModuleType:
     _search_first(Path.cwd())
+    finder = _FindsSource(name)
+    sys.meta_path.insert(0, finder)
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise UserError(f"{what} '{spec}': importing {name} failed: {one_line(error)}") from error
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _load_file(path: Path, spec: str, what: str) -> ModuleType:
@@ -77,7 +84,8 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
     module_name = "whet_user_" + "".join(c if c.isalnum() else "_" for c in str(path.resolve()))
     if module_name in sys.modules:
         return sys.modules[module_name]
-    module_spec = importlib.util.spec_from_file_location(module_name, path.resolve())
+    loader = _FromSource(module_name, str(path.resolve()))
+    module_spec = importlib.util.spec_from_file_location(module_name, path.resolve(), loader=loader)
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
@@ -88,6 +96,30 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
         del sys.modules[module_name]
         raise UserError(f"{what} '{spec}': importing {path} failed: {one_line(error)}") from error
     return module
+
+
+class _FromSource(SourceFileLoader):
+    """Neither reads nor writes bytecode."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
+class _FindsSource:
+    """Finds one module where the path has it, and has it compiled from its source."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = PathFinder.find_spec(fullname, path, target) if fullname == self._name else None
+        if found is not None and type(found.loader) is SourceFileLoader:
+            found.loader = _FromSource(found.loader.name, found.loader.path)
+        return found
 
 
 def _search_first(directory: Path) -> None:

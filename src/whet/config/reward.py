@@ -43,9 +43,7 @@ class RewardConfig(Section):
     functions: tuple[RewardFunction, ...] = ()
     model: RewardModelConfig | None = None
     time_limit_seconds: Above = 60.0  # for all completions of a step
-    memory_limit_gb: Annotated[float, Field(ge=0.1)] | None = (
-        16.0  # of each process with the user's code; None: no limit
-    )
+    memory_limit_gb: Annotated[float, Field(ge=0.1)] | None = 16.0  # of each process of the user's; None: no limit
     environment: tuple[str, ...] = ()  # variables that look like secrets and are passed to the user's code nevertheless
     overlong_tokens: Count = 0  # the last so many tokens before rollout.max_tokens cost up to overlong_penalty
     overlong_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD)] = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ import pytest
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example
-from whet.tasks.environment import is_secret, worker_environment
+from whet.tasks.environment import is_secret, withheld, worker_environment
 from whet.tasks.grading import GradingFailed, WorkerGrader, make_grader
 
 REWARDS = r"""
-import os, resource, time
+import os, resource, signal, time
 
 def nap_1(completions, **columns): time.sleep(0.25); return [1.0] * len(completions)
 nap_2 = nap_3 = nap_4 = nap_5 = nap_1
@@ -24,10 +25,20 @@ def small(completions, **columns):  # objects so small that the last bytes are u
     for place in range(len(objects) if "bad" in completions else 0): objects[place] = bytes(100)
     return [0.0] * len(completions)
 def torch_like(completions, **columns): raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+def complains(completions, **columns): raise ValueError("the answer says: cannot allocate memory")
+def limits(completions, **columns): return [float(limit) for limit in resource.getrlimit(resource.RLIMIT_DATA)]
 def aborts(completions, **columns): os.abort()
 def reserves(completions, **columns):  # addresses, as CUDA does, but no memory
     import mmap
     mmap.mmap(-1, 2**38, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, mmap.PROT_READ)
+    return [1.0] * len(completions)
+def leaves_alarm(completions, **columns):  # which ends a process that does not handle it
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    return [1.0] * len(completions)
+def raises_with_alarm(completions, **columns):
+    signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    if "bad" in completions: raise ValueError("mine")
     return [1.0] * len(completions)
 def needy(completions, **columns): return [float(len(os.environ["OPENAI_API_KEY"]))] * len(completions)
 def seen(completions, **columns): return [float(name in os.environ) for name in completions]
@@ -109,6 +120,38 @@ def test_memory_that_libraries_refuse_in_their_own_way(make: Make) -> None:
         make("aborts", memory_limit_gb=3.0).grade(rows(1), ["a"])
 
 
+def test_a_message_about_memory_is_not_the_end_of_it(make: Make) -> None:
+    with pytest.raises(GradingFailed, match="complains raised ValueError: the answer says: cannot allocate memory"):
+        make("complains", memory_limit_gb=3.0).grade(rows(1), ["a"])
+
+
+def test_a_reward_cannot_raise_its_limit_again(make: Make) -> None:
+    """Neither the limit itself nor the one up to which a process may raise it is higher."""
+    assert [s.reward for s in make("limits", memory_limit_gb=1.0).grade(rows(2), ["a", "b"])] == [1e9, 1e9]
+
+
+@pytest.mark.parametrize("name", ["leaves_alarm", "raises_with_alarm"])
+def test_an_alarm_ends_with_the_function_that_set_it(make: Make, name: str) -> None:
+    """It would go off in the next function, or while the worker waits for the next batch."""
+    grader = make(name, "nap_1")
+    assert [s.reward for s in grader.grade(rows(1), ["a"])] == [2.0]
+    if name == "raises_with_alarm":
+        with pytest.raises(GradingFailed, match="raises_with_alarm raised ValueError: mine"):
+            grader.grade(rows(1), ["bad"])
+    time.sleep(0.2)
+    assert [s.reward for s in grader.grade(rows(1), ["a"])] == [2.0]
+
+
+def test_an_alarm_of_a_task_ends_with_its_score(tmp_path: Path) -> None:
+    late = TASK.replace("time.sleep(0.25)", "import signal; signal.setitimer(signal.ITIMER_REAL, 0.05)")
+    (tmp_path / "late.py").write_text(late)
+    grader = make_grader(f"{tmp_path / 'late.py'}:Slow", {}, [], 20.0)
+    for _ in range(2):
+        assert [s.reward for s in grader.grade(rows(2), ["a", "b"])] == [1.0, 1.0]
+        time.sleep(0.1)
+    grader.close()
+
+
 def test_addresses_without_memory_do_not_count(make: Make) -> None:
     """256 GiB that are only reserved, under a limit of 1 GB: CUDA and torch do that."""
     assert make("reserves", memory_limit_gb=1.0).grade(rows(1), ["a"])[0].reward == 1.0
@@ -147,6 +190,12 @@ def test_a_variable_that_is_not_set_is_the_users_error(make: Make, monkeypatch: 
     with pytest.raises(UserError, match=told.replace("?", r"\?")):
         make("seen", environment=["OPENAI_APIKEY"])
     assert worker_environment({"A_TOKEN": "1", "B": "2"}, ["B"]) == {"B": "2"}
+
+
+def test_only_the_very_name_passes_a_secret() -> None:
+    there = {"HF_TOKEN": "1", "MY_HF_TOKEN": "2", "HF_TOKEN_2": "3", "TOKEN": "4", "hf_token": "5", "HOME": "6"}
+    assert worker_environment(there, ["HF_TOKEN"]) == {"HF_TOKEN": "1", "HOME": "6"}
+    assert withheld(there, ["HF_TOKEN"]) == ["HF_TOKEN_2", "MY_HF_TOKEN", "TOKEN", "hf_token"]
 
 
 SECRETS = """

@@ -9,7 +9,9 @@ import asyncio
 import errno
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set, Sized
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +23,7 @@ from whet.records import Example, Message, Score
 from whet.tasks.bounds import is_reward, too_large
 
 ALWAYS_OFFERED = ("prompts", "completions", "answer")
+TORCH_HAS_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # it has no type of its own for the host's
 NEVER_OFFERED = ("completion_ids", "trainer_state")  # tokens and trainers are not a judge's business
 
 Report = Callable[[str, int | None], None]  # told the function, and the row if it is known, before it runs
@@ -88,10 +91,20 @@ def score_with(
 
 def raised(who: str, error: BaseException, *, row: int | None) -> RewardFailed:
     """What to raise where a user's code raised; the end of the memory stays a MemoryError."""
-    no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
-    if isinstance(error, MemoryError) or no_memory or "allocate memory" in str(error):  # the last is torch's
+    by_kernel = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    by_torch = type(error) is RuntimeError and TORCH_HAS_NO_MEMORY in str(error)
+    if isinstance(error, MemoryError) or by_kernel or by_torch:
         raise MemoryError from error
     return RewardFailed(f"{who} raised {one_line(error)}", row=row)
+
+
+@contextmanager
+def alarms_end() -> Iterator[None]:
+    """Takes back an alarm that a user's code sets and leaves: it would go off in ours, or in another function."""
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
@@ -167,10 +180,11 @@ def _call(
 ) -> list[object]:
     """What the function gives for `count` rows."""
     try:
-        result = function.call(**arguments)
-        if inspect.isawaitable(result):
-            result = runner.run(_finish(result))
-        return _listed(function.name, result, count)  # here, because a generator runs the user's code too
+        with alarms_end():
+            result = function.call(**arguments)
+            if inspect.isawaitable(result):
+                result = runner.run(_finish(result))
+            return _listed(function.name, result, count)  # here, because a generator runs the user's code too
     except (SystemExit, RewardFailed):
         raise
     except BaseException as error:  # asyncio's CancelledError is none of the usual kind

@@ -27,7 +27,7 @@ from whet.errors import UserError
 from whet.records import Example, Score
 from whet.tasks.bounds import is_reward, too_large
 from whet.tasks.protocol import Task
-from whet.tasks.rewards import Report, RewardFailed, load_rewards, raised, score_with
+from whet.tasks.rewards import Report, RewardFailed, alarms_end, load_rewards, raised, score_with
 from whet.tasks.table import load_task
 from whet.tasks.wire import OUT_OF_MEMORY, Setup, pack_score, unpack_batch, unpack_setup
 
@@ -71,7 +71,8 @@ def _serve() -> None:
     _limit_memory(setup.memory_limit_gb)
     try:
         faulthandler.dump_traceback_later(setup.load_limit_seconds + GRACE_SECONDS, exit=True, file=nowhere)
-        judge = make_judge(setup)
+        with alarms_end():
+            judge = make_judge(setup)
     except UserError as error:
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__ from None
@@ -137,7 +138,8 @@ def score_task(task: Task, examples: Sequence[Example], texts: Sequence[str], re
 
 def _score_row(task: Task, example: Example, text: str, row: int) -> Score:
     try:
-        score = task.score(example, text)
+        with alarms_end():
+            score = task.score(example, text)
         if not isinstance(score, Score):
             raise TypeError(f"it gave a {type(score).__name__}, not a Score")
         plain = Score(reward=float(score.reward), parts={str(k): float(v) for k, v in score.parts.items()})

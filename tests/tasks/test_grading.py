@@ -65,6 +65,8 @@ def child(completions, **columns):
     pid = subprocess.Popen(["sleep", "1000"]).pid
     with open(columns["note"][0], "w") as file: file.write(str(pid))
     time.sleep(1000)
+def leaves(completions, **columns):
+    return [float(subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL).pid)] * len(completions)
 def fork_and_die(completions, **columns):
     if os.fork() == 0: time.sleep(1000)
     os._exit(9)
@@ -312,7 +314,7 @@ from whet.tasks.grading import WorkerGrader
 grader = WorkerGrader("arithmetic", {}, [(sys.argv[1] + ":process", 1.0), (sys.argv[1] + ":" + sys.argv[2], 1.0)],
                       time_limit_seconds=float(sys.argv[3]))
 score = grader.grade([Example(id="e", prompt="p", answer="a")], ["fine"])[0]
-print(int(score.parts["process"]), flush=True)
+print(int(score.parts["process"]), int(score.parts[sys.argv[2]]), flush=True)
 grader.grade([Example(id="e", prompt="p", answer="a")], [sys.argv[4]])
 time.sleep(1000)
 """
@@ -320,7 +322,7 @@ time.sleep(1000)
 
 @pytest.mark.parametrize(
     ("name", "seconds", "text"),
-    [("length", "500", "fine"), ("spin", "500", "bad"), ("regex", "1", "bad")],
+    [("leaves", "500", "fine"), ("spin", "500", "bad"), ("regex", "1", "bad")],
     ids=["idle", "python loop", "regular expression that holds the interpreter lock"],
 )
 def test_the_worker_dies_when_its_parent_is_killed(tmp_path: Path, name: str, seconds: str, text: str) -> None:
@@ -328,7 +330,8 @@ def test_the_worker_dies_when_its_parent_is_killed(tmp_path: Path, name: str, se
     command = [sys.executable, "-c", PARENT, str(tmp_path / "rewards.py"), name, seconds, text]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
+        pid, left = map(int, parent.stdout.readline().split())
         time.sleep(0.3)  # the second batch is under way
         parent.send_signal(signal.SIGKILL)
     wait_until(lambda: gone(pid))
+    wait_until(lambda: name != "leaves" or gone(left))  # with what the user's code left behind

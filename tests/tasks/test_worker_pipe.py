@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from whet.tasks import process
 from whet.tasks.grading import WorkerGrader
 from whet.tasks.process import Child, ChildDied, ChildGarbled
 from whet.tasks.wire import At, Failure, Refusal, unpack_loaded, unpack_reply
+from whet.tasks.worker import Outbox
 
 REWARDS = r"""
 import fcntl, multiprocessing, os, stat, subprocess, sys, threading, time
@@ -124,6 +126,20 @@ def test_a_reward_that_answers_twice_or_by_itself_ends_the_run(
 ) -> None:
     with pytest.raises(RunFailed, match=rf"reward function .*{name} disturbed its worker, from which came ({came}): "):
         grade_on(make(name), wait_for=tmp_path / "note" if name in WRITES_LATER else None, counts=name == "forks")
+
+
+def test_a_copy_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", ends)
+    with (tmp_path / "said").open("w") as stream:
+        Outbox(stream=stream, owner=os.getpid()).say(3, {"ready": True})
+        with pytest.raises(SystemExit) as end:
+            Outbox(stream=stream, owner=os.getpid() + 1).say(4, {"ready": True})
+    assert end.value.code == 0
+    said = [json.loads(line) for line in (tmp_path / "said").read_text().splitlines()]
+    assert said == [{"ready": True, "request": 3}, {"forked": True, "request": 4}]
 
 
 def test_processes_that_end_by_themselves_are_welcome(make: Make) -> None:

@@ -1,10 +1,14 @@
 """Log-probs of a reference: right, computed once, kept by content, and computed again when the file is bad."""
 
+import json
+import shutil
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tests.small import small_model
+from tests.train import rows_on_disk as on_disk
 from whet.config.parts import UpdateConfig
 from whet.distributed.world import World
 from whet.models.checkpoint import fingerprint
@@ -113,6 +117,32 @@ def test_another_model_is_another_name(tmp_path):
     second = logprobs(two, tmp_path, name=fingerprint(two.model))
     assert second == pytest.approx([by_hand(two.model, one_) for one_ in ROWS], abs=2e-5)
     assert first != second
+
+
+def test_another_kind_of_device_is_another_place(model, tmp_path, monkeypatch):
+    """Sums round differently there."""
+    monkeypatch.setattr(reference_cache, "_computed", lambda _model, rows, *_: [0.0] * len(rows))
+    for device in ("cpu", "cuda", "cuda:1"):
+        world = World(rank=0, size=1, device=torch.device(device))
+        reference_logprobs(model, "m", ROWS, SETTINGS, world, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_same_weights_under_another_config_are_another_name(tmp_path, monkeypatch):
+    """Positions turn by other angles: for the start of the run, and for a reference that is named."""
+    monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
+    pairs = on_disk.pairs(tmp_path / "pairs.jsonl", 12)
+    on_disk.saved_model(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    config = tmp_path / "two" / "config.json"
+    other = json.loads(config.read_text())
+    config.write_text(json.dumps({**other, "rms_norm_eps": 0.5}))
+    made = []
+    for start, changes in (("one", {}), ("two", {}), ("one", {"reference": "one"}), ("one", {"reference": "two"})):
+        named = {key: str(tmp_path / name) for key, name in changes.items()}
+        on_disk.lesson(tmp_path / start, pairs, "dpo", steps=1, **named)
+        made.append(len(list(cache_directory().iterdir())))
+    assert made == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

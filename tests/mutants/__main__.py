@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import pickle
 import platform
 import random
 import sys
 import tempfile
 import time
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 from tests.mutants.targets import ROOT, TESTS, chosen, source
@@ -24,7 +24,7 @@ def main() -> None:
     """Parses, runs, writes."""
     options = _options()
     _prepare()
-    from tests.mutants.report import accepted, counted, shown, write
+    from tests.mutants.report import accepted, complaints, counted, shown, write
     from tests.mutants.sites import mutants
 
     some = [mutant for file in chosen(options.only) for mutant in mutants(file, source(file))]
@@ -46,11 +46,13 @@ def main() -> None:
     seconds = time.monotonic() - start
     files = counted(outcomes)
     _print(files, known, seconds)
+    everything = files
     if options.out:
-        import torch
-
-        about = {"python": platform.python_version(), "torch": torch.__version__.split("+")[0]}
-        write(options.out, files, about)
+        about = {"python": platform.python_version(), "torch": version("torch").split("+")[0]}
+        everything = write(options.out, files, about)
+    wrong = complaints(files, everything, known)
+    if wrong:
+        sys.exit("\n".join(f"error: {sentence}" for sentence in wrong))
 
 
 def _options() -> argparse.Namespace:
@@ -75,9 +77,7 @@ def _prepare() -> None:
     sys.path.insert(0, str(ROOT / "src"))
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
     import hypothesis
-    import torch
 
-    torch.set_num_threads(1)
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None, deadline=None)
     hypothesis.settings.load_profile("mutants")
 
@@ -93,18 +93,18 @@ def _import(names: tuple[str, ...] | list[str]) -> None:
 def _run(some: list, workers: int, scratch: Path, say) -> list:
     """The warm ones in a fork of their own, so that this process never imports what the cold ones change."""
     from tests.mutants.cold import run_cold
+    from tests.mutants.findings import Findings
     from tests.mutants.planting import whets
     from tests.mutants.warm import run_warm
 
     _import(PRELOADED if len(some) >= MANY else ())
-    answer = scratch / "warm.pickle"
+    answer = scratch / "warm.json"
     child = os.fork()
     if not child:
         code = 2
         try:
             sys.stdout.flush()
-            found = run_warm(some, workers=workers, scratch=scratch, say=say)
-            answer.write_bytes(pickle.dumps(found))
+            answer.write_text(run_warm(some, workers=workers, scratch=scratch, say=say).to_json(), "utf-8")
             code = 0
         except SystemExit as stop:
             print(f"error: {stop}", file=sys.stderr)
@@ -113,13 +113,13 @@ def _run(some: list, workers: int, scratch: Path, say) -> list:
             os._exit(code)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         sys.exit(2)
-    found = pickle.loads(answer.read_bytes())
-    if not found["left"]:
-        return found["outcomes"]
-    _import(found["modules"])
+    found = Findings.from_json(answer.read_text("utf-8"))
+    if not found.left:
+        return found.outcomes
+    _import(found.modules)
     assert not whets(sys.modules)
-    say.done = len(found["outcomes"])
-    return found["outcomes"] + run_cold(found["left"], found["known"], workers=workers, scratch=scratch, say=say)
+    say.done = len(found.outcomes)
+    return found.outcomes + run_cold(found.left, found.known, workers=workers, scratch=scratch, say=say)
 
 
 class _Progress:

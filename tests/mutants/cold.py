@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.children import children
+from tests.mutants.findings import Known
 from tests.mutants.outcome import Outcome, Say, outcome_of
 from tests.mutants.planting import import_with
 from tests.mutants.sites import Mutant
 from tests.mutants.targets import ROOT, tests_of
-from tests.mutants.warm import FEW, QUIET, TIMES_BASELINE, Known, belongs, in_order
+from tests.mutants.warm import FEW, QUIET, TIMES_BASELINE, belongs, in_order
 
 IMPORT_SECONDS = 20.0
 

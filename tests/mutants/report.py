@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 ACCEPTED = HERE / "accepted.yaml"
 VERDICTS = ("killed", "timeout", "crashed", "survived", "not covered")
+LEAST_SHARE = 0.95  # of all bugs, those with a reason among them
 Key = tuple[str, str, str, str]
 
 
@@ -43,12 +44,30 @@ def counted(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
     return files
 
 
-def write(path: Path, files: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Puts these files into the results that are there; those of other files stay."""
+def complaints(files: Mapping[str, Any], everything: Mapping[str, Any], known: Mapping[Key, str]) -> list[str]:
+    """What must not be: survivors of this run that nobody accepted, and too few bugs noticed in all results."""
+    found = [
+        f"src/whet/{file}:{row['at']} no test notices, and no reason is listed: {row['line']} → {row['as']}"
+        for file, counts in files.items()
+        for row in counts["survivors"]
+        if key_of(file, row) not in known
+    ]
+    count = sum(counts[verdict] for counts in everything.values() for verdict in VERDICTS)
+    noticed = count - sum(len(counts["survivors"]) for counts in everything.values())
+    if noticed < LEAST_SHARE * count:
+        found.append(
+            f"only {noticed} of {count} bugs are noticed, {noticed / count:.1%}: at least {LEAST_SHARE:.0%} must be"
+        )
+    return found
+
+
+def write(path: Path, files: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Puts these files into the results that are there; those of other files stay. Gives all of them."""
     before = json.loads(path.read_text("utf-8"))["files"] if path.exists() else {}
     merged = {file: entry for file, entry in {**before, **files}.items() if file in TESTS}
     ordered = {file: merged[file] for file in TESTS if file in merged}
     path.write_text(json.dumps({**about, "files": ordered}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return ordered
 
 
 def shown(mutant: Mutant) -> str:

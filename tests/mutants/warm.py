@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.mutants.children import Ended, children
+from tests.mutants.findings import Findings, Known
 from tests.mutants.outcome import Outcome, Say, outcome_of
 from tests.mutants.planting import can_replace, living_functions, path_of, replace
 from tests.mutants.sites import Mutant
@@ -41,16 +41,6 @@ QUIET = (
 BASELINE_SECONDS = 1200.0
 TIMES_BASELINE = 5
 FEW = 20  # mutants for which it is not worth while to ask whether the tests pass in another order
-
-
-@dataclass(kw_only=True, slots=True)
-class Known:
-    """What the run without a mutant has shown of one test."""
-
-    name: str
-    seconds: float
-    passed: bool
-    lines: dict[str, list[int]]  # path → lines of targets that it touches
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +240,8 @@ def in_order(names: Sequence[str], known: Mapping[str, Known]) -> list[str]:
     return [name for some in sorted(files.values(), key=lambda some: seconds(some[0])) for name in some]
 
 
-def run_warm(mutants: Sequence[Mutant], *, workers: int, scratch: Path, say: Say) -> dict[str, Any]:
-    """Outcomes, the mutants that are left, and what is known of the tests."""
+def run_warm(mutants: Sequence[Mutant], *, workers: int, scratch: Path, say: Say) -> Findings:
+    """Runs those that can be changed after the import."""
     touched = Touched({path_of(mutant.file) for mutant in mutants})
     plugin = Warm(mutants=mutants, workers=workers, scratch=scratch, say=say, touched=touched)
     tests = sorted({test for mutant in mutants for test in tests_of(mutant.file)})
@@ -259,9 +249,9 @@ def run_warm(mutants: Sequence[Mutant], *, workers: int, scratch: Path, say: Say
     code = pytest.main([*QUIET, "--rootdir", str(ROOT), *(str(ROOT / test) for test in tests)], plugins=[plugin])
     if code != 0 or plugin.error:
         raise SystemExit(plugin.error or f"the tests cannot be collected: pytest ended with {code}")
-    return {
-        "outcomes": plugin.outcomes,
-        "left": plugin.left,
-        "known": plugin.known,
-        "modules": [name for name in sys.modules if name.split(".")[0] not in {"whet", "tests", "__main__"}],
-    }
+    return Findings(
+        outcomes=plugin.outcomes,
+        left=plugin.left,
+        known=plugin.known,
+        modules=[name for name in sys.modules if name.split(".")[0] not in {"whet", "tests", "__main__"}],
+    )

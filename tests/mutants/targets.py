@@ -41,6 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "evaluate/statistics.py": ("tests/evaluate/test_statistics.py",),
     "data/split.py": ("tests/data/test_split.py",),
     "train/annotate.py": (*_STEP, "tests/train/test_annotated.py", "tests/train/test_ranks.py"),
+    "train/frozen.py": (*_STEP, "tests/train/test_annotated.py", "tests/train/test_ranks.py"),
     "train/update.py": (*_STEP, "tests/train/test_ranks.py", "tests/train/test_moving.py"),
     "train/collect.py": ("tests/train/test_collect.py",),
     "train/agreement.py": ("tests/train/test_agreement.py",),

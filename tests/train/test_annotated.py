@@ -23,7 +23,7 @@ from tests.train.scenes import (
     rollout_of,
 )
 from whet.distributed.world import World
-from whet.train import annotate as module
+from whet.train import frozen as module
 from whet.train.annotate import Everyone, annotate
 from whet.train.collect import Harvest
 from whet.train.learner import Old

@@ -17,7 +17,7 @@ from whet.config import OnlineConfig
 from whet.models.logprobs import read_tokens
 from whet.records import Batch
 from whet.rollout import Group
-from whet.train import annotate as annotate_module
+from whet.train import frozen as frozen_module
 from whet.train import update as update_module
 from whet.train.learner import Old, _source
 from whet.train.parts import build_algorithm
@@ -96,7 +96,7 @@ def test_no_second_pass_where_none_is_needed(monkeypatch: pytest.MonkeyPatch) ->
         passes[where] += 1
         return read_tokens(*given, **more)
 
-    monkeypatch.setattr(annotate_module, "read_tokens", partial(counted, "annotate"))
+    monkeypatch.setattr(frozen_module, "read_tokens", partial(counted, "annotate"))
     monkeypatch.setattr(update_module, "read_tokens", partial(counted, "update"))
     for old, count in (("own", 0), ("sampled", 0), ("read", 1)):
         passes.update(annotate=0, update=0)

@@ -19,19 +19,16 @@ from torch import Tensor
 from whet.algorithms import correction, shaping, values
 from whet.algorithms.cells import call, options, terms
 from whet.algorithms.control import entropy_bonus
-from whet.algorithms.kl import k3
-from whet.batching import collate, pad, take
+from whet.batching import collate, pad
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.models.logprobs import read_tokens
-from whet.models.precision import autocast
-from whet.records import Batch, Rollout, Sequences
+from whet.records import Batch, Rollout
 from whet.train.agreement import Agreement
 from whet.train.cells import ask
 from whet.train.collect import Harvest
+from whet.train.frozen import Frozen, read, values_ahead
 from whet.train.learner import Learner
 from whet.train.memory import Dials, Seen
-from whet.train.passes import packed, passes
 
 
 def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, Seen, dict[str, float]]:
@@ -44,7 +41,7 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
     everyone = Everyone(world=world, numbers=[harvest.numbers[place] for place in places], group=config.rollout.group)
     prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
-    frozen = _read(learner, everything, prompts, sampled, dials)
+    frozen = read(learner, everything, prompts, sampled, dials)
     metrics: dict[str, float] = {}
     if learner.old == "read":
         agreement = Agreement(world.device)
@@ -52,7 +49,7 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
         metrics |= agreement.metrics(world, limit=config.update.mismatch_limit)
     corrections, measured = _corrected(learner, frozen, sampled, sequences.mask)
     metrics |= measured
-    ahead = _values_ahead(learner, rollouts, everything, prompts)
+    ahead = values_ahead(learner, rollouts, everything, prompts)
     paid = _pay(learner, harvest, dials, everyone, frozen, everything.mask, ahead)
     masks = _Masks(sampled=everything.mask, trained=sequences.mask)
     advantages, targets = _advantages(learner, dials, everyone, paid, frozen, masks)
@@ -130,21 +127,6 @@ class Everyone:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Frozen:
-    """What policy, reference and critic say of the rollouts before the first update; (B, T)."""
-
-    old: Tensor
-    entropies: Tensor
-    ref: Tensor | None
-    values: Tensor | None
-
-    def sums(self, mask: Tensor) -> Tensor:
-        """Sampled tokens, their entropy, and their KL to the reference."""
-        kl = torch.zeros(()) if self.ref is None else k3(self.old, self.ref).mul(mask).sum()
-        return torch.stack([some.double().cpu() for some in (mask.sum(), self.entropies.sum(), kl)])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Masks:
     """(B, T) of this rank: the tokens that the policy chose, and those of them that are trained."""
 
@@ -168,64 +150,12 @@ def _left_out(rollouts: Sequence[Rollout], config: OnlineConfig) -> Tensor:
     return torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
 
 
-@torch.no_grad()
-def _values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, prompts: Tensor) -> Tensor:
-    """(B,): what the critic expects after the last token of a rollout that was cut off, 0 where it ended by itself.
-
-    Truncation is not termination (Pardo et al. 2018, Time Limits in Reinforcement Learning, §4).
-    """
-    ahead = torch.zeros(len(rollouts), device=s.mask.device)
-    cut = torch.tensor([r.finish == "length" for r in rollouts], device=s.mask.device)
-    if learner.critic is None or not learner.config.critic.bootstrap_truncated:
-        return ahead
-    rows = cut.nonzero()[:, 0]
-    for some in passes(take(s, rows), prompts[rows], learner.config.update, learner.policy):
-        with autocast(s.mask.device):
-            ahead[rows[some]] = learner.critic.values_after(learner.policy, take(s, rows[some]), prompts[rows[some]])
-    return ahead
-
-
-@torch.no_grad()
-def _read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, dials: Dials) -> _Frozen:
-    """One pass of each model over the rollouts; none of the policy where it need not be asked."""
-    config, critic, reference = learner.config, learner.critic, learner.reference
-    shape = sequences.mask.shape
-    old, entropies = (torch.zeros(shape, device=learner.world.device) for _ in range(2))
-    ref = torch.zeros_like(old) if reference is not None else None
-    worth = torch.zeros_like(old) if critic is not None else None
-    head = critic.beside(policy_learns=True) if critic is not None else None
-    if learner.old != "read":
-        old = sampled * sequences.mask
-        if reference is None and critic is None:
-            return _Frozen(old=old, entropies=entropies, ref=None, values=None)
-    for rows in passes(sequences, prompts, config.update, learner.policy):
-        s = take(sequences, rows)
-        packing = packed(s, prompts[rows], config.update)
-        place = (rows[:, None], torch.arange(s.tokens.shape[1], device=rows.device))
-        own = None
-        with autocast(s.tokens.device):
-            if learner.old == "read":
-                reading = read_tokens(
-                    learner.policy, s.tokens, s.lengths, s.mask, dials.sampling, value_head=head, packing=packing
-                )
-                old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
-            if reference is not None:
-                assert ref is not None
-                ref[place] = read_tokens(
-                    reference.model, s.tokens, s.lengths, s.mask, dials.sampling, packing=packing
-                ).logprobs
-            if critic is not None:
-                assert worth is not None
-                worth[place] = own if own is not None else critic.values(learner.policy, s, packing)
-    return _Frozen(old=old, entropies=entropies, ref=ref, values=worth)
-
-
 def _pay(
     learner: Learner,
     harvest: Harvest,
     dials: Dials,
     everyone: Everyone,
-    frozen: _Frozen,
+    frozen: Frozen,
     mask: Tensor,
     ahead: Tensor,
 ) -> _Pay:
@@ -281,7 +211,7 @@ def _shaping(
 
 
 def _advantages(
-    learner: Learner, dials: Dials, everyone: Everyone, paid: _Pay, frozen: _Frozen, masks: _Masks
+    learner: Learner, dials: Dials, everyone: Everyone, paid: _Pay, frozen: Frozen, masks: _Masks
 ) -> tuple[Tensor, Tensor | None]:
     """(B, T) advantages of this rank and, with a critic, what it should have said."""
     algorithm, needed, mask = learner.algorithm, terms(learner.algorithm.advantage), masks.sampled
@@ -311,7 +241,7 @@ def _advantages(
     return everyone.own_rows(scaled, mask.shape[1]), targets
 
 
-def _corrected(learner: Learner, frozen: _Frozen, sampled: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, float]]:
+def _corrected(learner: Learner, frozen: Frozen, sampled: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, float]]:
     """(B, T) weights for tokens that another policy sampled, and what to log of them where there is a correction."""
     cell = learner.algorithm.correction
     supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": mask}

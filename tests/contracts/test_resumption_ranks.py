@@ -120,13 +120,18 @@ def test_a_rank_that_is_lost_after_the_end_loses_nothing(zygote: Zygote, recipe:
     assert (only_run(tmp_path / "runs") / "final_results.json").exists()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_nobody_joins_says_so(rank: int, zygote: Zygote, recipe: Path, tmp_path: Path) -> None:
-    environment = as_rank({**together(2), TIMEOUT: "0.5"}, rank)
-    alone = zygote.start("train", recipe, "--runs", tmp_path / "runs", environment=environment)
-    assert alone.wait() == 1
-    (line,) = alone.said().splitlines()
-    assert line.startswith(f"whet: rank {rank} did not meet all 2 processes of the run at 127.0.0.1:")
+def test_a_rank_that_nobody_joins_says_so(zygote: Zygote, recipe: Path, tmp_path: Path) -> None:
+    """Each waits at a port of its own."""
+    both = [
+        zygote.start(
+            "train", recipe, "--runs", tmp_path / "runs", environment=as_rank({**together(2), TIMEOUT: "0.5"}, rank)
+        )
+        for rank in (0, 1)
+    ]
+    for rank, alone in enumerate(both):
+        assert alone.wait() == 1
+        (line,) = alone.said().splitlines()
+        assert line.startswith(f"whet: rank {rank} did not meet all 2 processes of the run at 127.0.0.1:")
     assert not (tmp_path / "runs").exists()
 
 

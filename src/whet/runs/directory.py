@@ -225,7 +225,8 @@ class Run:
         directory = self.path / layout.CHECKPOINTS
         checkpoint = checkpoints.newest_intact(directory, self._warn)
         if checkpoint is None and layout.by_step(directory):
-            raise RunFailed(f"no checkpoint in {directory} is intact, so the run cannot be resumed: start a new one{self._instead()}")
+            how = f"start a new one{self._instead()}"
+            raise RunFailed(f"no checkpoint in {directory} is intact, so the run cannot be resumed: {how}")
         return checkpoint
 
     def _instead(self) -> str:

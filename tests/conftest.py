@@ -1,6 +1,7 @@
 """Settings that every test runs under."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, the others in their order."""
     place = {HERE / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+def blank_report(path: Path) -> Path:
+    """Files where a run's report belongs."""
+    for name in ("training_curves.png", "report.html"):
+        (path / name).write_text("")
+    return path / "report.html"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_report(request: pytest.FixtureRequest) -> Iterator[None]:
+    """To draw a report takes a second, longer than most runs here: modules that look at one are marked real_report."""
+    if request.node.get_closest_marker("real_report"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("whet.train.start.write_report", blank_report)
+        yield

@@ -28,6 +28,9 @@ def test_every_command_runs(tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert len(commands()) == 10
     assert "pass@4" in done.stdout
+    (run,) = (tmp_path / "runs").glob("*-grpo-sorting")
+    assert (run / "report.html").stat().st_size > 10_000
+    assert (run / "training_curves.png").stat().st_size > 10_000
 
 
 def test_the_table_is_the_codes():

@@ -64,5 +64,4 @@ def test_trains_a_step(name, tmp_path):
     assert run.metrics()[1]["grad_norm"] >= 0
     assert run.finished
     assert load_model(path / "best_model").vocab_size > 0
-    assert (path / "report.html").stat().st_size > 10_000
-    assert (path / "training_curves.png").stat().st_size > 10_000
+    assert (path / "report.html").is_file()

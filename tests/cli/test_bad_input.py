@@ -134,7 +134,7 @@ def test_a_wrong_recipe_is_refused_and_leaves_nothing(
         (("track=[wandb]",), "tracker wandb: the package is not installed; pip install wandb"),
         (("device=cuda",), "device is 'cuda' and torch finds no CUDA device: use device=cpu"),
         (("model.new.context=3",), "a prompt has 4 tokens and the model's context is 3"),
-        (("model.new.width=16000000000",), "head_dim is 8000000000: expected at most 65536"),
+        (("model.new.width=16000000000",), "width is 16000000000: expected at most 1048576"),
         (("model.new.width=524288", "model.new.heads=512"), "out of memory: lower update.micro_tokens"),
     ],
 )

@@ -134,10 +134,10 @@ def test_what_a_finished_run_was_made_from_may_not_change_behind_it(
     whet: Whet, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = trained(monkeypatch)
-    (copied / "stages" / "sft" / "best_model" / "best.json").write_text("{}")
+    (copied / "stages" / "sft" / "best_model" / "tokenizer_config.json").write_text("{}")
     message = refused(whet, "train", copied, "--resume")
     assert f"{copied / 'stages' / 'more'} is finished, and model.path" in message
-    assert "files: best.json)" in message
+    assert "files: tokenizer_config.json)" in message
     result = whet("train", copied, "--resume", "--accept-changes")
     assert result.code == 0, result.err
     assert "accepted: stage more is left as it was made, though model.path" in result.err
@@ -154,7 +154,7 @@ def test_a_run_of_a_pipeline_that_goes_on_looks_at_its_inputs_too(whet: Whet, ma
     template.write_bytes(before + b"\n")
     shutil.rmtree(copied / "methods" / "rloo")  # a finished one would be refused first
     message = refused(whet, "train", copied, "--resume")
-    assert message.startswith("grpo seed 4: model.path ")
+    assert message.startswith("grpo seed 4: config.yaml of the run changed since the run began; model.path ")
     assert f"whet train {grpo} --resume --accept-changes" in message
     # It may be accepted as an input, but what the manifest of its stage does not know is not loaded.
     message = refused(whet, "train", copied, "--resume", "--accept-changes")

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from tests.contracts.command import online
 from tests.train import rows_on_disk as on_disk
-from tests.train.test_lost_files import blank_report
 from tests.train.test_stop import Listening
 from whet.cli.progress import SilentProgress
 from whet.config.loops import LOOPS
@@ -25,7 +24,6 @@ from whet.report.page import write_report
 from whet.runs.checkpoints import write_directory
 from whet.runs.directory import Run
 from whet.runs.inputs import Input, Inputs, changes, to_json
-from whet.train import start
 from whet.train.inputs import _file_or_folder, compare_inputs, current_inputs
 from whet.train.start import resume_run, saved_config, start_run
 
@@ -38,11 +36,6 @@ def swapped(path: Path) -> None:
     on_disk.write(path, [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows])
 
 
-@pytest.fixture(autouse=True)
-def quick_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "write_report", blank_report)
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, pairs, and a DPO run on them, stopped after its first checkpoint."""
@@ -51,7 +44,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     on_disk.pairs(root / "pairs.jsonl", 24)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WHET_HOME", str(root / "home"))
-        patch.setattr(start, "write_report", blank_report)
         train(root, on_disk.config(root / "model", root / "pairs.jsonl", "dpo", steps=2, save={"every_steps": 1}))
     stop(root / "run", 1)
     return root

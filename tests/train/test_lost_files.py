@@ -16,7 +16,6 @@ from whet.recipe import Recipe, validate
 from whet.report.headline import ACCURACY, evaluations
 from whet.report.page import write_report
 from whet.runs.directory import Run
-from whet.train import start
 from whet.train.jobs import Job, do_job, job_state
 from whet.train.start import resume_run, start_run
 
@@ -28,18 +27,6 @@ RECIPE = {
     "device": "cpu",
 }
 CLOCKS = ("seconds", "machine", "versions", "checksum")
-
-
-@pytest.fixture(autouse=True)
-def quick_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To draw curves takes longer than these runs do; who wants the real report calls `write_report`."""
-    monkeypatch.setattr(start, "write_report", blank_report)
-
-
-def blank_report(path: Path) -> Path:
-    for name in ("training_curves.png", "report.html"):
-        (path / name).write_text("")
-    return path / "report.html"
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from whet.distributed.world import World
 from whet.errors import UserError
 from whet.train.offline import build_lesson
 from whet.train.optim import NotFinite
-from whet.train.preferring import Tally, _counted, _shape
+from whet.train.preferring import Means, Tally, _counted, _shape
 
 BETA = 0.3
 
@@ -251,3 +251,24 @@ def test_what_changes_what_a_model_says_besides_its_weights(place: Any) -> None:
     assert _shape(parts.policy) == repr(parts.policy.config)
     assert _shape(Table()) == ""  # type: ignore[arg-type]
     assert _shape(SimpleNamespace(config="x")) == ""  # type: ignore[arg-type]
+
+
+def test_means_are_put_back() -> None:
+    means = Means()
+    means.restore({"means": [0.25, -1.5]}, {})
+    assert means.numbers() == {"means": [0.25, -1.5]}
+
+
+def test_the_reference_point_is_a_constant_in_the_loss(place: Any) -> None:
+    _, lesson = lesson_of(place, "kto")
+    assert not lesson._point(lesson.rows(2)).requires_grad
+
+
+def test_what_is_counted_has_no_gradient() -> None:
+    """Sums are kept until the end of a step; with a graph they would keep every pass in memory."""
+    sums = {"chosen": torch.tensor([-1.0], requires_grad=True), "rejected": torch.tensor([-2.0], requires_grad=True)}
+    counts = {"chosen_tokens": torch.tensor([2.0]), "rejected_tokens": torch.tensor([3.0])}
+    refs = {"chosen_ref": torch.tensor([-1.5]), "rejected_ref": torch.tensor([-1.5])}
+    total, won = _counted(PREFERENCES["dpo"], {**sums, **counts, **refs})
+    assert not total.requires_grad
+    assert won.tolist() == [1.0]

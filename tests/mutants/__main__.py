@@ -47,10 +47,11 @@ def main() -> None:
     files = counted(outcomes)
     _print(files, known, seconds)
     everything = files
-    if options.out:
+    is_whole = not (options.line or options.sample or options.tests)
+    if options.out and is_whole:
         about = {"python": platform.python_version(), "torch": version("torch").split("+")[0]}
         everything = write(options.out, files, about)
-    wrong = complaints(files, everything, known)
+    wrong = complaints(files, everything if is_whole else {}, known)
     if wrong:
         sys.exit("\n".join(f"error: {sentence}" for sentence in wrong))
 
@@ -65,7 +66,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
     parser.add_argument("--verbose", action="store_true", help="show what killed the others, too")
-    parser.add_argument("--out", type=Path, help="a JSON file; results of files that were not run stay in it")
+    parser.add_argument(
+        "--out", type=Path, help="a JSON file for the results of whole files; those of others stay in it"
+    )
     return parser.parse_args()
 
 

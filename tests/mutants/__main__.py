@@ -66,9 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
     parser.add_argument("--verbose", action="store_true", help="show what killed the others, too")
-    parser.add_argument(
-        "--out", type=Path, help="a JSON file for the results of whole files; those of others stay in it"
-    )
+    parser.add_argument("--out", type=Path, help="a JSON file for results of whole files; others stay in it")
     return parser.parse_args()
 
 

@@ -34,7 +34,7 @@ def record(place: Path) -> None:
         file.write_text(yaml.safe_dump(recipe, sort_keys=False))
         launch = [sys.executable, "-m"]
         if name == TWO_RANKS:
-            launch += ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29655", "-m"]
+            launch += ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m"]
         command = [*launch, "whet", "train", str(file), "--runs", str(place / "runs")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         print(f"{name}: {'ok' if done.returncode == 0 else done.stderr[-800:]}", flush=True)

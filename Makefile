@@ -57,7 +57,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMP)  ## docs/algorithms.md from the table, performance.md from bench/results, preferences.md from studies/*/results, testing.md from tests/mutants
-	$(BIN)/python -m whet.train.algorithm_page docs/algorithms.template.md docs/algorithms.md
+	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
 	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md

@@ -18,8 +18,8 @@ from whet.distributed.world import World
 from whet.models.logprobs import read_tokens
 from whet.models.precision import autocast
 from whet.records import Sequences
-from whet.train.parts import Parts, build_parts
-from whet.train.passes import packed, passes
+from whet.train.setup.build import Parts, build_parts
+from whet.train.setup.micro_batches import packed, passes
 
 
 def measure(job: Job) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from whet.batching import take
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.records import Prompt, Sequences
-from whet.train.optim import descend
-from whet.train.parts import Parts, build_parts
-from whet.train.passes import passes
+from whet.train.setup.build import Parts, build_parts
+from whet.train.setup.micro_batches import passes
+from whet.train.setup.optimizer import descend
 
 MOST = 10  # operations that are named
 

@@ -16,7 +16,7 @@ from whet.errors import RunFailed
 from whet.models.load import load_model
 from whet.models.tokenizers import load_tokenizer
 from whet.records import Completion, Prompt, Sampling
-from whet.train.parts import place
+from whet.train.setup.build import place
 
 
 def measure(job: Job) -> dict[str, Any]:

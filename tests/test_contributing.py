@@ -163,7 +163,7 @@ def test_add_an_engine(house):
     shutil.copytree(ROOT / "tests", house / "tests", ignore=lambda _, names: [n for n in names if n != "small.py"])
     run(house, "-c", CHECK_ENGINE)
     edit(house / "src/whet/config/parts.py", 'Literal["native", "vllm"]', 'Literal["native", "vllm", "counting"]')
-    parts = house / "src/whet/train/parts.py"
+    parts = house / "src/whet/train/setup/build.py"
     branch = '    if config.name == "counting":\n        return CountingEngine(policy, tokenizer)\n'
     edit(parts, '    if config.name == "native":\n', f'{branch}    if config.name == "native":\n')
     edit(

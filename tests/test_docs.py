@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from pages.algorithms import REFUSED, main, refusal, render
 from whet.algorithms import advantages, surrogates, values
 from whet.algorithms.cells import options
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS
 from whet.config import CriticConfig, OnlineConfig, UpdateConfig
 from whet.errors import UserError
 from whet.recipe import parse_yaml, validate
-from whet.train.algorithm_page import REFUSED, main, refusal, render
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = ROOT / "docs" / "algorithms.template.md"
@@ -108,7 +108,7 @@ def test_its_examples_are_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_its_own_loss_passes_check_loss(tmp_path: Path) -> None:
-    from whet.train.check_loss import check_loss
+    from whet.train.check.check_loss import check_loss
 
     (losses,) = re.findall(r"```python\n# losses.py\n(.*?)```", TEXT, re.DOTALL)
     (tmp_path / "losses.py").write_text(losses, "utf-8")

@@ -31,6 +31,18 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "recipes"},
     "recipes": set(),
 }
+ROOMS_INSIDE = {
+    "train": {
+        "setup": set(),
+        "session": {"setup"},
+        "rows": {"setup", "session"},
+        "online": {"setup", "session", "rows"},
+        "explain": {"setup"},
+        "check": set(),
+        "start": {"online", "rows", "session", "explain"},
+        "experiments": {"start", "session", "setup"},
+    },
+}
 FILES = sorted(path for path in SOURCE.rglob("*.py"))
 
 
@@ -39,8 +51,8 @@ def room_of(path):
     return parts[0]
 
 
-def imports(path):
-    """The rooms and the outside modules that a file imports, anywhere in it."""
+def imports(path, *, depth=1):
+    """The rooms and the outside modules that a file imports, anywhere in it; with depth 2, rooms inside of rooms."""
     ours, others = set(), set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         names = []
@@ -52,7 +64,7 @@ def imports(path):
         for name in names:
             parts = name.split(".")
             if parts[0] == "whet":
-                ours.add(parts[1] if len(parts) > 1 else "")
+                ours.add(".".join(parts[1 : 1 + depth]))
             else:
                 others.add(name)
     return ours, others
@@ -68,8 +80,18 @@ def test_no_arrow_points_the_wrong_way(path):
     assert not wrong, f"{room} must not know {sorted(wrong)}"
 
 
+@pytest.mark.parametrize("room", ROOMS_INSIDE)
+def test_no_arrow_inside_a_room_points_the_wrong_way(room):
+    inside = ROOMS_INSIDE[room]
+    for path in (SOURCE / room).rglob("*.py"):
+        own = path.relative_to(SOURCE / room).with_suffix("").parts[0]
+        if own != "__init__":
+            seen = {name.split(".")[1] for name in imports(path, depth=2)[0] if name.startswith(f"{room}.")}
+            assert seen <= inside[own] | {own}, f"{path}: {room}/{own} must not know {sorted(seen - inside[own] - {own})}"
+
+
 def test_train_does_not_know_the_commands():
-    for path in (SOURCE / "train").glob("*.py"):
+    for path in (SOURCE / "train").rglob("*.py"):
         assert "cli" not in imports(path)[0]
 
 
@@ -112,7 +134,7 @@ def test_only_logprobs_shifts_tokens_against_logits():
 
 
 def test_the_loop_has_no_algorithm_and_no_arithmetic():
-    text = (SOURCE / "train" / "online.py").read_text("utf-8")
+    text = (SOURCE / "train" / "online" / "loop.py").read_text("utf-8")
     from whet.algorithms.table import ADVANTAGES, ALGORITHMS, KL_ESTIMATORS, SURROGATES, WEIGHTINGS
 
     tree = ast.parse(text)

@@ -15,8 +15,8 @@ from whet.cli.progress import SilentProgress
 from whet.recipe import Pipeline, is_pipeline, packaged_recipes, read_any, read_recipe
 from whet.runs.directory import Run
 from whet.runs.pipeline import PipelineDirectory
-from whet.train.explain_pipeline import explain_pipeline
-from whet.train.pipeline import make_plan, run_pipeline
+from whet.train.experiments.pipeline import make_plan, run_pipeline
+from whet.train.explain.pipeline import explain_pipeline
 from whet.train.start import start_run
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"

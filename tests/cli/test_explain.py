@@ -14,10 +14,10 @@ from whet.models.reward_model import new_reward_model
 from whet.models.reward_settings import RewardSettings
 from whet.models.tokenizers import character_tokenizer
 from whet.recipe import Pipeline, packaged_recipes, parse_yaml, read_any, read_recipe
-from whet.train.critic import Critic
-from whet.train.explain import explain
-from whet.train.footprint import new_decoder_config
-from whet.train.inert import keys_without_effect, written_keys
+from whet.train.explain.recipe import explain
+from whet.train.explain.memory import new_decoder_config
+from whet.train.explain.unused_keys import keys_without_effect, written_keys
+from whet.train.online.critic import Critic
 
 # Level 2 of arithmetic: at most two digits each, so prompts of 4 to 6 characters, spelt with ten digits, + and =.
 ONLINE = """

@@ -215,7 +215,7 @@ def test_ctrl_c_while_the_model_is_made(whet: Whet, tmp_path: Path, monkeypatch:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(5)
 
-    monkeypatch.setattr("whet.train.parts.new_model", interrupt)
+    monkeypatch.setattr("whet.train.setup.build.new_model", interrupt)
     result = whet("train", write_recipe(tmp_path), "--runs", tmp_path / "runs")
     assert result.code == 130
     assert "Traceback" not in result.err
@@ -224,11 +224,11 @@ def test_ctrl_c_while_the_model_is_made(whet: Whet, tmp_path: Path, monkeypatch:
 
 SLOW = """
 import sys, time
-import whet.cli.app, whet.train.parts
+import whet.cli.app, whet.train.setup.build
 def slow(*_, **__):
     print("loading", flush=True)
     time.sleep(60)
-whet.train.parts.new_model = slow
+whet.train.setup.build.new_model = slow
 sys.argv = ["whet", "train", "tiny.yaml"]
 whet.cli.app.main()
 """

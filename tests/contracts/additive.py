@@ -15,14 +15,14 @@ from whet.distributed.world import World
 from whet.engines.native import NativeEngine
 from whet.records import Batch, Example, Score, Sequences
 from whet.rollout import Group, judge, pose, sample
-from whet.train.annotate import annotate
-from whet.train.collect import Harvest
-from whet.train.critic import Critic
-from whet.train.learner import Learner
-from whet.train.memory import Memory
-from whet.train.parts import build_algorithm
-from whet.train.reference import Reference
-from whet.train.update import update
+from whet.train.online.annotate import annotate
+from whet.train.online.controllers import Memory
+from whet.train.online.critic import Critic
+from whet.train.online.learner import Learner
+from whet.train.online.reference import Reference
+from whet.train.online.sampling import Harvest
+from whet.train.online.update import update
+from whet.train.setup.build import build_algorithm
 
 ALONE = World.alone()
 PROMPTS, GROUP = 5, 3

@@ -10,7 +10,8 @@ from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.recipe import dump, validate
 from whet.runs import Run
-from whet.train import offline, online
+from whet.train.online import loop as online
+from whet.train.rows import loop as offline
 
 
 def train_here(recipe: Mapping[str, Any], path: Path) -> Run:

@@ -11,8 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from whet.distributed.world import World
-from whet.train import session
-from whet.train.session import Session
+from whet.train.session.session import Session, session
 
 WIDTH = 32  # bytes of the note that says where the process is
 

@@ -32,10 +32,10 @@ from whet.models import decoder as decoder_module
 from whet.models.attention import causal_attention
 from whet.models.packed_attention import PackedAttention
 from whet.records import Batch, Row
-from whet.train import update as update_module
-from whet.train.learner import Learner
-from whet.train.supervised import fit
-from whet.train.update import Tally
+from whet.train.online.learner import Learner
+from whet.train.online.loop import update as update_module
+from whet.train.online.update import Tally
+from whet.train.rows.sft import fit
 
 NEAR = 3e-6
 

@@ -14,9 +14,9 @@ from whet.engines.native import NativeEngine
 from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens, token_logprobs
 from whet.records import Batch, Sampling
-from whet.train import online as online_module
-from whet.train import update as update_module
-from whet.train.learner import Learner
+from whet.train.online.learner import Learner
+from whet.train.online import loop as online_module
+from whet.train.online.loop import update as update_module
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "plain": {},

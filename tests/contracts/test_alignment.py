@@ -18,8 +18,8 @@ from whet.models.logprobs import Reading, log_distribution, token_logprobs
 from whet.models.tokenizers import character_tokenizer
 from whet.records import Completion, Example, Prompt, Row, Sampling, Score
 from whet.rollout import judge
-from whet.train import supervised
-from whet.train.supervised import fit, supervised_row
+from whet.train.rows import sft as supervised
+from whet.train.rows.sft import fit, supervised_row
 
 ALONE = World.alone()
 CONFIG = OfflineConfig.model_validate(SUPERVISED)

@@ -23,10 +23,10 @@ from whet.records import Batch
 from whet.runs import checkpoints
 from whet.runs.checkpoints import defect
 from whet.runs.layout import by_step
-from whet.train import online as online_module
-from whet.train import supervised as supervised_module
-from whet.train import update as update_module
-from whet.train.collect import Harvest
+from whet.train.online import loop as online_module
+from whet.train.online.loop import update as update_module
+from whet.train.online.sampling import Harvest
+from whet.train.rows import sft as supervised_module
 
 STEPS, BAD_STEP = 9, 8  # checkpoints at 3, 6 and 9
 

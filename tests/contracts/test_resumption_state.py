@@ -17,10 +17,10 @@ from tests.contracts.test_resumption import differing, outcome
 from whet.runs import Run
 from whet.runs.layout import by_step
 from whet.tasks.sorting import Sorting
-from whet.train import critic as critic_module
-from whet.train.critic import WEIGHT, Critic
-from whet.train.memory import Memory
-from whet.train.reference import Reference
+from whet.train.online.controllers import Memory
+from whet.train.online.critic import WEIGHT, Critic
+from whet.train.online.loop import critic as critic_module
+from whet.train.online.reference import Reference
 
 STEPS, GOAL = 10, 5
 KL = {"coefficient": 0.05, "estimator": "k1", "place": "reward", "target": 0.01, "horizon": 50}

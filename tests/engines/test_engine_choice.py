@@ -13,7 +13,7 @@ from whet.engines.native import NativeEngine
 from whet.errors import UserError
 from whet.recipe import validate
 from whet.records import Prompt
-from whet.train.parts import build_engine
+from whet.train.setup.build import build_engine
 
 RECIPE = {"steps": 1, "model": {"new": {}}, "task": "sorting", "algorithm": "grpo"}
 

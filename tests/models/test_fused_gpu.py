@@ -17,7 +17,7 @@ from whet.models.logprobs import read_tokens
 from whet.models.packing import Packing, pack
 from whet.models.precision import autocast
 from whet.records import Sampling
-from whet.train.passes import kept_bytes
+from whet.train.setup.micro_batches import kept_bytes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CUDA = torch.device("cuda")

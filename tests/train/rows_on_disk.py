@@ -8,7 +8,7 @@ from typing import Any
 from tests.small import small_model
 from whet.config import OfflineConfig
 from whet.distributed.world import World
-from whet.train.offline import build_lesson
+from whet.train.rows.loop import build_lesson
 
 ALONE = World.alone()
 ALPHABET = "abcdefgh"

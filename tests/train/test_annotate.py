@@ -10,8 +10,8 @@ import torch
 
 from tests.train.scenes import REWARDS, TOKENS, Table, annotated, config_of, gaps, groups_of, learner_of, rollout_of
 from whet.rollout import Group
-from whet.train.memory import Memory
-from whet.train.update import update
+from whet.train.online.controllers import Memory
+from whet.train.online.update import update
 
 COUNTS = [[2, 1], [3, 1]]  # trained tokens
 TAUGHT = [1.0, 0.0, 0.25, 0.75]

@@ -23,11 +23,11 @@ from tests.train.scenes import (
     rollout_of,
 )
 from whet.distributed.world import World
-from whet.train import frozen as module
-from whet.train.annotate import Everyone, annotate
-from whet.train.collect import Harvest
-from whet.train.learner import Old
-from whet.train.memory import Memory
+from whet.train.online.annotate import Everyone, annotate
+from whet.train.online.controllers import Memory
+from whet.train.online.learner import Old
+from whet.train.online.loop import frozen as module
+from whet.train.online.sampling import Harvest
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 

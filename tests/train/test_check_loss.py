@@ -9,10 +9,10 @@ from tests.train.verdicts import only_failure, outcomes
 from whet.algorithms.surrogates import clip
 from whet.algorithms.table import ADVANTAGES, KL_ESTIMATORS, SURROGATES
 from whet.errors import UserError
-from whet.train import probes
-from whet.train.check_advantage import check_advantage
-from whet.train.check_loss import check_loss, kind_of
-from whet.train.check_surrogate import check_surrogate
+from whet.train.check import probes
+from whet.train.check.advantage import check_advantage
+from whet.train.check.check_loss import check_loss, kind_of
+from whet.train.check.surrogate import check_surrogate
 
 # What we ship
 

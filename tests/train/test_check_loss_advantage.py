@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from tests.train.verdicts import outcomes
-from whet.train import probes
-from whet.train.check_advantage import check_advantage
-from whet.train.check_loss import kind_of
-from whet.train.findings import Broken, check_determinism
+from whet.train.check import probes
+from whet.train.check.advantage import check_advantage
+from whet.train.check.check_loss import kind_of
+from whet.train.check.findings import Broken, check_determinism
 
 
 def by_first(rewards):

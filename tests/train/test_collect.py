@@ -12,7 +12,7 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Example, Rollout, Score
 from whet.rollout import Group
-from whet.train.collect import Harvest
+from whet.train.online.sampling import Harvest
 
 ALONE = World.alone()
 ALL, MIXED, GREEDY = (ALGORITHMS[name] for name in ("grpo", "dapo", "remax"))

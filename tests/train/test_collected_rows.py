@@ -22,8 +22,8 @@ from whet.rollout import judge, pose, sample
 from whet.tasks.grading import DirectGrader
 from whet.tasks.reverse import Reverse
 from whet.tasks.reviews import Reviews
-from whet.train.encode import dialogue_rows
-from whet.train.gather import selected
+from whet.train.rows.collect import selected
+from whet.train.rows.encode import dialogue_rows
 
 
 @pytest.mark.parametrize("select", ["pairs", "best", "outcomes"])

@@ -17,11 +17,11 @@ from whet.batching import collate
 from whet.config import OnlineConfig
 from whet.models.foreign import ForeignLM
 from whet.records import Batch
-from whet.train import update as update_module
-from whet.train.critic import Critic, state_width
-from whet.train.learner import Learner
-from whet.train.optim import make_optimizer
-from whet.train.update import update
+from whet.train.online.critic import Critic, state_width
+from whet.train.online.learner import Learner
+from whet.train.online.loop import update as update_module
+from whet.train.online.update import update
+from whet.train.setup.optimizer import make_optimizer
 
 LR = 1e-2
 PPO: dict[str, Any] = {"preset": "ppo"}

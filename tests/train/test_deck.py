@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.tasks.space import fingerprint, permutation
-from whet.train import deck as module
-from whet.train.deck import Deck
+from whet.train.setup import epochs as module
+from whet.train.setup.epochs import Deck
 
 SIZES = st.integers(1, 40)
 COUNTS = st.integers(1, 25)

@@ -21,7 +21,7 @@ from whet.recipe import Recipe
 from whet.records import Example, Finish, Message, Outcomes, Pair, Rollout, Score
 from whet.runs.directory import Run
 from whet.tasks.sorting import Sorting
-from whet.train.gather import collect, selected
+from whet.train.rows.collect import collect, selected
 from whet.train.start import resume_run, start_run
 
 TALK = (Message(role="system", content="s"), Message(role="user", content="u"))

@@ -15,7 +15,7 @@ from whet.models.reward_settings import RewardSettings
 from whet.models.tokenizers import load_tokenizer
 from whet.recipe import read_recipe
 from whet.runs.directory import Run
-from whet.train.guests import weights
+from whet.train.setup.offloading import weights
 from whet.train.start import resume_run, start_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -15,8 +15,8 @@ from tests.train import rows_on_disk as on_disk
 from tests.train.test_preferring import logprob, moved
 from whet.evaluate.calibration import clustered_share
 from whet.evaluate.statistics import wilson
-from whet.train.offline import build_lesson
-from whet.train.preferring import ROUNDING
+from whet.train.rows.loop import build_lesson
+from whet.train.rows.preference import ROUNDING
 
 Z = 1.959963984540054
 BETA = 0.1

@@ -7,7 +7,7 @@ import pytest
 
 from whet.cli.progress import SilentProgress
 from whet.recipe import read_recipe
-from whet.train.inert import keys_without_effect
+from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.start import start_run
 
 RECIPE = """

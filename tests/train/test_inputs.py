@@ -24,7 +24,7 @@ from whet.report.page import write_report
 from whet.runs.checkpoints import write_directory
 from whet.runs.directory import Run
 from whet.runs.inputs import Input, Inputs, changes, to_json
-from whet.train.inputs import _file_or_folder, compare_inputs, current_inputs
+from whet.train.session.inputs import _file_or_folder, compare_inputs, current_inputs
 from whet.train.start import resume_run, saved_config, start_run
 
 NOWHERE = Path("/nowhere")

@@ -19,7 +19,7 @@ from whet.records import Example, Score
 from whet.runs.directory import Run
 from whet.runs.judged import JudgedDirectory, earlier_checkpoints
 from whet.tasks.arithmetic import Arithmetic
-from whet.train.judging import judge_methods
+from whet.train.experiments.judging import judge_methods
 
 ALPHABET = "0123456789>abc"
 CPU = torch.device("cpu")
@@ -92,7 +92,7 @@ def run(path, a, *, earlier=(), finished=True):
 @pytest.fixture
 def no_page(monkeypatch):
     """Only numbers: drawing takes longer than judging."""
-    monkeypatch.setattr("whet.train.judging.write_methods_page", lambda directory: {})
+    monkeypatch.setattr("whet.train.experiments.judging.write_methods_page", lambda directory: {})
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_a_judge_behind_a_url(tmp_path, start):
 
 
 def test_a_server_that_is_not_there_is_known_before_anything_is_sampled(tmp_path, start, monkeypatch):
-    monkeypatch.setattr("whet.train.judging.JUDGE_RETRIES", 0)
+    monkeypatch.setattr("whet.train.experiments.judging.JUDGE_RETRIES", 0)
     given = settings(judge_url="http://127.0.0.1:9/v1", judge_model="m")
     with pytest.raises(RunFailed, match=r"127.0.0.1:9/v1 failed"):
         judge(tmp_path, start, {("m", 0): run(tmp_path / "m", 0.8)}, given)

@@ -16,7 +16,7 @@ from whet.recipe import Recipe, validate
 from whet.report.headline import ACCURACY, evaluations
 from whet.report.page import write_report
 from whet.runs.directory import Run
-from whet.train.jobs import Job, do_job, job_state
+from whet.train.experiments.jobs import Job, do_job, job_state
 from whet.train.start import resume_run, start_run
 
 RECIPE = {

@@ -5,7 +5,7 @@ import pytest
 from tests.data.written import write_lines
 from whet.config import DataConfig
 from whet.errors import UserError
-from whet.train.material import encoded, read_material
+from whet.train.rows.examples import encoded, read_material
 
 
 def pair(i, **columns):

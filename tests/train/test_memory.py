@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.train.scenes import config_of
-from whet.train.memory import Memory, Seen
+from whet.train.online.controllers import Memory, Seen
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 

@@ -20,8 +20,8 @@ from whet.records import Example
 from whet.runs.directory import Run
 from whet.tasks.grading import DirectGrader, GradingFailed
 from whet.tasks.sorting import Sorting
-from whet.train.model_reward import build_grader
-from whet.train.session import best_by
+from whet.train.session.session import best_by
+from whet.train.setup.grader import build_grader
 from whet.train.start import start_run
 
 CPU = torch.device("cpu")

@@ -17,11 +17,11 @@ from whet.config import OnlineConfig
 from whet.models.logprobs import read_tokens
 from whet.records import Batch
 from whet.rollout import Group
-from whet.train import frozen as frozen_module
-from whet.train import update as update_module
-from whet.train.learner import Old, _source
-from whet.train.parts import build_algorithm
-from whet.train.update import update
+from whet.train.online.learner import Old, _source
+from whet.train.online.loop import frozen as frozen_module
+from whet.train.online.loop import update as update_module
+from whet.train.online.update import update
+from whet.train.setup.build import build_algorithm
 
 MISMATCH = {"mismatch/mean", "mismatch/max", "mismatch/kl"}
 ONE_UPDATE = [  # names of tests.contracts.additive.VARIANTS: what "own" is for

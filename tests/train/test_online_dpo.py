@@ -19,7 +19,7 @@ from whet.algorithms.preference import dpo
 from whet.config import OnlineConfig
 from whet.models.protocol import CausalLM
 from whet.records import Rollout
-from whet.train.update import update
+from whet.train.online.update import update
 
 SILENT = 2  # the group of equal rewards
 TEMPERATURE = config_of("online_dpo").rollout.temperature

@@ -12,8 +12,8 @@ from whet.batching import collate
 from whet.config.parts import UpdateConfig
 from whet.models.decoder_config import DecoderConfig
 from whet.models.families import family_named
-from whet.train import passes as module
-from whet.train.passes import kept_bytes, packed, passes, tokens_that_fit
+from whet.train.setup import micro_batches as module
+from whet.train.setup.micro_batches import kept_bytes, packed, passes, tokens_that_fit
 
 CPU = torch.device("cpu")
 # Two groups: a prompt of three tokens with answers of four and one, and a prompt of one with an answer of two.

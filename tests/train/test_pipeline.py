@@ -8,7 +8,7 @@ from whet.errors import UserError
 from whet.recipe import Pipeline, dump, parse_yaml, read_any, validate_pipeline
 from whet.runs.directory import Run
 from whet.runs.pipeline import PipelineDirectory
-from whet.train.pipeline import chosen, make_plan, reopened
+from whet.train.experiments.pipeline import chosen, make_plan, reopened
 
 PIPELINE = """
 loop: pipeline

@@ -14,11 +14,11 @@ from whet.models.reward_settings import RewardSettings
 from whet.models.reward_text import Scorer
 from whet.tasks.grading import DirectGrader
 from whet.tasks.sorting import Sorting
-from whet.train.guests import Guests, moments, waiting, weights
-from whet.train.learner import build_learner
-from whet.train.model_reward import ModelGrader
-from whet.train.parts import build_parts
-from whet.train.placement import Lodger, lodgers
+from whet.train.online.learner import build_learner
+from whet.train.online.placement import Lodger, lodgers
+from whet.train.setup.build import build_parts
+from whet.train.setup.grader import ModelGrader
+from whet.train.setup.offloading import Guests, moments, waiting, weights
 
 CPU = torch.device("cpu")
 

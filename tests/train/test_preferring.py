@@ -11,9 +11,9 @@ from tests.train import rows_on_disk as on_disk
 from whet.algorithms.preference_table import PREFERENCES
 from whet.errors import UserError
 from whet.models.load import load_model
-from whet.train import reference_cache
-from whet.train.offline import build_lesson
-from whet.train.optim import optimizer_tensors
+from whet.train.rows import reference_cache
+from whet.train.rows.loop import build_lesson
+from whet.train.setup.optimizer import optimizer_tensors
 
 NEAR = 3e-6
 

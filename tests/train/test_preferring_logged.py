@@ -17,9 +17,9 @@ from whet.algorithms.cells import bind
 from whet.algorithms.preference_table import PREFERENCES
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.train.offline import build_lesson
-from whet.train.optim import NotFinite
-from whet.train.preferring import Means, Tally, _counted, _shape
+from whet.train.rows.loop import build_lesson
+from whet.train.rows.preference import Means, Tally, _counted, _shape
+from whet.train.setup.optimizer import NotFinite
 
 BETA = 0.3
 

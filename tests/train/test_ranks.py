@@ -11,11 +11,11 @@ from tests.contracts.fake_ranks import on_ranks
 from tests.train.scenes import ALONE, REWARDS, TOKENS, Table, config_of, learner_of, rollout_of
 from whet.distributed.world import World
 from whet.rollout import Group
-from whet.train.annotate import annotate
-from whet.train.collect import Harvest
-from whet.train.learner import Old
-from whet.train.memory import Memory, Seen
-from whet.train.update import update
+from whet.train.online.annotate import annotate
+from whet.train.online.controllers import Memory, Seen
+from whet.train.online.learner import Old
+from whet.train.online.sampling import Harvest
+from whet.train.online.update import update
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 CUT = {"mask_truncated": True}

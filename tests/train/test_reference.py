@@ -17,8 +17,8 @@ from whet.models.references import Bigram, Uniform
 from whet.models.tokenizers import character_tokenizer
 from whet.records import Sampling
 from whet.tasks.sorting import Sorting
-from whet.train.parts import build_algorithm, random_policy
-from whet.train.reference import Reference, build_reference
+from whet.train.online.reference import Reference, build_reference
+from whet.train.setup.build import build_algorithm, random_policy
 
 TASK = Sorting(level=1)
 TOKENIZER = character_tokenizer(TASK.alphabet)

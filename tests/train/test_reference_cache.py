@@ -13,8 +13,8 @@ from whet.config.parts import UpdateConfig
 from whet.distributed.world import World
 from whet.models.checkpoint import fingerprint
 from whet.records import Row
-from whet.train import reference_cache
-from whet.train.reference_cache import cache_directory, reference_logprobs
+from whet.train.rows import reference_cache
+from whet.train.rows.reference_cache import cache_directory, reference_logprobs
 
 ALONE = World.alone()
 SETTINGS = UpdateConfig()

@@ -18,8 +18,8 @@ from whet.models.reward_text import load_scorer
 from whet.recipe import Recipe
 from whet.report.reward_figures import reward_figures
 from whet.runs.directory import Run
-from whet.train import rewarding
-from whet.train.offline import build_lesson
+from whet.train.rows import reward_model as rewarding
+from whet.train.rows.loop import build_lesson
 from whet.train.start import resume_run, start_run
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from whet.models.reward_settings import RewardSettings
 from whet.models.reward_text import Scorer, one_step, split_steps
 from whet.models.tokenizers import character_tokenizer
 from whet.records import Outcomes, Pair, Row, Trace
-from whet.train.reward_rows import Judged, groups_of, judged
+from whet.train.rows.reward_tokens import Judged, groups_of, judged
 
 PLAIN = character_tokenizer(ALPHABET)
 TALK = (system("a"), user("b"), assistant("c"), user("d"))  # 13 tokens; 7 without the oldest turns

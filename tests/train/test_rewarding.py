@@ -12,7 +12,7 @@ from tests.train.test_preferring import gradient
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered_share
 from whet.models.reward_text import load_scorer
-from whet.train.offline import build_lesson
+from whet.train.rows.loop import build_lesson
 
 DATA = {"bradley_terry": on_disk.pairs, "outcome": on_disk.outcomes, "process": on_disk.traces}
 NEAR = 3e-6

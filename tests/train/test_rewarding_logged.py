@@ -22,11 +22,11 @@ from whet.models.reward_model import pack_through
 from whet.models.reward_settings import RewardSettings
 from whet.models.reward_text import load_scorer
 from whet.models.tokenizers import load_tokenizer
-from whet.train import rewarding as module
-from whet.train.deck import Deck
-from whet.train.offline import build_lesson
-from whet.train.optim import NotFinite
-from whet.train.rewarding import data_kinds
+from whet.train.rows import reward_model as module
+from whet.train.rows.loop import build_lesson
+from whet.train.rows.reward_model import data_kinds
+from whet.train.setup.epochs import Deck
+from whet.train.setup.optimizer import NotFinite
 
 HEAD = {"separator": "+", "every_token": True, "classes": 3, "aggregation": "min"}
 

@@ -16,9 +16,9 @@ from whet.errors import UserError
 from whet.models.reward_text import load_scorer
 from whet.recipe import Recipe, validate
 from whet.runs.directory import Run
-from whet.train.rewarding import Rewarding
+from whet.train.rows.reward_model import Rewarding
+from whet.train.session.early_stopping import over_budget, past_best, watched
 from whet.train.start import resume_run, start_run
-from whet.train.stopping import over_budget, past_best, watched
 
 NAN = float("nan")
 

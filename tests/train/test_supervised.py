@@ -20,10 +20,10 @@ from whet.distributed.world import World
 from whet.errors import UserError
 from whet.models.tokenizers import character_tokenizer
 from whet.records import Example, Row
-from whet.train import supervised as module
-from whet.train.offline import build_lesson
-from whet.train.optim import NotFinite
-from whet.train.supervised import fit, supervised_row
+from whet.train.rows import sft as module
+from whet.train.rows.loop import build_lesson
+from whet.train.rows.sft import fit, supervised_row
+from whet.train.setup.optimizer import NotFinite
 
 PLAIN = character_tokenizer(ALPHABET)
 ROWS = [Row(tokens=tokens, mask=(False, *(True,) * (len(tokens) - 1))) for tokens in FLAT]

@@ -10,7 +10,7 @@ from whet.algorithms.preference_table import PREFERENCES
 from whet.errors import UserError
 from whet.models.tokenizers import character_tokenizer
 from whet.records import Labelled, Pair
-from whet.train.units import Unit, strangers, units_of
+from whet.train.rows.units import Unit, strangers, units_of
 
 
 def rows_of(kinds: list[tuple[int, bool]]) -> list[Labelled]:

@@ -24,8 +24,8 @@ from tests.train.scenes import (
 from whet.config import OnlineConfig
 from whet.errors import RunFailed
 from whet.records import Batch
-from whet.train import update as update_module
-from whet.train.optim import NotFinite, make_optimizer
+from whet.train.online.loop import update as update_module
+from whet.train.setup.optimizer import NotFinite, make_optimizer
 
 
 def test_advantages_of_a_group_by_hand() -> None:

@@ -15,7 +15,7 @@ from whet.cli.terminal import say, say_json
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.train.check_loss import Report
+    from whet.train.check.check_loss import Report
 
 
 def check_loss(
@@ -34,7 +34,7 @@ def check_loss(
     whet check-loss clip high=0.28
     """
     from whet.runs.logs import json_bytes
-    from whet.train.check_loss import check_loss as check
+    from whet.train.check.check_loss import check_loss as check
 
     with redirect_stdout(sys.stderr):  # what the function prints is not part of the report
         report = check(spec, _read_settings(settings or []))

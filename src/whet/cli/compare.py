@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from whet.recipe import Pipeline
     from whet.report.comparison_writer import Setup, Written
     from whet.runs.comparison import ComparisonDirectory
-    from whet.train.compare import Trial
+    from whet.train.experiments.sweep import Trial
 
 TIP = "A packaged recipe or a YAML file: of one run, whose algorithm is replaced by each method, or a pipeline."
 TARGET = 0.8
@@ -56,7 +56,7 @@ def compare(
     from whet.cli.pipeline import compare_pipeline
     from whet.recipe import is_pipeline
     from whet.report.comparison_writer import Setup
-    from whet.train.compare import read_trials
+    from whet.train.experiments.sweep import read_trials
 
     _check(target)
     names, numbers = _names(methods), read_seeds(seeds)
@@ -89,7 +89,7 @@ def _compare(
     """Makes the runs of one recipe, and the table, curves and verdict."""
     from whet.cli.comparing import Watcher
     from whet.report.comparison_writer import write_comparison
-    from whet.train.compare import run_states, run_trials
+    from whet.train.experiments.sweep import run_states, run_trials
 
     states = run_states(trials, directory)
     first = {trial.method: trial.recipe for trial in reversed(trials)}
@@ -143,7 +143,7 @@ def _pipeline(
     target: float,
 ) -> Pipeline:
     """The pipeline with these methods; METHOD:KEY=VALUE is methods.METHOD.KEY=VALUE of its recipe."""
-    from whet.train.pipeline import chosen
+    from whet.train.experiments.pipeline import chosen
 
     if target != TARGET:
         raise UserError("--target is for recipes of one run; how a pipeline's methods are judged stands in its compare")

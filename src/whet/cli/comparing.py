@@ -10,9 +10,9 @@ from whet.cli.terminal import Screen, Waiting
 from whet.recipe import Config, Recipe
 from whet.report.numbers import duration
 from whet.runs.directory import Run
-from whet.train.inert import keys_without_effect
-from whet.train.jobs import State
-from whet.train.session import Progress
+from whet.train.experiments.jobs import State
+from whet.train.explain.unused_keys import keys_without_effect
+from whet.train.session.session import Progress
 
 DOING = {"new": "", "stopped": ", going on", "finished": ", done before"}
 SHOWN = {"eval/accuracy": ("held-out accuracy", "{:.1%}"), "eval/loss": ("held-out loss", "{:.4f}")}  # the first found

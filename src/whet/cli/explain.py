@@ -12,9 +12,9 @@ from whet.cli.terminal import say, say_json
 
 if TYPE_CHECKING:
     from whet.recipe import Pipeline
-    from whet.train.explain import Explanation, Schedule, Step, Tokens
-    from whet.train.footprint import Model
-    from whet.train.formula import Loss
+    from whet.train.explain.recipe import Explanation, Schedule, Step, Tokens
+    from whet.train.explain.formula import Loss
+    from whet.train.explain.memory import Model
 
 LABEL_WIDTH = 16
 ONE_UPDATE = "1 optimizer step on all of them"
@@ -33,7 +33,7 @@ def explain(
     """
     from whet.recipe import Pipeline, read_any
     from whet.runs.logs import json_bytes
-    from whet.train.explain import explain as describe
+    from whet.train.explain.recipe import explain as describe
 
     recipe = read_any(source, overrides or [])
     if isinstance(recipe, Pipeline):
@@ -51,7 +51,7 @@ def explain(
 def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
     """Every run of a pipeline in a few lines."""
     from whet.runs.logs import json_bytes
-    from whet.train.explain_pipeline import explain_pipeline
+    from whet.train.explain.pipeline import explain_pipeline
 
     runs = explain_pipeline(pipeline)
     if as_json:

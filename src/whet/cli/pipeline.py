@@ -14,7 +14,7 @@ from whet.errors import RunFailed, UserError
 if TYPE_CHECKING:
     from whet.recipe import Pipeline, Recipe
     from whet.runs.pipeline import PipelineDirectory
-    from whet.train.pipeline import Outcome, Plan
+    from whet.train.experiments.pipeline import Outcome, Plan
 
 
 def train_pipeline(pipeline: Pipeline, root: Path) -> None:
@@ -28,7 +28,7 @@ def train_pipeline(pipeline: Pipeline, root: Path) -> None:
 def resume_pipeline(path: Path, overrides: Sequence[str], *, accept_changes: bool = False) -> None:
     """Goes on with a pipeline; overrides may change what has not begun yet."""
     from whet.runs.pipeline import PipelineDirectory
-    from whet.train.pipeline import reopened
+    from whet.train.experiments.pipeline import reopened
 
     _refuse_ranks()
     directory = PipelineDirectory.open(path)
@@ -75,7 +75,7 @@ def _run(
     """Runs what is missing; `written` are the recipes whose keys without effect are worth a note."""
     from whet.cli.comparing import Watcher
     from whet.cli.progress import make_progress
-    from whet.train.pipeline import make_plan, run_pipeline
+    from whet.train.experiments.pipeline import make_plan, run_pipeline
 
     command = shlex.join(go_on)
     try:

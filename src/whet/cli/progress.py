@@ -14,7 +14,7 @@ from rich.table import Table
 from whet.cli.terminal import Screen, say
 from whet.config.loops import Config
 from whet.runs.directory import Run
-from whet.train.session import Progress
+from whet.train.session.session import Progress
 
 SHOWN = {  # metric → (label, format)
     "reward/mean": ("reward", "{:.3f}"),

@@ -144,7 +144,7 @@ def load_engine(
     from whet.engines.native import NativeEngine
     from whet.models.load import load_model
     from whet.models.tokenizers import load_tokenizer
-    from whet.train.parts import place
+    from whet.train.setup.build import place
 
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = place(load_model(directory), device)  # first: it says best what is wrong with a directory

@@ -15,11 +15,12 @@ from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.page import write_report
 from whet.runs.directory import Run
 from whet.tasks.environment import withheld
-from whet.train import offline, online
-from whet.train.gather import collect
-from whet.train.inert import keys_without_effect
-from whet.train.inputs import begin_inputs, compare_inputs
-from whet.train.session import Progress
+from whet.train.explain.unused_keys import keys_without_effect
+from whet.train.online import loop as online
+from whet.train.rows import loop as offline
+from whet.train.rows.collect import collect
+from whet.train.session.inputs import begin_inputs, compare_inputs
+from whet.train.session.session import Progress
 
 MakeProgress = Callable[[Config, Run], Progress]
 

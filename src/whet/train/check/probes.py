@@ -1,0 +1,163 @@
+"""Inputs on which cells are tried: rollouts of ragged lengths, the same rollouts laid out otherwise, and extremes.
+
+Everything is float64, drawn from a fixed seed of its own, and small enough to differentiate numerically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from whet.algorithms.values import token_rewards
+from whet.train.check.findings import Supply
+
+PROMPTS, GROUP = 4, 3
+PROMPT_TOKENS = (2, 4, 1, 3, 5, 2, 3, 1, 2, 4, 1, 3)
+COMPLETION_TOKENS = (3, 1, 5, 4, 2, 6, 3, 2, 7, 1, 4, 2)
+GAP = (8, 5)  # a row and a column in the middle of its completion that the policy did not choose: a tool's answer
+# Off the mask stands anything; (mean, deviation) of what is put there.
+JUNK = {"advantages": (0.0, 3.0), "token_rewards": (0.5, 2.0), "values": (0.5, 2.0)}
+LOGPROB_JUNK = (-4.0, 1.0)
+TOKEN_TERMS = frozenset({"logprobs", "logprobs_old", "logprobs_ref", "advantages", "mask", "token_rewards", "values"})
+
+
+def surrogate_supply() -> dict[str, Tensor]:
+    """Seven rows, ratios between about 0.5 and 2, advantages of both signs that differ between tokens."""
+    draw = torch.Generator().manual_seed(3)
+    mask = _mask(range(3, 10))
+
+    def normal(deviation: float) -> Tensor:
+        return deviation * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
+
+    old = -normal(1.5).abs() - 0.5
+    per_row = torch.tensor([1.3, -0.8, 0.6, -1.7, 0.9, -0.4, 2.1], dtype=torch.float64)
+    supply = {
+        "logprobs": old + normal(0.25).clamp(max=0.45),
+        "logprobs_old": old,
+        "logprobs_ref": old + normal(0.3).clamp(max=0.45),
+        "advantages": per_row[:, None] + normal(0.2),
+        "mask": mask,
+    }
+    return relaid(supply, mask, seed=0)
+
+
+def advantage_supply() -> dict[str, Tensor]:
+    """Four groups of three rollouts, rewards between 0 and 1, no two alike."""
+    draw = torch.Generator().manual_seed(5)
+    mask = _mask(range(PROMPTS * GROUP))
+    rewards = torch.rand(PROMPTS, GROUP, generator=draw, dtype=torch.float64)
+    penalties = 0.1 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
+    greedy = torch.rand(PROMPTS, generator=draw, dtype=torch.float64)
+    values = torch.rand(mask.shape, generator=draw, dtype=torch.float64)
+    old = -1.5 * torch.randn(mask.shape, generator=draw, dtype=torch.float64).abs() - 0.5
+    supply = {
+        "rewards": rewards,
+        "counts": mask.sum(dim=1).view(PROMPTS, GROUP).double(),
+        "history": torch.tensor([0.2, 0.35, 0.3], dtype=torch.float64),
+        "greedy": greedy,
+        "token_rewards": token_rewards(rewards.reshape(-1), penalties, mask),
+        "values": values,
+        "logprobs_old": old,
+        "logprobs_ref": old + (0.3 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)).clamp(max=0.45),
+        "mask": mask,
+    }
+    return relaid(supply, mask, seed=0)
+
+
+def relaid(supply: Supply, mask: Tensor, *, seed: int) -> dict[str, Tensor]:
+    """The trained tokens in the places of another mask, row by row in order, with junk everywhere else."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def moved(name: str, values: Tensor) -> Tensor:
+        if name == "mask":
+            return mask
+        if name not in TOKEN_TERMS:
+            return values
+        mean, deviation = JUNK.get(name, LOGPROB_JUNK)
+        there = mean + deviation * torch.randn(mask.shape, generator=draw, dtype=torch.float64).to(values.dtype)
+        there = there.clamp(max=-0.01) if name.startswith("logprobs") else there
+        there[mask] = values[supply["mask"]]
+        return there
+
+    return {name: moved(name, values) for name, values in supply.items()}
+
+
+def widened(mask: Tensor, columns: int) -> Tensor:
+    """More columns on the right that no row uses."""
+    return torch.nn.functional.pad(mask, (0, columns))
+
+
+def packed(mask: Tensor) -> Tensor:
+    """Completions alone: no prompts, no gaps, each beginning at another column."""
+    lengths = mask.sum(dim=1)
+    starts = (torch.arange(len(mask)) * 2) % 5
+    columns = torch.arange(int((starts + lengths).max()))
+    return (columns >= starts[:, None]) & (columns < (starts + lengths)[:, None])
+
+
+def rows_of(supply: Supply, rows: Tensor) -> dict[str, Tensor]:
+    """Some rows of every (B, T) term."""
+    return {name: values[rows] if name in TOKEN_TERMS else values for name, values in supply.items()}
+
+
+def arranged(supply: Supply, order: Tensor) -> dict[str, Tensor]:
+    """Rollouts in another order. `order` is (P, G): numbers of rollouts, each row out of one group."""
+
+    def taken(name: str, values: Tensor) -> Tensor:
+        if name == "history":
+            return values
+        return values[order[:, 0] // GROUP] if name == "greedy" else rearranged(values, order)
+
+    return {name: taken(name, values) for name, values in supply.items()}
+
+
+def rearranged(values: Tensor, order: Tensor) -> Tensor:
+    """Values of rollouts, (P, G) or (B, T), in another order."""
+    if values.shape == (PROMPTS, GROUP):
+        return values.reshape(-1)[order]
+    return values[order.reshape(-1)]
+
+
+def certain(supply: Supply) -> dict[str, Tensor]:
+    """Every token had probability one under every model."""
+    sure = {name: torch.zeros_like(values) for name, values in supply.items() if name.startswith("logprobs")}
+    return {**supply, **sure}
+
+
+def on_policy(supply: Supply) -> dict[str, Tensor]:
+    """Nothing has moved yet: every ratio is one."""
+    old = supply["logprobs_old"]
+    return {**supply, "logprobs": old.clone(), "logprobs_ref": old.clone()}
+
+
+def far(supply: Supply, log_ratio: float) -> dict[str, Tensor]:
+    """One token in each row has moved very far from the policy that sampled it."""
+    moved = on_policy(supply)
+    mask: Tensor = supply["mask"]
+    first = mask & (mask.long().cumsum(dim=1) == 1)
+    before = -25.0 - max(log_ratio, 0.0)  # so that both log-probs are below zero
+    return {
+        **moved,
+        "logprobs": torch.where(first, before + log_ratio, moved["logprobs"]),
+        "logprobs_old": torch.where(first, before, moved["logprobs_old"]),
+        "logprobs_ref": torch.where(first, before, moved["logprobs_ref"]),
+    }
+
+
+def cast(supply: Supply, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The same numbers in another precision."""
+    return {name: values.to(dtype) if values.is_floating_point() else values for name, values in supply.items()}
+
+
+def _mask(rows: Sequence[int]) -> Tensor:
+    """Prompts first, then completions, then padding."""
+    width = max(PROMPT_TOKENS[row] + COMPLETION_TOKENS[row] for row in rows)
+    columns = torch.arange(width)
+    prompts = torch.tensor([PROMPT_TOKENS[row] for row in rows])[:, None]
+    completions = torch.tensor([COMPLETION_TOKENS[row] for row in rows])[:, None]
+    mask = (columns >= prompts) & (columns < prompts + completions)
+    row, column = GAP
+    mask[list(rows).index(row), column] = False
+    return mask

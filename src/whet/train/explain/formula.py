@@ -1,0 +1,248 @@
+"""A loss as one line of mathematics, put together from the formulas of the table's cells.
+
+The first sentence of a cell's docstring is its formula: an expression, then definitions after commas, then a remark
+after a colon or semicolon. The citation follows. A cell of the user's stands in the line as a call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from whet.algorithms.advantages import every, unscaled
+from whet.algorithms.cells import Cell, formula, name, options, plain, terms
+from whet.algorithms.control import adapted
+from whet.algorithms.correction import uncorrected
+from whet.algorithms.table import ALGORITHMS, CELLS, Algorithm, Objective
+from whet.algorithms.values import value_loss
+from whet.algorithms.weightings import token_mean
+from whet.config import AlgorithmBase, OnlineConfig
+from whet.train.explain.reward_formula import reward_lines
+from whet.train.setup.build import build_algorithm
+
+NEUTRAL = frozenset({unscaled, uncorrected, every})  # cells that leave everything as it is
+RATIO = "ρ = π/π_old"
+# The letter of the KL estimators; what a rollout pays is settled before the first update.
+KL_DIFFERENCE = {"loss": "d = log π − log π_ref", "reward": "d = log π_old − log π_ref"}
+REFERENCES = {
+    "start": "the model before the first step",
+    "moving": "a copy that follows the policy",
+    "bigram": "how often tokens follow each other in the task's examples",
+    "uniform": "every token equally likely",
+    "random": "a model of the same shape with other random weights",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """What is minimised."""
+
+    line: str  # the whole loss of the policy
+    critic: str  # that of the critic; empty where there is none
+    where: tuple[str, ...]  # what the letters stand for
+    cells: Mapping[str, str]  # cell → its name and formula
+
+
+def policy_loss(config: OnlineConfig) -> Loss:
+    """The loss of a policy-gradient method under the settings of a recipe."""
+    algorithm = build_algorithm(config.algorithm)
+    inner, where = _surrogate(algorithm)
+    weight, weight_where = kl_coefficient(config.algorithm)
+    if weight and algorithm.kl_place == "loss":
+        penalty, definitions = expression(algorithm.kl)
+        inner += f" + {weight}·({penalty})"
+        where += definitions
+    bonus, bonus_where = _entropy(config.algorithm)
+    where += [*weight_where, *bonus_where, *_advantage(algorithm), *reward_lines(config, algorithm, weight)]
+    where += _reference(config) if algorithm.needs_reference else []
+    line, line_where = _weighed(algorithm.weighting, inner, max_tokens=config.rollout.max_tokens)
+    critic, critic_where = _critic(config, algorithm)
+    where += [*line_where, *critic_where, *_sampling(config)]
+    if config.rollout.mask_truncated:
+        where.append("sums and counts without the rollouts that max_tokens cut off; A with them")
+    cells = {**describe(algorithm), "paper": _paper(config.algorithm, algorithm)}
+    return Loss(line=f"loss = {line}{bonus}", critic=critic, where=tuple(dict.fromkeys(where)), cells=cells)
+
+
+def supervised_loss(objective: Objective) -> Loss:
+    """The loss of a supervised method."""
+    inner, where = expression(objective.loss)
+    line, _ = _weighed(objective.weighting, inner, max_tokens=0)
+    cells = {"loss": objective.loss, "weighting": objective.weighting}
+    described = {kind: f"{name(cell)}: {formula(cell)}" for kind, cell in cells.items()}
+    return Loss(line=f"loss = {line}", critic="", where=tuple(where), cells={**described, "paper": objective.paper})
+
+
+def describe(algorithm: Algorithm) -> dict[str, str]:
+    """What will be computed, cell by cell; cells that leave everything as it is are left out."""
+    lines = {kind: _cell(kind, cell) for kind, cell in algorithm.cells.items() if plain(cell) not in NEUTRAL}
+    estimate = f"{name(algorithm.kl)}: {formula(algorithm.kl)}"
+    if not algorithm.kl_coefficient:
+        lines["kl"] = "none" if algorithm.needs_reference else "none: no reference model is loaded"
+    elif algorithm.kl_place == "loss":
+        lines["kl"] = f"loss + {algorithm.kl_coefficient:g} · {estimate}"
+    else:
+        lines["kl"] = f"reward − {algorithm.kl_coefficient:g} · {estimate}"
+    return {**lines, "paper": paper_name(algorithm.paper)}
+
+
+def expression(cell: Cell) -> tuple[str, list[str]]:
+    """The formula of a cell without remark and citation, and the definitions that follow it after commas."""
+    sentence = re.split(r"[.:;](?:\s|$)", formula(cell), maxsplit=1)[0]
+    depth, parts = 0, [""]
+    for character in sentence:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    first, *definitions = (part.strip() for part in parts)
+    return first, definitions
+
+
+def paper_name(paper: str) -> str:
+    """`arXiv 2402.03300` for a number, anything else as it is."""
+    return f"arXiv {paper}" if is_arxiv(paper) else paper
+
+
+def is_arxiv(paper: str) -> bool:
+    """Whether a paper is given by its number."""
+    return re.fullmatch(r"\d{4}\.\d{4,5}", paper) is not None
+
+
+def is_packaged(kind: str, cell: Cell) -> bool:
+    """Whether a cell is one of the table's, not the user's."""
+    return plain(cell) in CELLS[kind].values()
+
+
+def kl_coefficient(config: AlgorithmBase) -> tuple[str, list[str]]:
+    """The number, or β and how it moves; nothing where there is no KL."""
+    kl = config.kl
+    if kl.coefficient == 0:
+        return "", []
+    if kl.target is not None:
+        rule = expression(adapted)[0]
+        settings = f"target = {kl.target:g}, horizon = {kl.horizon:g}, count rollouts in a step"
+        return "β", [f"β = {kl.coefficient:g} at first, after every step {rule} [{settings}]"]
+    if kl.anneal_tokens:
+        return "β", [f"β from 0 to {kl.coefficient:g} in a straight line over the first {kl.anneal_tokens:,} tokens"]
+    return f"{kl.coefficient:g}", []
+
+
+def _surrogate(algorithm: Algorithm) -> tuple[str, list[str]]:
+    """The loss of a token with its correction."""
+    text, where = _written("surrogate", algorithm.surrogate)
+    where = [*where, *_settings(algorithm.surrogate)]
+    if any("ρ" in part for part in (text, *where)) and RATIO not in where:
+        where.insert(0, RATIO)
+    if plain(algorithm.correction) is uncorrected:
+        return text, where
+    weight, definitions = _written("correction", algorithm.correction)
+    # A surrogate's ρ is π/π_old, a correction's π_old/π_sampler: two letters where both stand in one line.
+    weight = ", ".join([f"u = {weight}", *definitions]).replace("ρ", "q")
+    return f"u·({text})", [*where, _bracketed(weight, algorithm.correction), "q = π_old/π_sampler"]
+
+
+def _advantage(algorithm: Algorithm) -> list[str]:
+    text, definitions = _written("advantage", algorithm.advantage)
+    text = text if is_packaged("advantage", algorithm.advantage) else f"A = {text}"
+    where = [_bracketed(", ".join([text, *definitions]), algorithm.advantage)]
+    if plain(algorithm.scaling) is not unscaled:
+        scaled, definitions = _written("scaling", algorithm.scaling)
+        where.append(_bracketed(", ".join([f"then A ← {scaled}", *definitions]), algorithm.scaling))
+    return where
+
+
+def _entropy(config: AlgorithmBase) -> tuple[str, list[str]]:
+    """The bonus, as it stands at the end of the loss: a mean over tokens whatever the row's weighting."""
+    bonus = config.entropy
+    if not bonus.is_wanted:
+        return "", []
+    meaning = "H entropy of the choice of a token"
+    mean = f"{expression(token_mean)[0].replace(' / ', ' H / ')}"
+    if bonus.floor == 0 or bonus.floor_coefficient == 0:
+        return f" − {bonus.coefficient:g}·{mean}", [meaning]
+    slope = f"2·{bonus.floor_coefficient:g}·max(0, {bonus.floor:g} − mean of H in the step)"
+    fixed = f"{bonus.coefficient:g} + " if bonus.coefficient else ""
+    return f" − e·{mean}", [meaning, f"e = {fixed}{slope}"]
+
+
+def _reference(config: OnlineConfig) -> list[str]:
+    kl = config.algorithm.kl
+    reference = f"π_ref {REFERENCES[kl.reference]}"
+    if kl.reference == "moving":
+        mixed = "policy" if kl.sync_share == 1 else f"{kl.sync_share:g}·policy + {1 - kl.sync_share:g}·reference"
+        reference += f": every {kl.sync_steps:,} steps it becomes {mixed}"
+    return [KL_DIFFERENCE[kl.place], reference] if kl.coefficient else [reference]
+
+
+def _critic(config: OnlineConfig, algorithm: Algorithm) -> tuple[str, list[str]]:
+    if not algorithm.needs_values:
+        return "", []
+    settings = config.critic
+    squared, definitions = expression(value_loss)
+    where = [f"{', '.join(definitions)}, A before scaling", "V_t value of the state before token t"]
+    if settings.bootstrap_truncated and not config.rollout.mask_truncated:
+        where.append("r of the last token + gamma·V after it where max_tokens cut the rollout off")
+    squared = "½·(V − G)²" if settings.clip == 0 else squared.replace("± clip", f"± {settings.clip:g}")
+    line, _ = _weighed(token_mean, squared, max_tokens=config.rollout.max_tokens)
+    return f"critic loss = {settings.coefficient:g}·{line}", where
+
+
+def _sampling(config: OnlineConfig) -> list[str]:
+    """How the distribution that tokens are drawn from, and trained under, differs from the model's."""
+    rollout, span = config.rollout, config.rollout.adaptive_temperature
+    cuts = {"top_k": rollout.top_k, "top_p": rollout.top_p % 1, "min_p": rollout.min_p}
+    changes = [f"{key} = {dict(rollout)[key]:g}" for key, value in cuts.items() if value]
+    if span is not None:
+        moving = f"then clip({rollout.temperature:g}/σ, {span.low:g}, {span.high:g}), σ of the last step's rewards"
+        changes.insert(0, f"temperature = {rollout.temperature:g} at first, {moving}")
+    elif rollout.temperature != 1:
+        changes.insert(0, f"temperature = {rollout.temperature:g}")
+    return [f"every π with {', '.join(changes)}"] if changes else []
+
+
+def _weighed(weighting: Cell, inner: str, *, max_tokens: int) -> tuple[str, list[str]]:
+    """`Σ / count` around a loss per token: Σ [ … ] / count."""
+    where = [f"max_tokens = {max_tokens}"] if "max_tokens" in terms(weighting) else []
+    text, definitions = _written("weighting", weighting)
+    sums, _, count = text.rpartition(" / ")
+    if not is_packaged("weighting", weighting) or not sums:
+        weights = _bracketed(", ".join([f"ω = {text}", *definitions]), weighting)
+        return f"Σ_{{i,t}} ω·[ {inner} ] / count", [weights, *where]
+    return f"{sums} [ {inner} ] / {count}", where
+
+
+def _written(kind: str, cell: Cell) -> tuple[str, list[str]]:
+    """The formula of a packaged cell; a user's as a call, because its docstring may be anything."""
+    if is_packaged(kind, cell):
+        return expression(cell)
+    return f"{name(cell)}({', '.join(terms(cell))})", []
+
+
+def _cell(kind: str, cell: Cell) -> str:
+    if is_packaged(kind, cell):
+        return f"{name(cell)}: {formula(cell)}"
+    about = formula(cell) if plain(cell).__doc__ else _bracketed("no docstring", cell)
+    return f"{name(cell)} (your own): {about}"
+
+
+def _bracketed(text: str, cell: Cell) -> str:
+    settings = _settings(cell)
+    return f"{text} [{', '.join(settings)}]" if settings else text
+
+
+def _settings(cell: Cell) -> list[str]:
+    written = {key: f"{value:g}" if isinstance(value, float) else value for key, value in options(cell).items()}
+    return [f"{key} = {value}" for key, value in written.items()]
+
+
+def _paper(config: AlgorithmBase, algorithm: Algorithm) -> str:
+    """The paper of the preset, and which of its cells are others here."""
+    if config.preset not in ALGORITHMS:
+        return algorithm.paper
+    row = ALGORITHMS[config.preset].cells
+    changed = [kind for kind, cell in algorithm.cells.items() if plain(cell) is not plain(row[kind])]
+    paper = f"{paper_name(algorithm.paper)} ({config.preset})"
+    return f"{paper}, but for {' and '.join(changed)}" if changed else paper

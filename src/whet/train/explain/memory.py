@@ -1,0 +1,158 @@
+"""The models of a run and the bytes that do not depend on its batches, without loading a weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whet.algorithms.table import Algorithm
+from whet.config import NewModel, OnlineConfig
+from whet.config.loops import Training
+from whet.errors import UserError
+from whet.models.checkpoint import stored_tensors
+from whet.models.decoder_config import DecoderConfig, parameter_count
+from whet.models.families import FAMILIES, family_named, head_width
+from whet.models.hub import resolve_model
+from whet.models.load import model_summary, read_config, usual_mlp_width
+from whet.models.protocol import Tokenizer
+from whet.models.tokenizers import load_tokenizer
+from whet.tasks.protocol import Task
+from whet.train.setup.build import new_tokenizer
+
+FP32_BYTES = 4
+LEARNING = 3  # a gradient and Adam's two moments for each weight that is trained
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """The policy and what stands beside it, in bytes."""
+
+    about: str
+    context: int | None
+    parameters: int
+    weights: int
+    gradients: int
+    optimizer: int
+    reference: int  # 0 where none is needed
+    critic: int  # weights, gradients and moments that are its own; 0 where none is needed
+    reward: int | None  # the reward model; 0 where none is needed, None where it is not here
+
+    @property
+    def total(self) -> int:
+        """Bytes of all of them."""
+        return self.weights + self.gradients + self.optimizer + self.reference + self.critic + (self.reward or 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What is counted of a model."""
+
+    parameters: int
+    head: int  # of them, in a head that is not the embedding
+    width: int
+    vocab: int
+    context: int | None
+
+
+def find_model(config: Training, task: Task, algorithm: Algorithm | None) -> tuple[Model | None, Tokenizer | None, str]:
+    """The policy and its tokeniser; or why they are not here."""
+    if config.model.new is not None:
+        new = config.model.new
+        tokenizer = new_tokenizer(new, task)
+        shape = _shape_of(new_decoder_config(new, tokenizer.vocab_size))
+        about = f"new {new.family}, {new.layers} layers, width {new.width}"
+    else:
+        try:
+            directory = resolve_model(config.model.path)
+        except UserError as error:
+            return None, None, str(error)
+        tokenizer, facts = load_tokenizer(directory), model_summary(directory)
+        shape = _shape_on_disk(directory, facts)
+        about = f"{facts['family']} from {directory}"
+    weights = shape.parameters * FP32_BYTES
+    model = Model(
+        about=about,
+        context=shape.context,
+        parameters=shape.parameters,
+        weights=weights,
+        gradients=weights,
+        optimizer=2 * weights,
+        reference=_reference_bytes(config, algorithm, shape),
+        critic=_critic_bytes(config, algorithm, shape),
+        reward=_reward_bytes(config),
+    )
+    return model, tokenizer, ""
+
+
+def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
+    """The shape of the decoder that a run would make."""
+    family = family_named(new.family)
+    shape: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "layers": new.layers,
+        "heads": new.heads,
+        "kv_heads": new.heads,
+        "head_dim": head_width(new.width, new.heads),
+        "width": new.width,
+        "mlp_width": usual_mlp_width(family, new.width),
+        "context": new.context,
+    }
+    return DecoderConfig(**{**family.traits, **shape})
+
+
+def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -> int:
+    """A second set of weights; a table of pairs; or nothing."""
+    if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_reference:
+        return 0
+    numbers = {"uniform": 0, "bigram": shape.vocab**2}
+    return numbers.get(config.algorithm.kl.reference, shape.parameters) * FP32_BYTES
+
+
+def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -> int:
+    """A value head, on the policy's trunk or on a copy of the policy whose own head is not trained."""
+    if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_values:
+        return 0
+    trained = shape.width + 1
+    kept = trained
+    if config.critic.model == "separate":
+        kept += shape.parameters
+        trained += shape.parameters - shape.head
+    return (kept + LEARNING * trained) * FP32_BYTES
+
+
+def _reward_bytes(config: Training) -> int | None:
+    """All the numbers in the file of the reward model that scores the rollouts."""
+    if not isinstance(config, OnlineConfig) or config.reward.model is None:
+        return 0
+    try:
+        stored = stored_tensors(resolve_model(config.reward.model.path))
+    except UserError:
+        return None
+    return sum(torch.Size(tensor.shape).numel() for tensor in stored.values()) * FP32_BYTES
+
+
+def _shape_of(config: DecoderConfig) -> Shape:
+    return Shape(
+        parameters=parameter_count(config),
+        head=0 if config.tied_head else config.vocab_size * config.width,
+        width=config.width,
+        vocab=config.vocab_size,
+        context=config.context,
+    )
+
+
+def _shape_on_disk(directory: Path, facts: dict[str, Any]) -> Shape:
+    written = read_config(directory)
+    if facts["implementation"] == "decoder":
+        return _shape_of(FAMILIES[facts["family"]].read(written))
+    sizes = {key: torch.Size(tensor.shape).numel() for key, tensor in stored_tensors(directory).items()}
+    return Shape(
+        parameters=facts["parameters"],
+        head=sum(size for key, size in sizes.items() if "lm_head" in key),
+        width=facts["width"] or 0,
+        vocab=facts["vocab"] or 0,
+        context=facts["context"],
+    )

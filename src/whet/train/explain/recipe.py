@@ -1,0 +1,246 @@
+"""What a recipe will do, before it does it: computed from the recipe alone, without loading a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from whet.algorithms.advantages import every
+from whet.algorithms.cells import plain
+from whet.algorithms.table import Algorithm
+from whet.batching import split_prompts
+from whet.config import OfflineConfig, OnlineConfig
+from whet.config.collecting import CollectConfig
+from whet.config.loops import Training
+from whet.errors import UserError
+from whet.models.protocol import Tokenizer
+from whet.models.references import BIGRAM_LARGEST
+from whet.recipe import Recipe
+from whet.tasks.guard import guarded_task
+from whet.tasks.protocol import Task
+from whet.train.explain.formula import Loss, policy_loss
+from whet.train.explain.memory import FP32_BYTES, Model, find_model
+from whet.train.explain.preference_formula import offline_loss
+from whet.train.explain.unused_keys import keys_without_effect
+from whet.train.setup.build import build_algorithm
+from whet.train.setup.optimizer import learning_rate
+
+MEASURED = 64  # examples whose tokens are counted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """What one step works through."""
+
+    prompts: int  # offline: rows
+    group: int
+    sequences: int  # prompts × group
+    greedy: int  # sequences that are sampled too, but only as baselines
+    rounds: int  # how often all of them may be drawn, at most
+    epochs: int
+    minibatches: int
+    updates: int  # optimizer steps on them: epochs × minibatches
+    kl_limit: float | None  # nats a token, beyond which no update is made
+    sequences_per_update: tuple[int, int]  # fewest and most
+    oldest: int  # updates between the policy that sampled the rollouts and the one that the last update starts from
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokens:
+    """How many tokens one step has. None: not known without the model's tokeniser."""
+
+    measured_on: int  # examples
+    prompt_mean: float | None
+    prompt_longest: int | None
+    completion: float | None  # online: the longest allowed; offline: the mean answer, end of sequence included
+    trained: int | None  # per step: sequences × completion
+    total: int | None  # per step: with the prompts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """What happens over the whole run."""
+
+    steps: int
+    updates: int  # optimizer steps
+    rates: tuple[float, float, float]  # learning rate of the first step, the highest, of the last step
+    critic_rate: float | None  # the highest of the critic's; None where there is no critic
+    critic_alone: int  # first steps in which the policy waits for the critic
+    cold_start: tuple[int, int, float] | None  # supervised steps before everything, their rows and learning rate
+    evaluations: int  # the ones before the first and after the last step included
+    eval_examples: int
+    eval_sequences: int  # per evaluation: greedy answers and samples
+    checkpoints: int  # written; `save.keep` of them stay
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """A recipe in numbers and formulas."""
+
+    recipe: str
+    loop: str
+    task: str
+    loss: Loss
+    step: Step
+    tokens: Tokens
+    model: Model | None
+    missing: str  # why there is no model, else empty
+    schedule: Schedule
+    without_effect: Mapping[str, str]  # written key → reason
+    notes: tuple[str, ...]  # what is allowed and probably not meant
+
+
+def explain(recipe: Recipe) -> Explanation:
+    """What will happen; a model that is not here leaves its numbers unknown, any other mistake is a UserError."""
+    config = recipe.config
+    if isinstance(config, CollectConfig):
+        raise UserError(f"{recipe.name} makes rows and trains nothing: run it with whet train {recipe.name}")
+    task = guarded_task(config.task.name, config.task.options)
+    algorithm = build_algorithm(config.algorithm) if isinstance(config, OnlineConfig) else None
+    model, tokenizer, missing = find_model(config, task, algorithm)
+    step = _step(config, algorithm)
+    tokens = _tokens(config, task, tokenizer, step)
+    schedule = _schedule(config, algorithm, task, step)
+    return Explanation(
+        recipe=recipe.name,
+        loop=config.loop,
+        task=" ".join([config.task.name, *(f"{key}={value}" for key, value in config.task.options.items())]),
+        loss=policy_loss(config) if isinstance(config, OnlineConfig) else offline_loss(config),
+        step=step,
+        tokens=tokens,
+        model=model,
+        missing=missing,
+        schedule=schedule,
+        without_effect=keys_without_effect(recipe),
+        notes=tuple(_notes(config, tokens, model, schedule)),
+    )
+
+
+def _step(config: Training, algorithm: Algorithm | None) -> Step:
+    if isinstance(config, OfflineConfig):
+        return _offline_step(config)
+    assert algorithm is not None
+    return _online_step(config, algorithm)
+
+
+def _offline_step(config: OfflineConfig) -> Step:
+    return Step(
+        prompts=config.rows,
+        group=1,
+        sequences=config.rows,
+        greedy=0,
+        rounds=1,
+        epochs=1,
+        minibatches=1,
+        updates=1,
+        kl_limit=None,
+        sequences_per_update=(config.rows, config.rows),
+        oldest=0,
+    )
+
+
+def _online_step(config: OnlineConfig, algorithm: Algorithm) -> Step:
+    rollout, update = config.rollout, config.update
+    sizes = [len(prompts) for prompts in split_prompts(rollout.prompts, update.minibatches, seed=(config.seed,))]
+    updates = update.epochs * update.minibatches
+    return Step(
+        prompts=rollout.prompts,
+        group=rollout.group,
+        sequences=rollout.prompts * rollout.group,
+        greedy=rollout.prompts if algorithm.needs_greedy else 0,
+        rounds=1 if plain(algorithm.keep) is every else 1 + rollout.refills,
+        epochs=update.epochs,
+        minibatches=update.minibatches,
+        updates=updates,
+        kl_limit=update.kl_limit,
+        sequences_per_update=(min(sizes) * rollout.group, max(sizes) * rollout.group),
+        oldest=updates - 1,
+    )
+
+
+def _tokens(config: Training, task: Task, tokenizer: Tokenizer | None, step: Step) -> Tokens:
+    prompts: list[int] = []
+    answers: list[int] = []
+    if tokenizer is not None:
+        examples = task.draw(min(step.prompts, MEASURED), seed=(config.seed, 1))
+        prompts = [len(tokenizer.prompt(example.prompt)) for example in examples]
+        if isinstance(config, OfflineConfig):
+            answers = [len(tokenizer.encode(example.answer)) + 1 for example in examples]
+    prompt = fmean(prompts) if prompts else None
+    longest = config.rollout.max_tokens if isinstance(config, OnlineConfig) else None
+    completion = fmean(answers) if answers else longest
+    trained = None if completion is None else round(step.sequences * completion)
+    total = None if prompt is None or completion is None else round(step.sequences * (prompt + completion))
+    return Tokens(
+        measured_on=len(prompts),
+        prompt_mean=prompt,
+        prompt_longest=max(prompts, default=None),
+        completion=completion,
+        trained=trained,
+        total=total,
+    )
+
+
+def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: Step) -> Schedule:
+    # The rate rises until the end of the warm-up and never afterwards.
+    peak = min(config.steps, max(1, config.optimizer.warmup_steps))
+    rates = [learning_rate(number, config.steps, config.optimizer) for number in (1, peak, config.steps)]
+    critic = config.critic if isinstance(config, OnlineConfig) and algorithm and algorithm.needs_values else None
+    examples = len(task.held_out(config.eval.examples))
+    cold = config.cold_start if isinstance(config, OnlineConfig) and config.cold_start.steps else None
+    return Schedule(
+        steps=config.steps,
+        updates=config.steps * step.updates,
+        rates=(rates[0], rates[1], rates[2]),
+        critic_rate=None if critic is None else rates[1] * (critic.lr or config.optimizer.lr) / config.optimizer.lr,
+        critic_alone=0 if critic is None else min(config.steps, critic.warmup_steps),
+        cold_start=None if cold is None else (cold.steps, cold.rows, cold.lr),
+        evaluations=1 + _times(config.eval.every_steps, config.steps),
+        eval_examples=examples,
+        eval_sequences=examples * (1 + config.eval.samples),
+        checkpoints=_times(config.save.every_steps, config.steps),
+    )
+
+
+def _times(every: int, steps: int) -> int:
+    """How often something happens that is due every so many steps, and after the last one."""
+    return steps // every + (steps % every > 0)
+
+
+def _notes(config: Training, tokens: Tokens, model: Model | None, schedule: Schedule) -> list[str]:
+    notes = []
+    warmup = config.optimizer.warmup_steps
+    if warmup > config.steps:
+        notes.append(
+            f"optimizer.warmup_steps {warmup} is more than steps {config.steps}: the learning rate reaches "
+            f"{schedule.rates[1]:.3g}, never {config.optimizer.lr:g}"
+        )
+    if config.eval.samples and not config.eval.ks:
+        notes.append("eval.samples are drawn and recorded, but without eval.ks no pass@k is computed from them")
+    if schedule.eval_examples < config.eval.examples:
+        notes.append(f"the task has {schedule.eval_examples} held-out examples, fewer than eval.examples")
+    if isinstance(config, OnlineConfig):
+        notes += _too_many_pairs(config, model)
+    notes += _room(tokens.prompt_longest, config, model)
+    return notes
+
+
+def _too_many_pairs(config: OnlineConfig, model: Model | None) -> Sequence[str]:
+    """Whether a bigram reference would be refused."""
+    largest = BIGRAM_LARGEST**2 * FP32_BYTES
+    if config.algorithm.kl.reference != "bigram" or model is None or model.reference <= largest:
+        return []
+    return [f"the bigram reference is for a vocabulary of at most {BIGRAM_LARGEST} tokens: the run will stop there"]
+
+
+def _room(prompt: int | None, config: Training, model: Model | None) -> Sequence[str]:
+    """What the context cuts off."""
+    if prompt is None or model is None or model.context is None or not isinstance(config, OnlineConfig):
+        return []
+    room = model.context - prompt
+    if room < 1:
+        return [f"a prompt has {prompt} tokens and the model's context is {model.context}: the run will stop there"]
+    if room < config.rollout.max_tokens:
+        return [f"the context of {model.context} leaves {room} tokens after a prompt of {prompt}, not max_tokens"]
+    return []

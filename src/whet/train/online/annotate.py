@@ -1,0 +1,265 @@
+"""From judged rollouts to a batch: old and reference log-probs, values, corrections, shaped rewards, advantages.
+
+Whatever compares rollouts is computed on those of all ranks at once, by every rank, and each then takes its own rows:
+a mean or a deviation over the batch is exact, and the same on one rank and on many.
+
+There are two masks. `sampled` is True on every token that the policy chose: rewards, KL penalties and returns are
+properties of the whole rollout. `trained` is without the rollouts that `rollout.mask_truncated` leaves out of the loss.
+So masking a loss never moves the advantage of another rollout, before it is scaled: `whiten` is over what is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from whet.algorithms import correction, shaping, values
+from whet.algorithms.cells import call, options, terms
+from whet.algorithms.control import entropy_bonus
+from whet.batching import collate, pad
+from whet.config import OnlineConfig
+from whet.distributed.world import World
+from whet.records import Batch, Rollout
+from whet.train.online.agreement import Agreement
+from whet.train.online.cells import ask
+from whet.train.online.controllers import Dials, Seen
+from whet.train.online.frozen import Frozen, read, values_ahead
+from whet.train.online.learner import Learner
+from whet.train.online.sampling import Harvest
+
+
+def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, Seen, dict[str, float]]:
+    """The batch of a step, what the next step should know, and what to log."""
+    config, world = learner.config, learner.world
+    places = list(harvest.numbers)
+    rollouts = [rollout for place in places for rollout in harvest.drawn[place]]
+    everything = collate([r.tokens for r in rollouts], [r.mask for r in rollouts], world.device)
+    sequences = replace(everything, mask=everything.mask & ~_left_out(rollouts, config).to(world.device)[:, None])
+    everyone = Everyone(world=world, numbers=[harvest.numbers[place] for place in places], group=config.rollout.group)
+    prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
+    sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
+    frozen = read(learner, everything, prompts, sampled, dials)
+    metrics: dict[str, float] = {}
+    if learner.old == "read":
+        agreement = Agreement(world.device)
+        agreement.add(frozen.old, sampled, sequences.mask)
+        metrics |= agreement.metrics(world, limit=config.update.mismatch_limit)
+    corrections, measured = _corrected(learner, frozen, sampled, sequences.mask)
+    metrics |= measured
+    ahead = values_ahead(learner, rollouts, everything, prompts)
+    paid = _pay(learner, harvest, dials, everyone, frozen, everything.mask, ahead)
+    masks = _Masks(sampled=everything.mask, trained=sequences.mask)
+    advantages, targets = _advantages(learner, dials, everyone, paid, frozen, masks)
+    if frozen.values is not None:
+        assert targets is not None
+        wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
+        metrics["critic/explained_variance"] = values.explained_variance(*wanted)
+    tokens, entropy, kl = world.sum(frozen.sums(everything.mask)).tolist()
+    if frozen.ref is not None:
+        of_rollout = kl / paid.rewards.numel()
+        metrics |= {"kl": kl / max(1.0, tokens), "kl_rollout": of_rollout, "kl_coefficient": dials.kl_coefficient}
+    bonus = config.algorithm.entropy
+    batch = Batch(
+        sequences=sequences,
+        prompts=prompts,
+        sampling=dials.sampling,
+        logprobs_old=None if learner.old == "own" else frozen.old.masked_fill(~sequences.mask, 0.0),
+        logprobs_sampled=None if learner.old == "read" else sampled,
+        logprobs_ref=None if frozen.ref is None else frozen.ref.masked_fill(~sequences.mask, 0.0),
+        advantages=advantages,
+        correction=corrections,
+        values=frozen.values,
+        targets=targets,
+        kl_coefficient=dials.kl_coefficient,
+        entropy_coefficient=entropy_bonus(
+            bonus.coefficient,
+            entropy / max(1.0, tokens),
+            floor=bonus.floor,
+            floor_coefficient=bonus.floor_coefficient,
+        ),
+    )
+    if config.rollout.adaptive_temperature is not None:
+        metrics["temperature"] = dials.sampling.temperature
+    seen = Seen(
+        paid=float(paid.rewards.mean()),
+        moments=paid.moments,
+        kl=kl / max(1.0, tokens),
+        rollouts=paid.rewards.numel(),
+    )
+    return batch, seen, metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone:
+    """The groups of all ranks in the order of their numbers; `own` goes back to the rows of this rank."""
+
+    world: World
+    numbers: Sequence[int]  # of this rank's groups
+    group: int
+    order: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", torch.argsort(self.world.concat(self.own_numbers)))
+
+    @property
+    def own_numbers(self) -> Tensor:
+        """(p,): this rank's."""
+        return torch.tensor(self.numbers, dtype=torch.int64)
+
+    def groups(self, local: Tensor) -> Tensor:
+        """(p, …) of this rank → (P, …) of all."""
+        return self.world.concat(local)[self.order.to(local.device)]
+
+    def rows(self, local: Tensor) -> Tensor:
+        """(p·G, T) of this rank → (B, T) of all, T the longest of any rank."""
+        whole = self.world.concat(local.to(torch.uint8) if local.dtype is torch.bool else local)
+        return whole[self._rows(self.order).to(local.device)].to(local.dtype)
+
+    def own_rows(self, whole: Tensor, width: int) -> Tensor:
+        """(B, T) of all → (p·G, width) of this rank."""
+        return whole[self._rows(self.own_numbers).to(whole.device), :width]
+
+    def _rows(self, groups: Tensor) -> Tensor:
+        return (groups[:, None] * self.group + torch.arange(self.group)).flatten()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Masks:
+    """(B, T) of this rank: the tokens that the policy chose, and those of them that are trained."""
+
+    sampled: Tensor
+    trained: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pay:
+    """Rewards of all ranks, (P, G), and per token of this one."""
+
+    rewards: Tensor  # shaped, less the KL where it belongs there
+    token_rewards: Tensor  # (B, T) of this rank: the same, spread over tokens
+    greedy: Tensor  # (P,), empty where none was sampled
+    counts: Tensor  # sampled tokens
+    moments: tuple[float, float, float]
+
+
+def _left_out(rollouts: Sequence[Rollout], config: OnlineConfig) -> Tensor:
+    """(B,): the rollouts that are judged and compared, but not trained on."""
+    return torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
+
+
+def _pay(
+    learner: Learner,
+    harvest: Harvest,
+    dials: Dials,
+    everyone: Everyone,
+    frozen: Frozen,
+    mask: Tensor,
+    ahead: Tensor,
+) -> _Pay:
+    """Judged → shaped → less the KL. A greedy rollout is shaped alike, but has no KL: it was not drawn."""
+    places = list(harvest.numbers)
+    mine = [harvest.drawn[place] for place in places]
+    likeliest = [[harvest.greedy[place]] for place in places] if learner.algorithm.needs_greedy else [[] for _ in mine]
+    given, counts = _judged(mine, everyone)
+    shape, moments = _shaping(given, counts, learner.config, dials)
+    penalties = torch.zeros_like(frozen.old)
+    if frozen.ref is not None and learner.algorithm.kl_place == "reward" and dials.kl_coefficient > 0:
+        estimate = call(learner.algorithm.kl, {"logprobs": frozen.old, "logprobs_ref": frozen.ref})
+        penalties = dials.kl_coefficient * estimate * mask
+    shaped = shape(given, counts)
+    own = shaped[everyone.own_numbers].flatten().to(mask.device)
+    gamma = options(learner.algorithm.advantage).get("gamma", 1.0)
+    return _Pay(
+        rewards=shaped - everyone.groups(penalties.sum(dim=1).cpu().view(len(mine), shaped.shape[1])),
+        token_rewards=values.token_rewards(own + gamma * ahead, penalties, mask),
+        greedy=shape(*_judged(likeliest, everyone)).flatten(),
+        counts=counts,
+        moments=moments,
+    )
+
+
+def _judged(groups: Sequence[Sequence[Rollout]], everyone: Everyone) -> tuple[Tensor, Tensor]:
+    """Rewards as they were given and counts of trained tokens, (P, n) of all ranks for n rollouts a prompt."""
+    size = everyone.world.max(float(len(groups[0]) if groups else 0))
+    facts = [[(r.score.reward, float(sum(r.mask))) for r in group] for group in groups]
+    both = everyone.groups(torch.tensor(facts).view(len(groups), int(size), 2))
+    return both[..., 0], both[..., 1]
+
+
+def _shaping(
+    given: Tensor, counts: Tensor, config: OnlineConfig, dials: Dials
+) -> tuple[Callable[[Tensor, Tensor], Tensor], tuple[float, float, float]]:
+    """How rewards of so many tokens are shaped in this step; and the moments of all rewards so far."""
+    settings = config.reward
+
+    def penalised(rewards: Tensor, counts: Tensor) -> Tensor:
+        if settings.overlong_tokens:
+            ramp = shaping.overlong(counts, max_tokens=config.rollout.max_tokens, ramp=settings.overlong_tokens)
+            rewards = rewards + settings.overlong_penalty * ramp
+        rewards = rewards - settings.length_penalty * counts
+        return rewards if settings.clip is None else rewards.clamp(*settings.clip)
+
+    new = shaping.moments(penalised(given, counts))
+    moments = (dials.moments[0] + new[0], dials.moments[1] + new[1], dials.moments[2] + new[2])
+    if settings.normalize == "none":
+        return penalised, moments
+    mean, deviation = shaping.mean_and_deviation(*(moments if settings.normalize == "running" else new))
+    return lambda rewards, counts: shaping.standard(penalised(rewards, counts), mean, deviation), moments
+
+
+def _advantages(
+    learner: Learner, dials: Dials, everyone: Everyone, paid: _Pay, frozen: Frozen, masks: _Masks
+) -> tuple[Tensor, Tensor | None]:
+    """(B, T) advantages of this rank and, with a critic, what it should have said."""
+    algorithm, needed, mask = learner.algorithm, terms(learner.algorithm.advantage), masks.sampled
+    supply = {
+        "rewards": paid.rewards,
+        "counts": paid.counts,
+        "greedy": paid.greedy,
+        "history": dials.history.to(paid.rewards.dtype),
+        "mask": everyone.rows(mask),
+    }
+    if "token_rewards" in needed:
+        supply["token_rewards"] = everyone.rows(paid.token_rewards)
+    if "logprobs_old" in needed:
+        supply["logprobs_old"] = everyone.rows(frozen.old)
+    if "logprobs_ref" in needed and frozen.ref is not None:
+        supply["logprobs_ref"] = everyone.rows(frozen.ref)
+    if frozen.values is not None:
+        supply["values"] = everyone.rows(frozen.values)
+    supply = {term: tensor.to(mask.device) for term, tensor in supply.items()}
+    shape = supply["mask"].shape
+    raw = ask(algorithm.advantage, supply, shapes=(paid.rewards.shape, shape))
+    everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
+    trained = everyone.rows(masks.trained)
+    scaling = {**supply, "advantages": everywhere.masked_fill(~trained, 0.0), "mask": trained}
+    scaled = ask(algorithm.scaling, scaling, shapes=(shape,))
+    targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values
+    return everyone.own_rows(scaled, mask.shape[1]), targets
+
+
+def _corrected(learner: Learner, frozen: Frozen, sampled: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """(B, T) weights for tokens that another policy sampled, and what to log of them where there is a correction."""
+    cell = learner.algorithm.correction
+    supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": mask}
+    weights = ask(cell, supply, shapes=(mask.shape,))
+    return weights, {} if cell is correction.uncorrected else _corrections(weights, supply, learner.world)
+
+
+def _corrections(weights: Tensor, supply: dict[str, Tensor], world: World) -> dict[str, float]:
+    """The spread of the importance weights before anything is cut off, and how much then is."""
+    mask = supply["mask"]
+    tokens = world.concat(call(correction.token_weights, supply)[mask])
+    trained = mask.any(dim=1)
+    whole = call(correction.sequence_weights, supply)[trained].amax(dim=1) if bool(trained.any()) else tokens[:0]
+    counts = torch.stack([(weights[mask] == 0).sum(), mask.sum()]).cpu()
+    dropped, count = world.sum(counts).tolist()
+    return {
+        "correction/effective_tokens": correction.effective_share(tokens),
+        "correction/effective_sequences": correction.effective_share(world.concat(whole)),
+        "correction/largest": float(tokens.max()) if tokens.numel() else 1.0,
+        "correction/dropped": dropped / max(1.0, count),
+    }

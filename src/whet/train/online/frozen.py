@@ -1,0 +1,86 @@
+"""What policy, reference and critic say of rollouts before the first update of a step: one pass of each over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whet.algorithms.kl import k3
+from whet.batching import take
+from whet.models.logprobs import read_tokens
+from whet.models.precision import autocast
+from whet.records import Rollout, Sequences
+from whet.train.online.controllers import Dials
+from whet.train.online.learner import Learner
+from whet.train.setup.micro_batches import packed, passes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frozen:
+    """What policy, reference and critic say of the rollouts before the first update; (B, T)."""
+
+    old: Tensor
+    entropies: Tensor
+    ref: Tensor | None
+    values: Tensor | None
+
+    def sums(self, mask: Tensor) -> Tensor:
+        """Sampled tokens, their entropy, and their KL to the reference."""
+        kl = torch.zeros(()) if self.ref is None else k3(self.old, self.ref).mul(mask).sum()
+        return torch.stack([some.double().cpu() for some in (mask.sum(), self.entropies.sum(), kl)])
+
+
+@torch.no_grad()
+def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, dials: Dials) -> Frozen:
+    """One pass of each model over the rollouts; none of the policy where it need not be asked."""
+    config, critic, reference = learner.config, learner.critic, learner.reference
+    shape = sequences.mask.shape
+    old, entropies = (torch.zeros(shape, device=learner.world.device) for _ in range(2))
+    ref = torch.zeros_like(old) if reference is not None else None
+    worth = torch.zeros_like(old) if critic is not None else None
+    head = critic.beside(policy_learns=True) if critic is not None else None
+    if learner.old != "read":
+        old = sampled * sequences.mask
+        if reference is None and critic is None:
+            return Frozen(old=old, entropies=entropies, ref=None, values=None)
+    for rows in passes(sequences, prompts, config.update, learner.policy):
+        s = take(sequences, rows)
+        packing = packed(s, prompts[rows], config.update)
+        place = (rows[:, None], torch.arange(s.tokens.shape[1], device=rows.device))
+        own = None
+        with autocast(s.tokens.device):
+            if learner.old == "read":
+                reading = read_tokens(
+                    learner.policy, s.tokens, s.lengths, s.mask, dials.sampling, value_head=head, packing=packing
+                )
+                old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
+            if reference is not None:
+                assert ref is not None
+                ref[place] = read_tokens(
+                    reference.model, s.tokens, s.lengths, s.mask, dials.sampling, packing=packing
+                ).logprobs
+            if critic is not None:
+                assert worth is not None
+                worth[place] = own if own is not None else critic.values(learner.policy, s, packing)
+    return Frozen(old=old, entropies=entropies, ref=ref, values=worth)
+
+
+@torch.no_grad()
+def values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, prompts: Tensor) -> Tensor:
+    """(B,): what the critic expects after the last token of a rollout that was cut off, 0 where it ended by itself.
+
+    Truncation is not termination: partial-episode bootstrapping, Pardo et al. 2018, Time Limits in Reinforcement
+    Learning.
+    """
+    ahead = torch.zeros(len(rollouts), device=s.mask.device)
+    cut = torch.tensor([r.finish == "length" for r in rollouts], device=s.mask.device)
+    if learner.critic is None or not learner.config.critic.bootstrap_truncated:
+        return ahead
+    rows = cut.nonzero()[:, 0]
+    for some in passes(take(s, rows), prompts[rows], learner.config.update, learner.policy):
+        with autocast(s.mask.device):
+            ahead[rows[some]] = learner.critic.values_after(learner.policy, take(s, rows[some]), prompts[rows[some]])
+    return ahead

@@ -1,0 +1,88 @@
+"""What the KL is measured against: the model at the start, one that follows the policy, or no policy at all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whet.algorithms.table import Algorithm
+from whet.config import OnlineConfig
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.references import Bigram, Uniform
+from whet.tasks.protocol import Task
+from whet.train.setup.build import random_policy
+
+BIGRAM_EXAMPLES = 10_000  # training examples whose prompts and answers are counted
+OTHER_SEED = 1  # added to the run's seed: random weights, but not the policy's own
+
+
+class Reference:
+    """A frozen model, and how it follows the policy if it does."""
+
+    def __init__(
+        self, model: Any, *, sync_steps: int | None = None, sync_share: float = 1.0, is_saved: bool = False
+    ) -> None:
+        self.model, self.is_saved = model, is_saved or sync_steps is not None
+        self.sync_steps, self.sync_share = sync_steps, sync_share
+
+    def is_due(self, step: int) -> bool:
+        """Whether it moves after this step."""
+        return self.sync_steps is not None and step % self.sync_steps == 0
+
+    @torch.no_grad()
+    def follow(self, policy: CausalLM) -> None:
+        """share · policy + (1 − share) · reference."""
+        new = dict(policy.named_parameters())
+        for name, parameter in self.model.named_parameters():
+            parameter.lerp_(new[name], self.sync_share)
+
+    def numbers(self) -> dict[str, Any]:
+        """None: it is all weights."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights, where they are not simply those that the run starts from."""
+        if not self.is_saved:
+            return {}
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    @torch.no_grad()
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
+        """Puts back what `tensors` gave."""
+        if self.is_saved:
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(tensors[name])
+
+
+def build_reference(
+    algorithm: Algorithm, policy: CausalLM, tokenizer: Tokenizer, task: Task, config: OnlineConfig
+) -> Reference | None:
+    """The reference that the config names, if the algorithm needs one; the policy is as the run starts from it."""
+    kl = config.algorithm.kl
+    if not algorithm.needs_reference:
+        return None
+    if kl.reference == "uniform":
+        return Reference(Uniform(policy.vocab_size))
+    if kl.reference == "bigram":
+        examples = task.draw(BIGRAM_EXAMPLES, seed=(config.seed, 1))
+        rows = [[*tokenizer.prompt(e.prompt), *tokenizer.encode(e.answer), tokenizer.eos] for e in examples]
+        return Reference(Bigram(rows, policy.vocab_size))
+    if kl.reference == "random":
+        assert config.model.new is not None
+        other = random_policy(config.model.new, tokenizer, config.seed + OTHER_SEED)
+        return Reference(frozen(other.to(next(policy.parameters()).device)))
+    sync_steps = kl.sync_steps if kl.reference == "moving" else None
+    # A cold start that is made again may round differently on a GPU.
+    is_saved = config.cold_start.steps > 0
+    return Reference(frozen(copy.deepcopy(policy)), sync_steps=sync_steps, sync_share=kl.sync_share, is_saved=is_saved)
+
+
+def frozen(model: CausalLM) -> CausalLM:
+    """The model, never to be trained."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model

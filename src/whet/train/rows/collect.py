@@ -1,0 +1,132 @@
+"""The loop that makes rows for others to learn from: prompts → completions → rewards → pairs, dialogues, outcomes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from whet.algorithms import selection
+from whet.algorithms.selection import Place
+from whet.config.collecting import CollectConfig
+from whet.distributed.world import World
+from whet.errors import RunFailed, UserError
+from whet.models.hub import resolve_model
+from whet.models.load import load_model
+from whet.models.tokenizers import load_tokenizer
+from whet.records import Rollout
+from whet.rollout import Group, draw, judge, pose, sample
+from whet.runs.directory import Run
+from whet.runs.interrupt import Interrupt
+from whet.streams import stream_key
+from whet.tasks.guard import guarded_task
+from whet.tasks.protocol import Task
+from whet.train.session.session import Progress
+from whet.train.setup.build import build_engine, place
+from whet.train.setup.grader import build_grader
+
+
+def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -> None:
+    """Samples, judges, selects and writes the rows; what was stopped begins again, with the same rows."""
+    if world.size > 1:
+        raise UserError(f"loop collect runs in one process and there are {world.size}: start it without torchrun")
+    if not config.model.path:
+        raise UserError("loop collect samples from a model that exists: give model a directory, a name or a run")
+    task = guarded_task(config.task.name, config.task.options)
+    directory = resolve_model(config.model.path)
+    tokenizer = load_tokenizer(directory)
+    engine = build_engine(config.engine, place(load_model(directory), world.device), tokenizer, world)
+    grader = build_grader(config.task, config.reward, world.device)
+    progress.note(f"run: {run.path}")
+    run.rewind(-1)
+    groups: list[Group] = []
+    with closing(grader), closing(engine), Interrupt() as interrupt:
+        for step in range(1, config.steps + 1):
+            started = time.perf_counter()
+            name = (config.seed, step)
+            examples = draw(task, config.rollout.prompts, seed=name)
+            prompts = pose(examples, tokenizer, stream=name)
+            samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
+            new = judge(grader, examples, samples, version=0)
+            groups += new
+            timings = {"seconds/step": time.perf_counter() - started}
+            metrics = _metrics(new)
+            run.log(step, metrics)
+            run.log_times(step, timings)
+            progress.step(step, metrics, timings)
+            if interrupt.requested:
+                return
+    rows = list(selected(config, groups, task))
+    if not rows:
+        raise RunFailed(
+            f"no completion of {len(groups)} prompts was selected: all rewards of a prompt may be the same, or all "
+            "completions were cut off (then raise rollout.max_tokens)"
+        )
+    run.write_rows(rows)
+    run.finish(
+        {"recipe": run.recipe, "loop": config.loop, "rows": len(rows), "select": config.select, "seed": config.seed}
+    )
+    progress.note(f"rows: {len(rows):,} ({config.select}) in {run.rows_path}")
+
+
+def selected(config: CollectConfig, groups: Sequence[Group], task: Task) -> Iterator[dict[str, Any]]:
+    """The rows that are kept, as the loaders of data read them: those of completions that say something.
+
+    What was cut off is imitated only if the config says so: it may lose against another, or be a wrong solution.
+    """
+    groups = [said for group in groups if (said := [rollout for rollout in group if rollout.text.strip()])]
+    if config.select == "outcomes":
+        for group in groups:
+            right = [bool(task.correct(rollout.example, rollout.text)) for rollout in group]
+            yield {**_asked(group[0]), "completions": [r.text for r in group], "correct": right}
+        return
+    if config.select in ("pairs", "extremes"):
+        choose = selection.neighbours if config.select == "pairs" else selection.extremes
+        may_win = [[_is_model(rollout, config) for rollout in group] for group in groups]
+        for (row, better), (_, worse) in choose(_rewards(groups), gap=config.gap, may_win=may_win):
+            chosen, rejected = groups[row][better], groups[row][worse]
+            margin = chosen.score.reward - rejected.score.reward
+            yield {**_asked(chosen), "chosen": chosen.text, "rejected": rejected.text, "margin": margin}
+        return
+    groups = [whole for group in groups if (whole := [rollout for rollout in group if _is_model(rollout, config)])]
+    for row, index in _chosen(config, _rewards(groups)):
+        yield {**_asked(groups[row][index]), "completion": groups[row][index].text}
+
+
+def _is_model(rollout: Rollout, config: CollectConfig) -> bool:
+    """Whether it may be imitated: whoever imitates what was cut off learns to end there."""
+    return config.truncated == "keep" or rollout.finish != "length"
+
+
+def _rewards(groups: Sequence[Group]) -> list[list[float]]:
+    return [[rollout.score.reward for rollout in group] for group in groups]
+
+
+def _chosen(config: CollectConfig, rewards: Sequence[Sequence[float]]) -> list[Place]:
+    seed = stream_key((config.seed, len(rewards))) % 2**63
+    if config.select == "best":
+        return selection.best(rewards)
+    if config.select == "random":
+        return selection.at_random(rewards, seed=seed)
+    if config.select == "best_overall":
+        return selection.best_overall(rewards, share=config.keep)
+    return selection.random_overall(rewards, share=config.keep, seed=seed)
+
+
+def _asked(rollout: Rollout) -> dict[str, Any]:
+    """The columns of a row that say what was asked: the prompt, and by what name the task knows its twins."""
+    prompt = rollout.example.prompt
+    plain = prompt if isinstance(prompt, str) else [{"role": m.role, "content": m.content} for m in prompt]
+    return {"prompt": plain} | ({"twin": rollout.example.twin} if rollout.example.twin else {})
+
+
+def _metrics(groups: Sequence[Group]) -> dict[str, float]:
+    rewards = [rollout.score.reward for group in groups for rollout in group]
+    lengths = [sum(rollout.mask) for group in groups for rollout in group]
+    cut = [rollout.finish == "length" for group in groups for rollout in group]
+    return {
+        "reward/mean": sum(rewards) / len(rewards),
+        "length/mean": sum(lengths) / len(lengths),
+        "truncated": sum(cut) / len(cut),
+    }

@@ -1,0 +1,259 @@
+"""Learning a policy from preferences: pairs, or completions that were liked or not. Knows the table, but no names.
+
+A unit is what the loss takes at a time: the two completions of a pair, or one labelled completion. Units are weighed
+alike, over all ranks, and never split between passes: the loss is the same for any micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whet.algorithms.cells import bind, call, options
+from whet.algorithms.preference import moving_means
+from whet.algorithms.preference_metrics import margins, wins
+from whet.algorithms.preference_table import PREFERENCES, Preference, implicit_rewards
+from whet.config import OfflineConfig
+from whet.data.split import kinship
+from whet.distributed.world import World
+from whet.errors import UserError
+from whet.evaluate.calibration import kin_share
+from whet.models.checkpoint import fingerprint
+from whet.models.decoder import Decoder
+from whet.models.hub import resolve_model
+from whet.models.load import load_model
+from whet.models.protocol import CausalLM
+from whet.records import Sequences
+from whet.train.rows.completions import stacked, summed_logprobs, whole_units
+from whet.train.rows.examples import Material, Note, encoded
+from whet.train.rows.reference_cache import cache_directory, reference_logprobs
+from whet.train.rows.units import Unit, units_of
+from whet.train.session.trained import Kept
+from whet.train.setup.build import Parts, place
+from whet.train.setup.epochs import Deck
+from whet.train.setup.optimizer import descend, finite
+
+ROUNDING = 1e-4  # two passes over the same tokens may differ so much: less is a tie
+# Sums over units: of the loss's own measure of right and wrong, of margins, and of implicit rewards.
+TALLY = ("wins", "margins", "chosen", "rejected", "chosen_count", "rejected_count", "units", "tokens")
+
+
+class Tally:
+    """What is counted while units are read: the sums of `TALLY`, and of each unit whether it was right (½: a tie)."""
+
+    def __init__(self, units: int) -> None:
+        self.sums = torch.zeros(len(TALLY), dtype=torch.float64)
+        self.wins = torch.zeros(units)
+
+
+class Means:
+    """What a reference point remembers of the steps before: two means, of undesirable and desirable completions."""
+
+    def __init__(self) -> None:
+        self.means = torch.zeros(2)
+
+    def numbers(self) -> dict[str, Any]:
+        """The means."""
+        return {"means": self.means.tolist()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """None."""
+        return {}
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
+        """Puts back what `numbers` gave."""
+        self.means = torch.tensor(numbers["means"])
+
+
+class Preferring:
+    """Direct alignment by one row of the table."""
+
+    def __init__(self, config: OfflineConfig, parts: Parts, material: Material, world: World, note: Note) -> None:
+        self.config, self.parts, self.world = config, parts, world
+        row = PREFERENCES[config.objective.name]
+        self.row: Preference = replace(row, loss=bind(row.loss, config.objective.options))
+        self.means = Means()
+        self.kept: dict[str, Kept] = {"means": self.means} if self.row.needs_means else {}
+        kin = kinship([*material.training, *material.held_out])
+        trained, held_out = (
+            encoded(side, lambda some: units_of(some, self.row, parts.tokenizer, material.limit, kin), note)
+            for side in (material.training, material.held_out)
+        )
+        held_out = held_out[: config.eval.examples]
+        if self.row.needs_reference:
+            trained, held_out = self._referred(trained, held_out, note)
+        self.deck, self.held_out = Deck(trained, seed=config.seed), held_out
+
+    def rows(self, step: int) -> list[Unit]:
+        """The units of this rank."""
+        return self.world.shard(self.deck.draw(self.config.rows, step=step))
+
+    def fit(self, units: Sequence[Unit]) -> tuple[dict[str, float], int]:
+        """One optimizer step; returns what to log and how many tokens were learned."""
+        tally = Tally(len(units))
+        point = self._point(units)
+        losses = self._losses(units, point, tally)
+        descent = descend(losses, [self.parts.optimizer], self.world, clip_norm=self.config.update.clip_norm)
+        assert descent is not None
+        sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
+        if self.row.needs_means:
+            self._remember(sums)
+        at = {} if point is None else {"point": float(point)}
+        return {"loss": descent.loss, "grad_norm": descent.grad_norms[0], **at, **_means(sums)}, int(sums["tokens"])
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Loss, accuracy and margin on the held-out units; the interval knows which of them are alike."""
+        units = self.world.shard(self.held_out)
+        tally = Tally(len(units))
+        total = torch.zeros((), dtype=torch.float64)
+        for loss in self._losses(units, self._point(units), tally):
+            total += loss.cpu()
+        sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
+        won = self.world.interleave(tally.wins.tolist())
+        right = kin_share([unit.kin for unit in self.held_out], won)
+        found = dict(zip(("", "_low", "_high"), (right.mean, right.low, right.high), strict=True))
+        # Where the prompts of the data are the task, nothing else says what is right.
+        names = ("pair_accuracy", "accuracy") if self.config.task.name == "data" else ("pair_accuracy",)
+        shares = {f"eval/{name}{end}": share for name in names for end, share in found.items()}
+        return {"eval/loss": float(self.world.sum(total)), "eval/margin": _means(sums)["margin"], **shares}
+
+    def _losses(self, units: Sequence[Unit], point: Tensor | None, tally: Tally) -> Iterator[Tensor]:
+        """The loss of each pass; they add up to the mean over the units of all ranks."""
+        everyones = float(self.world.sum(torch.tensor(len(units))))
+        rows = [row for unit in units for row in unit.rows[: self._read]]
+        sequences = stacked(rows, self.world)
+        refs = torch.tensor([ref for unit in units for ref in unit.refs[: self._read]], device=self.world.device)
+        labels = torch.tensor([unit.label for unit in units], device=self.world.device)
+        for some in whole_units(sequences, self._read, self.config.update, self.parts.policy):
+            logprobs, counts = self._read_rows(sequences, some)
+            supply = self._supply(logprobs, counts, refs[some] if len(refs) else None, labels, some, point)
+            per_unit: Tensor = call(self.row.loss, supply)
+            sums, won = _counted(self.row, supply)
+            tally.sums += sums
+            tally.wins[some[:: self._read].cpu() // self._read] = won.cpu()
+            yield finite(per_unit.sum() / everyones, **supply)
+
+    @property
+    def _read(self) -> int:
+        """Rows of a unit that the loss reads; a mismatched one behind them is only for the point."""
+        return 2 if self.row.unit == "pair" else 1
+
+    def _read_rows(self, sequences: Sequences, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return summed_logprobs(self.parts.policy, sequences, rows, self._read, self.config.update, self.world.device)
+
+    def _supply(
+        self, sums: Tensor, counts: Tensor, refs: Tensor | None, labels: Tensor, rows: Tensor, point: Tensor | None
+    ) -> dict[str, Any]:
+        """All terms that a loss may name."""
+        if self.row.unit == "label":
+            return {"logprobs": sums, "logprobs_ref": refs, "labels": labels[rows], "tokens": counts, "point": point}
+        supply = {"chosen": sums[::2], "rejected": sums[1::2]}
+        supply |= {"chosen_tokens": counts[::2], "rejected_tokens": counts[1::2]}
+        return supply | ({} if refs is None else {"chosen_ref": refs[::2], "rejected_ref": refs[1::2]})
+
+    @torch.no_grad()
+    def _point(self, units: Sequence[Unit]) -> Tensor | None:
+        """Where the loss has a reference point: what it is now, over all ranks."""
+        if self.row.point is None:
+            return None
+        supply = {"means": self.means.means.to(self.world.device)}
+        if self.row.needs_mismatched:
+            sequences = stacked([unit.rows[1] for unit in units], self.world)
+            sums = torch.zeros(len(units), device=self.world.device)
+            for some in whole_units(sequences, 1, self.config.update, self.parts.policy):
+                sums[some] = self._read_one(sequences, some)
+            refs = torch.tensor([unit.refs[1] for unit in units], device=self.world.device)
+            supply = {"mismatched": self.world.concat(sums), "mismatched_ref": self.world.concat(refs)}
+        point: Tensor = call(self.row.point, supply)
+        return point
+
+    def _read_one(self, sequences: Sequences, rows: Tensor) -> Tensor:
+        policy, settings = self.parts.policy, self.config.update
+        return summed_logprobs(policy, sequences, rows, 1, settings, self.world.device)[0]
+
+    def _remember(self, sums: Mapping[str, float]) -> None:
+        """Moves the means by what this step saw, in log-ratios."""
+        beta = options(self.row.loss)["beta"]
+        seen = [
+            (sums[kind] / sums[f"{kind}_count"] / beta, kind == "chosen")
+            for kind in ("rejected", "chosen")
+            if sums[f"{kind}_count"]
+        ]
+        ratios, labels = torch.tensor([ratio for ratio, _ in seen]), torch.tensor([label for _, label in seen])
+        self.means.means = moving_means(self.means.means, ratios, labels)
+
+    def _referred(self, trained: list[Unit], held_out: list[Unit], note: Note) -> tuple[list[Unit], list[Unit]]:
+        """The units with what the reference says of them: of all that will be drawn, and the held-out ones."""
+        drawn = Deck(range(len(trained)), seed=self.config.seed).needed(self.config.rows, steps=self.config.steps)
+        units = [*(trained[number] for number in drawn), *held_out]
+        rows = [row for unit in units for row in unit.rows]
+        model, name = self._reference()
+        note(f"reference: log-probs of {len(rows):,} completions under {self.config.reference or 'the start'}")
+        found = iter(reference_logprobs(model, name, rows, self.config.update, self.world, cache_directory(), note))
+        known = [replace(unit, refs=tuple(next(found) for _ in unit.rows)) for unit in units]
+        trained = list(trained)
+        for number, unit in zip(drawn, known, strict=False):
+            trained[number] = unit
+        return trained, known[len(drawn) :]
+
+    def _reference(self) -> tuple[CausalLM, str]:
+        """The model that was named, or the policy before its first step; and the fingerprint of its weights."""
+        if not self.config.reference:
+            return self.parts.policy, f"{self.parts.origin} {_shape(self.parts.policy)}"
+        model = load_model(resolve_model(self.config.reference))
+        if model.vocab_size != self.parts.policy.vocab_size:
+            raise UserError(
+                f"reference {self.config.reference} has {model.vocab_size} ids and the policy "
+                f"{self.parts.policy.vocab_size}: use a reference with the policy's tokeniser"
+            )
+        return place(model, self.world.device), f"{fingerprint(model)} {_shape(model)}"
+
+
+def _shape(model: CausalLM) -> str:
+    """What changes what a model says besides its weights: the same ones turn by other angles under another config."""
+    return repr(model.config) if isinstance(model, Decoder) else ""
+
+
+@torch.no_grad()
+def _counted(row: Preference, supply: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """The sums of `TALLY` over the units of a pass, and whether each unit was right."""
+    if row.unit == "pair":
+        chosen, rejected = (
+            implicit_rewards(
+                row,
+                {
+                    "logprobs": supply[kind],
+                    "logprobs_ref": supply.get(f"{kind}_ref", supply[kind]),
+                    "tokens": supply[f"{kind}_tokens"],
+                },
+            )
+            for kind in ("chosen", "rejected")
+        )
+        gap = margins(chosen, rejected)
+        won = wins(torch.where(gap.abs() < ROUNDING, 0.0, gap), torch.zeros_like(gap))
+        tokens = supply["chosen_tokens"].sum() + supply["rejected_tokens"].sum()
+    else:
+        rewards, labels = implicit_rewards(row, supply), supply["labels"]
+        level = (options(row.loss)["beta"] * supply["point"]).expand_as(rewards)
+        better, worse = torch.where(labels, rewards, level), torch.where(labels, level, rewards)
+        won, gap, tokens = wins(better, worse), margins(better, worse), supply["tokens"].sum()
+        chosen, rejected = rewards[labels], rewards[~labels]
+    counts = [len(chosen), len(rejected), len(won)]
+    sums = torch.stack([x.sum().double().cpu() for x in (won, gap, chosen, rejected)])
+    return torch.cat([sums, sums.new_tensor([*counts, int(tokens)])]), won
+
+
+def _means(sums: Mapping[str, float]) -> dict[str, float]:
+    """What is logged: accuracy (ties are half), margin, and the implicit reward of either kind."""
+    units = max(1.0, sums["units"])
+    return {
+        "accuracy": sums["wins"] / units,
+        "margin": sums["margins"] / units,
+        "chosen/reward": sums["chosen"] / max(1.0, sums["chosen_count"]),
+        "rejected/reward": sums["rejected"] / max(1.0, sums["rejected_count"]),
+    }

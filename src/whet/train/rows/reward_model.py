@@ -1,0 +1,251 @@
+"""Learning a reward model: from pairs, from whole answers, or from the steps of solutions.
+
+Scores are read at places: the last token of a completion, all its tokens, or the ends of its steps. What is averaged
+are pairs, completions or steps, over all ranks, so the loss is the same for any micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whet.algorithms.cells import call
+from whet.algorithms.preference_metrics import wins
+from whet.algorithms.preference_table import REWARDS
+from whet.batching import pad, take
+from whet.config import ObjectiveConfig, OfflineConfig
+from whet.config.objective import bound_loss
+from whet.data.split import kinship
+from whet.distributed.world import World
+from whet.errors import RunFailed
+from whet.evaluate.reward_reports import outcome_report, pair_report, process_report
+from whet.evaluate.rewarding import Report, report_metrics
+from whet.models.checkpoint import fingerprint
+from whet.models.padding import with_padding
+from whet.models.precision import autocast
+from whet.models.protocol import Tokenizer
+from whet.models.reward_load import load_reward_model
+from whet.models.reward_model import RewardModel, new_reward_model, pack_through
+from whet.models.reward_settings import BAD, RewardSettings
+from whet.records import Sequences
+from whet.report.reward_figures import reward_figures
+from whet.runs.directory import Run
+from whet.tasks.protocol import Task
+from whet.train.rows.completions import stacked, whole_units
+from whet.train.rows.examples import Material, Note, encoded
+from whet.train.rows.reward_tokens import Judged, groups_of, judged
+from whet.train.setup.build import start_model
+from whet.train.setup.epochs import Deck
+from whet.train.setup.optimizer import descend, finite, make_optimizer
+
+DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardParts:
+    """What a reward model's loop works with. It says nothing, so it has no engine."""
+
+    task: Task
+    tokenizer: Tokenizer
+    policy: RewardModel
+    optimizer: torch.optim.Optimizer
+    origin: str  # fingerprint of the weights that the run starts from
+    engine: None = None
+
+    def sync(self, version: int) -> None:
+        """Nothing samples."""
+
+    def save_model(self, directory: Path) -> None:
+        """The reward model and its tokeniser as one loadable directory."""
+        self.policy.save(directory)
+        self.tokenizer.save(directory)
+
+    def saved_weights(self, directory: Path) -> dict[str, Tensor]:
+        """What `save_model` wrote."""
+        return load_reward_model(directory).state_dict()
+
+
+def data_kinds(objective: ObjectiveConfig) -> tuple[str, ...]:
+    """The kinds of rows that a reward objective learns from."""
+    return DATA[REWARDS[objective.name].kind]
+
+
+def build_reward_parts(config: OfflineConfig, world: World) -> RewardParts:
+    """A reward model on the trunk of the language model that the config names."""
+    task, tokenizer, policy = start_model(config, world)
+    head, kind = config.reward_head, REWARDS[config.objective.name].kind
+    assert config.data is not None  # or there is nothing to learn from
+    settings = RewardSettings(
+        kind=kind,
+        classes=head.classes if kind == "process" else 1,
+        every_token=head.every_token and kind == "outcome",
+        separator=head.separator,
+        aggregation=head.aggregation,
+        max_tokens=config.data.max_tokens,
+    )
+    tokenizer, padding = with_padding(tokenizer)
+    model = new_reward_model(policy, settings, seed=config.seed, pad=padding)
+    origin = fingerprint(model)
+    model = model.to(world.device)
+    model.gradient_checkpointing = config.model.gradient_checkpointing
+    optimizer = make_optimizer(model, config.optimizer)
+    return RewardParts(task=task, tokenizer=tokenizer, policy=model, optimizer=optimizer, origin=origin)
+
+
+class Rewarding:
+    """A reward model's lesson."""
+
+    kept: Mapping[str, Any] = {}
+
+    def __init__(self, config: OfflineConfig, parts: RewardParts, material: Material, world: World, note: Note) -> None:
+        self.config, self.parts, self.world = config, parts, world
+        self.loss = bound_loss(config.objective)
+        self.model = parts.policy
+
+        def encode(rows: Sequence[Any]) -> list[Judged | None]:
+            return [judged(row, parts.tokenizer, self.model.settings, material.limit) for row in rows]
+
+        self.kin = kinship([*material.training, *material.held_out])
+        self.deck = Deck(encoded(material.training, encode, note), seed=config.seed)
+        self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
+
+    def rows(self, step: int) -> list[Judged]:
+        """The rows of this rank."""
+        return self.world.shard(self.deck.draw(self.config.rows, step=step))
+
+    def fit(self, rows: Sequence[Judged]) -> tuple[dict[str, float], int]:
+        """One optimizer step; returns what to log and how many tokens were read."""
+        seen: list[Tensor] = []
+        losses = self._losses(rows, seen)
+        descent = descend(losses, [self.parts.optimizer], self.world, clip_norm=self.config.update.clip_norm)
+        assert descent is not None
+        tokens = self.world.sum(torch.tensor(sum(len(r.tokens) for one in rows for r in one.rows)))
+        right, total, count, scored = self.world.sum(torch.stack(seen).sum(dim=0)).tolist()
+        statistics = {"accuracy": right / max(1.0, count), "score/mean": total / max(1.0, scored)}
+        return {"loss": descent.loss, "grad_norm": descent.grad_norms[0], **statistics}, int(tokens)
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Loss and held-out accuracy with its interval, and what else the kind of model is judged by."""
+        mine = self.world.shard(self.held_out)
+        total = torch.zeros((), dtype=torch.float64)
+        for loss in self._losses(mine, []):
+            total += loss.cpu()
+        return {"eval/loss": float(self.world.sum(total)), **report_metrics(self.report())}
+
+    @torch.no_grad()
+    def report(self) -> Report:
+        """How good the model is on the held-out rows of all ranks; intervals know which of them are alike."""
+        told = self.world.interleave([[row.tolist() for row in rows] for rows in self._meant()])
+        data = [one.data for one in self.held_out]
+        kin = [self.kin(row) for row in data]
+        if self.model.kind == "preference":
+            return pair_report(
+                [rows[0][-1] for rows in told],
+                [rows[1][-1] for rows in told],
+                lengths=[(sum(one.rows[0].mask), sum(one.rows[1].mask)) for one in self.held_out],
+                stated=[pair.margin for pair in data],
+                kin=kin,
+            )
+        if self.model.kind == "outcome":
+            return outcome_report([[row[-1] for row in rows] for rows in told], [one.correct for one in data], kin=kin)
+        return process_report([rows[0] for rows in told], [one.labels for one in data], kin=kin)
+
+    def analyse(self, run: Run, note: Note) -> None:
+        """Puts onto the disk where the best model is right and wrong on the held-out rows, the worst mistakes in full.
+
+        It has the best weights from then on: they are what the run leaves to others, whichever it ended with.
+        """
+        best, info = run.best_model(), run.best_info()
+        if best is None or info is None:
+            raise RunFailed(f"{run.path} has no best model any more, so there is nothing to analyse")
+        self.model.load_state_dict(self.parts.saved_weights(best))
+        report = self.report()
+        worst = [asdict(self.held_out[number].data) for number in report.worst]
+        share = report.accuracy
+        measured = f"accuracy {share.mean:.1%} ({share.low:.1%} to {share.high:.1%})"
+        picture = reward_figures(
+            report,
+            title=f"{run.recipe}: {self.model.kind} reward model",
+            subtitle=f"best model, of step {info['step']}: {len(self.held_out):,} held-out rows, {measured}",
+        )
+        analysis = {"step": info["step"], **asdict(report), "worst_rows": worst}
+        note(f"analysis: {run.write_analysis(analysis, picture)}")
+
+    def _meant(self) -> list[list[Tensor]]:
+        """Of each row of each of this rank's: scores, or for outcome and process probabilities, at its places."""
+        some = self.world.shard(self.held_out)
+        found: list[list[Tensor]] = [[] for _ in some]
+        owners, sequences, places = self._stacked(some)
+        values: dict[int, Tensor] = {}
+        for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
+            read = self.model.meant(self._read(sequences, places, rows)).cpu()
+            counts = places[rows].sum(dim=1).tolist()
+            values |= dict(zip(rows.tolist(), torch.split(read, counts), strict=True))
+        for row, owner in enumerate(owners):
+            found[owner].append(values[row])
+        return found
+
+    def _stacked(self, some: Sequence[Judged]) -> tuple[list[int], Sequences, Tensor]:
+        """All rows as tensors, whose they are, and where their scores are read."""
+        owners = [index for index, one in enumerate(some) for _ in one.rows]
+        sequences = stacked([row for one in some for row in one.rows], self.world)
+        places = pad([place for one in some for place in one.places], torch.bool).to(self.world.device)
+        return owners, sequences, places
+
+    def _read(self, sequences: Sequences, places: Tensor, rows: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The scores at the places of these rows; those of one group have the same prompt, which is read once."""
+        s = take(sequences, rows)
+        at = places[rows, : s.tokens.shape[1]]
+        packing = pack_through(s.tokens, s.mask, groups) if self.config.update.packed else None
+        with autocast(self.world.device):
+            return self.model.scores(s.tokens, s.lengths, at, packing)
+
+    def _losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
+        """The loss of each pass; they add up to the mean over all ranks."""
+        if self.model.kind == "preference":
+            yield from self._pair_losses(some, seen)
+        else:
+            yield from self._place_losses(some, seen)
+
+    def _pair_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
+        everyones = float(self.world.sum(torch.tensor(len(some))))
+        margins = torch.tensor([one.margin for one in some], device=self.world.device)
+        _, sequences, places = self._stacked(some)
+        groups = groups_of(some).to(self.world.device)
+        for rows in whole_units(sequences, 2, self.config.update, self.model.trunk):
+            scores = self._read(sequences, places, rows, groups[rows])
+            chosen, rejected = scores[::2], scores[1::2]
+            supply = {"chosen": chosen, "rejected": rejected, "margins": margins[rows[::2] // 2]}
+            seen.append(_seen(wins(chosen, rejected), scores))
+            yield finite(call(self.loss, supply).sum() / everyones, chosen=chosen, rejected=rejected)
+
+    def _place_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
+        """Outcome: every completion counts the same, however long; process: every step does."""
+        by_row = self.model.kind == "outcome"
+        labels = [label for one in some for label in one.labels]
+        count = len(labels) if by_row else sum(map(len, labels))
+        everyones = float(self.world.sum(torch.tensor(count)))
+        _, sequences, places = self._stacked(some)
+        for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
+            scores = self._read(sequences, places, rows)
+            mine = [labels[row] for row in rows.tolist()]
+            wanted = torch.tensor([label for row in mine for label in row], device=self.world.device)
+            shares = [1 / len(row) if by_row else 1.0 for row in mine for _ in row]
+            weights = torch.tensor(shares, device=self.world.device) / everyones
+            # As on held-out rows: fine against bad, and of a whole answer what is said at its end.
+            right = (self.model.meant(scores) >= 0.5) == (wanted != BAD)
+            ends = torch.tensor([len(row) for row in mine], device=self.world.device).cumsum(dim=0) - 1
+            seen.append(_seen(right[ends] if by_row else right, scores))
+            yield finite((call(self.loss, {"scores": scores, "labels": wanted}) * weights).sum(), scores=scores)
+
+
+def _seen(right: Tensor, scores: Tensor) -> Tensor:
+    """(4,): sums and counts of what was right and of scores."""
+    sums = torch.stack([right.sum(), scores.detach().double().sum()]).cpu()
+    return torch.cat([sums, sums.new_tensor([right.numel(), scores.numel()])])

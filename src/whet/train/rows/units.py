@@ -1,0 +1,78 @@
+"""What a loss takes at a time, as token rows: both completions of a pair, or one that was liked or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from whet.algorithms.preference_table import Preference
+from whet.data.formats import Record
+from whet.data.pairs import unpaired
+from whet.errors import UserError
+from whet.models.protocol import Tokenizer
+from whet.records import Labelled, Pair, Row
+from whet.train.rows.encode import completion_rows
+
+Kin = Callable[[Record], str]  # what rows that are alike have in common
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unit:
+    """Rows that belong together, with their log-probs under the reference where the loss has one."""
+
+    rows: tuple[Row, ...]  # chosen and rejected; or one, and behind it the mismatched one where it is needed
+    kin: str  # the same for units of rows that are alike
+    label: bool = True
+    refs: tuple[float, ...] = ()
+
+
+def units_of(rows: Sequence[Any], row: Preference, tokenizer: Tokenizer, limit: int, kin: Kin) -> list[Unit | None]:
+    """One or two units for each row of data; None where one does not fit."""
+    if row.unit == "pair":
+        return [_pair(pair, tokenizer, limit, kin) for pair in rows]
+    pairs = [data for data in rows if isinstance(data, Pair)]
+    labelled = unpaired(pairs) if pairs else list(rows)
+    if not row.needs_mismatched:
+        return [_labelled(one, [one.completion], tokenizer, limit, kin) for one in labelled]
+    others = strangers(labelled)
+    return [
+        _labelled(one, [one.completion, other.completion], tokenizer, limit, kin)
+        for one, other in zip(labelled, others, strict=True)
+    ]
+
+
+def strangers(rows: Sequence[Labelled]) -> list[Labelled]:
+    """For each row another with its label and another prompt: the same at every start, so that what is cached stays.
+
+    Of pairs, as many liked as disliked completions stand behind prompts of others.
+    """
+    found: dict[str, Labelled] = {}
+    for label in (False, True):
+        alike = [row for row in rows if row.label is label]
+        others = alike if len({row.prompt for row in alike}) > 1 else rows
+        known = dict(zip((row.id for row in others), _next_others(others), strict=True))
+        found |= {row.id: known[row.id] for row in alike}
+    return [found[row.id] for row in rows]
+
+
+def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
+    """For each row the next one with another prompt."""
+    if len({row.prompt for row in rows}) < 2:
+        raise UserError("all rows have the same prompt, so no completion can stand behind the prompt of another")
+    following = next(row for row in rows if row.prompt != rows[-1].prompt)  # behind the last row come the first ones
+    found = [following]
+    for row, after in zip(rows[-2::-1], rows[:0:-1], strict=True):
+        following = after if after.prompt != row.prompt else following
+        found.append(following)
+    return found[::-1]
+
+
+def _pair(pair: Pair, tokenizer: Tokenizer, limit: int, kin: Kin) -> Unit | None:
+    rows = completion_rows(tokenizer, pair.prompt, [pair.chosen, pair.rejected], limit)
+    return None if rows is None else Unit(rows=tuple(rows), kin=kin(pair))
+
+
+def _labelled(one: Labelled, texts: Sequence[str], tokenizer: Tokenizer, limit: int, kin: Kin) -> Unit | None:
+    rows = completion_rows(tokenizer, one.prompt, texts, limit)
+    return None if rows is None else Unit(rows=tuple(rows), kin=kin(one), label=one.label)

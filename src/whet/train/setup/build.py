@@ -1,0 +1,162 @@
+"""From a config to finished things: task, tokeniser, policy, engine, optimizer, algorithm. Strings end here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
+from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
+from whet.distributed.world import World
+from whet.engines.native import NativeEngine
+from whet.engines.protocol import Engine
+from whet.errors import UserError
+from whet.models.checkpoint import fingerprint
+from whet.models.decoder import Decoder
+from whet.models.hub import resolve_model
+from whet.models.load import load_model, new_model
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.tiktoken_bpe import tiktoken_tokenizer
+from whet.models.tokenizers import character_tokenizer, load_tokenizer
+from whet.tasks.guard import guarded_task
+from whet.tasks.protocol import Task
+from whet.train.setup.host_memory import keep_freed_memory
+from whet.train.setup.optimizer import make_optimizer
+
+TIKTOKEN = "tiktoken:"
+VLLM_SEQUENCES = 256  # at a time, unless the config says how many
+
+
+@runtime_checkable
+class Spelled(Protocol):
+    """A task that knows every character it uses, so a character tokeniser can be made for it."""
+
+    @property
+    def alphabet(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What both loops work with."""
+
+    task: Task
+    tokenizer: Tokenizer
+    policy: CausalLM
+    engine: Engine
+    optimizer: torch.optim.Optimizer
+    origin: str  # fingerprint of the weights that the run starts from
+
+    def sync(self, version: int) -> None:
+        """The engine samples from the policy as it is now."""
+        self.engine.sync(self.policy, version=version)
+
+    def save_model(self, directory: Path) -> None:
+        """The policy and its tokeniser as one loadable directory."""
+        self.policy.save(directory)
+        self.tokenizer.save(directory)
+
+    def saved_weights(self, directory: Path) -> dict[str, Tensor]:
+        """What `save_model` wrote."""
+        return load_model(directory).state_dict()
+
+
+def build_parts(config: TrainConfig, world: World) -> Parts:
+    """Everything that the config names, on this process's device."""
+    task, tokenizer, policy = start_model(config, world)
+    origin = fingerprint(policy)
+    policy = place(policy, world.device)
+    policy.gradient_checkpointing = config.model.gradient_checkpointing
+    engine = build_engine(config.engine, policy, tokenizer, world)
+    optimizer = make_optimizer(policy, config.optimizer)
+    return Parts(task=task, tokenizer=tokenizer, policy=policy, engine=engine, optimizer=optimizer, origin=origin)
+
+
+def start_model(config: TrainConfig, world: World) -> tuple[Task, Tokenizer, CausalLM]:
+    """The task, the tokeniser and the language model that the run starts from."""
+    if world.device.type == "cpu":
+        keep_freed_memory()
+    task = guarded_task(config.task.name, config.task.options)
+    if config.model.new is not None:
+        tokenizer = new_tokenizer(config.model.new, task)
+        return task, tokenizer, random_policy(config.model.new, tokenizer, config.seed)
+    directory = resolve_model(config.model.path)
+    policy = load_model(directory)  # before the tokeniser: what is wrong with a model's files is said best here
+    return task, load_tokenizer(directory), policy
+
+
+def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:
+    """The engine that a config names, around this policy."""
+    if config.name == "native":
+        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[config.precision]
+        return NativeEngine(policy, tokenizer, max_sequences=config.max_sequences, device=world.device, dtype=dtype)
+    if world.size > 1:
+        raise UserError(f"engine.name=vllm follows one process and there are {world.size}: use engine.name=native")
+    most = config.max_sequences or VLLM_SEQUENCES
+    if not config.url:
+        from whet.engines.vllm import VllmEngine
+
+        return VllmEngine(policy, tokenizer, max_sequences=most, memory_share=config.memory_share)
+    from whet.engines.transport import Connection
+    from whet.engines.vllm_server import VllmServerEngine
+
+    return VllmServerEngine(
+        config.url,
+        policy,
+        tokenizer,
+        connection=Connection(concurrency=most),
+        weights_directory=Path(config.weights_directory) if config.weights_directory else None,
+    )
+
+
+def build_algorithm(config: AlgorithmBase) -> Algorithm:
+    """The row that a config describes, its options bound."""
+    return Algorithm(
+        advantage=config.cell("advantage"),
+        scaling=config.cell("scaling"),
+        surrogate=config.cell("surrogate"),
+        weighting=config.cell("weighting"),
+        correction=config.cell("correction"),
+        keep=config.cell("keep"),
+        kl=KL_ESTIMATORS[config.kl.estimator],
+        kl_coefficient=config.kl.coefficient,
+        kl_place=config.kl.place,
+        paper=ALGORITHMS[config.preset].paper if config.preset in ALGORITHMS else "custom",
+    )
+
+
+def place(policy: CausalLM, device: torch.device) -> CausalLM:
+    """The policy on its device."""
+    assert isinstance(policy, torch.nn.Module)
+    return policy.to(device)
+
+
+def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
+    """The tokeniser that a new model is made for."""
+    if new.tokenizer.startswith(TIKTOKEN):
+        return tiktoken_tokenizer(new.tokenizer.removeprefix(TIKTOKEN))
+    if new.tokenizer != "characters":
+        return load_tokenizer(Path(new.tokenizer))
+    if not isinstance(task, Spelled):
+        raise UserError(
+            f"model.new.tokenizer is 'characters' and task {task.name!r} does not list its characters: "
+            "use tiktoken:gpt2, or the directory of a saved tokeniser"
+        )
+    return character_tokenizer(task.alphabet)
+
+
+def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
+    """A new model, its weights drawn with the seed."""
+    return new_model(
+        new.family,
+        vocab_size=tokenizer.vocab_size,
+        layers=new.layers,
+        heads=new.heads,
+        width=new.width,
+        context=new.context,
+        seed=seed,
+        eos=tokenizer.eos,
+    )

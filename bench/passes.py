@@ -15,8 +15,8 @@ from bench.recipe import step_config
 from whet.batching import take
 from whet.config import OnlineConfig
 from whet.distributed.world import World
+from whet.models.layers.precision import autocast
 from whet.models.logprobs import read_tokens
-from whet.models.precision import autocast
 from whet.records import Sequences
 from whet.train.setup.build import Parts, build_parts
 from whet.train.setup.micro_batches import packed, passes

@@ -21,8 +21,8 @@ from bench.side import measured
 from bench.spread import timed_median
 from whet.errors import UserError
 from whet.models.load import load_model
-from whet.models.reward_model import new_reward_model
-from whet.models.reward_settings import RewardSettings
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.settings import RewardSettings
 
 WORKLOAD = replace(group_of(128, 1, 128, 256), name="placement")
 QUICK = replace(group_of(3, 1, 8, 12, top_id=500), name="placement")

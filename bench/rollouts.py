@@ -11,10 +11,10 @@ import torch
 from bench.clock import now, take_peak
 from bench.job import Job
 from bench.kernel_times import kernel_times
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
 from whet.errors import RunFailed
 from whet.models.load import load_model
-from whet.models.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Completion, Prompt, Sampling
 from whet.train.setup.build import place
 

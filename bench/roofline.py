@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.models.decoder_config import DecoderConfig, parameter_count
+from whet.models.layers.decoder_config import DecoderConfig, parameter_count
 
 BANDWIDTH = 4.8e12  # bytes a second
 FLOPS = 790e12  # dense bf16, as measured

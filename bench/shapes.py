@@ -13,10 +13,10 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from bench.task import word
 from whet.errors import UserError
-from whet.models.decoder import Decoder
-from whet.models.decoder_config import DecoderConfig
-from whet.models.families import family_named
-from whet.models.tokenizers import HuggingFaceTokenizer, wrap_backend
+from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import family_named
+from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.text.tokenizers import HuggingFaceTokenizer, wrap_backend
 
 UNKNOWN = "<unk>"
 # The id behind the model's last row. Whatever is sampled, it is not this, so every completion runs to its full length

@@ -3,7 +3,7 @@
 import torch
 
 from whet.models.load import new_model
-from whet.models.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer
 
 ALPHABET = "0123456789+=>abcdefgh"
 
@@ -30,7 +30,7 @@ def small_model(family="llama", *, seed=0, context=64, layers=2, width=32, vocab
 
 def small_chat_model(directory):
     """A Llama with a byte-level vocabulary and a chat template, saved as a directory."""
-    from whet.models.tokenizers import train_bpe
+    from whet.models.text.tokenizers import train_bpe
 
     tokenizer = train_bpe(["What is 12+34? Think if you must, and end with the number. 46"] * 4, 300)
     model = new_model(

@@ -131,12 +131,12 @@ with torch.no_grad():
 
 def test_add_a_model(house):
     row = '    "mistral": _llama_like("mistral", "MistralForCausalLM"),\n    "qwen2":'
-    edit(house / "src/whet/models/families.py", '    "qwen2":', row)
+    edit(house / "src/whet/models/decoder/families.py", '    "qwen2":', row)
     run(house, "-c", MODEL)
 
 
 ENGINE = '''
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
 
 
 class CountingEngine(NativeEngine):
@@ -151,7 +151,7 @@ class CountingEngine(NativeEngine):
 
 CHECK_ENGINE = """
 from tests.small import small_model
-from whet.engines.check import check_engine
+from whet.engines.check_engine import check_engine
 from whet.engines.counting import CountingEngine
 model, tokenizer = small_model()
 check_engine(CountingEngine(model, tokenizer), model, tokenizer, [tokenizer.encode("12+"), tokenizer.encode("a")])
@@ -166,7 +166,6 @@ def test_add_an_engine(house):
     parts = house / "src/whet/train/setup/build.py"
     branch = '    if config.name == "counting":\n        return CountingEngine(policy, tokenizer)\n'
     edit(parts, '    if config.name == "native":\n', f'{branch}    if config.name == "native":\n')
-    edit(
-        parts, "from whet.engines.native", "from whet.engines.counting import CountingEngine\nfrom whet.engines.native"
-    )
+    native = "from whet.engines.native.engine"
+    edit(parts, native, f"from whet.engines.counting import CountingEngine\n{native}")
     run(house, "-m", "whet", "train", "grpo-sorting", "engine.name=counting", *TINY.split())

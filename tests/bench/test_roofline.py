@@ -5,7 +5,7 @@ import pytest
 from bench import roofline
 from bench.gpu import WORKLOADS
 from bench.shapes import SHAPES, shape_of
-from whet.models.decoder_config import parameter_count
+from whet.models.layers.decoder_config import parameter_count
 
 SMOL, QWEN = SHAPES["smollm2"].config, SHAPES["qwen3"].config
 

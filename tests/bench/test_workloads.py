@@ -12,7 +12,7 @@ from bench.shapes import NEVER, endless_directory, word_tokenizer
 from bench.task import COMMON, Words, reward, word
 from whet.errors import RunFailed, UserError
 from whet.models.load import load_model
-from whet.models.tokenizers import load_tokenizer, train_bpe
+from whet.models.text.tokenizers import load_tokenizer, train_bpe
 from whet.tasks.check import check_task
 
 

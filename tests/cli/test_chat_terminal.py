@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cli.tiny import bigram_model
 
-PROGRAM = "import typer; from whet.cli.chat import chat; typer.run(chat)"
+PROGRAM = "import typer; from whet.cli.commands.chat import chat; typer.run(chat)"
 SECONDS = 60.0
 
 

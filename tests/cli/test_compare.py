@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.refusal import RECIPE, refused, write_recipe
 from tests.cli.tiny import Whet
-from whet.cli.compare import read_seeds
+from whet.cli.commands.compare import read_seeds
 from whet.cli.progress import SilentProgress
 from whet.errors import UserError
 from whet.recipe import read_recipe
@@ -27,7 +27,7 @@ def breaks(completions):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of two methods with two seeds, made in this process."""
-    from whet.cli.compare import compare
+    from whet.cli.commands.compare import compare
 
     directory = tmp_path_factory.mktemp("compared")
     recipe = str(write_recipe(directory))

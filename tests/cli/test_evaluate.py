@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tiny import Whet, bigram_model
-from whet.models.tokenizers import EOS
+from whet.models.text.tokenizers import EOS
 from whet.recipe import dump, validate
 from whet.runs.directory import Run
 from whet.tasks.rows import Rows

@@ -15,9 +15,9 @@ from tests.cli.hostile import HOSTILE, NAME_SEEN, SEEN, does_something, file_cal
 from tests.cli.refusal import RECIPE, refused, write_recipe
 from tests.cli.tiny import Whet, bigram_model
 from tests.engines.openai_server import MODEL, Served, serving
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
 from whet.models.load import load_model
-from whet.models.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer
 
 CHAIN = "a\x1b[2J\x9b\u202e\r\x07/]"  # what the model says after an a, a character at a time
 ANSWER_SEEN = r"\x1b[2J\x9b\u202e\r\x07/]"

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from whet.cli.models import _progress, _readable, app
+from whet.cli.commands.models import _progress, _readable, app
 from whet.cli.terminal import Screen
 from whet.errors import UserError
-from whet.models.hub import KNOWN, Package
-from whet.models.store import building, damage, sha256
+from whet.models.download.model_hub import KNOWN, Package
+from whet.models.download.pulled import building, damage, sha256
 
 pytest.importorskip("gguf")
 from tests.models.gguf_fixture import tiny_llama, write_gguf, write_wheel
-from whet.models.gguf_import import convert_gguf
+from whet.models.download.gguf_import import convert_gguf
 
 
 @pytest.fixture

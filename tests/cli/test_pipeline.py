@@ -52,7 +52,7 @@ def write(directory: Path, text: str = PIPELINE) -> Path:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished pipeline, made in this process."""
-    from whet.cli.train import train
+    from whet.cli.commands.train import train
 
     directory = tmp_path_factory.mktemp("made")
     train(str(write(directory)), [], resume=False, accept_changes=False, runs=directory / "runs")

@@ -10,9 +10,9 @@ from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model, greedy
 from tests.engines.openai_server import MODEL, Served, serving
 from tests.small import small_chat_model
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
 from whet.models.load import load_model
-from whet.models.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer
 
 ARITHMETIC = ("--task", "arithmetic", "chat=true", "--examples", 6, "--max-tokens", 8)
 CHEAT = {"=": {"8": 0.6, "9": 0.4}}  # answers 8 greedily, and 8 or 9 when sampled

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from tests.cli.hostile import HOSTILE, SEEN, does_something
 from whet.cli import terminal
+from whet.cli.commands.models import _progress
 from whet.cli.comparing import _Passing
-from whet.cli.models import _progress
 from whet.cli.progress import LineProgress, LiveProgress
 from whet.cli.target import sampling_status
 from whet.cli.terminal import Screen, say, say_json, say_text
@@ -28,7 +28,7 @@ OF_RICH = {"table.Table", "table.Column", "live.Live", "progress_bar.ProgressBar
 ELSEWHERE = {
     "runs/interrupt.py": "os.write",
     "runs/directory.py": "sys.stderr.write",
-    "models/template_worker.py": "sys.stdout.write",
+    "models/text/template_worker.py": "sys.stdout.write",
 }
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from whet.models.load import new_model
-from whet.models.tokenizers import EOS, character_tokenizer, wrap_backend
+from whet.models.text.tokenizers import EOS, character_tokenizer, wrap_backend
 
 CHAT_TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}<assistant>"
 ROLES = ("<system>", "<user>", "<assistant>")

@@ -28,9 +28,9 @@ from whet.algorithms.table import OBJECTIVES
 from whet.batching import micro_batches, take_batch
 from whet.config import OfflineConfig
 from whet.distributed.world import World
-from whet.models import decoder as decoder_module
-from whet.models.attention import causal_attention
-from whet.models.packed_attention import PackedAttention
+from whet.models.decoder import decoder as decoder_module
+from whet.models.layers.attention import causal_attention
+from whet.models.layers.packed_attention import PackedAttention
 from whet.records import Batch, Row
 from whet.train.online.learner import Learner
 from whet.train.online.loop import update as update_module

@@ -10,12 +10,12 @@ import torch
 
 from tests.contracts.command import online
 from tests.contracts.here import save_small, train_here
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
 from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens, token_logprobs
 from whet.records import Batch, Sampling
-from whet.train.online.learner import Learner
 from whet.train.online import loop as online_module
+from whet.train.online.learner import Learner
 from whet.train.online.loop import update as update_module
 
 SAMPLINGS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch._dynamo  # the first optimizer imports it
 
-import whet.cli.train
+import whet.cli.commands.train
 import whet.train.start
 from tests.contracts.hooks import HOOKS
 from whet.cli.app import main
@@ -75,5 +75,5 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    assert all((whet.cli.train, whet.train.start, torch._dynamo))  # imported for the forks
+    assert all((whet.cli.commands.train, whet.train.start, torch._dynamo))  # imported for the forks
     serve()

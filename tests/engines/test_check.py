@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.small import small_model
-from whet.engines.check import EngineProblem, check_engine
-from whet.engines.native import NativeEngine
+from whet.engines.check_engine import EngineProblem, check_engine
+from whet.engines.native.engine import NativeEngine
 from whet.errors import UserError
 
 LEVELS = ("exact", "seeded", "sampled")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.small import small_model
-from whet.engines.cuda import CudaSampler
-from whet.engines.decode import DecodeLoop
 from whet.engines.limits import token_limit
-from whet.engines.native import NativeEngine
+from whet.engines.native.cuda import CudaSampler
+from whet.engines.native.decode import DecodeLoop
+from whet.engines.native.engine import NativeEngine
 from whet.records import Prompt, Sampling
 
 LENGTHS = (1, 3, 12, 7, 5)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from whet.batching import pad
+from whet.models.layers.precision import autocast
+from whet.models.layers.shapes import is_served
 from whet.models.load import new_model
 from whet.models.logprobs import token_logprobs
-from whet.models.precision import autocast
-from whet.models.shapes import is_served
 from whet.records import Prompt, Sampling
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -45,7 +45,7 @@ def trainers_logprobs(policy, asked, drawn, count, sampling):
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("slots", [4, 64])
 def test_log_probs_are_those_of_the_trainer(family, slots):
-    from whet.engines.cuda import CudaSampler
+    from whet.engines.native.cuda import CudaSampler
 
     policy, sampling = model(family), Sampling(max_tokens=70, temperature=0.8)
     assert is_served(policy.config)
@@ -62,7 +62,7 @@ def test_log_probs_are_those_of_the_trainer(family, slots):
 
 
 def test_a_sequence_ends_at_a_stop_or_at_its_limit():
-    from whet.engines.cuda import CudaSampler
+    from whet.engines.native.cuda import CudaSampler
 
     policy = model()
     free = CudaSampler(policy, [], max_slots=8).sample(prompts(), Sampling(max_tokens=40), count=4)
@@ -77,7 +77,7 @@ def test_a_sequence_ends_at_a_stop_or_at_its_limit():
 
 
 def test_tokens_follow_their_distribution():
-    from whet.engines.cuda import CudaSampler
+    from whet.engines.native.cuda import CudaSampler
 
     policy, asked = model(), prompts()[3]
     count = 20_000
@@ -96,7 +96,7 @@ def test_tokens_follow_their_distribution():
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_in_fp32_log_probs_are_exact_and_no_text_depends_on_its_batch(family):
-    from whet.engines.cuda import CudaSampler
+    from whet.engines.native.cuda import CudaSampler
 
     policy, sampling, asked = model(family), Sampling(max_tokens=60, temperature=0.9), prompts()
     sampler = CudaSampler(policy, [7], max_slots=64, dtype=torch.float32)
@@ -118,7 +118,7 @@ def test_in_fp32_log_probs_are_exact_and_no_text_depends_on_its_batch(family):
 
 
 def test_the_memory_of_the_cache_is_given_back_and_the_graphs_still_work():
-    from whet.engines.cuda import CudaSampler
+    from whet.engines.native.cuda import CudaSampler
 
     policy, sampling = model(), Sampling(max_tokens=200)
     sampler = CudaSampler(policy, [], max_slots=64)
@@ -135,8 +135,8 @@ def test_the_memory_of_the_cache_is_given_back_and_the_graphs_still_work():
 
 
 def test_out_of_memory_halves_the_batch_once_and_says_so(monkeypatch, caplog):
-    from whet.engines.cuda import CudaSampler
-    from whet.engines.decode import DecodeLoop
+    from whet.engines.native.cuda import CudaSampler
+    from whet.engines.native.decode import DecodeLoop
 
     policy, sampling = model(), Sampling(max_tokens=40, temperature=0.0)
     whole = CudaSampler(policy, [7], max_slots=16).sample(prompts(), sampling, count=4)

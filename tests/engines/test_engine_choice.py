@@ -9,7 +9,7 @@ from tests.small import small_model
 from whet.config import EngineConfig
 from whet.distributed.world import World
 from whet.engines.limits import within_context
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
 from whet.errors import UserError
 from whet.recipe import validate
 from whet.records import Prompt

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
 from whet.errors import UserError
-from whet.models.hub import resolve_model
+from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
-from whet.models.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Prompt, Sampling
 from whet.tasks.arithmetic import Arithmetic
 from whet.tasks.sorting import Sorting

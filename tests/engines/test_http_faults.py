@@ -15,9 +15,9 @@ import pytest
 
 from tests.engines.hostile import floods
 from tests.engines.openai_server import MODEL, Served, serving
-from whet.engines.exchange import Unfit, _check_framing
-from whet.engines.http import HttpEngine
-from whet.engines.transport import Connection, Transport
+from whet.engines.http.engine import HttpEngine
+from whet.engines.http.exchange import Unfit, _check_framing
+from whet.engines.http.transport import Connection, Transport
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling
 

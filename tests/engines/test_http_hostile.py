@@ -9,9 +9,9 @@ import pytest
 
 from tests.engines.hostile import KEY, ask, complaint, floods, ok, sends
 from tests.engines.openai_server import Served, serving
-from whet.engines.exchange import HEAD_BYTES, Flight
-from whet.engines.http import ANSWER_BYTES, TOKEN_BYTES
-from whet.engines.transport import REPEATED, Connection, Transport
+from whet.engines.http.engine import ANSWER_BYTES, TOKEN_BYTES
+from whet.engines.http.exchange import HEAD_BYTES, Flight
+from whet.engines.http.transport import REPEATED, Connection, Transport
 from whet.errors import RunFailed
 from whet.records import Sampling
 

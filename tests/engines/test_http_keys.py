@@ -3,8 +3,8 @@
 import pytest
 
 from tests.engines.openai_server import MODEL
-from whet.engines.http import HttpEngine
-from whet.engines.transport import Connection
+from whet.engines.http.engine import HttpEngine
+from whet.engines.http.transport import Connection
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling
 

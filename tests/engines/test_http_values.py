@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.engines.hostile import KEY, ask, complaint
-from whet.engines.untrusted import parse_object, printable, whole_characters
+from whet.engines.http.untrusted import parse_object, printable, whole_characters
 from whet.errors import RunFailed
 from whet.records import Sampling
 

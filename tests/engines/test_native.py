@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from tests.small import small_model
-from whet.engines.agreement import differences
-from whet.engines.check import EngineProblem, check_engine
-from whet.engines.drawing import draw
-from whet.engines.native import NativeEngine, _closed_up, _up_to_stop
+from whet.engines.check_engine import EngineProblem, check_engine
+from whet.engines.logprob_differences import differences
+from whet.engines.native.engine import NativeEngine, _closed_up, _up_to_stop
+from whet.engines.native.token_sampling import draw
 from whet.errors import UserError
-from whet.models.tokenizers import train_bpe
+from whet.models.text.tokenizers import train_bpe
 from whet.records import Prompt, Sampling
 
 FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "olmo2"]

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from whet.engines import plain
-from whet.engines.slots import Cache, Rows, Turn, Where
-from whet.models.decoder_config import DecoderConfig
+from whet.engines.native import decode_plain as plain
+from whet.engines.native.slots import Cache, Rows, Turn, Where
+from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import new_model
 from whet.streams import uniform
 
@@ -22,7 +22,7 @@ KINDS = [
 def operations(kind):
     if kind == "plain":
         return plain, torch.device("cpu")
-    from whet.engines import kernels
+    from whet.engines.native import decode_kernels as kernels
 
     return kernels, torch.device("cuda")
 
@@ -189,6 +189,6 @@ def test_a_draw(kind, dtype, vocab, temperature):
 
 
 def test_the_kernels_fallback_is_used_where_there_is_no_gpu():
-    from whet.engines.decode import _operations
+    from whet.engines.native.decode import _operations
 
     assert _operations(torch.device("cpu")) is plain

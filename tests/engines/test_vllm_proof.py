@@ -5,7 +5,7 @@ import torch
 
 from tests.engines.hosts import CopyHost, KeepsOld, Lying, OtherDistribution, SkipsALayer
 from tests.small import small_model
-from whet.engines.vllm_proof import CANARY_SAMPLING, canary_prompts, hand_over
+from whet.engines.vllm.weight_proof import CANARY_SAMPLING, canary_prompts, hand_over
 from whet.errors import RunFailed
 from whet.records import Prompt, Sampling
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from tests.engines.hosts import CopyHost
 from tests.engines.openai_server import Served, serving
 from tests.small import small_model
-from whet.engines.check import check_engine
-from whet.engines.transport import Connection
-from whet.engines.vllm_server import VllmServerEngine
+from whet.engines.check_engine import check_engine
+from whet.engines.http.transport import Connection
+from whet.engines.vllm.server import VllmServerEngine
 from whet.errors import RunFailed, UserError
 from whet.models.references import Uniform
 from whet.records import Prompt, Sampling
@@ -136,7 +136,10 @@ def test_completions_stay_within_the_smaller_context():
     ("habits", "sentence"),
     [
         ({"status": 404}, r"takes no weights: start it with VLLM_SERVER_DEV_MODE=1 vllm serve"),
-        ({"status": 500}, r"has no worker of ours: start it with .*--worker-extension-cls whet.engines.vllm_worker"),
+        (
+            {"status": 500},
+            r"has no worker of ours: start it with .*--worker-extension-cls whet.engines.vllm",
+        ),
         ({"workers": 2}, "shares its model among 2 workers: serve it with one"),
         ({"said": HONEST | {"logprobs_mode": "raw_logprobs"}}, "start it with --logprobs-mode processed_logprobs"),
         ({"said": HONEST | {"architecture": "GPT2LMHeadModel"}}, "serves a GPT2LMHeadModel, and the policy is a Llama"),
@@ -195,7 +198,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_worker_that_answers_strangely(wrong, monkeypatch):
     method, answer, kind, sentence = WRONG[wrong]
-    monkeypatch.setattr("whet.engines.vllm_server.CONTROL_BYTES", 1 << 20)
+    monkeypatch.setattr("whet.engines.vllm.server.CONTROL_BYTES", 1 << 20)
     policy, tokenizer = small_model()
 
     def follow(url):

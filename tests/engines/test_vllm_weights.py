@@ -5,7 +5,7 @@ import torch
 
 from tests.engines.fused import served_copy
 from tests.small import small_model
-from whet.engines.vllm_weights import policy_checksums, require_equal, served_checksums, stored_weights
+from whet.engines.vllm.weights import policy_checksums, require_equal, served_checksums, stored_weights
 from whet.errors import RunFailed, UserError
 from whet.models.references import Uniform
 
@@ -29,7 +29,7 @@ def test_gpt2_is_compared_in_the_layout_that_vllm_keeps():
     block = policy.state_dict()
     prefix = "model.layers.0.self_attn."
     fused = torch.cat([block[f"{prefix}{part}_proj.weight"] for part in "qkv"])  # (out, in), as a linear layer has it
-    from whet.engines.checksum import checksum
+    from whet.engines.vllm.weight_checksum import checksum
 
     assert wanted["transformer.h.0.attn.c_attn.weight"] == checksum(fused)
     assert wanted["transformer.h.1.mlp.c_fc.weight"] == checksum(block["model.layers.1.mlp.up_proj.weight"])

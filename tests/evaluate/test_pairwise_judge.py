@@ -3,7 +3,7 @@
 import pytest
 
 from tests.evaluate.judge_server import judging
-from whet.engines.transport import Connection
+from whet.engines.http.transport import Connection
 from whet.errors import RunFailed, UserError
 from whet.evaluate.pairwise_judge import Compared, ask_judge, read_choice
 

@@ -4,7 +4,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from tests.cli.tiny import CHAT_TEMPLATE, ROLES
-from whet.models.tokenizers import EOS, wrap_backend
+from whet.models.text.tokenizers import EOS, wrap_backend
 from whet.records import Message
 
 

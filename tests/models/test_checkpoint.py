@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.models.hf_models import CASES, TINY, build, oracle_logits
 from whet.errors import RunFailed, UserError
-from whet.models.checkpoint import fingerprint
-from whet.models.families import FAMILIES
+from whet.models.decoder.families import FAMILIES
 from whet.models.load import load_model, new_model
+from whet.models.storage.safetensors_files import fingerprint
 
 TOKENS = torch.randint(3, 97, (1, 23), generator=torch.Generator().manual_seed(5))
 SIZES = {"vocab_size": 97, "layers": 2, "heads": 4, "width": 32, "context": 48}

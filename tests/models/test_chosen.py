@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.small import small_model
-from whet.models import chosen as module
 from whet.models import logprobs as logprobs_module
-from whet.models.chosen import chosen_logprobs
+from whet.models.kernels import chosen as module
+from whet.models.kernels.chosen import chosen_logprobs
 from whet.models.logprobs import read_tokens
 from whet.records import Sampling
 

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.models.test_decoder import LENGTHS, TOKENS, small
-from whet.models import decoder as decoder_module
-from whet.models.columns import CHUNK_ROWS, FEW, are_few_rows, fits_columns, product_of_rows, read_columns
-from whet.models.families import FAMILIES
+from whet.models.cpu.columns import CHUNK_ROWS, FEW, are_few_rows, fits_columns, product_of_rows, read_columns
+from whet.models.decoder import decoder as decoder_module
+from whet.models.decoder.families import FAMILIES
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,10 +10,10 @@ import torch
 
 from tests.models.hf_models import CASES, build, oracle_logits
 from whet.errors import UserError
-from whet.models.attention import rotary_frequencies
-from whet.models.decoder import Decoder, RopeScaling, parameter_count
-from whet.models.decoder_config import DecoderConfig
-from whet.models.families import FAMILIES
+from whet.models.decoder.decoder import Decoder, RopeScaling, parameter_count
+from whet.models.decoder.families import FAMILIES
+from whet.models.layers.attention import rotary_frequencies
+from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import load_model, new_model
 
 LENGTHS = torch.tensor([11, 4, 1, 7])

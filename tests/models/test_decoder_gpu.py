@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from whet.models.decoder import Decoder
-from whet.models.families import FAMILIES
+from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import FAMILIES
+from whet.models.layers.precision import autocast
 from whet.models.load import new_model
-from whet.models.precision import autocast
 
 pytestmark = [
     pytest.mark.gpu,

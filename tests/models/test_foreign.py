@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.models.hf_models import TINY, build, oracle_logits
 from whet.errors import UserError
-from whet.models.checkpoint import fingerprint
 from whet.models.foreign import ForeignLM, check_foreign
 from whet.models.load import load_model, model_summary
+from whet.models.storage.safetensors_files import fingerprint
 
 FOREIGN = {
     "rotary-parallel": ("GPTNeoX", TINY | {"hidden_dropout": 0.3, "attention_dropout": 0.3}),

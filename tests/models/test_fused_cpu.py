@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import whet.models.decoder as decoder_module
-from whet.models import block_plain
+import whet.models.decoder.decoder as decoder_module
+from whet.models.kernels import block_plain
+from whet.models.layers.packing import pack
 from whet.models.load import new_model
 from whet.models.logprobs import read_tokens
-from whet.models.packing import pack
 from whet.records import Sampling
 
 PROMPTS = torch.tensor([5, 5, 5, 2, 2, 7])

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from whet.models import decoder as decoder_module
-from whet.models.decoder import Decoder
+from whet.models.decoder import decoder as decoder_module
+from whet.models.decoder.decoder import Decoder
+from whet.models.layers.packing import Packing, pack
+from whet.models.layers.precision import autocast
 from whet.models.load import new_model
 from whet.models.logprobs import read_tokens
-from whet.models.packing import Packing, pack
-from whet.models.precision import autocast
 from whet.records import Sampling
 from whet.train.setup.micro_batches import kept_bytes
 
@@ -147,7 +147,7 @@ def test_it_is_the_fused_block_that_was_measured(family: str, monkeypatch: pytes
 @pytest.mark.parametrize("family", SHAPES)
 def test_a_broken_kernel_is_caught(family: str, plainly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turned the wrong way in the backward pass, the gradient leaves the noise."""
-    from whet.models import block_kernels
+    from whet.models.kernels import block_kernels
 
     original = block_kernels.turn_back
 

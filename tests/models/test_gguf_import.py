@@ -11,12 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from whet.errors import UserError
-from whet.models.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Message
 
 pytest.importorskip("gguf")
 from tests.models.gguf_fixture import tiny_llama, write_gguf
-from whet.models.gguf_import import convert_gguf
+from whet.models.download.gguf_import import convert_gguf
 
 PROMPT = torch.tensor([[1, 70, 71, 259, 80, 2, 90, 91, 92, 120]])
 
@@ -37,7 +37,7 @@ def test_without_undoing_the_permutation_the_model_is_another(tmp_path: Path, mo
     """Shows that the test above would see it."""
     original = tiny_llama()
     write_gguf(tmp_path / "tiny.gguf", original)
-    monkeypatch.setattr("whet.models.gguf_import._split_halves", lambda weight, *, heads: weight)
+    monkeypatch.setattr("whet.models.download.gguf_import._split_halves", lambda weight, *, heads: weight)
     convert_gguf(tmp_path / "tiny.gguf", tmp_path / "hf", dtype=torch.float32)
     converted = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)
     with torch.no_grad():

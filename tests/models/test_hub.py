@@ -20,10 +20,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from whet.errors import RunFailed, UserError
-from whet.models import hub, store
-from whet.models.hub import KNOWN, Package, pull, resolve_model
-from whet.models.store import building, cached_names, damage, sha256
-from whet.models.tokenizers import load_tokenizer
+from whet.models.download import model_hub as hub
+from whet.models.download import pulled as store
+from whet.models.download.model_hub import KNOWN, Package, pull, resolve_model
+from whet.models.download.pulled import building, cached_names, damage, sha256
+from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Message
 
 pytest.importorskip("gguf")
@@ -121,7 +122,7 @@ def test_full_disk_is_a_failed_run(published: Package, tmp_path: Path, monkeypat
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("whet.models.gguf_import.save_file", full)
+    monkeypatch.setattr("whet.models.download.gguf_import.save_file", full)
     with pytest.raises(RunFailed, match="full"):
         pull("tiny", cache=tmp_path / "models")
     assert not (tmp_path / "models").exists()
@@ -217,7 +218,7 @@ PULL = """
 import sys
 from pathlib import Path
 from whet.errors import UserError
-from whet.models.hub import pull
+from whet.models.download.model_hub import pull
 try:
     print(pull(sys.argv[1], cache=Path(sys.argv[2])))
 except UserError as error:

@@ -5,9 +5,9 @@ import torch
 
 from tests.models.test_columns import Adapted
 from tests.models.test_decoder import LENGTHS, TOKENS, small
-from whet.models.attention import causal_attention
-from whet.models.families import FAMILIES
-from whet.models.joined_columns import JoinedColumns, quickest_reader
+from whet.models.cpu.joined_columns import JoinedColumns, quickest_reader
+from whet.models.decoder.families import FAMILIES
+from whet.models.layers.attention import causal_attention
 
 USUAL = ["llama", "qwen2", "qwen3"]  # no norms of heads and no biases; biases; norms of heads
 POSITIONS = torch.arange(11).expand(4, -1)

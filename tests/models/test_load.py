@@ -14,10 +14,10 @@ from tests.models.hf_models import CASES, TINY, build
 from whet.errors import UserError
 from whet.files import read_object
 from whet.models import load
-from whet.models.bounds import check_claims, check_elements
-from whet.models.decoder import Decoder
+from whet.models.decoder.decoder import Decoder
 from whet.models.foreign import ForeignLM
 from whet.models.load import load_model, model_summary, new_model
+from whet.models.storage.size_limits import check_claims, check_elements
 
 STORIES = Path(__file__).resolve().parents[2] / "../shared/data/models/stories260K-hf"
 SIZES = {"vocab_size": 97, "layers": 2, "heads": 4, "width": 32, "context": 48}

@@ -7,8 +7,8 @@ import torch
 
 from tests.small import small_model
 from whet.models import logprobs as module
+from whet.models.layers.packing import pack
 from whet.models.logprobs import likeliest_hits, log_distribution, read_tokens, token_logprobs, token_values
-from whet.models.packing import pack
 from whet.records import Sampling
 
 PLAIN = Sampling(max_tokens=1)

@@ -9,9 +9,9 @@ from tests.models.hf_models import CASES, build
 from tests.models.test_foreign import FOREIGN
 from tests.small import small_model
 from whet.errors import UserError
+from whet.models.layers.packing import pack
 from whet.models.load import load_model
 from whet.models.logprobs import read_tokens, token_values
-from whet.models.packing import pack
 from whet.records import Sampling
 
 LENGTHS = torch.tensor([11, 4, 2, 7, 9, 6])

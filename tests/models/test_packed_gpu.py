@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from whet.models import packed_attention as attention_module
-from whet.models.packed_attention import PackedAttention
-from whet.models.packing import Packing, pack
+from whet.models.layers import packed_attention as attention_module
+from whet.models.layers.packed_attention import PackedAttention
+from whet.models.layers.packing import Packing, pack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CUDA = torch.device("cuda")
@@ -66,7 +66,7 @@ def test_branches_that_do_not_see_their_roots_are_caught(monkeypatch: pytest.Mon
     packing = packed_rows(PACKINGS["3 a group"], shared=True)
     q, k, v, pull = (torch.randn(1, 4, len(packing.tokens), 32, device=CUDA, dtype=torch.bfloat16) for _ in range(4))
     wanted = attended(packing, (q.float(), k.float(), v.float()), pull.float())
-    monkeypatch.setattr("whet.models.join_kernel.join", lambda *given: None)
+    monkeypatch.setattr("whet.models.layers.join_kernel.join", lambda *given: None)
     found = attended(packing, (q, k, v), pull)
     assert float((found[0].float() - wanted[0]).norm() / wanted[0].norm()) > 0.1
 

@@ -5,11 +5,11 @@ import torch
 
 from tests.models.places import last_places
 from whet.models.load import new_model
-from whet.models.padding import with_padding
-from whet.models.reward_model import new_reward_model, pack_through
-from whet.models.reward_settings import RewardSettings
-from whet.models.reward_text import Scorer
-from whet.models.tokenizers import character_tokenizer
+from whet.models.reward.reward_model import new_reward_model, pack_through
+from whet.models.reward.scoring import Scorer
+from whet.models.reward.settings import RewardSettings
+from whet.models.text.padding import with_padding
+from whet.models.text.tokenizers import character_tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 LETTERS = "abcdefghij"

@@ -10,11 +10,11 @@ from tests.models.places import last_places
 from tests.small import ALPHABET, small_model
 from whet.errors import RunFailed, UserError
 from whet.models.load import new_model
-from whet.models.padding import with_padding
-from whet.models.reward_model import new_reward_model
-from whet.models.reward_settings import RewardSettings
-from whet.models.reward_text import Scorer, aggregated, load_scorer, one_step, split_steps, stepped_text, whole_text
-from whet.models.tokenizers import character_tokenizer, train_bpe
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.scoring import Scorer, aggregated, load_scorer, one_step, split_steps, stepped_text, whole_text
+from whet.models.reward.settings import RewardSettings
+from whet.models.text.padding import with_padding
+from whet.models.text.tokenizers import character_tokenizer, train_bpe
 from whet.records import Message
 
 PREFERENCE = RewardSettings(kind="preference")

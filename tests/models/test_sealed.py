@@ -12,12 +12,12 @@ import pytest
 from tests.small import small_model
 from whet import files
 from whet.errors import UserError
+from whet.models.download.pulled import damage
 from whet.models.load import load_model
-from whet.models.reward_load import load_reward_model
-from whet.models.reward_model import new_reward_model
-from whet.models.reward_settings import RewardSettings
-from whet.models.store import damage
-from whet.models.tokenizers import load_tokenizer
+from whet.models.reward.load_reward import load_reward_model
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.settings import RewardSettings
+from whet.models.text.tokenizers import load_tokenizer
 from whet.runs import Run
 
 

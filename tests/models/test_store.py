@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.models.store import building, cached_names, damage, models_directory
+from whet.models.download.pulled import building, cached_names, damage, models_directory
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 
 from tests.models.chats import chat, system, user
 from whet.errors import UserError
-from whet.models import template
-from whet.models.template import BrokenTemplate, render_template
-from whet.models.tokenizers import load_tokenizer
+from whet.models.text import template
+from whet.models.text.template import BrokenTemplate, render_template
+from whet.models.text.tokenizers import load_tokenizer
 
 TURNS = [user("ab"), system("cd")]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from whet.errors import UserError
-from whet.models.tiktoken_bpe import TiktokenTokenizer, load_tiktoken, tiktoken_tokenizer
-from whet.models.tokenizers import HuggingFaceTokenizer, load_tokenizer
+from whet.models.text.tiktoken_bpe import TiktokenTokenizer, load_tiktoken, tiktoken_tokenizer
+from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
 from whet.records import Message
 
 RANKS = Path(__file__).resolve().parents[2] / "../shared/data/tokenizers/tiktoken_cache"

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from whet.errors import UserError
-from whet.models.tokenizers import HuggingFaceTokenizer, character_tokenizer, load_tokenizer, train_bpe
+from whet.models.text.tokenizers import HuggingFaceTokenizer, character_tokenizer, load_tokenizer, train_bpe
 from whet.records import Message
 
 ALPHABET = "0123456789+= <eos>\n漢é🙂"

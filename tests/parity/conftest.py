@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.hf_models import CASES, build
-from whet.models.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.contracts.command import online
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.models.packing import Packing
+from whet.models.layers.packing import Packing
 from whet.records import Batch, Example, Finish, Rollout, Score
 from whet.rollout import Group
 from whet.train.online.annotate import annotate

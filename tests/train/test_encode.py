@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.models.chats import CHAT, assistant, chat, spelled, user
 from tests.small import ALPHABET
-from whet.models.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Dialogue, Row
 from whet.train.rows.encode import completion_rows, dialogue_rows, ended
 

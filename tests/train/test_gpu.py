@@ -9,10 +9,10 @@ from tests.small import small_chat_model, small_model
 from whet.algorithms.table import ALGORITHMS
 from whet.cli.progress import SilentProgress
 from whet.models.load import load_model
-from whet.models.padding import with_padding
-from whet.models.reward_model import new_reward_model
-from whet.models.reward_settings import RewardSettings
-from whet.models.tokenizers import load_tokenizer
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.settings import RewardSettings
+from whet.models.text.padding import with_padding
+from whet.models.text.tokenizers import load_tokenizer
 from whet.recipe import read_recipe
 from whet.runs.directory import Run
 from whet.train.setup.offloading import weights

@@ -12,9 +12,9 @@ from tests.evaluate.judge_server import judging
 from whet.config.comparing import CompareConfig
 from whet.errors import RunFailed, UserError
 from whet.models.load import new_model
-from whet.models.reward_model import new_reward_model
-from whet.models.reward_settings import RewardSettings
-from whet.models.tokenizers import load_tokenizer
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.settings import RewardSettings
+from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Example, Score
 from whet.runs.directory import Run
 from whet.runs.judged import JudgedDirectory, earlier_checkpoints

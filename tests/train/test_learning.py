@@ -77,7 +77,7 @@ def test_answers_teach_faster(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_demo_keeps_its_promise(seed, tmp_path, capsys):
-    from whet.cli.demo import demo
+    from whet.cli.commands.demo import demo
 
     demo(seed=seed, runs=tmp_path)
     (path,) = tmp_path.glob("*-demo-grpo")

@@ -12,9 +12,9 @@ from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
 from whet.config import RewardConfig, TaskConfig
 from whet.errors import UserError
-from whet.models.padding import with_padding
-from whet.models.reward_model import new_reward_model
-from whet.models.reward_settings import RewardSettings
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.settings import RewardSettings
+from whet.models.text.padding import with_padding
 from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import Run

@@ -10,8 +10,8 @@ from tests.small import small_model
 from tests.train.scenes import Table
 from whet.batching import collate
 from whet.config.parts import UpdateConfig
-from whet.models.decoder_config import DecoderConfig
-from whet.models.families import family_named
+from whet.models.decoder.families import family_named
+from whet.models.layers.decoder_config import DecoderConfig
 from whet.train.setup import micro_batches as module
 from whet.train.setup.micro_batches import kept_bytes, packed, passes, tokens_that_fit
 

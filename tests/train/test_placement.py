@@ -9,9 +9,9 @@ from tests.small import small_model
 from whet.config import OnlineConfig
 from whet.config.placement import PlacementConfig
 from whet.distributed.world import World
-from whet.models.reward_model import new_reward_model
-from whet.models.reward_settings import RewardSettings
-from whet.models.reward_text import Scorer
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.scoring import Scorer
+from whet.models.reward.settings import RewardSettings
 from whet.tasks.grading import DirectGrader
 from whet.tasks.sorting import Sorting
 from whet.train.online.learner import build_learner

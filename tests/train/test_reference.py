@@ -14,7 +14,7 @@ from tests.train.scenes import Table, config_of
 from whet.config import OnlineConfig
 from whet.models.logprobs import token_logprobs
 from whet.models.references import Bigram, Uniform
-from whet.models.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Sampling
 from whet.tasks.sorting import Sorting
 from whet.train.online.reference import Reference, build_reference

@@ -11,7 +11,7 @@ from tests.small import small_model
 from tests.train import rows_on_disk as on_disk
 from whet.config.parts import UpdateConfig
 from whet.distributed.world import World
-from whet.models.checkpoint import fingerprint
+from whet.models.storage.safetensors_files import fingerprint
 from whet.records import Row
 from whet.train.rows import reference_cache
 from whet.train.rows.reference_cache import cache_directory, reference_logprobs

@@ -13,8 +13,8 @@ from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
 from whet.config import OfflineConfig
 from whet.errors import RunFailed
-from whet.models.hub import resolve_model
-from whet.models.reward_text import load_scorer
+from whet.models.download.model_hub import resolve_model
+from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe
 from whet.report.reward_figures import reward_figures
 from whet.runs.directory import Run

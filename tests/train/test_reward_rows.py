@@ -9,10 +9,10 @@ from tests.data.real import real
 from tests.models.chats import CHAT, assistant, spelled, system, user
 from tests.small import ALPHABET, small_model
 from whet.data.load import Source, load_rows
-from whet.models.reward_model import new_reward_model
-from whet.models.reward_settings import RewardSettings
-from whet.models.reward_text import Scorer, one_step, split_steps
-from whet.models.tokenizers import character_tokenizer
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.scoring import Scorer, one_step, split_steps
+from whet.models.reward.settings import RewardSettings
+from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Outcomes, Pair, Row, Trace
 from whet.train.rows.reward_tokens import Judged, groups_of, judged
 

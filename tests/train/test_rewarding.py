@@ -11,7 +11,7 @@ from tests.train import rows_on_disk as on_disk
 from tests.train.test_preferring import gradient
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered_share
-from whet.models.reward_text import load_scorer
+from whet.models.reward.scoring import load_scorer
 from whet.train.rows.loop import build_lesson
 
 DATA = {"bradley_terry": on_disk.pairs, "outcome": on_disk.outcomes, "process": on_disk.traces}

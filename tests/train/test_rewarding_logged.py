@@ -16,12 +16,12 @@ from tests.train import rows_on_disk as on_disk
 from tests.train.test_rewarding import DATA, score
 from whet.distributed.world import World
 from whet.errors import RunFailed
-from whet.models.checkpoint import fingerprint
-from whet.models.padding import with_padding
-from whet.models.reward_model import pack_through
-from whet.models.reward_settings import RewardSettings
-from whet.models.reward_text import load_scorer
-from whet.models.tokenizers import load_tokenizer
+from whet.models.reward.reward_model import pack_through
+from whet.models.reward.scoring import load_scorer
+from whet.models.reward.settings import RewardSettings
+from whet.models.storage.safetensors_files import fingerprint
+from whet.models.text.padding import with_padding
+from whet.models.text.tokenizers import load_tokenizer
 from whet.train.rows import reward_model as module
 from whet.train.rows.loop import build_lesson
 from whet.train.rows.reward_model import data_kinds

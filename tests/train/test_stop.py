@@ -13,7 +13,7 @@ from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
 from whet.config import StopConfig
 from whet.errors import UserError
-from whet.models.reward_text import load_scorer
+from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe, validate
 from whet.runs.directory import Run
 from whet.train.rows.reward_model import Rewarding

@@ -18,7 +18,7 @@ from whet.algorithms.table import OBJECTIVES
 from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.models.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Example, Row
 from whet.train.rows import sft as module
 from whet.train.rows.loop import build_lesson

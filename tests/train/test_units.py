@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from whet.algorithms.preference_table import PREFERENCES
 from whet.errors import UserError
-from whet.models.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Labelled, Pair
 from whet.train.rows.units import Unit, strangers, units_of
 

@@ -31,7 +31,7 @@ class VllmServer:
         command += ["--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16"]
         command += ["--logprobs-mode", "processed_logprobs"]
-        command += ["--worker-extension-cls", "whet.engines.vllm_worker.Worker"]
+        command += ["--worker-extension-cls", "whet.engines.vllm.worker_extension.Worker"]
         own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("VLLM_")}
         self.process = subprocess.Popen(

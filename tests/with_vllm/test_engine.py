@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.with_vllm.conftest import tiny
-from whet.engines.agreement import differences
-from whet.engines.check import check_engine
-from whet.engines.native import NativeEngine
-from whet.engines.vllm import VllmEngine
+from whet.engines.check_engine import check_engine
+from whet.engines.logprob_differences import differences
+from whet.engines.native.engine import NativeEngine
+from whet.engines.vllm.engine import VllmEngine
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling
 
@@ -125,7 +125,7 @@ def moved(model, by):
 )
 def test_stale_weights_are_caught_in_the_worker(made, monkeypatch, kept, sentence):
     """A step of 1e-6 changes no log-prob that anybody could see; the checksum sees it."""
-    from whet.engines.vllm_worker import Worker
+    from whet.engines.vllm.worker_extension import Worker
 
     engine, model, _ = made
     take = Worker.whet_take
@@ -138,8 +138,8 @@ def test_stale_weights_are_caught_in_the_worker(made, monkeypatch, kept, sentenc
 
 
 def test_a_worker_that_lies_about_its_weights_is_caught_by_the_canary(made, monkeypatch):
-    from whet.engines.vllm_weights import policy_checksums
-    from whet.engines.vllm_worker import Worker
+    from whet.engines.vllm.weights import policy_checksums
+    from whet.engines.vllm.worker_extension import Worker
 
     engine, model, _ = made
     other = moved(model, 0.02)

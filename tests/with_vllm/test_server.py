@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 from tests.with_vllm.conftest import tiny
 from tests.with_vllm.serve import NAME, VllmServer
 from whet.cli.app import app
-from whet.engines.agreement import differences
-from whet.engines.check import check_engine
-from whet.engines.http import HttpEngine
-from whet.engines.native import NativeEngine
-from whet.engines.transport import Connection
-from whet.engines.vllm_server import VllmServerEngine
+from whet.engines.check_engine import check_engine
+from whet.engines.http.engine import HttpEngine
+from whet.engines.http.transport import Connection
+from whet.engines.logprob_differences import differences
+from whet.engines.native.engine import NativeEngine
+from whet.engines.vllm.server import VllmServerEngine
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling
 

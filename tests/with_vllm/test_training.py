@@ -61,7 +61,7 @@ def test_behind_a_url(tmp_path, server, directory):
 
 
 def test_a_layer_that_stays_behind_ends_the_run(tmp_path, monkeypatch):
-    from whet.engines.vllm_worker import Worker
+    from whet.engines.vllm.worker_extension import Worker
 
     take, calls = Worker.whet_take, []
 

@@ -9,7 +9,20 @@ from typing import Any
 import typer
 
 from whet import __version__
-from whet.cli import chat, check_loss, compare, data, demo, evaluate, explain, listing, models, report, sample, train
+from whet.cli.commands import (
+    chat,
+    check_loss,
+    compare,
+    data,
+    demo,
+    evaluate,
+    explain,
+    listing,
+    models,
+    report,
+    sample,
+    train,
+)
 from whet.cli.terminal import guard_streams, say, say_text
 from whet.errors import RunFailed, UserError
 

@@ -14,9 +14,8 @@ from whet.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-    from whet.engines.http import Logprobs
-    from whet.engines.native import OnToken
-    from whet.engines.protocol import Engine
+    from whet.engines.http.engine import Logprobs
+    from whet.engines.protocol import Engine, OnToken
     from whet.models.protocol import Tokenizer
 
 # The options that such a command has.
@@ -52,10 +51,10 @@ class Served:
         logprobs: Logprobs = "none",
     ) -> tuple[Tokenizer, Engine]:
         """The tokeniser to pose prompts with, and an engine that asks the server."""
-        from whet.engines.http import USUAL, HttpEngine
-        from whet.engines.transport import Connection
-        from whet.models.hub import resolve_model
-        from whet.models.tokenizers import load_tokenizer
+        from whet.engines.http.engine import USUAL, HttpEngine
+        from whet.engines.http.transport import Connection
+        from whet.models.download.model_hub import resolve_model
+        from whet.models.text.tokenizers import load_tokenizer
 
         connection = Connection(api_key_env=self.key_env or "", concurrency=self.concurrency or USUAL.concurrency)
         tokenizer = None

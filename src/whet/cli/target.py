@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from whet.cli.server import Served
     from whet.config.loops import Training
-    from whet.engines.http import Logprobs
-    from whet.engines.native import NativeEngine, OnToken
-    from whet.engines.protocol import Engine
+    from whet.engines.http.engine import Logprobs
+    from whet.engines.native.engine import NativeEngine
+    from whet.engines.protocol import Engine, OnToken
     from whet.models.protocol import Tokenizer
     from whet.tasks.protocol import Task
 
@@ -68,7 +68,7 @@ def is_url(text: str) -> bool:
 def find_target(text: str) -> Target:
     """The best model of a run, or a model by directory or pulled name."""
     from whet.config.collecting import CollectConfig
-    from whet.models.hub import resolve_model
+    from whet.models.download.model_hub import resolve_model
     from whet.recipe import parse_yaml, validate
     from whet.runs.directory import Run
 
@@ -141,9 +141,9 @@ def load_engine(
     """The tokeniser of a model, and an engine with its weights on the device: the given one, or the best one here."""
     import torch
 
-    from whet.engines.native import NativeEngine
+    from whet.engines.native.engine import NativeEngine
     from whet.models.load import load_model
-    from whet.models.tokenizers import load_tokenizer
+    from whet.models.text.tokenizers import load_tokenizer
     from whet.train.setup.build import place
 
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -154,8 +154,8 @@ def load_engine(
 
 def is_chat(tokenizer: Tokenizer) -> bool:
     """Whether a conversation means something to the model."""
-    from whet.engines.server_text import ServerText
-    from whet.models.tokenizers import HuggingFaceTokenizer
+    from whet.engines.http.server_text import ServerText
+    from whet.models.text.tokenizers import HuggingFaceTokenizer
 
     if isinstance(tokenizer, ServerText):
         return True  # the server has the template, or says that it has none

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from whet.models.protocol import CausalLM
 from whet.records import Completion, Prompt, Sampling
+
+OnToken = Callable[[int, int, int], None]  # prompt, sample, token: told of every token as it is sampled
 
 
 class Engine(Protocol):

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.engines.http import HttpEngine
-from whet.engines.transport import Connection
+from whet.engines.http.engine import HttpEngine
+from whet.engines.http.transport import Connection
 from whet.evaluate.winning import Choice, outcome_of_both_orders
 from whet.records import Message, Prompt, Sampling
 from whet.streams import name_number

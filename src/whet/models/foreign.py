@@ -21,12 +21,12 @@ from transformers.activations import ACT2FN
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
-from whet.models.bounds import check_claims, check_elements, check_small_files
-from whet.models.checkpoint import CONFIG, stored_tensors
 from whet.models.finite import not_finite
-from whet.models.packing import Packing
-from whet.models.precision import full_precision
+from whet.models.layers.packing import Packing
+from whet.models.layers.precision import full_precision
 from whet.models.protocol import Cache
+from whet.models.storage.safetensors_files import CONFIG, stored_tensors
+from whet.models.storage.size_limits import check_claims, check_elements, check_small_files
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
 ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function")

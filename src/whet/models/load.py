@@ -11,8 +11,14 @@ import torch
 
 from whet.errors import UserError
 from whet.files import read_object
-from whet.models.bounds import check_claims
-from whet.models.checkpoint import (
+from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import FAMILIES, Family, family_named, head_width
+from whet.models.decoder.hf_config import NotCovered, read_shape
+from whet.models.finite import check_head
+from whet.models.layers.decoder_config import DecoderConfig, parameter_count
+from whet.models.protocol import CausalLM
+from whet.models.storage.checksums import read_steadily, refuse_damage
+from whet.models.storage.safetensors_files import (
     CONFIG,
     check_tensors,
     one_spelling,
@@ -20,13 +26,7 @@ from whet.models.checkpoint import (
     stored_tensors,
     weight_files,
 )
-from whet.models.decoder import Decoder
-from whet.models.decoder_config import DecoderConfig, parameter_count
-from whet.models.families import FAMILIES, Family, family_named, head_width
-from whet.models.finite import check_head
-from whet.models.hf_config import NotCovered, read_shape
-from whet.models.protocol import CausalLM
-from whet.models.sealed import read_steadily, refuse_damage
+from whet.models.storage.size_limits import check_claims
 
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 

@@ -2,7 +2,7 @@
 
 The sampler and the trainer both come here for the distribution that a token is drawn from (`log_distribution`), so
 a ratio of the two is exactly 1 for equal weights. The full (B, T, V) logits are never held: the head runs on the
-trained positions only, a chunk at a time, and is run again in the backward pass (`whet.models.chosen`, or a checkpoint
+trained positions only, a chunk at a time, and is run again in the backward pass (`kernels.chosen`, or a checkpoint
 where a head is more than a product or tokens are cut off).
 """
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from whet.models.chosen import chosen_logprobs
-from whet.models.packing import Packing
+from whet.models.kernels.chosen import chosen_logprobs
+from whet.models.layers.packing import Packing
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from whet.models.packing import Packing
+from whet.models.layers.packing import Packing
 from whet.records import Message
 
 

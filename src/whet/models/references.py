@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import UserError
-from whet.models.packing import Packing
+from whet.models.layers.packing import Packing
 
 BIGRAM_LARGEST = 8192  # words of vocabulary: the table has their square
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import torch
 
 from whet.batching import collate, micro_batches, take
-from whet.engines.finite import check_logprobs
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
+from whet.engines.native.finite_logits import check_logprobs
 from whet.errors import UserError
-from whet.models.hub import resolve_model
+from whet.models.download.model_hub import resolve_model
+from whet.models.layers.precision import autocast
 from whet.models.load import load_model
 from whet.models.logprobs import token_logprobs
-from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.models.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Example, Finish, Sampling
 from whet.rollout import pose
 from whet.runs.directory import Run

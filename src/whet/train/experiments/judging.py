@@ -19,13 +19,13 @@ from typing import Any, Protocol
 import torch
 
 from whet.config.comparing import CompareConfig
-from whet.engines.transport import Connection
+from whet.engines.http.transport import Connection
 from whet.errors import UserError
 from whet.evaluate.contest import Entrant, contest_results
 from whet.evaluate.judged import Judged
 from whet.evaluate.pairwise_judge import Compared, Opinion, ask_judge
-from whet.models.hub import resolve_model
-from whet.models.reward_text import load_scorer
+from whet.models.download.model_hub import resolve_model
+from whet.models.reward.scoring import load_scorer
 from whet.records import Message, Sampling
 from whet.report.method_curves import read_curves
 from whet.report.methods_page import write_methods_page

@@ -12,13 +12,13 @@ from whet.algorithms.table import Algorithm
 from whet.config import NewModel, OnlineConfig
 from whet.config.loops import Training
 from whet.errors import UserError
-from whet.models.checkpoint import stored_tensors
-from whet.models.decoder_config import DecoderConfig, parameter_count
-from whet.models.families import FAMILIES, family_named, head_width
-from whet.models.hub import resolve_model
+from whet.models.decoder.families import FAMILIES, family_named, head_width
+from whet.models.download.model_hub import resolve_model
+from whet.models.layers.decoder_config import DecoderConfig, parameter_count
 from whet.models.load import model_summary, read_config, usual_mlp_width
 from whet.models.protocol import Tokenizer
-from whet.models.tokenizers import load_tokenizer
+from whet.models.storage.safetensors_files import stored_tensors
+from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
 from whet.train.setup.build import new_tokenizer
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from whet.config import OnlineConfig
+from whet.models.layers.packing import Packing, pack
 from whet.models.logprobs import ValueHead, token_values
-from whet.models.packing import Packing, pack
 from whet.models.protocol import CausalLM
-from whet.models.value_head import LinearValue
+from whet.models.reward.value_head import LinearValue
 from whet.records import Sequences
 from whet.train.setup.optimizer import (
     learning_rate,

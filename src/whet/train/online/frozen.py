@@ -10,8 +10,8 @@ from torch import Tensor
 
 from whet.algorithms.kl import k3
 from whet.batching import take
+from whet.models.layers.precision import autocast
 from whet.models.logprobs import read_tokens
-from whet.models.precision import autocast
 from whet.records import Rollout, Sequences
 from whet.train.online.controllers import Dials
 from whet.train.online.learner import Learner

@@ -15,8 +15,8 @@ from whet.algorithms.weightings import token_mean
 from whet.batching import global_weights, split_prompts, take_batch
 from whet.distributed.world import World
 from whet.errors import RunFailed
+from whet.models.layers.precision import autocast
 from whet.models.logprobs import Reading, read_tokens
-from whet.models.precision import autocast
 from whet.records import Batch
 from whet.train.online.agreement import Agreement
 from whet.train.online.cells import ask

@@ -12,9 +12,9 @@ from whet.algorithms.selection import Place
 from whet.config.collecting import CollectConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
-from whet.models.hub import resolve_model
+from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
-from whet.models.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Rollout
 from whet.rollout import Group, draw, judge, pose, sample
 from whet.runs.directory import Run

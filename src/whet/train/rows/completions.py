@@ -10,8 +10,8 @@ from torch import Tensor
 from whet.batching import collate, take
 from whet.config.parts import UpdateConfig
 from whet.distributed.world import World
+from whet.models.layers.precision import autocast
 from whet.models.logprobs import read_tokens
-from whet.models.precision import autocast
 from whet.models.protocol import CausalLM
 from whet.records import Row, Sampling, Sequences
 from whet.train.setup.micro_batches import packed, tokens_that_fit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.models.fitting import fitting_prompt
 from whet.models.protocol import Tokenizer
+from whet.models.text.prompt_truncation import fitting_prompt
 from whet.records import Dialogue, Message, Row
 
 Asked = str | tuple[Message, ...]

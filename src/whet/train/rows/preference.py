@@ -22,11 +22,11 @@ from whet.data.split import kinship
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import kin_share
-from whet.models.checkpoint import fingerprint
-from whet.models.decoder import Decoder
-from whet.models.hub import resolve_model
+from whet.models.decoder.decoder import Decoder
+from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
 from whet.models.protocol import CausalLM
+from whet.models.storage.safetensors_files import fingerprint
 from whet.records import Sequences
 from whet.train.rows.completions import stacked, summed_logprobs, whole_units
 from whet.train.rows.examples import Material, Note, encoded

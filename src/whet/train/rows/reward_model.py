@@ -25,13 +25,13 @@ from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.evaluate.reward_reports import outcome_report, pair_report, process_report
 from whet.evaluate.rewarding import Report, report_metrics
-from whet.models.checkpoint import fingerprint
-from whet.models.padding import with_padding
-from whet.models.precision import autocast
+from whet.models.layers.precision import autocast
 from whet.models.protocol import Tokenizer
-from whet.models.reward_load import load_reward_model
-from whet.models.reward_model import RewardModel, new_reward_model, pack_through
-from whet.models.reward_settings import BAD, RewardSettings
+from whet.models.reward.load_reward import load_reward_model
+from whet.models.reward.reward_model import RewardModel, new_reward_model, pack_through
+from whet.models.reward.settings import BAD, RewardSettings
+from whet.models.storage.safetensors_files import fingerprint
+from whet.models.text.padding import with_padding
 from whet.records import Sequences
 from whet.report.reward_figures import reward_figures
 from whet.runs.directory import Run

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from whet.models.protocol import Tokenizer
-from whet.models.reward_settings import RewardSettings, step_classes
-from whet.models.reward_text import JudgedText, one_step, stepped_text, whole_text
+from whet.models.reward.scoring import JudgedText, one_step, stepped_text, whole_text
+from whet.models.reward.settings import RewardSettings, step_classes
 from whet.records import Outcomes, Pair, Row, Trace
 
 

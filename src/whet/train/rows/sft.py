@@ -16,8 +16,8 @@ from whet.data.split import kinship
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered, share_of_sums
+from whet.models.layers.precision import autocast
 from whet.models.logprobs import likeliest_hits, read_tokens
-from whet.models.precision import autocast
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Dialogue, Example, Pair, Row, Sequences
 from whet.rollout import draw

@@ -27,9 +27,9 @@ from whet.runs.inputs import Inputs
 from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
 from whet.tasks.grading import GradingFailed
+from whet.train.session import resume
 from whet.train.session.early_stopping import over_budget, past_best, require_measured, watched
 from whet.train.session.rollout_text import spelled
-from whet.train.session import resume
 from whet.train.session.trained import Kept, Trained
 from whet.train.setup.machine import machine, versions
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate

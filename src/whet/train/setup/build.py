@@ -12,16 +12,16 @@ from torch import Tensor
 from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
 from whet.distributed.world import World
-from whet.engines.native import NativeEngine
+from whet.engines.native.engine import NativeEngine
 from whet.engines.protocol import Engine
 from whet.errors import UserError
-from whet.models.checkpoint import fingerprint
-from whet.models.decoder import Decoder
-from whet.models.hub import resolve_model
+from whet.models.decoder.decoder import Decoder
+from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model, new_model
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.models.tiktoken_bpe import tiktoken_tokenizer
-from whet.models.tokenizers import character_tokenizer, load_tokenizer
+from whet.models.storage.safetensors_files import fingerprint
+from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
+from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.setup.host_memory import keep_freed_memory
@@ -97,11 +97,11 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
         raise UserError(f"engine.name=vllm follows one process and there are {world.size}: use engine.name=native")
     most = config.max_sequences or VLLM_SEQUENCES
     if not config.url:
-        from whet.engines.vllm import VllmEngine
+        from whet.engines.vllm.engine import VllmEngine
 
         return VllmEngine(policy, tokenizer, max_sequences=most, memory_share=config.memory_share)
-    from whet.engines.transport import Connection
-    from whet.engines.vllm_server import VllmServerEngine
+    from whet.engines.http.transport import Connection
+    from whet.engines.vllm.server import VllmServerEngine
 
     return VllmServerEngine(
         config.url,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from whet.config import RewardConfig, TaskConfig
-from whet.models.hub import resolve_model
-from whet.models.reward_model import RewardModel
-from whet.models.reward_text import Scorer, load_scorer
+from whet.models.download.model_hub import resolve_model
+from whet.models.reward.reward_model import RewardModel
+from whet.models.reward.scoring import Scorer, load_scorer
 from whet.records import Example, Score
 from whet.tasks.bounds import is_reward, too_large
 from whet.tasks.grading import GradingFailed, make_grader

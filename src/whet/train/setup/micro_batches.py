@@ -9,9 +9,9 @@ from torch import Tensor
 
 from whet.batching import micro_batches, packed_batches
 from whet.config.parts import UpdateConfig
-from whet.models.decoder import Decoder
-from whet.models.decoder_config import DecoderConfig
-from whet.models.packing import Packing, pack
+from whet.models.decoder.decoder import Decoder
+from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.layers.packing import Packing, pack
 from whet.models.protocol import CausalLM
 from whet.records import Sequences
 

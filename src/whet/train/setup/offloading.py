@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whet.config.placement import PlacementConfig
-from whet.models.decoder import Trunk
+from whet.models.decoder.decoder import Trunk
 
 ROOM = 0.6  # of a GPU's memory may be weights, gradients and moments; the rest is for activations and caches
 MOST_WILLING = ("reward", "reference", "optimizer", "critic")  # frozen weights first: they need not be copied back

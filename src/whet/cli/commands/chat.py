@@ -1,0 +1,170 @@
+"""`whet chat`: a conversation with a model, the answer shown as it is sampled."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from whet.cli.terminal import say, say_text
+from whet.errors import UserError
+
+if TYPE_CHECKING:
+    from whet.engines.native.engine import NativeEngine
+    from whet.models.protocol import Tokenizer
+    from whet.records import Message, Sampling
+
+COMMAND = re.compile(r"/[a-z]+")
+COMMANDS = "/reset forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what the first bytes of an unfinished character decode to
+
+
+def chat(
+    model: str = typer.Argument(..., metavar="MODEL|RUN", help="A model directory or name, or a run (its best model)."),
+    system: str = typer.Option("", "--system", metavar="TEXT", help="A system message to begin with."),
+    temperature: float = typer.Option(0.0, help="0 is greedy, which suits small models best."),
+    max_tokens: int = typer.Option(256, help="Longest answer."),
+    seed: int = typer.Option(0, min=0, help="The same seed and questions give the same answers."),
+) -> None:
+    """Talk to a model. Standard input that is not a terminal has one question per line. Examples:
+
+    whet chat smollm2-135m-instruct
+
+    echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --temperature 0
+    """
+    from whet.cli.target import choose_sampling, find_target, is_chat, load_engine, sampling_status
+
+    sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})
+    directory = find_target(model).directory
+    with sampling_status(model):
+        tokenizer, engine = load_engine(directory)
+    if not is_chat(tokenizer):
+        raise UserError(f"{directory} has no chat template, so it cannot follow a conversation: use `whet sample`")
+    conversation = Conversation(engine, tokenizer, sampling, system=system, seed=seed)
+    terminal = sys.stdin.isatty()
+    if terminal:
+        _note(COMMANDS)
+    for line in _lines(terminal):
+        if line == "/exit":
+            return
+        if line == "/reset":
+            conversation.reset()
+        elif terminal and COMMAND.fullmatch(line):
+            _note(COMMANDS)
+        elif line:
+            _turn(conversation, line, terminal)
+
+
+class Conversation:
+    """The turns so far, and the engine that continues them."""
+
+    def __init__(
+        self, engine: NativeEngine, tokenizer: Tokenizer, sampling: Sampling, *, system: str, seed: int
+    ) -> None:
+        from whet.records import Message
+
+        self.engine, self.tokenizer, self.sampling, self.seed = engine, tokenizer, sampling, seed
+        self.opening = (Message(role="system", content=system),) if system else ()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything but the system message."""
+        self.turns: list[Message] = []
+        self.asked = 0
+
+    def answer(self, question: str) -> None:
+        """Prints the answer as it is sampled and remembers it, cut short if Ctrl-C came."""
+        from whet.records import Message, Prompt
+
+        turns = [*self.turns, Message(role="user", content=question)]
+        tokens, dropped = fit(self.tokenizer, self.opening, turns, self.engine.policy.context, self.sampling.max_tokens)
+        if dropped:
+            _note(f"the conversation is longer than the context: the oldest {dropped} messages were dropped")
+        printer = Printer(self.tokenizer)
+        self.engine.on_token = lambda _prompt, _sample, token: printer.add(token)
+        prompt = Prompt(tokens=tuple(tokens), stream=(self.seed, self.asked))
+        try:
+            self.engine.generate([prompt], self.sampling)
+        except KeyboardInterrupt:
+            _note("(stopped)")
+        text = printer.close()
+        self.turns = [*turns[dropped:], Message(role="assistant", content=text)]
+        self.asked += 1
+
+
+class Printer:
+    """Prints tokens as text, each character once all of its bytes are there."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._printed = 0
+
+    def add(self, token: int) -> None:
+        """Prints what the token adds."""
+        self._tokens.append(token)
+        text = self._tokenizer.decode(self._tokens)
+        if not text.endswith(REPLACEMENT):
+            self._print(text)
+
+    def close(self) -> str:
+        """Prints what was held back and ends the line; returns the whole text."""
+        text = self._tokenizer.decode(self._tokens)
+        self._print(text)
+        say()
+        return text
+
+    def _print(self, text: str) -> None:
+        say_text(text[self._printed :], end="")
+        sys.stdout.flush()
+        self._printed = len(text)
+
+
+def fit(
+    tokenizer: Tokenizer, opening: Sequence[Message], turns: Sequence[Message], context: int, max_tokens: int
+) -> tuple[list[int], int]:
+    """The ids of the conversation without its oldest turns where they leave no room to answer; how many were dropped.
+
+    A question and its answer go together, because templates insist that the roles alternate. The system message and
+    the last question always stay.
+    """
+    room = min(max_tokens, context // 4)
+    dropped = 0
+    while True:
+        tokens = tokenizer.prompt((*opening, *turns[dropped:]))
+        if len(tokens) + room <= context or len(turns) - dropped == 1:
+            return tokens, dropped
+        dropped += 2
+
+
+def _turn(conversation: Conversation, question: str, terminal: bool) -> None:
+    try:
+        conversation.answer(question)
+    except UserError as error:
+        if not terminal:
+            raise
+        _note(str(error))  # a typing mistake does not end a conversation
+
+
+def _lines(terminal: bool) -> Iterator[str]:
+    """The user's lines, without the white space around them."""
+    if terminal:
+        import readline  # noqa: F401 - gives input() line editing and a history
+    while True:
+        try:
+            line = input("> ") if terminal else sys.stdin.readline()
+        except EOFError:
+            say()
+            return
+        except UnicodeDecodeError as error:
+            raise UserError(f"standard input is not text in {error.encoding}") from error
+        if not terminal and not line:
+            return
+        yield line.strip()
+
+
+def _note(text: str) -> None:
+    say(text, err=True)

@@ -1,0 +1,190 @@
+"""`whet explain`: what a recipe will do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from whet.cli.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from whet.recipe import Pipeline
+    from whet.train.explain.formula import Loss
+    from whet.train.explain.memory import Model
+    from whet.train.explain.recipe import Explanation, Schedule, Step, Tokens
+
+LABEL_WIDTH = 16
+ONE_UPDATE = "1 optimizer step on all of them"
+
+
+def explain(
+    source: str = typer.Argument(..., metavar="RECIPE", help="A packaged recipe or a YAML file."),
+    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Change keys of the recipe."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """What a recipe will do: its loss, its numbers, its memory, and the keys that change nothing.
+
+    Example: whet explain grpo-sorting update.epochs=2 algorithm.clip.high=0.28
+
+    Of a pipeline it tells every run in a few lines.
+    """
+    from whet.recipe import Pipeline, read_any
+    from whet.runs.logs import json_bytes
+    from whet.train.explain.recipe import explain as describe
+
+    recipe = read_any(source, overrides or [])
+    if isinstance(recipe, Pipeline):
+        _explain_pipeline(recipe, as_json=as_json)
+        return
+    found = describe(recipe)
+    if as_json:
+        say_json(json_bytes(asdict(found), indent=2).decode())
+        return
+    for heading, rows in _sections(found).items():
+        for row in (heading, *rows, ""):
+            say(row)
+
+
+def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
+    """Every run of a pipeline in a few lines."""
+    from whet.runs.logs import json_bytes
+    from whet.train.explain.pipeline import explain_pipeline
+
+    runs = explain_pipeline(pipeline)
+    if as_json:
+        whole = {name: found if isinstance(found, str) else asdict(found) for name, found in runs.items()}
+        say_json(json_bytes(whole, indent=2).decode())
+        return
+    for number, (name, found) in enumerate(runs.items(), start=1):
+        say(f"{number}/{len(runs)}  {name}")
+        for row in (*([f"  {found}"] if isinstance(found, str) else _short(found)), ""):
+            say(row)
+
+
+def _short(found: Explanation) -> list[str]:
+    schedule = _schedule(found.schedule)
+    facts = {
+        "loop": found.loop,
+        "task": found.task,
+        "loss": found.loss.line,
+        **_step(found.loop, found.step),
+        "memory": _memory(found.model)["together"] if found.model else found.missing,
+        **{key: schedule[key] for key in ("steps", "learning rate")},
+    }
+    idle = [f"  {key} has no effect here: {why}" for key, why in found.without_effect.items()]
+    return [*_rows(facts), *idle, *(f"  {note}" for note in found.notes)]
+
+
+def _sections(found: Explanation) -> dict[str, list[str]]:
+    task = {"loop": found.loop, "task": found.task}
+    sections = {
+        found.recipe: _rows(task),
+        "loss": [*_formula(found.loss), *_rows(found.loss.cells)],
+        "one step": _rows({**_step(found.loop, found.step), **_tokens(found.loop, found.tokens)}),
+        "memory": _rows(_memory(found.model) if found.model else {"unknown": found.missing}),
+        "schedule": _rows(_schedule(found.schedule)),
+    }
+    if found.without_effect:
+        sections["keys without effect here"] = _rows(found.without_effect)
+    if found.notes:
+        sections["notes"] = [f"  {note}" for note in found.notes]
+    return sections
+
+
+def _formula(loss: Loss) -> list[str]:
+    """The lines of mathematics, and what their letters mean, one to a line."""
+    labels = ["where", *[""] * len(loss.where)]
+    lines = [line for line in (loss.line, loss.critic) if line]
+    return [
+        *(f"  {line}" for line in lines),
+        *(f"  {label:<{LABEL_WIDTH}}  {meaning}" for label, meaning in zip(labels, loss.where, strict=False)),
+    ]
+
+
+def _rows(facts: Mapping[str, str]) -> list[str]:
+    width = max([LABEL_WIDTH, *map(len, facts)])
+    return [f"  {label:<{width}}  {text}" for label, text in facts.items()]
+
+
+def _step(loop: str, step: Step) -> dict[str, str]:
+    if loop == "offline":
+        return {"rows": f"{step.prompts:,}", "updates": ONE_UPDATE}
+    age = (
+        "on-policy: the only update sees rollouts of the very policy that it changes"
+        if step.oldest == 0
+        else f"off-policy: rollouts are 0 updates old at the first update, {step.oldest:,} at the last"
+    )
+    facts = {"rollouts": f"{step.prompts:,} prompts × {step.group:,} = {step.sequences:,} sequences"}
+    if step.greedy:
+        facts["baselines"] = f"{step.greedy:,} greedy sequences more, which are not trained on"
+    if step.rounds > 1:
+        most = step.rounds * (step.sequences + step.greedy)
+        facts["refills"] = f"at most {step.rounds - 1:,} in place of dropped groups, {most:,} sequences in all"
+    return {**facts, "updates": _updates(step), "age of the data": age}
+
+
+def _updates(step: Step) -> str:
+    if step.updates == 1:
+        return ONE_UPDATE
+    fewest, most = step.sequences_per_update
+    each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    product = f"{step.epochs:,} × {step.minibatches:,} = {step.updates:,} optimizer steps on {each} sequences each"
+    stop = f", none after the policy has moved by {step.kl_limit:g} nats a token" if step.kl_limit is not None else ""
+    return product + stop
+
+
+def _tokens(loop: str, tokens: Tokens) -> dict[str, str]:
+    bound = "at most " if loop == "online" else "about "
+    facts = {"trained tokens": f"{bound}{tokens.trained:,}" if tokens.trained is not None else "unknown"}
+    if tokens.prompt_mean is not None and tokens.total is not None:
+        measured = f"{tokens.prompt_mean:.1f} on average, {tokens.prompt_longest:,} at most"
+        facts["prompt tokens"] = f"{measured} (measured on {tokens.measured_on} examples)"
+        facts["all tokens"] = f"{bound}{tokens.total:,}, prompts included"
+    return facts
+
+
+def _memory(model: Model) -> dict[str, str]:
+    return {
+        "model": f"{model.about}: {model.parameters:,} parameters",
+        "weights": _readable(model.weights) + " (fp32)",
+        "gradients": _readable(model.gradients),
+        "optimizer": _readable(model.optimizer) + " (two moments)",
+        "reference": _readable(model.reference) if model.reference else "none",
+        "critic": _readable(model.critic) + " (weights, gradients, moments)" if model.critic else "none",
+        "reward model": "not here yet" if model.reward is None else _readable(model.reward) if model.reward else "none",
+        "together": _readable(model.total) + ", without activations and the cache of the sampler",
+    }
+
+
+def _schedule(schedule: Schedule) -> dict[str, str]:
+    first, highest, last = schedule.rates
+    samples = schedule.eval_sequences - schedule.eval_examples
+    answers = f"{schedule.eval_examples:,} greedy answers" + (f" and {samples:,} samples" if samples else "")
+    critic = {}
+    if schedule.critic_rate is not None:
+        alone = f", alone in the first {schedule.critic_alone:,} steps" if schedule.critic_alone else ""
+        critic = {"critic": f"learning rate {schedule.critic_rate:.3g} at most{alone}"}
+    cold = {}
+    if schedule.cold_start is not None:
+        steps, rows, rate = schedule.cold_start
+        cold = {"cold start": f"{steps:,} supervised steps × {rows:,} rows, learning rate {rate:.3g}, before all else"}
+    return {
+        **cold,
+        "steps": f"{schedule.steps:,}, {schedule.updates:,} optimizer steps",
+        "learning rate": f"{first:.3g} at first, {highest:.3g} at most, {last:.3g} at last",
+        **critic,
+        "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training",
+        "checkpoints": f"{schedule.checkpoints:,}",
+    }
+
+
+def _readable(size: int) -> str:
+    """Bytes in the unit that a person would use."""
+    units: Sequence[tuple[str, int]] = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+    for unit, worth in units:
+        if size >= worth:
+            return f"{size / worth:.1f} {unit}"
+    return f"{size} B"

@@ -1,0 +1,167 @@
+"""`whet models`: what can be pulled, what is here, and what is in a model directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from whet.cli.terminal import Description, Screen, say, say_json, say_text
+
+if TYPE_CHECKING:
+    from whet.models.download.model_hub import Progress
+
+app = typer.Typer(help="List, fetch and look at models.")
+
+AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
+
+
+@app.callback(invoke_without_command=True)
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        say_text(context.get_help())
+
+
+@app.command("list")
+def list_models(as_json: bool = AS_JSON) -> None:
+    """Models that can be pulled by name, and models that are in the cache.
+
+    Example: whet models list
+    """
+    from whet.models.download.model_hub import KNOWN
+    from whet.models.download.pulled import cached_names, models_directory
+
+    models = models_directory()
+    here = cached_names(models)
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "cached": name in here,
+            "bytes": _size(models / name) if name in here else None,
+            "path": str(models / name) if name in here else None,
+            "about": KNOWN[name].about if name in KNOWN else "from the Hugging Face hub",
+        }
+        for name in [*KNOWN, *(name for name in here if name not in KNOWN)]
+    ]
+    if as_json:
+        say_json(json.dumps(rows, indent=2))
+        return
+    table = Table("name", "in the cache", "about")
+    for row in rows:
+        table.add_row(row["name"], _readable(row["bytes"]) if row["cached"] else "no", row["about"])
+    Screen().print(table)
+    say(f"cache: {models}")
+    say("fetch one: whet models pull NAME (a name above, or a Hugging Face id such as org/name)")
+
+
+@app.command()
+def inspect(
+    model: str = typer.Argument(help="A model directory, a run directory or the name of a pulled model."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """What a model is: its family, size, context, vocabulary and the tokens that end a completion.
+
+    Example: whet models inspect smollm2-135m-instruct
+    """
+    from whet.models.download.model_hub import resolve_model
+
+    directory = resolve_model(model)
+    facts = {"path": str(directory), **_model_facts(directory), **_tokenizer_facts(directory)}
+    if as_json:
+        say_json(json.dumps(facts, indent=2))
+        return
+    table = Table(show_header=False)
+    for key, value in facts.items():
+        table.add_row("size" if key == "bytes" else key.replace("_", " "), _cell(key, value))
+    Screen().print(table)
+
+
+@app.command()
+def pull(
+    name: str = typer.Argument(help="A name from `whet models list`, or a Hugging Face id such as org/name."),
+) -> None:
+    """Fetch a model into the cache and check it; a model that is already there is only checked.
+
+    Example: whet models pull smollm2-135m-instruct
+    """
+    from whet.models.download.model_hub import pull as pull_model
+
+    with _progress(Screen(stderr=True)) as report:
+        directory = pull_model(name, progress=report)
+    say(str(directory))
+
+
+@contextmanager
+def _progress(console: Screen) -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere one line for each thing that begins."""
+    if not console.is_terminal:
+        begun: list[str] = []
+
+        def line(what: str, done: int, total: int) -> None:  # noqa: ARG001
+            if what not in begun[-1:]:
+                begun.append(what)
+                console.say(f"{what} ({_readable(total)})" if total else what)
+
+        yield line
+        return
+    columns = (Description(), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("checking", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
+
+
+def _model_facts(directory: Path) -> Mapping[str, Any]:
+    from whet.models.load import model_summary
+
+    facts: Mapping[str, Any] = model_summary(directory)
+    return facts
+
+
+def _tokenizer_facts(directory: Path) -> dict[str, Any]:
+    from whet.models.text.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer(directory)
+    return {
+        "tokenizer_vocab": tokenizer.vocab_size,
+        "eos": tokenizer.eos,
+        "stops": sorted(tokenizer.stops),
+        "chat_template": _has_chat_template(directory),
+    }
+
+
+def _has_chat_template(directory: Path) -> bool:
+    """Whether the directory carries a template in any of the places where transformers looks for one."""
+    config = directory / "tokenizer_config.json"
+    inside = config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("chat_template") is not None
+    return inside or (directory / "chat_template.jinja").is_file() or (directory / "chat_template.json").is_file()
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _cell(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    if isinstance(value, int):
+        return _readable(value) if key == "bytes" else f"{value:,}"
+    return str(value)
+
+
+def _readable(size: int) -> str:
+    """Bytes in the unit that a person would use: 269.1 MB."""
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if unit != "B" else f"{size} B"

@@ -1,0 +1,162 @@
+"""`check_engine`: what any engine must do, checked on a real one, as Gymnasium's check_env checks environments.
+
+How much an engine can promise is its level:
+
+- `exact`: the same streams give the same completions again, whatever else is in the batch, and log-probs are the
+  trainer's but for the last digits (native);
+- `seeded`: the same call gives the same tokens again; log-probs agree on average, as another implementation rounds in
+  its own way (vLLM);
+- `sampled`: nothing repeats; log-probs agree on average (a server that is shared).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from whet.engines.logprob_differences import differences
+from whet.engines.protocol import Engine
+from whet.errors import UserError
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.records import Completion, Prompt, Sampling
+
+Level = Literal["exact", "seeded", "sampled"]
+TOLERANCE: dict[Level, float] = {"exact": 1e-5, "seeded": 0.05, "sampled": 0.05}  # nats; the first of any token
+COUNT = 3
+MAX_TOKENS = 8
+SURPRISE = 1.0  # nats a token: samples this unlikely are not all the same by chance
+Groups = list[list[Completion]]
+
+
+class EngineProblem(UserError):
+    """What an engine does wrong, in a sentence."""
+
+
+def check_engine(
+    engine: Engine,
+    policy: CausalLM,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    level: Level = "exact",
+    tolerance: float | None = None,
+) -> None:
+    """Raises EngineProblem with a sentence; `prompts` are at least two token sequences of different lengths.
+
+    `tolerance`: how far log-probs may be from the trainer's, where the level's own is not right.
+    """
+    if level not in TOLERANCE:
+        raise UserError(f"unknown level {level!r}: choose one of {', '.join(TOLERANCE)}")
+    allowed = TOLERANCE[level] if tolerance is None else tolerance
+    sampling = Sampling(max_tokens=MAX_TOKENS)
+    asked = [Prompt(tokens=tuple(tokens), stream=(7, index)) for index, tokens in enumerate(prompts)]
+    engine.sync(policy, version=1)
+    answers = engine.generate(asked, sampling, count=COUNT)
+    _check_shape(answers, asked, tokenizer)
+    _check_streams(answers)
+    _check_repeats(engine, asked, sampling, answers, level)
+    _check_logprobs(policy, asked, answers, sampling, level, allowed)
+    _check_greedy(engine, asked, tokenizer, level)
+    _check_sync(engine, policy, asked, sampling, answers, level, allowed)
+
+
+def _check_shape(answers: Groups, asked: Sequence[Prompt], tokenizer: Tokenizer) -> None:
+    if [len(group) for group in answers] != [COUNT] * len(asked):
+        raise EngineProblem(f"{len(asked)} prompts × {COUNT} gave groups of {[len(group) for group in answers]}")
+    for completion in (c for group in answers for c in group):
+        if not completion.tokens or len(completion.tokens) != len(completion.logprobs):
+            raise EngineProblem(f"{len(completion.tokens)} tokens came with {len(completion.logprobs)} log-probs")
+        if max(completion.logprobs) > 0:
+            raise EngineProblem(f"a log-prob is positive: {max(completion.logprobs)}")
+        ended = completion.tokens[-1] in tokenizer.stops
+        if ended != (completion.finish == "stop"):
+            raise EngineProblem(
+                f"finish is {completion.finish!r} and the last token {'ends' if ended else 'does not end'} it"
+            )
+        if not ended and len(completion.tokens) != MAX_TOKENS:
+            raise EngineProblem(f"a completion was cut off after {len(completion.tokens)} of {MAX_TOKENS} tokens")
+        if any(token in tokenizer.stops for token in completion.tokens[:-1]):
+            raise EngineProblem("a completion goes on after a token that ends it")
+
+
+def _check_streams(answers: Groups) -> None:
+    unlikely = [group for group in answers if -sum(group[0].logprobs) > SURPRISE * len(group[0].tokens)]
+    if unlikely and all(len({completion.tokens for completion in group}) == 1 for group in unlikely):
+        raise EngineProblem("the samples of a prompt are all the same: each must draw from its own stream")
+
+
+def _check_repeats(engine: Engine, asked: Sequence[Prompt], sampling: Sampling, answers: Groups, level: Level) -> None:
+    if level == "sampled":
+        return
+    again = engine.generate(asked, sampling, count=COUNT)
+    if _tokens(again) != _tokens(answers) or (level == "exact" and again != answers):
+        raise EngineProblem("the same prompts and streams gave other completions the second time")
+    if level == "exact":
+        alone = [engine.generate([prompt], sampling, count=COUNT)[0] for prompt in asked]
+        if _tokens(alone) != _tokens(answers):
+            raise EngineProblem("a completion changes with what else is in the batch")
+
+
+def _check_logprobs(
+    policy: CausalLM,
+    asked: Sequence[Prompt],
+    answers: Groups,
+    sampling: Sampling,
+    level: Level,
+    allowed: float,
+    because: str = "",
+) -> None:
+    apart = differences(policy, asked, answers, sampling)
+    if level == "exact":
+        found, how = float(apart.max()), "by up to"
+    else:
+        found, how = float(apart.mean()), "on average by"
+    if not found <= allowed:  # also where it is no number
+        raise EngineProblem(
+            f"log-probs differ from the trainer's {how} {found:.2g} nats; at most {allowed:g} is allowed{because}"
+        )
+
+
+def _check_greedy(engine: Engine, asked: Sequence[Prompt], tokenizer: Tokenizer, level: Level) -> None:
+    greedy = Sampling(max_tokens=MAX_TOKENS, temperature=0.0)
+    groups = engine.generate(asked, greedy, count=COUNT)
+    _check_shape(groups, asked, tokenizer)
+    if any(logprob != 0 for group in groups for c in group for logprob in c.logprobs):
+        raise EngineProblem("a greedy token has a log-prob other than 0: there was nothing to draw")
+    moved = [replace(prompt, stream=(8, *prompt.stream)) for prompt in asked]
+    if level != "sampled" and _tokens(engine.generate(moved, greedy, count=COUNT)) != _tokens(groups):
+        raise EngineProblem("greedy completions change with the stream: the most likely token does not")
+
+
+def _check_sync(
+    engine: Engine,
+    policy: CausalLM,
+    asked: Sequence[Prompt],
+    sampling: Sampling,
+    before: Groups,
+    level: Level,
+    allowed: float,
+) -> None:
+    other = copy.deepcopy(policy)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+    engine.sync(other, version=2)
+    after = engine.generate(asked, sampling, count=COUNT)
+    if level != "sampled" and [c.logprobs for g in after for c in g] == [c.logprobs for g in before for c in g]:
+        raise EngineProblem("sync with other weights changed nothing: the engine samples with stale ones")
+    because = " (after sync with other weights: the engine samples with stale ones)"
+    _check_logprobs(other, asked, after, sampling, level, allowed, because)
+    engine.sync(policy, version=3)
+    back = engine.generate(asked, sampling, count=COUNT)
+    if level == "exact" and back != before:
+        raise EngineProblem("sync back to the first weights did not bring the first completions back")
+    _check_logprobs(policy, asked, back, sampling, level, allowed, " (after sync back to the first weights)")
+
+
+def _tokens(groups: Groups) -> list[list[tuple[int, ...]]]:
+    return [[completion.tokens for completion in group] for group in groups]

@@ -1,0 +1,164 @@
+"""The engine behind a URL: any OpenAI-compatible server (vLLM, llama.cpp, a hosted model).
+
+It evaluates, samples and judges; it does not train, because the weights are the server's. Two ways to ask:
+
+- with the model's tokeniser, ids go out and ids come back (vLLM): tokens and log-probs are exact;
+- without one, text and conversations go out and the server's tokeniser and template are used. Token counts are the
+  server's, ids stay unknown, and what a server filters by default (llama.cpp: top-k 40) stays on unless `extra`
+  or the sampling says otherwise.
+
+Log-probs of vLLM (unless `--logprobs-mode processed_logprobs`), llama.cpp and OpenAI are of the model's raw
+distribution. `Completion` promises those of the distribution that was sampled from, so they are passed on where the
+two are the same, at temperature 1 without filters, and are NaN elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from types import MappingProxyType
+from typing import Any, Literal
+
+from whet.engines.http.exchange import Flight
+from whet.engines.http.reply import Asked, is_plain, read_reply
+from whet.engines.http.server_text import ServerText
+from whet.engines.http.transport import Connection, Transport
+from whet.engines.protocol import OnToken
+from whet.errors import RunFailed, UserError
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.records import Completion, Prompt, Sampling
+from whet.streams import stream_key
+
+Logprobs = Literal["none", "raw", "processed"]
+USUAL = Connection()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+SEED_MASK = 2**31 - 1  # some servers keep a seed in 32 bits
+# An answer may have so many bytes, which is several times what servers send: vLLM about 150 a token with log-probs.
+ANSWER_BYTES, TOKEN_BYTES = 1 << 20, 1 << 10
+TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+UNSTATED_TOKENS = 1 << 17  # where `extra` drops the limit and leaves it to the server
+
+
+class HttpEngine:
+    """Asks a server. Its prompts are made with its `tokenizer`: the given one, or a stand-in that only spells."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        tokenizer: Tokenizer | None = None,
+        *,
+        connection: Connection = USUAL,
+        logprobs: Logprobs = "raw",
+        choices: int = 1,
+        extra: Mapping[str, Any] = NOTHING,
+        on_token: OnToken | None = None,
+    ) -> None:
+        """`logprobs`: what the server's are, or `none` not to ask; `extra`: fields of every request, None drops one.
+
+        `choices`: samples per request. More than one saves reading the prompt again, and only the first has its own
+        seed. `on_token` is told of tokens when their completion has arrived.
+        """
+        if choices < 1:
+            raise UserError(f"a request needs at least one choice, got choices={choices}")
+        self.model, self.connection, self.extra, self.on_token = model, connection, extra, on_token
+        self.tokenizer: Tokenizer = ServerText() if tokenizer is None else tokenizer
+        self._exact = None if isinstance(self.tokenizer, ServerText) else self.tokenizer
+        self.vocabulary = self.tokenizer.vocab_size  # ids are below this; a model may have more than its tokeniser
+        self._logprobs, self._choices = logprobs, choices
+        self._transport = Transport(url, connection)
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._transport.url
+
+    @property
+    def is_exact(self) -> bool:
+        """Never: the server rounds as it likes."""
+        return False
+
+    def sync(self, policy: CausalLM, *, version: int) -> None:  # noqa: ARG002 - as the protocol has it
+        """Refused: nothing here can change the server's weights."""
+        raise UserError(
+            f"the weights behind {self.url} are the server's own and cannot be trained: "
+            "use this engine to evaluate, sample and judge, and engine.name=native to train"
+        )
+
+    def close(self) -> None:
+        """Nothing to release: every request closes its own connection."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+        """`count` completions of each prompt, in order, at most `connection.concurrency` requests at a time."""
+        if any(not prompt.tokens for prompt in prompts):
+            raise UserError("a prompt is empty: the model needs at least one token to continue")
+        firsts = range(0, count, self._choices)
+        jobs = [(index, first, min(self._choices, count - first)) for index in range(len(prompts)) for first in firsts]
+        done: dict[tuple[int, int], list[Completion]] = {}
+        flight = Flight()
+        with ThreadPoolExecutor(max_workers=self.connection.concurrency, thread_name_prefix="whet-http") as pool:
+            try:
+                waiting = {pool.submit(self._ask, prompts[i], sampling, j, n, flight): (i, j) for i, j, n in jobs}
+                for future in as_completed(waiting):
+                    done[waiting[future]] = future.result()
+                    self._tell(*waiting[future], done[waiting[future]])
+            finally:  # the first failure, or Ctrl-C, ends all that is under way
+                flight.cancel()
+                pool.shutdown(wait=False, cancel_futures=True)
+        return [[completion for first in firsts for completion in done[i, first]] for i in range(len(prompts))]
+
+    def _ask(self, prompt: Prompt, sampling: Sampling, first: int, count: int, flight: Flight) -> list[Completion]:
+        """Samples `first`, `first` + 1, … of a prompt, from one request."""
+        stream = (*prompt.stream, first)
+        path, body = self._request(prompt, sampling)
+        body |= {"seed": stream_key(stream) & SEED_MASK, **({"n": count} if count > 1 else {}), **self.extra}
+        given = {key: value for key, value in body.items() if value is not None}
+        limits = [given[key] for key in TOKEN_LIMITS if isinstance(given.get(key), int)]
+        most_tokens = max(limits, default=UNSTATED_TOKENS)
+        most_bytes = ANSWER_BYTES + TOKEN_BYTES * count * most_tokens
+        reply = self._transport.post(path, given, stream=stream, flight=flight, most_bytes=most_bytes)
+        asked = Asked(
+            count=count,
+            most_tokens=most_tokens,
+            sampling=sampling,
+            tokenizer=self._exact,
+            vocabulary=self.vocabulary,
+            processed=self._logprobs == "processed",
+        )
+        try:
+            return read_reply(reply, asked)
+        except (RunFailed, UserError) as error:
+            raise type(error)(f"{self.url} {self._transport.safe(str(error))}") from error
+
+    def _request(self, prompt: Prompt, sampling: Sampling) -> tuple[str, dict[str, Any]]:
+        """The endpoint, and the fields that all samples of a prompt share."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": sampling.max_tokens if prompt.limit is None else min(sampling.max_tokens, prompt.limit),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "stop": list(sampling.stop) or None,
+        }
+        if self._exact is not None:
+            # All of them, also where they do nothing: vLLM fills gaps from the model's generation_config.json.
+            body |= {"top_k": sampling.top_k, "min_p": sampling.min_p, "repetition_penalty": 1.0}
+            # Two ways to get ids: the first is vLLM's since 0.10.2, the second, older, spells them among log-probs.
+            body |= {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": 1}
+            # The ids that end a completion are the tokeniser's, not those that the server's files name.
+            body |= {"stop_token_ids": sorted(self._exact.stops), "ignore_eos": True}
+            return "completions", {**body, "prompt": list(prompt.tokens)}
+        # Hosted models refuse fields they do not know.
+        body |= {"top_k": sampling.top_k or None, "min_p": sampling.min_p or None}
+        useful = sampling.temperature > 0 and (self._logprobs == "processed" or is_plain(sampling))
+        wanted = self._logprobs != "none" and useful
+        said = ServerText().read(prompt.tokens)
+        if isinstance(said, str):
+            return "completions", {**body, "prompt": said, "logprobs": 1 if wanted else None}
+        messages = [{"role": message.role, "content": message.content} for message in said]
+        return "chat/completions", {**body, "messages": messages, "logprobs": wanted or None}
+
+    def _tell(self, prompt: int, first: int, completions: Sequence[Completion]) -> None:
+        if self.on_token is not None:
+            for sample, completion in enumerate(completions, start=first):
+                for token in completion.tokens:
+                    self.on_token(prompt, sample, token)

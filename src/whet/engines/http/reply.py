@@ -1,0 +1,235 @@
+"""What an OpenAI-compatible server answered, as completions, with nothing made up and nothing believed unseen.
+
+A token whose id the server does not tell is UNKNOWN, which no model accepts; a log-prob that it does not tell, or that
+is not of the distribution that was sampled from, is NaN, which no loss survives. Counts are always true. What it does
+tell must be possible: the messages name the field that is not, and are written to follow the server's address.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from whet.engines.http.untrusted import shown, whole_characters
+from whet.errors import RunFailed, UserError
+from whet.models.protocol import Tokenizer
+from whet.records import Completion, Finish, Sampling
+
+UNKNOWN = -1  # the id of a token that only the server knows
+TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM spells a token as its id
+ID_DIGITS = 10
+HIGHEST_LOGPROB = 1e-3  # rounding may lift the log-prob of a certain token above 0 by a little
+# Anything else (abort, error, null, what we do not know) is no completion, and the run ends with a sentence.
+FINISHES: Mapping[str, Finish] = {
+    "stop": "stop",
+    "eos": "stop",
+    "length": "length",
+    "content_filter": "length",  # cut off by the host
+    "tool_calls": "length",  # the model waits for a tool, which nobody has offered: it has not answered
+    "function_call": "length",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What was asked for, which a reply is held against."""
+
+    count: int  # choices
+    most_tokens: int  # of each choice
+    sampling: Sampling
+    tokenizer: Tokenizer | None  # with one, ids are the server's and the text is theirs; else the text is the server's
+    vocabulary: int  # ids are below this
+    processed: bool  # the server's log-probs are those after temperature and filters
+
+
+def read_reply(reply: Mapping[str, Any], asked: Asked) -> list[Completion]:
+    """The completions of a reply."""
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        said = shown(", ".join(reply)) if reply else "nothing"
+        raise RunFailed(f"answered without a list of choices, only with {said}")
+    if len(choices) != asked.count:
+        raise RunFailed(f"answered with {len(choices)} choices, and {asked.count} were asked for")
+    used = _dict(reply.get("usage")).get("completion_tokens") if asked.count == 1 else None
+    return [_completion(choice, asked, f"choices[{place}]", used) for place, choice in _ordered(choices)]
+
+
+def is_plain(sampling: Sampling) -> bool:
+    """Whether tokens are drawn from the model's own distribution, so that raw log-probs are those of the draw."""
+    return sampling.temperature == 1 and sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0
+
+
+def cut(text: str, stop: Sequence[str]) -> str:
+    """The text up to its first stop string, which stays."""
+    ends = [text.index(string) + len(string) for string in stop if string in text]
+    return text[: min(ends)] if ends else text
+
+
+def _ordered(choices: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """Choices and their places in the reply, by their index; a single one needs none."""
+    if len(choices) == 1:
+        return [(0, choices[0])]
+    places: dict[int, int] = {}
+    for place, choice in enumerate(choices):
+        index: Any = choice.get("index")
+        if not _is_whole(index) or not 0 <= index < len(choices) or index in places:
+            raise RunFailed(
+                f"answered with choices[{place}].index = {shown(index)}, and the {len(choices)} choices that were "
+                f"asked for are numbered from 0 to {len(choices) - 1}, each once"
+            )
+        places[index] = place
+    return [(places[index], choices[places[index]]) for index in range(len(choices))]
+
+
+def _completion(choice: dict[str, Any], asked: Asked, where: str, used: Any) -> Completion:
+    reason = choice.get("finish_reason")
+    if not isinstance(reason, str) or reason not in FINISHES:
+        raise RunFailed(
+            f"answered with {where}.finish_reason = {shown(reason)}, which is neither stop nor length: "
+            "the completion is not whole"
+        )
+    given = _given_logprobs(choice, where, asked.most_tokens)
+    if asked.tokenizer is not None:
+        tokens = _ids(choice, given.tokens if given else (), where, asked)
+        text = cut(asked.tokenizer.decode(tokens), asked.sampling.stop)
+    else:
+        tokens = (UNKNOWN,) * (len(given.tokens) if given else _count(used, asked.most_tokens))
+        text = _text(choice, asked.sampling.stop, where)
+    logprobs = _logprobs(given, len(tokens), asked, where)
+    return Completion(tokens=tokens, logprobs=logprobs, text=text, finish=FINISHES[reason])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Given:
+    """The log-probs of a choice as the server gave them: as many as tokens, and not looked at yet."""
+
+    tokens: Sequence[str]  # as the server spells them
+    values: Sequence[Any]
+    name: str  # of the field of each value
+
+
+def _given_logprobs(choice: dict[str, Any], where: str, most: int) -> _Given | None:
+    """In the form of either endpoint; None where there are none."""
+    said = _dict(choice.get("logprobs"))
+    content = said.get("content")
+    if isinstance(content, list):  # of chats; llama.cpp has it everywhere
+        tokens: list[Any] = [_dict(entry).get("token") for entry in content]
+        values: list[Any] = [_dict(entry).get("logprob") for entry in content]
+        names = f"{where}.logprobs.content[{{}}].token", f"{where}.logprobs.content[{{}}].logprob"
+    else:
+        tokens, values = _list(said.get("tokens")), _list(said.get("token_logprobs"))
+        names = f"{where}.logprobs.tokens[{{}}]", f"{where}.logprobs.token_logprobs[{{}}]"
+    if not tokens or not values:
+        return None
+    if len(tokens) != len(values):
+        raise RunFailed(f"answered with {len(values)} log-probs for {len(tokens)} tokens in {where}.logprobs")
+    _check_count(f"{where}.logprobs", len(tokens), most)
+    for place, token in enumerate(tokens):
+        if not isinstance(token, str):
+            raise _wrong(names[0].format(place), token, "text")
+    return _Given(tokens=tokens, values=values, name=names[1])
+
+
+def _ids(choice: dict[str, Any], spelled: Sequence[str], where: str, asked: Asked) -> tuple[int, ...]:
+    """The sampled ids: never the text encoded again, which need not give the same ones."""
+    given, name = choice.get("token_ids"), f"{where}.token_ids"
+    if given is None:
+        given, name = _spelled_ids(spelled), f"{where}.logprobs.tokens"
+    if not isinstance(given, list):
+        raise _wrong(name, given, "a list of token ids")
+    if not given:
+        raise RunFailed(f"answered with {name} = [], and a completion has at least one token")
+    _check_count(name, len(given), asked.most_tokens)
+    for place, token in enumerate(given):
+        if not _is_whole(token) or not 0 <= token < asked.vocabulary:
+            raise _wrong(f"{name}[{place}]", token, f"a token id from 0 to {asked.vocabulary - 1}")
+    return tuple(given)
+
+
+def _spelled_ids(spelled: Sequence[str]) -> list[int]:
+    numbers = [token.removeprefix(TOKEN_ID) for token in spelled if token.startswith(TOKEN_ID)]
+    if not numbers or len(numbers) != len(spelled) or not all(_is_number(number) for number in numbers):
+        raise UserError(
+            "does not return the ids of its tokens (vLLM does): leave the tokenizer out to go by text alone"
+        )
+    return [int(number) for number in numbers]
+
+
+def _count(used: Any, most: int) -> int:
+    """How many tokens were sampled, where no log-probs tell."""
+    if used is None:
+        raise RunFailed(
+            "answered without usage.completion_tokens and without log-probs, so nobody knows how many tokens a choice "
+            "has: ask for log-probs, or for one choice at a time"
+        )
+    if not _is_whole(used) or used < 0:
+        raise _wrong("usage.completion_tokens", used, "a number of tokens")
+    _check_count("usage.completion_tokens", used, most)
+    return int(used)
+
+
+def _check_count(where: str, count: int, most: int) -> None:
+    if count > most:
+        raise RunFailed(f"answered with {shown(count)} tokens in {where}, and at most {most} were asked for")
+
+
+def _text(choice: dict[str, Any], stop: Sequence[str], where: str) -> str:
+    """The server's text; the stop string that it cut off is put back where it says which one it was (vLLM does)."""
+    text, name = choice.get("text"), f"{where}.text"
+    if "text" not in choice and "message" in choice:
+        text, name = _dict(choice["message"]).get("content"), f"{where}.message.content"
+        text = "" if text is None else text  # a refusal, or nothing but thoughts
+    if not isinstance(text, str):
+        raise _wrong(name, text, "text")
+    text, cause = whole_characters(text), choice.get("stop_reason")
+    return text + cause if isinstance(cause, str) and cause in stop and not text.endswith(cause) else text
+
+
+def _logprobs(given: _Given | None, length: int, asked: Asked, where: str) -> tuple[float, ...]:
+    """Under the distribution that was sampled from, as `Completion` promises; NaN where that is not known."""
+    if given is not None:
+        _refuse_broken(given)
+    if asked.sampling.temperature == 0:
+        return (0.0,) * length
+    if given is None or not (asked.processed or is_plain(asked.sampling)):
+        return (math.nan,) * length
+    if len(given.values) != length:
+        raise RunFailed(f"answered with {len(given.values)} log-probs for {length} tokens in {where}")
+    for place, value in enumerate(given.values):
+        if not _is_logprob(value):
+            raise _wrong(given.name.format(place), value, "a log-prob (a number, not above 0)")
+    return tuple(float(value) for value in given.values)
+
+
+def _refuse_broken(given: _Given) -> None:
+    """A log-prob that is not finite is a sign of broken weights, also where it is not used."""
+    for place, value in enumerate(given.values):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _wrong(given.name.format(place), value, "finite: look at the weights that it serves")
+
+
+def _is_logprob(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value <= HIGHEST_LOGPROB
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS
+
+
+def _wrong(where: str, value: Any, wanted: str) -> RunFailed:
+    return RunFailed(f"answered with {where} = {shown(value)}, which is not {wanted}")
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

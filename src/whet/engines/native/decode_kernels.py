@@ -1,0 +1,333 @@
+"""Triton kernels of a decode step. Imported only on a CUDA device; `whet.engines.native.decode_plain` says the same in torch."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from whet.engines.native.slots import Cache, Rows, Turn, Where
+
+GROUP_ROWS = 16  # the tensor cores' least number of rows: query heads that share a key head are padded to it
+KEY_BLOCK = 64
+VOCABULARY_BLOCK = 4096
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _add_norm(residual, added, weight, out, width, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    states = tl.load(residual + row * width + columns, mask=inside, other=0.0)
+    if HAS_ADDED:
+        states += tl.load(added + row * width + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(residual + row * width + columns, states, mask=inside)
+    scale = 1.0 / tl.sqrt(tl.sum(states * states, axis=0) / width + eps)
+    normed = states * scale * tl.load(weight + columns, mask=inside, other=0.0)
+    tl.store(out + row * width + columns, normed.to(out.dtype.element_ty), mask=inside)
+
+
+def add_norm(residual: Tensor, added: Tensor | None, weight: Tensor, out: Tensor, eps: float) -> None:
+    """residual += added (fp32, in place); out = RMSNorm(residual) · weight."""
+    rows, width = residual.shape
+    source = residual if added is None else added
+    _add_norm[(rows,)](
+        residual, source, weight, out, width, eps,
+        HAS_ADDED=added is not None, BLOCK=triton.next_power_of_2(width), num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _held(table, index, HALF: tl.constexpr):
+    """The cache's keys (0) or values (1), wherever they lie now."""
+    address = tl.load(table + index)
+    kind: tl.constexpr = tl.bfloat16 if HALF else tl.float32
+    return tl.multiple_of(address.to(tl.pointer_type(kind)), 16)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def _place(
+    qkv, cosine, sine, slots, positions, q_weight, k_weight, queries, dense_keys, dense_values, table,
+    layer, slot_count, heads, kv_heads, capacity, eps,
+    HEAD_NORM: tl.constexpr, IS_DENSE: tl.constexpr, BY_SLOT: tl.constexpr, HALF: tl.constexpr, DIM: tl.constexpr,
+    HEADS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + row)
+    position = tl.load(positions + (slot if BY_SLOT else row))
+    head = tl.arange(0, HEADS)[:, None]
+    half = tl.arange(0, DIM // 2)[None, :]
+    is_query = head < heads
+    turns = head < heads + kv_heads
+    inside = head < heads + 2 * kv_heads
+    kind = qkv.dtype.element_ty
+    base = qkv + (row * (heads + 2 * kv_heads) + head) * DIM + half
+    first = tl.load(base, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(base + DIM // 2, mask=inside, other=0.0).to(tl.float32)
+    if HEAD_NORM:
+        scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / DIM + eps)[:, None]
+        w1 = tl.where(is_query, tl.load(q_weight + half), tl.load(k_weight + half))
+        w2 = tl.where(is_query, tl.load(q_weight + DIM // 2 + half), tl.load(k_weight + DIM // 2 + half))
+        first = tl.where(turns, (first * scale * w1).to(kind).to(tl.float32), first)
+        second = tl.where(turns, (second * scale * w2).to(kind).to(tl.float32), second)
+    cos = tl.load(cosine + position * (DIM // 2) + half)
+    sin = tl.load(sine + position * (DIM // 2) + half)
+    turned = tl.where(turns, first * cos - second * sin, first).to(kind)
+    second = tl.where(turns, second * cos + first * sin, second).to(kind)
+    target = queries + (row * heads + head) * DIM + half
+    tl.store(target, turned, mask=is_query)
+    tl.store(target + DIM // 2, second, mask=is_query)
+    is_key = turns & (head >= heads)
+    is_value = inside & (head >= heads + kv_heads)
+    mine = head - heads - tl.where(is_value, kv_heads, 0)
+    slab = (layer.to(tl.int64) * slot_count + slot) * kv_heads + mine
+    place = (slab * capacity + position) * DIM + half
+    keys = _held(table, 0, HALF)
+    values = _held(table, 1, HALF)
+    tl.store(keys + place, turned, mask=is_key)
+    tl.store(keys + place + DIM // 2, second, mask=is_key)
+    tl.store(values + place, turned, mask=is_value)
+    tl.store(values + place + DIM // 2, second, mask=is_value)
+    if IS_DENSE:
+        dense = (row * kv_heads + mine) * DIM + half
+        tl.store(dense_keys + dense, turned, mask=is_key)
+        tl.store(dense_keys + dense + DIM // 2, second, mask=is_key)
+        tl.store(dense_values + dense, turned, mask=is_value)
+        tl.store(dense_values + dense + DIM // 2, second, mask=is_value)
+
+
+def place(
+    qkv: Tensor,
+    how: Turn,
+    where: Where,
+    queries: Tensor,
+    dense: tuple[Tensor, Tensor] | None,
+    cache: Cache,
+    layer: int,
+) -> None:
+    """Normalises heads where asked, turns queries and keys, and writes keys and values at each row's slot and position.
+
+    `dense` (rows, kv_heads, dim) gets the new keys and values too.
+    """
+    rows, heads, dim = queries.shape
+    _, slot_count, kv_heads, capacity, _ = cache.shape
+    q_weight, k_weight = how.norms or (queries, queries)
+    dense_keys, dense_values = dense or (queries, queries)
+    _place[(rows,)](
+        qkv, *how.angles, where.slots, where.positions, q_weight, k_weight, queries, dense_keys, dense_values,
+        cache.table, layer, slot_count, heads, kv_heads, capacity, how.eps,
+        HEAD_NORM=how.norms is not None, IS_DENSE=dense is not None, BY_SLOT=where.by_slot,
+        HALF=cache.dtype is torch.bfloat16, DIM=dim, HEADS=triton.next_power_of_2(heads + 2 * kv_heads), num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["layer"])
+def _attend(  # noqa: PLR0915 - a kernel's running sums cannot be handed on without being copied
+    queries, table, slots, positions, prefixes, shared, out, parts, peaks,
+    layer, slot_count, kv_heads, capacity, scale,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    HALF: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    slot = tl.load(slots + row)
+    length = tl.load(positions + slot) + 1
+    common = tl.load(shared + slot)
+    lanes = tl.arange(0, ROWS)
+    dims = tl.arange(0, DIM)
+    base = (row * kv_heads + kv_head) * GROUP
+    query = tl.load(queries + (base + lanes)[:, None] * DIM + dims[None, :], mask=(lanes < GROUP)[:, None], other=0.0)
+    first = layer.to(tl.int64) * slot_count
+    stride = capacity * DIM
+    own = ((first + slot) * kv_heads + kv_head) * stride
+    other = ((first + tl.load(prefixes + slot)) * kv_heads + kv_head) * stride
+    keys = _held(table, 0, HALF)
+    values = _held(table, 1, HALF)
+    highest = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    gathered = tl.zeros((ROWS, DIM), tl.float32)
+    low = 0
+    high = length
+    if SPLITS > 1:
+        share = (tl.cdiv(tl.cdiv(length, SPLITS), BLOCK)) * BLOCK
+        low = tl.program_id(2) * share
+        high = tl.minimum(length, low + share)
+    ahead = tl.arange(0, BLOCK)
+    precision: tl.constexpr = "tf32" if HALF else "ieee"
+    # Blocks begin at multiples of their size whoever holds the keys, so that sharing rounds nothing differently.
+    for start in range(low, high, BLOCK):
+        seen = start + ahead
+        inside = seen < high
+        slab = tl.where(seen < common, other, own) + seen * DIM
+        k = tl.load(keys + slab[None, :] + dims[:, None], mask=inside[None, :], other=0.0)
+        scores = tl.dot(query, k, input_precision=precision) * scale
+        scores = tl.where(inside[None, :], scores, float("-inf"))
+        above = tl.maximum(highest, tl.max(scores, axis=1))
+        shrink = tl.exp2(highest - above)
+        weights = tl.exp2(scores - above[:, None])
+        v = tl.load(values + slab[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
+        gathered = gathered * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=precision)
+        total = total * shrink + tl.sum(weights, axis=1)
+        highest = above
+    if SPLITS == 1:
+        result = gathered / total[:, None]
+        target = out + (base + lanes)[:, None] * DIM + dims[None, :]
+        tl.store(target, result.to(out.dtype.element_ty), mask=(lanes < GROUP)[:, None])
+    else:
+        piece = (row * kv_heads + kv_head) * SPLITS + tl.program_id(2)
+        tl.store(parts + (piece * ROWS + lanes)[:, None] * DIM + dims[None, :], gathered)
+        tl.store(peaks + piece * 2 * ROWS + lanes, highest)
+        tl.store(peaks + (piece * 2 + 1) * ROWS + lanes, total)
+
+
+@triton.jit
+def _combine(
+    parts, peaks, out, kv_heads, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    lanes = tl.arange(0, ROWS)
+    dims = tl.arange(0, DIM)
+    first = (row * kv_heads + kv_head) * SPLITS
+    highest = tl.full((ROWS,), float("-inf"), tl.float32)
+    for split in tl.static_range(SPLITS):
+        highest = tl.maximum(highest, tl.load(peaks + (first + split) * 2 * ROWS + lanes))
+    total = tl.zeros((ROWS,), tl.float32)
+    gathered = tl.zeros((ROWS, DIM), tl.float32)
+    for split in tl.static_range(SPLITS):
+        share = tl.exp2(tl.load(peaks + (first + split) * 2 * ROWS + lanes) - highest)
+        total += share * tl.load(peaks + ((first + split) * 2 + 1) * ROWS + lanes)
+        piece = tl.load(parts + ((first + split) * ROWS + lanes)[:, None] * DIM + dims[None, :])
+        gathered += share[:, None] * piece
+    target = out + ((row * kv_heads + kv_head) * GROUP + lanes)[:, None] * DIM + dims[None, :]
+    tl.store(target, (gathered / total[:, None]).to(out.dtype.element_ty), mask=(lanes < GROUP)[:, None])
+
+
+def attend(queries: Tensor, cache: Cache, layer: int, slots: Tensor, rows: Rows, out: Tensor, splits: int = 1) -> None:
+    """Each row's (heads, dim) queries over what its slot holds up to its position, its shared beginning included.
+
+    With `splits` several programs look at parts of a long context, where rows alone would leave the device idle.
+    """
+    count, heads, dim = queries.shape
+    _, slot_count, kv_heads, capacity, _ = cache.shape
+    group = heads // kv_heads
+    lanes = max(GROUP_ROWS, triton.next_power_of_2(group))
+    pieces = count * kv_heads * splits if splits > 1 else 0
+    parts = torch.empty(pieces * lanes * dim, device=out.device)
+    peaks = torch.empty(pieces * lanes * 2, device=out.device)
+    _attend[(count, kv_heads, splits)](
+        queries, cache.table, slots, rows.positions, rows.prefixes, rows.shared, out, parts, peaks,
+        layer, slot_count, kv_heads, capacity, dim**-0.5 * LOG2_E,
+        GROUP=group, ROWS=lanes, DIM=dim, BLOCK=KEY_BLOCK, SPLITS=splits, HALF=cache.dtype is torch.bfloat16,
+        num_warps=4, num_stages=3 if cache.dtype is torch.bfloat16 else 2,
+    )  # fmt: skip
+    if splits > 1:
+        _combine[(count, kv_heads)](
+            parts, peaks, out, kv_heads, GROUP=group, ROWS=lanes, DIM=dim, SPLITS=splits, num_warps=4
+        )
+
+
+@triton.jit
+def _gate(both, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < width
+    kind = out.dtype.element_ty
+    first = tl.load(both + row * 2 * width + columns, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(both + row * 2 * width + width + columns, mask=inside, other=0.0).to(tl.float32)
+    opened = (first / (1.0 + tl.exp(-first))).to(kind).to(tl.float32)
+    tl.store(out + row * width + columns, (opened * second).to(kind), mask=inside)
+
+
+def gate(both: Tensor, out: Tensor) -> None:
+    """silu(first half) · second half."""
+    rows, width = out.shape
+    _gate[(rows, triton.cdiv(width, 1024))](both, out, width, BLOCK=1024, num_warps=4)
+
+
+@triton.jit
+def _mix(z):
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return z ^ (z >> 31)
+
+
+@triton.jit
+def _weigh(logits, coldness, peaks, masses, likeliest, vocab, BLOCK: tl.constexpr):
+    """The highest logit of a block, what it weighs relative to that, and where the highest stands."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    columns = block * BLOCK + tl.arange(0, BLOCK)
+    some = tl.load(logits + row * vocab + columns, mask=columns < vocab, other=float("-inf")) * tl.load(coldness)
+    peak = tl.max(some, 0)
+    place = row * tl.num_programs(1) + block
+    tl.store(peaks + place, peak)
+    tl.store(masses + place, tl.sum(tl.exp(some - peak), 0))
+    tl.store(likeliest + place, block * BLOCK + tl.argmax(some, 0))
+
+
+@triton.jit
+def _draw(
+    logits, coldness, peaks, masses, likeliest, slots, streams, steps, positions, ended, stops, tokens, logprobs,
+    out_tokens, vocab, room, capacity, blocks,
+    STOPS: tl.constexpr, GREEDY: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + row).to(tl.int64)
+    several = tl.arange(0, BLOCKS)
+    tops = tl.load(peaks + row * blocks + several, mask=several < blocks, other=float("-inf"))
+    highest = tl.max(tops, 0)
+    step = tl.load(steps + slot)
+    if GREEDY:
+        chosen = tl.load(likeliest + row * blocks + tl.argmax(tops, 0))
+        # A maximum passes over NaN; a sum of exponentials does not, and is NaN too where the highest is infinite.
+        whole = tl.sum(tl.load(masses + row * blocks + several, mask=several < blocks, other=0.0), 0)
+        logprob = tl.where(whole < float("inf"), 0.0, float("nan"))
+    else:
+        mass = tl.load(masses + row * blocks + several, mask=several < blocks, other=0.0) * tl.exp(tops - highest)
+        reached = tl.cumsum(mass, 0)
+        total = tl.sum(mass, 0)
+        z = _mix(tl.load(streams + slot).to(tl.uint64) + (step + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
+        wanted = ((z >> 11).to(tl.float64) * 1.1102230246251565e-16).to(tl.float32) * total
+        block = tl.minimum(tl.sum((reached <= wanted).to(tl.int32), 0), blocks - 1)
+        rest = wanted - tl.max(tl.where(several < block, reached, 0.0), 0)  # the sum that chose: never below 0
+        columns = block * BLOCK + tl.arange(0, BLOCK)
+        inside = columns < vocab
+        cold = tl.load(coldness)
+        some = tl.load(logits + row * vocab + columns, mask=inside, other=float("-inf")) * cold
+        within = tl.cumsum(tl.exp(some - highest), 0)
+        chosen = tl.min(tl.where((within > rest) & inside, columns, vocab), 0)
+        # Rounding may leave a little above the last sum.
+        chosen = tl.where(chosen >= vocab, tl.load(likeliest + row * blocks + block), chosen)
+        logprob = tl.load(logits + row * vocab + chosen) * cold - highest - tl.log(total)
+    chosen = tl.minimum(tl.maximum(chosen, 0), vocab - 1)  # padding may hold anything
+    last = tl.load(ended + slot)
+    for index in tl.static_range(STOPS):
+        last = tl.where(chosen == tl.load(stops + index), tl.minimum(last, step + 1), last)
+    tl.store(ended + slot, last)
+    tl.store(tokens + slot, chosen.to(tl.int64))
+    tl.store(out_tokens + slot * room + step, chosen, mask=step < room)
+    tl.store(logprobs + slot * room + step, logprob, mask=step < room)
+    tl.store(steps + slot, step + 1)
+    tl.store(positions + slot, tl.minimum(tl.load(positions + slot) + 1, capacity - 1))
+
+
+def draw(
+    logits: Tensor, slots: Tensor, rows: Rows, stops: Tensor, coldness: Tensor, *, greedy: bool, capacity: int
+) -> None:
+    """Draws a token per row by its slot's own random number, notes it with its log-prob, and moves the slot on.
+
+    `coldness` (1,) is 1 / temperature, on the device so that a graph need not know it.
+    """
+    count, vocab = logits.shape
+    blocks = triton.cdiv(vocab, VOCABULARY_BLOCK)
+    peaks, masses = (torch.empty(count, blocks, device=logits.device) for _ in range(2))
+    likeliest = torch.empty(count, blocks, dtype=torch.int32, device=logits.device)
+    _weigh[(count, blocks)](logits, coldness, peaks, masses, likeliest, vocab, BLOCK=VOCABULARY_BLOCK, num_warps=8)
+    _draw[(count,)](
+        logits, coldness, peaks, masses, likeliest, slots, rows.streams, rows.steps, rows.positions, rows.ended, stops,
+        rows.tokens, rows.logprobs, rows.out_tokens, vocab, rows.out_tokens.shape[1], capacity, blocks,
+        STOPS=len(stops), GREEDY=greedy, BLOCKS=triton.next_power_of_2(blocks), BLOCK=VOCABULARY_BLOCK, num_warps=8,
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""The steps of `decode_kernels` in plain torch: for devices without Triton, and to test the kernels by."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whet.engines.native.slots import Cache, Rows, Turn, Where
+from whet.streams import uniform
+
+
+def add_norm(residual: Tensor, added: Tensor | None, weight: Tensor, out: Tensor, eps: float) -> None:
+    """residual += added (fp32, in place); out = RMSNorm(residual) · weight."""
+    if added is not None:
+        residual += added.float()
+    out.copy_(F.rms_norm(residual, weight.shape, weight, eps))
+
+
+def place(
+    qkv: Tensor,
+    how: Turn,
+    where: Where,
+    queries: Tensor,
+    dense: tuple[Tensor, Tensor] | None,
+    cache: Cache,
+    layer: int,
+) -> None:
+    """Normalises heads where asked, turns queries and keys, and writes keys and values at each row's slot and position.
+
+    `dense` (rows, kv_heads, dim) gets the new keys and values too.
+    """
+    positions = where.positions[where.slots] if where.by_slot else where.positions
+    rows, heads, dim = queries.shape
+    kv_heads = cache.shape[2]
+    q, k, v = torch.split(qkv.view(rows, -1, dim), [heads, kv_heads, kv_heads], dim=1)
+    if how.norms is not None:
+        q, k = (
+            F.rms_norm(x.float(), w.shape, w, how.eps).to(qkv.dtype) for x, w in zip((q, k), how.norms, strict=True)
+        )
+    turn = [angle[positions][:, None] for angle in how.angles]
+    queries.copy_(_turned(q, *turn))
+    k = _turned(k, *turn)
+    for held, new in zip(cache.layer(layer), (k, v), strict=True):
+        held[where.slots, :, positions] = new.to(held.dtype)
+    if dense is not None:
+        dense[0].copy_(k)
+        dense[1].copy_(v)
+
+
+def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+
+
+def attend(queries: Tensor, cache: Cache, layer: int, slots: Tensor, rows: Rows, out: Tensor, splits: int = 1) -> None:  # noqa: ARG001 - the kernel's
+    """Each row's (heads, dim) queries over what its slot holds up to its position, its shared beginning included."""
+    keys, values = cache.layer(layer)
+    lengths, shared, prefixes = rows.positions[slots] + 1, rows.shared[slots], rows.prefixes[slots]
+    places = torch.arange(int(lengths.max()), device=queries.device)
+    owner = torch.where(places < shared[:, None], prefixes[:, None], slots[:, None])  # (n, T)
+    visible = (places < lengths[:, None])[:, None, None]
+    grouped = queries.view(len(queries), keys.shape[1], -1, queries.shape[-1])
+    blank = ~visible[:, :, 0, :, None]  # filled, as 0 · NaN would reach the output
+    k, v = (x[owner, :, places].transpose(1, 2).masked_fill(blank, 0) for x in (keys, values))  # (n, kv_heads, T, dim)
+    out.copy_(F.scaled_dot_product_attention(grouped, k, v, attn_mask=visible).reshape(out.shape))
+
+
+def gate(both: Tensor, out: Tensor) -> None:
+    """silu(first half) · second half."""
+    first, second = both.chunk(2, dim=-1)
+    out.copy_(F.silu(first) * second)
+
+
+def draw(
+    logits: Tensor, slots: Tensor, rows: Rows, stops: Tensor, coldness: Tensor, *, greedy: bool, capacity: int
+) -> None:
+    """Draws a token per row by its slot's own random number, notes it with its log-prob, and moves the slot on."""
+    scaled = logits.float() * coldness
+    steps = rows.steps[slots]
+    if greedy:
+        chosen = scaled.argmax(dim=-1)
+        highest = scaled.gather(-1, chosen[:, None])[:, 0]
+        logprobs = highest - highest  # 0, or NaN where the highest is not finite: NaN is highest of all
+    else:
+        distribution = scaled.log_softmax(dim=-1)
+        cumulative = distribution.double().exp().cumsum(dim=-1)
+        target = uniform(rows.streams[slots], steps)[:, None] * cumulative[:, -1:]
+        chosen = torch.searchsorted(cumulative, target, right=True).clamp(max=logits.shape[-1] - 1)[:, 0]
+        logprobs = distribution.gather(-1, chosen[:, None])[:, 0]
+    has_stopped = torch.isin(chosen, stops)
+    rows.ended[slots] = torch.where(has_stopped, torch.minimum(rows.ended[slots], steps + 1), rows.ended[slots])
+    rows.tokens[slots] = chosen
+    fits = steps < rows.out_tokens.shape[1]
+    rows.out_tokens[slots[fits], steps[fits]] = chosen[fits].int()
+    rows.logprobs[slots[fits], steps[fits]] = logprobs[fits]
+    rows.steps[slots] = steps + 1
+    rows.positions[slots] = (rows.positions[slots] + 1).clamp(max=capacity - 1)

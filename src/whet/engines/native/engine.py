@@ -1,0 +1,225 @@
+"""The in-process engine: samples with the trainer's own weights, so nothing is copied and nothing can be stale.
+
+Each prompt is read once for its whole group, every sequence keeps its own random stream, and finished sequences
+leave the batch. Knows nothing about rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from whet.batching import pad
+from whet.engines.limits import above_coldest, token_limit, within_context, within_vocabulary
+from whet.engines.native.finite_logits import check_logprobs, doubt
+from whet.engines.native.token_sampling import draw
+from whet.engines.protocol import OnToken
+from whet.models.decoder.decoder import Decoder
+from whet.models.kernels.fused_block import has_plain_products
+from whet.models.layers.precision import autocast
+from whet.models.layers.shapes import is_served
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.records import Completion, Prompt, Sampling
+from whet.streams import stream_key
+
+if TYPE_CHECKING:
+    from whet.engines.native.cuda import CudaSampler
+
+PLAIN_SEQUENCES, CUDA_SEQUENCES = 256, 1024  # at a time, unless somebody says how many; a GPU takes what fits of them
+LOOK = 16  # tokens between looks at whether log-probs are finite, where a look waits for the device
+TOKENS_PER_CHARACTER = 4  # a character is at most four bytes, and a token at least one
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What was sampled for one wave: a row per sequence, in the order of prompts and samples."""
+
+    tokens: Tensor  # (B, room) int64
+    logprobs: Tensor  # (B, room) float
+    lengths: Tensor  # (B,) int64: tokens before the padding
+    is_stopped: Tensor  # (B,) bool: ended by itself
+
+
+class NativeEngine:
+    """Samples from a policy in this process."""
+
+    def __init__(
+        self,
+        policy: CausalLM,
+        tokenizer: Tokenizer,
+        *,
+        max_sequences: int | None = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+        on_token: OnToken | None = None,
+    ) -> None:
+        """`dtype` is that of products on a GPU; a CPU computes in fp32. `max_sequences` are sampled at a time."""
+        self.policy, self.tokenizer = policy, tokenizer
+        self.on_token = on_token
+        self.max_sequences, self.dtype = max_sequences, dtype
+        self.device = device or next(policy.parameters()).device
+        self.version = 0
+        self._sampler: CudaSampler | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """In fp32 on a CPU, with our own decoder, the sampler computes what the trainer does."""
+        return self.device.type == "cpu" and isinstance(self.policy, Decoder)
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds of the stages of the last call, where they are known."""
+        return dict(self._sampler.timings) if self._sampler is not None else {}
+
+    def sync(self, policy: CausalLM, *, version: int) -> None:
+        """From now on sample with these weights: they are the trainer's own, so there is nothing to copy."""
+        self.policy, self.version = policy, version
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    @torch.no_grad()
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+        """`count` completions of each prompt, in order."""
+        above_coldest(sampling)
+        prompts = within_context(prompts, self.policy.context)
+        within_vocabulary(prompts, self.policy.vocab_size)
+        if self._is_fast(sampling):
+            return self._generate_fast(prompts, sampling, count)
+        done: list[Completion] = []
+        size = max(1, (self.max_sequences or PLAIN_SEQUENCES) // count)  # whole groups: each prompt is read once
+        with autocast(self.device):
+            for start in range(0, len(prompts), size):
+                drawn = self._complete(prompts[start : start + size], sampling, count, first=start)
+                done += self._completions(drawn, sampling, [start + row // count for row in range(len(drawn.tokens))])
+        return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
+
+    def _is_fast(self, sampling: Sampling) -> bool:
+        """Whether the CUDA graphs can do it: our decoder on a GPU, no top-k, top-p or min-p, no stop strings."""
+        plain = not (sampling.top_k or sampling.top_p < 1 or sampling.min_p or sampling.stop)
+        ours = (
+            isinstance(self.policy, Decoder)
+            and is_served(self.policy.config)
+            and has_plain_products(self.policy.model)
+            and self.policy.head_weight is not None
+        )
+        return self.device.type == "cuda" and plain and ours and self.on_token is None
+
+    def _generate_fast(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
+        from whet.engines.native.cuda import CudaSampler  # triton comes with CUDA builds of torch only
+
+        assert isinstance(self.policy, Decoder)
+        if self._sampler is None or self._sampler.policy is not self.policy:
+            slots = self.max_sequences or CUDA_SEQUENCES
+            self._sampler = CudaSampler(self.policy, self.tokenizer.stops, max_slots=slots, dtype=self.dtype)
+        drawn = self._sampler.sample(prompts, sampling, count=count)
+        texts = self.tokenizer.decode_many([one.tokens for one in drawn])
+        done = [
+            Completion(
+                tokens=tuple(one.tokens),
+                logprobs=tuple(one.logprobs),
+                text=text,
+                finish="stop" if one.tokens[-1] in self.tokenizer.stops else "length",
+            )
+            for one, text in zip(drawn, texts, strict=True)
+        ]
+        return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
+
+    def _complete(self, prompts: Sequence[Prompt], sampling: Sampling, count: int, *, first: int) -> _Drawn:
+        """Samples every sequence of one wave to its end; `first` is the number of its first prompt."""
+        tokens = pad([prompt.tokens for prompt in prompts], torch.int64).to(self.device)
+        lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=self.device)
+        limits = torch.tensor(
+            [token_limit(prompt, sampling, self.policy.context) for prompt in prompts], device=self.device
+        )
+        names = [stream_key((*prompt.stream, sample)) for prompt in prompts for sample in range(count)]
+        keys = torch.tensor(names, device=self.device)
+        states, cache = self.policy.begin(tokens, lengths, room=int(limits.max()))
+        fan_out = torch.arange(len(prompts), device=self.device).repeat_interleave(count)
+        cache.select(fan_out)
+        states, limits = states[fan_out], limits[fan_out]
+        drawn = _nothing_drawn(len(keys), int(limits.max()), self.device)
+        stops = torch.tensor(sorted(self.tokenizer.stops), device=self.device)
+        live = torch.arange(len(keys), device=self.device)  # the sequence of each row
+        for position in range(drawn.tokens.shape[1]):
+            chosen, logprobs = draw(self.policy.head(states), sampling, keys, torch.full_like(keys, position))
+            if position == 0:
+                logprobs = logprobs + doubt(self.policy.head_weight)
+            drawn.tokens[live, position], drawn.logprobs[live, position] = chosen, logprobs
+            may_look = self.device.type == "cpu" or position % LOOK == 0
+            if may_look and not bool(logprobs.isfinite().all()):
+                drawn.lengths[live] = position + 1  # where they end, `_completions` will say why
+                break
+            is_stopped = (chosen[:, None] == stops).any(dim=-1)
+            if self.on_token is not None or sampling.stop:
+                is_stopped |= self._heard(
+                    drawn.tokens[live, : position + 1].tolist(), live.tolist(), sampling, count, first
+                )
+            is_done = is_stopped | (limits == position + 1)
+            if bool(is_done.any()):
+                drawn.lengths[live[is_done]] = position + 1
+                drawn.is_stopped[live] = is_stopped
+                rows = _closed_up(is_done)
+                if not len(rows):
+                    break
+                cache.select(rows)
+                live, keys, limits, chosen = live[rows], keys[rows], limits[rows], chosen[rows]
+            states = self.policy.extend(chosen, cache)
+        return drawn
+
+    def _heard(self, tokens: list[list[int]], live: list[int], sampling: Sampling, count: int, first: int) -> Tensor:
+        """Tells of the newest token of each live sequence; (rows,) whether a stop string has appeared."""
+        if self.on_token is not None:
+            for row, sequence in zip(tokens, live, strict=True):
+                self.on_token(first + sequence // count, sequence % count, row[-1])
+        if not sampling.stop:
+            return torch.zeros(len(live), dtype=torch.bool, device=self.device)
+        window = TOKENS_PER_CHARACTER * max(len(text) for text in sampling.stop) + 1
+        tails = self.tokenizer.decode_many([row[-window:] for row in tokens])
+        return torch.tensor([any(text in tail for text in sampling.stop) for tail in tails], device=self.device)
+
+    def _completions(self, drawn: _Drawn, sampling: Sampling, prompts: Sequence[int]) -> list[Completion]:
+        """What was drawn, as records; `prompts` says whose completion each row is."""
+        lengths = drawn.lengths.tolist()
+        tokens = [row[:length] for row, length in zip(drawn.tokens.tolist(), lengths, strict=True)]
+        logprobs = [row[:length] for row, length in zip(drawn.logprobs.tolist(), lengths, strict=True)]
+        for prompt, values in zip(prompts, logprobs, strict=True):
+            check_logprobs(values, self.policy, prompt=prompt)
+        texts = self.tokenizer.decode_many(tokens)
+        return [
+            Completion(
+                tokens=tuple(ids),
+                logprobs=tuple(values),
+                text=_up_to_stop(text, sampling.stop),
+                finish="stop" if is_stopped else "length",
+            )
+            for ids, values, text, is_stopped in zip(tokens, logprobs, texts, drawn.is_stopped.tolist(), strict=True)
+        ]
+
+
+def _nothing_drawn(rows: int, room: int, device: torch.device) -> _Drawn:
+    return _Drawn(
+        tokens=torch.zeros(rows, room, dtype=torch.int64, device=device),
+        logprobs=torch.zeros(rows, room, device=device),
+        lengths=torch.zeros(rows, dtype=torch.int64, device=device),
+        is_stopped=torch.zeros(rows, dtype=torch.bool, device=device),
+    )
+
+
+def _closed_up(is_done: Tensor) -> Tensor:
+    """The rows that go on; the last of them take the places of the done, so that the others need not move."""
+    going = ~is_done
+    count = int(going.sum())
+    rows = torch.arange(count, device=is_done.device)
+    rows[is_done[:count]] = going[count:].nonzero()[:, 0] + count
+    return rows
+
+
+def _up_to_stop(text: str, stop: Sequence[str]) -> str:
+    """The text up to the end of the first stop string in it."""
+    ends = [text.index(one) + len(one) for one in stop if one in text]
+    return text[: min(ends)] if ends else text

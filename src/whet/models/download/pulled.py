@@ -1,0 +1,111 @@
+"""Directories of pulled models, which are whole or do not count: built aside, checksummed last, renamed into place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from whet.errors import UserError
+from whet.files import home_directory, read_object
+from whet.models.storage.checksums import MANIFEST, Sealed, checked_entries, mismatch, read_files, sha256
+
+FORMAT = 1  # raised when a conversion changes, so that older results are made again
+ABANDONED_SECONDS = 24 * 3600  # a build directory this old belongs to a process that was killed
+
+
+def models_directory(cache: Path | None = None) -> Path:
+    """Where pulled models live: `cache`, else $WHET_HOME/models, else ~/.cache/whet/models."""
+    return home_directory("models") if cache is None else cache
+
+
+def cached_names(models: Path) -> list[str]:
+    """The names of the models with a manifest, sorted."""
+    found = [*models.glob(f"*/{MANIFEST}"), *models.glob(f"*/*/{MANIFEST}")]
+    names = [path.parent.relative_to(models) for path in found]
+    return sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
+
+
+def damage(directory: Path, *, contents: bool = True) -> str | None:
+    """What is wrong with a cached model, or None; without `contents` only names and sizes are compared."""
+    try:
+        entries = _entries(directory)
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError, UserError):
+        return f"{MANIFEST} is not readable"
+    unlisted = [path.name for path in read_files(directory) if path.name not in entries]
+    if unlisted:
+        return f"{unlisted[0]} is not in {MANIFEST}"
+    for name, sealed in entries.items():
+        path = directory / name
+        if contents or not path.is_file() or path.stat().st_size != sealed.size:
+            problem = mismatch(path, sealed)
+            if problem is not None:
+                return f"{name} {problem}"
+    return None
+
+
+def _entries(directory: Path) -> dict[str, Sealed]:
+    """The size and the checksum of every file that the manifest names."""
+    if not os.path.lexists(directory / MANIFEST):
+        raise FileNotFoundError(MANIFEST)
+    manifest = read_object(directory / MANIFEST)
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"format {manifest['format']}")
+    return checked_entries(manifest)
+
+
+@contextmanager
+def building(target: Path, *, origin: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
+    """Gives (model, scratch) directories to fill; when the block ends well, `model` becomes `target` in one rename."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target)
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        model, scratch = aside / "model", aside / "scratch"
+        model.mkdir()
+        scratch.mkdir()
+        yield model, scratch
+        _seal(model, origin)
+        if target.exists():
+            target.rename(aside / "replaced")
+        try:
+            model.rename(target)
+        except OSError:
+            if damage(target) is not None:  # otherwise another process was faster: its copy serves as well
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):  # not empty: it holds models
+            target.parent.rmdir()
+
+
+def _seal(model: Path, origin: dict[str, Any]) -> None:
+    """Writes the manifest, after every other file has reached the disk."""
+    paths = sorted(path for path in model.rglob("*") if path.is_file())
+    for path in paths:
+        _flush(path)
+    files = {
+        path.relative_to(model).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in paths
+    }
+    manifest = model / MANIFEST
+    manifest.write_text(json.dumps({"format": FORMAT, **origin, "files": files}, indent=2) + "\n", encoding="utf-8")
+    _flush(manifest)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _remove_abandoned(target: Path) -> None:
+    for path in target.parent.glob(f".{target.name}-*"):
+        if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,230 @@
+"""A decoder block of packed rows as one function with its gradient written out: bf16 on CUDA, fp32 on a CPU.
+
+It computes what `whet.models.decoder.decoder.Block` does (on CUDA under autocast), for the shapes of `whet.models.layers.shapes`, with
+a tenth of the launches: products that share their input are joined, norms, rotations and gates are single kernels, and
+weights are cast once a pass. Kept for the backward pass are the residual stream before each half, what attention saw
+and gave, and the gate's input; norms and gates are computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from whet.models.kernels import block_plain
+from whet.models.layers.attention import rotary_angles
+from whet.models.layers.packed_attention import Ragged, attend, attend_back
+from whet.models.layers.packing import Packing
+from whet.models.layers.padded_attention import Padded
+from whet.models.layers.precision import full_precision
+from whet.models.layers.shapes import has_usual_blocks, is_served
+
+if TYPE_CHECKING:
+    from whet.models.decoder.decoder import Trunk
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What all blocks of a pass have in common."""
+
+    heads: tuple[int, int, int]  # query heads, key heads, their width
+    eps: float
+    angles: tuple[Tensor, Tensor]  # (N, dim / 2) cosine and sine
+    attention: Ragged | Padded
+    ops: Any  # the module with norms, rotations and gates: Triton's, or the same in torch
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A block's matrices in the numbers of its products: bf16 on CUDA, fp32 on a CPU."""
+
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    gate_up: Tensor
+    down: Tensor
+    sizes: list[int]  # rows of queries, keys and values in `qkv`
+
+
+class JoinedWeights:
+    """The copies of blocks, filled again at every pass: nothing tells of a change (fused AdamW counts none)."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Joined] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
+        """Empty: a copy is filled when it is used."""
+        return JoinedWeights()
+
+    def clear(self) -> None:
+        """Gives up the copies; the next pass makes them again."""
+        self._blocks = []
+
+    @torch.no_grad()
+    def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
+        """The copies of all blocks as their weights are now, where they were before."""
+        matrices = [_matrices(block) for block in blocks]
+        wanted = (dtype, matrices[0][6].device)
+        if not self._blocks or (self._blocks[0].out.dtype, self._blocks[0].out.device) != wanted:
+            self._blocks = [_join(some, dtype) for some in matrices]
+        if dtype is matrices[0][6].dtype:  # what stands alone needs no copy
+            pairs = zip(self._blocks, matrices, strict=True)
+            self._blocks = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
+        targets = [part for half in self._blocks for part in _parts(half)]
+        sources = [tensor for some in matrices for tensor in some if tensor is not None]
+        copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
+        torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
+        return self._blocks
+
+
+def _matrices(block: Any) -> Sequence[Any]:
+    attention, mlp = block.self_attn, block.mlp
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    return (
+        *(part.weight for part in parts),
+        *(part.bias for part in parts),
+        attention.o_proj.weight,
+        mlp.gate_proj.weight,
+        mlp.up_proj.weight,
+        mlp.down_proj.weight,
+    )
+
+
+def _join(matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
+    q, k, v, q_bias, k_bias, v_bias, out, first, second, down = matrices
+
+    def joined(*weights: Tensor) -> Tensor:
+        return torch.cat([weight.detach().to(dtype) for weight in weights])
+
+    return Joined(
+        qkv=joined(q, k, v),
+        qkv_bias=None if q_bias is None else joined(q_bias, k_bias, v_bias),
+        out=joined(out),
+        gate_up=joined(first, second),
+        down=joined(down),
+        sizes=[len(q), len(k), len(v)],
+    )
+
+
+def _parts(half: Joined) -> list[Tensor]:
+    """Views of what was joined, in the order of `_matrices`."""
+    biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
+    return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.chunk(2), half.down]
+
+
+def fits_fused(trunk: Trunk) -> bool:
+    """Whether this file computes the trunk: bf16 on CUDA or fp32 on a CPU, a shape that is served, no adapters."""
+    device = trunk.embed_tokens.weight.device
+    is_cuda = device.type == "cuda"
+    fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
+    if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
+        return False
+    return has_plain_products(trunk)
+
+
+def has_plain_products(trunk: Trunk) -> bool:
+    """Whether every product is a matrix in fp32: no adapter stands in its place."""
+    parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
+    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
+
+
+def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
+    """→ (N, D), before the final norm: what `Trunk.forward` computes, by fewer and larger kernels."""
+    c, device = trunk.config, packing.tokens.device
+    cosine, sine = (x[0].contiguous() for x in rotary_angles(c, packing.positions))
+    shape = Shape(
+        heads=(c.heads, c.kv_heads, c.head_dim),
+        eps=c.norm_eps,
+        angles=(cosine, sine),
+        attention=(Ragged if device.type == "cuda" else Padded).of(packing, device),
+        ops=_operations(device),
+    )
+    states: Tensor = trunk.embed_tokens(packing.tokens)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    for block, half in zip(trunk.layers, trunk.joined.refreshed(list(trunk.layers), dtype), strict=True):
+        if recompute and torch.is_grad_enabled():
+            states = checkpoint(fused_block, block, half, states, shape, use_reentrant=False)
+        else:
+            states = fused_block(block, half, states, shape)
+    return states
+
+
+def _operations(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return block_plain
+    from whet.models.kernels import block_kernels  # triton comes with CUDA builds of torch only
+
+    return block_kernels
+
+
+def fused_block(block: Any, half: Joined, states: Tensor, shape: Shape) -> Tensor:
+    """(N, D) fp32 → (N, D) fp32."""
+    norms = (block.input_layernorm.weight, block.post_attention_layernorm.weight)
+    head_norms = (None, None)
+    if block.self_attn.qk_norm == "head":
+        head_norms = (block.self_attn.q_norm.weight, block.self_attn.k_norm.weight)
+    out: Tensor = _Block.apply(states, half, shape, *norms, *head_norms, *_matrices(block))  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Block(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, half: Joined, shape: Shape, *weights: Tensor) -> Tensor:
+        kernels = shape.ops
+        norm, mlp_norm, q_norm, k_norm = weights[:4]
+        head_norms = None if q_norm is None else (q_norm, k_norm)
+        with full_precision(states.device):
+            _, normed, scales = kernels.norm(states, None, norm, shape.eps)
+            qkv = F.linear(normed, half.qkv, half.qkv_bias)
+            queries, keys, values = kernels.turn(qkv, shape.angles, head_norms, shape.heads, shape.eps)
+            attended, sums = attend(queries, keys, values, shape.attention)
+            stream, normed, mlp_scales = kernels.norm(states, attended.flatten(1) @ half.out.T, mlp_norm, shape.eps)
+            both = normed @ half.gate_up.T
+            out: Tensor = stream + kernels.gate(both) @ half.down.T
+        if any(ctx.needs_input_grad):
+            raw = qkv if head_norms is not None else None
+            ctx.save_for_backward(
+                states, scales, raw, queries, keys, values, attended, sums, stream, mlp_scales, both, *weights[:4]
+            )
+            ctx.half, ctx.shape, ctx.is_spent = half, shape, False
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        assert not ctx.is_spent, "a fused block has one backward pass: its gradient takes the place of what was kept"
+        ctx.is_spent = True
+        states, scales, raw, queries, keys, values, attended, sums, stream, mlp_scales, both, *norms = ctx.saved_tensors
+        norm, mlp_norm, q_norm, k_norm = norms
+        half, shape, grad, kernels = ctx.half, ctx.shape, grads[0].contiguous(), ctx.shape.ops
+        head_norms = None if q_norm is None else (q_norm, k_norm)
+        with full_precision(states.device):
+            pull = grad.to(half.out.dtype)
+            gated = kernels.gate_back(both, pull @ half.down)  # `both` is its gradient from here on
+            of_down = _fp32(pull.T, gated)
+            grad, pull, normed, of_mlp_norm = kernels.norm_back(stream, mlp_scales, mlp_norm, both @ half.gate_up, grad)
+            of_gate_up = _fp32(both.T, normed)
+            of_out = _fp32(pull.T, attended.flatten(1))
+            back = (pull @ half.out).view_as(attended)
+            slopes = attend_back(back, queries, keys, values, attended, sums, shape.attention)
+            source = queries.new_empty(len(queries), len(half.qkv)) if raw is None else raw
+            of_qkv, of_head_norms = kernels.turn_back(source, shape.angles, head_norms, *slopes, shape.eps)
+            grad, _, normed, of_norm = kernels.norm_back(states, scales, norm, of_qkv @ half.qkv, grad)
+            of_matrix = _fp32(of_qkv.T, normed)
+        biases: Sequence[Tensor | None] = (None, None, None)
+        if half.qkv_bias is not None:
+            biases = torch.split(of_qkv.sum(dim=0, dtype=torch.float32), half.sizes)
+        return (
+            grad, None, None, of_norm, of_mlp_norm, *(of_head_norms or (None, None)),
+            *torch.split(of_matrix, half.sizes), *biases, of_out, *of_gate_up.chunk(2), of_down,
+        )  # fmt: skip
+
+
+def _fp32(a: Tensor, b: Tensor) -> Tensor:
+    """A product kept in fp32, also of bf16 matrices: gradients of many rows add up."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b

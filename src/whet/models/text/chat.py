@@ -1,0 +1,192 @@
+"""Conversations to ids through a model's chat template, such that no message can forge a control token.
+
+A template is rendered to one string, and in that string a marker of the template looks like the same marker typed by a
+user, also one that two messages spell together, or that appears when the template trims them. So messages that could
+do this are rendered a second time with private characters for the letters of markers, which tells whose each marker is;
+what the messages spell is put back, as text, after the string has been cut at the template's own markers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+
+from transformers import PreTrainedTokenizerBase
+
+from whet.errors import UserError
+from whet.models.text.template import BrokenTemplate, render_template
+from whet.records import Message
+
+PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private-use plane A: no template writes these
+
+
+def control_tokens(hf: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The special tokens, by the string that looks like them."""
+    special = {str(token): index for index, token in hf.added_tokens_decoder.items() if token.special and str(token)}
+    named = zip(hf.all_special_tokens, hf.all_special_ids, strict=True)
+    return {**special, **{str(token): index for token, index in named if token and index is not None}}
+
+
+def encode_conversation(
+    hf: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    control: Mapping[str, int],
+    *,
+    encode: Callable[[str], list[int]],
+) -> list[int]:
+    """The ids of the rendered conversation, with the assistant's header; `encode` turns plain text into ids."""
+    if not messages:
+        raise UserError("the conversation is empty; give at least one message")
+    pattern = _any_of(control)
+    for message in messages:
+        found = pattern.search(message.role)
+        if found:
+            raise UserError(f"role {message.role!r} holds the control string {found[0]}; use a plain name such as user")
+    seen = render(hf, messages, add_generation_prompt=True)
+    if not _may_forge(control, messages):
+        return _encode_whole(hf, seen, pattern, control, encode)
+    disguise = _disguise(control, messages)
+    plain = str.maketrans({mark: letter for letter, mark in disguise.items()})
+    hide = str.maketrans(disguise)
+    guarded = render(hf, _changed(messages, lambda text: text.translate(hide)), add_generation_prompt=True)
+    if guarded.translate(plain) != seen:
+        # The template looks at what the messages say, so it is shown them, but for the control strings that they spell.
+        own = pattern.findall(guarded)
+        guarded = render(
+            hf,
+            _changed(messages, lambda text: pattern.sub(lambda found: found[0].translate(hide), text)),
+            add_generation_prompt=True,
+        )
+        if pattern.findall(guarded) != own:
+            raise UserError("the chat template makes other control tokens of these messages; take such strings out")
+    if _places(pattern, guarded) == _places(pattern, seen):
+        return _encode_whole(hf, seen, pattern, control, encode)
+    return _encode_pieces(hf, guarded, pattern, control, lambda text: encode(text.translate(plain)))
+
+
+def encode_text(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
+    """The ids of a text, without tokens that the tokeniser would add around it."""
+    try:
+        tokens: list[int] = hf.encode(text, add_special_tokens=False, **how)
+    except Exception as error:  # the tokenizers library raises a bare Exception: a vocabulary without an unknown token
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
+    return tokens
+
+
+def text_of(hf: PreTrainedTokenizerBase, messages: Sequence[Message], control: Mapping[str, int]) -> str:
+    """What the template writes, without its control tokens."""
+    return _any_of(control).sub("", render(hf, messages, add_generation_prompt=True))
+
+
+def ends_of_turn(hf: PreTrainedTokenizerBase, control: Mapping[str, int]) -> frozenset[int]:
+    """The control token that the template writes after an assistant's message, if it writes one."""
+    answer = chr(PRIVATE_USE.start)
+    if hf.chat_template is None:
+        return frozenset()
+    turns = [Message(role="user", content="question"), Message(role="assistant", content=answer)]
+    try:
+        rendered = render(hf, turns, add_generation_prompt=False)
+    except BrokenTemplate:
+        raise
+    except UserError:  # a template that wants other roles; what the configuration names still stops
+        return frozenset()
+    found = _any_of(control).match(rendered.rpartition(answer)[2].lstrip())
+    return frozenset({control[found[0]]}) if found and answer in rendered else frozenset()
+
+
+def render(hf: PreTrainedTokenizerBase, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+    """The conversation as the template writes it."""
+    owner = str(hf.name_or_path)
+    try:
+        source = hf.get_chat_template()
+    except ValueError as error:  # several, none of which is the default one
+        raise BrokenTemplate(f"the chat template of {owner}: {' '.join(str(error).split())[:300]}") from error
+    variables = {
+        name: list(map(str, token)) if isinstance(token, list) else str(token)
+        for name, token in hf.special_tokens_map.items()
+    }
+    return render_template(source, messages, variables, add_generation_prompt=add_generation_prompt, owner=owner)
+
+
+def _any_of(control: Mapping[str, int]) -> re.Pattern[str]:
+    """Matches the longest control string first, as the tokeniser does."""
+    return re.compile("|".join(re.escape(token) for token in sorted(control, key=len, reverse=True)))
+
+
+def _may_forge(control: Mapping[str, int], messages: Sequence[Message]) -> bool:
+    """Whether a control string could begin or end in a message, or a message lie inside of one."""
+    edges = {
+        letter for text in control for edge in (text[0], text[-1]) for letter in (edge.lower(), edge.upper(), edge)
+    }
+    return any(
+        not edges.isdisjoint(message.content) or any(message.content.strip() in text for text in control)
+        for message in messages
+        if message.content.strip()
+    )
+
+
+def _disguise(control: Mapping[str, int], messages: Sequence[Message]) -> dict[str, str]:
+    """A private character, which does not occur in the messages, for each letter of the control strings.
+
+    White space stays, because templates trim it.
+    """
+    letters = dict.fromkeys(letter for text in control for letter in text if text.isspace() or not letter.isspace())
+    used = {character for message in messages for character in message.content}
+    free = list(islice((chr(code) for code in PRIVATE_USE if chr(code) not in used), len(letters)))
+    if len(free) < len(letters):
+        raise UserError(
+            "the messages hold nearly all private characters from U+F0000 on, which are needed here; remove some"
+        )
+    return dict(zip(letters, free, strict=True))
+
+
+def _changed(messages: Sequence[Message], change: Callable[[str], str]) -> list[Message]:
+    return [Message(role=message.role, content=change(message.content)) for message in messages]
+
+
+def _places(pattern: re.Pattern[str], text: str) -> list[tuple[int, int]]:
+    return [found.span() for found in pattern.finditer(text)]
+
+
+def _encode_whole(
+    hf: PreTrainedTokenizerBase,
+    rendered: str,
+    pattern: re.Pattern[str],
+    control: Mapping[str, int],
+    encode: Callable[[str], list[int]],
+) -> list[int]:
+    """The ids of a text whose control strings are the template's own, as transformers has them.
+
+    A tokeniser that changes the text first may find more of them; then it is encoded in pieces.
+    """
+    tokens = encode_text(hf, rendered)
+    ids = set(control.values()) - {hf.unk_token_id}
+    written = [control[found] for found in pattern.findall(rendered)]
+    if [token for token in tokens if token in ids] == [token for token in written if token in ids]:
+        return tokens
+    return _encode_pieces(hf, rendered, pattern, control, encode)
+
+
+def _encode_pieces(
+    hf: PreTrainedTokenizerBase,
+    rendered: str,
+    pattern: re.Pattern[str],
+    control: Mapping[str, int],
+    encode: Callable[[str], list[int]],
+) -> list[int]:
+    """Cuts at the control strings, which by now are the template's own, and encodes what lies between as text."""
+    tokens: list[int] = []
+    start, strip_left = 0, False
+    for found in [*pattern.finditer(rendered), None]:
+        text = rendered[start : found.start() if found else len(rendered)]
+        marker = hf.added_tokens_decoder.get(control[found[0]]) if found else None
+        # Some markers swallow the white space beside them (Phi-3's <|end|>).
+        text = text.lstrip() if strip_left else text
+        text = text.rstrip() if marker is not None and marker.lstrip else text
+        tokens += encode(text) if text else []
+        if found:
+            tokens.append(control[found[0]])
+            start, strip_left = found.end(), marker is not None and marker.rstrip
+    return tokens

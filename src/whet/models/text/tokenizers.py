@@ -1,0 +1,254 @@
+"""Text to ids and back: character, byte-level BPE and Hugging Face tokenisers behind `whet.models.protocol.Tokenizer`.
+
+Promises: text never turns into control tokens (only a chat template's own markers do), an id that ends a sequence is
+never confused with padding (padding is a length, not an id), and nothing is ever fetched from the network.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from whet.errors import UserError
+from whet.files import read_object
+from whet.models.protocol import Tokenizer
+from whet.models.storage.checksums import read_steadily, refuse_damage
+from whet.models.storage.size_limits import check_growth, check_tokenizer_files
+from whet.models.text import chat
+from whet.models.text.template import PLAIN_TEMPLATE
+from whet.records import Message
+
+EOS = "<eos>"
+RANKS_FILE = "tokenizer.tiktoken"  # its presence says that a directory holds a tiktoken vocabulary
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+
+
+class HuggingFaceTokenizer:
+    """A transformers tokeniser that keeps text and control tokens apart."""
+
+    def __init__(self, hf: PreTrainedTokenizerBase, *, ends: Iterable[int] = ()) -> None:
+        """`ends`: ids that the model's own configuration says end a completion."""
+        self._hf = hf
+        _refuse_tricks(hf)
+        self._control = chat.control_tokens(hf)
+        # Configurations are often left at a library's default id, so only control tokens count.
+        ends = [token for token in ends if token in self._control.values()]
+        eos = hf.eos_token_id if hf.eos_token_id is not None else next(iter(ends), None)
+        if eos is None:
+            raise UserError(f"tokenizer {hf.name_or_path} has no eos token; set eos_token in tokenizer_config.json")
+        self._eos = int(eos)
+        self._stops = frozenset({self._eos, *ends, *chat.ends_of_turn(hf, self._control)})
+        # A tokeniser may map what it cannot spell to its unknown token; only a *stop* made of text is always wrong.
+        self._never_text = (frozenset(self._control.values()) - {hf.unk_token_id}) | self._stops
+        self._vocab_size = max(hf.get_vocab().values()) + 1  # ids may have gaps
+        self._bos = _added_bos(hf)
+        self._alphabet = _alphabet(hf)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id, special ones included; a model's embedding may have more rows than that."""
+        return self._vocab_size
+
+    @property
+    def eos(self) -> int:
+        """The id that ends a sequence."""
+        return self._eos
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """Every id that ends a completion: `eos` and, for chat models, the end of a turn."""
+        return self._stops
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether a conversation can be turned into a prompt."""
+        return self._hf.chat_template is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Plain text, no special tokens added; a control string such as "<|im_end|>" is text like any other."""
+        self._check_spelling(text)
+        tokens = chat.encode_text(self._hf, text, split_special_tokens=True)
+        wrong = self._never_text.intersection(tokens)
+        if wrong:
+            name = self._hf.convert_ids_to_tokens(min(wrong))
+            raise UserError(f"the tokenizer reads plain text as its control token {name}; remove it from {text!r:.80}")
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text without special tokens."""
+        # The clean-up of spaces is lossy ("a , b" → "a, b"), so it stays off whatever the saved configuration says.
+        return str(self._hf.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def decode_many(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """`decode` of every row; in one call where the tokeniser is one of the `tokenizers` library."""
+        if not isinstance(self._hf, PreTrainedTokenizerFast):
+            return [self.decode(row) for row in rows]
+        texts: list[str] = self._hf.backend_tokenizer.decode_batch(
+            [list(row) for row in rows], skip_special_tokens=True
+        )
+        return texts
+
+    def prompt(self, prompt: str | Sequence[Message]) -> list[int]:
+        """A conversation through the chat template with the assistant's header; plain text after bos, where used."""
+        if isinstance(prompt, str):
+            return self._bos + self.encode(prompt)
+        if not self.has_chat_template:
+            raise UserError(
+                f"tokenizer {self._hf.name_or_path} has no chat template, so it cannot read messages; "
+                "give the prompt as plain text"
+            )
+        for message in prompt:
+            self._check_spelling(message.content)
+        if self._alphabet is not None:  # the template's own words must be spelt too
+            self._check_spelling(chat.text_of(self._hf, prompt, self._control))
+        return chat.encode_conversation(self._hf, prompt, self._control, encode=self.encode)
+
+    def save(self, directory: Path) -> None:
+        """Writes the files that `load_tokenizer` and `AutoTokenizer.from_pretrained` read."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._hf.save_pretrained(directory)
+        # transformers 5 renames its generic class; the old name is understood by every version.
+        _update_json(directory / "tokenizer_config.json", "tokenizer_class", _portable_class)
+        ends = [self._eos, *sorted(self._stops - {self._eos})]
+        _update_json(directory / "generation_config.json", "eos_token_id", lambda _: ends if len(ends) > 1 else ends[0])
+
+    def _check_spelling(self, text: str) -> None:
+        if self._alphabet is not None:
+            for character in text:
+                if character not in self._alphabet:
+                    raise UserError(
+                        f"character {character!r} (in {text!r:.60}) is not in the alphabet "
+                        f"{''.join(sorted(self._alphabet))!r:.200}; add it to the alphabet or change the text"
+                    )
+        elif any("\ud800" <= character <= "\udfff" for character in text):
+            raise UserError(f"{text!r:.80} holds half of a surrogate pair, which is not text; fix its encoding")
+
+
+def character_tokenizer(alphabet: str) -> HuggingFaceTokenizer:
+    """Every character of `alphabet` is one token, in order, after the end-of-sequence token 0."""
+    characters = list(dict.fromkeys(alphabet))
+    if not characters:
+        raise UserError("the alphabet of a character tokenizer is empty; list at least one character")
+    half = next((character for character in characters if "\ud800" <= character <= "\udfff"), None)
+    if half is not None:
+        raise UserError(f"the alphabet holds {half!r}, half of a surrogate pair, which is no character; leave it out")
+    vocabulary = {token: index for index, token in enumerate([EOS, *characters])}
+    backend = Backend(models.WordLevel(vocabulary))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return wrap_backend(backend, eos=EOS)
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> HuggingFaceTokenizer:
+    """Byte-level BPE with at most `vocab_size` ids, learned from `texts`; it can spell any text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if vocab_size <= len(alphabet):
+        raise UserError(f"vocab_size={vocab_size} is too small for bytes and {EOS}; use {len(alphabet) + 1} or more")
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    return wrap_backend(backend, eos=EOS)
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokeniser that lies in a model directory, whichever kind it is."""
+    return read_steadily(directory, _load)
+
+
+def _load(directory: Path) -> Tokenizer:
+    if not directory.is_dir():
+        raise UserError(f"no directory {directory} to load a tokenizer from; check the path")
+    refuse_damage(directory, with_weights=False)
+    if (directory / RANKS_FILE).exists():
+        from whet.models.text.tiktoken_bpe import load_tiktoken
+
+        return load_tiktoken(directory)
+    if not any((directory / name).exists() for name in TOKENIZER_FILES):
+        raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join((*TOKENIZER_FILES, RANKS_FILE))}")
+    check_tokenizer_files(directory)
+    try:
+        hf = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # from damaged files transformers and tokenizers raise anything, a bare Exception too
+        reason = " ".join(str(error).split())
+        raise UserError(f"the tokenizer in {directory} cannot be read ({reason:.200}); copy its files again") from error
+    return HuggingFaceTokenizer(hf, ends=_configured_ends(directory))
+
+
+def wrap_backend(
+    backend: Backend, *, eos: str, chat_template: str = PLAIN_TEMPLATE, specials: Sequence[str] = ()
+) -> HuggingFaceTokenizer:
+    """Our tokeniser around a bare one of the `tokenizers` library; `specials` are further control tokens."""
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (eos, *specials)])
+    make: Callable[..., PreTrainedTokenizerBase] = PreTrainedTokenizerFast
+    hf = make(tokenizer_object=backend, eos_token=eos, clean_up_tokenization_spaces=False)
+    hf.chat_template = chat_template
+    return HuggingFaceTokenizer(hf)
+
+
+def _refuse_tricks(hf: PreTrainedTokenizerBase) -> None:
+    """Refuses what makes the ids of a text random, or a short text endless."""
+    if (getattr(hf, "sp_model_kwargs", None) or {}).get("enable_sampling"):
+        raise UserError(
+            f"tokenizer {hf.name_or_path} draws its pieces at random, so a text has other ids each time; "
+            "remove enable_sampling from tokenizer_config.json"
+        )
+    if not isinstance(hf, PreTrainedTokenizerFast):
+        return
+    backend = hf.backend_tokenizer
+    dropout = backend.model.dropout if isinstance(backend.model, models.BPE) else None
+    if dropout:
+        raise UserError(
+            f"tokenizer {hf.name_or_path} leaves out merges at random (dropout {dropout:g}), so a text has other "
+            "ids each time; set dropout to null in tokenizer.json"
+        )
+    for part in (backend.normalizer, backend.decoder):
+        if part is not None:
+            check_growth(json.loads(part.__getstate__()), str(hf.name_or_path))
+
+
+def _added_bos(hf: PreTrainedTokenizerBase) -> list[int]:
+    """The beginning-of-sequence token, where this tokeniser puts one before every text (Llama does, GPT-2 does not)."""
+    added: list[int] = hf.encode("", add_special_tokens=True)
+    return added[:1] if added and added[0] == hf.bos_token_id else []
+
+
+def _alphabet(hf: PreTrainedTokenizerBase) -> frozenset[str] | None:
+    """The characters of a character tokeniser; None for a tokeniser that has its own way with unknown text."""
+    if not isinstance(hf, PreTrainedTokenizerFast) or not isinstance(hf.backend_tokenizer.model, models.WordLevel):
+        return None
+    vocabulary: dict[str, int] = hf.get_vocab()
+    if hf.backend_tokenizer.model.unk_token in vocabulary:
+        return None
+    return frozenset(token for token in vocabulary if len(token) == 1)
+
+
+def _configured_ends(directory: Path) -> list[int]:
+    """The end-of-sequence ids that a model's configuration files name; each file may hold none, one or a list."""
+    ends: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        path = directory / name
+        value = read_object(path).get("eos_token_id") if path.exists() else None
+        several = value if isinstance(value, list) else [value]
+        ends += [end for end in several if type(end) is int]
+    return ends
+
+
+def _portable_class(name: Any) -> Any:
+    return "PreTrainedTokenizerFast" if re.fullmatch("TokenizersBackend(Fast)?", str(name)) else name
+
+
+def _update_json(path: Path, key: str, change: Callable[[Any], Any]) -> None:
+    content = read_object(path) if path.exists() else {}
+    content[key] = change(content.get(key))
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

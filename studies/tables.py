@@ -13,9 +13,9 @@ from typing import Any
 
 from studies.results import Seed, Study, Values
 from whet.evaluate.statistics import Interval, wilson
-from whet.report.methods import bracketed, fixed, judged_methods, mean_text, task_key, truth_label
-from whet.report.methods_table import markdown
-from whet.report.methods_verdict import listed
+from whet.report.comparison.methods import bracketed, fixed, judged_methods, mean_text, task_key, truth_label
+from whet.report.comparison.methods_table import markdown
+from whet.report.comparison.methods_verdict import listed
 from whet.report.numbers import duration
 
 NONE = "–"

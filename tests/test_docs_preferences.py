@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from whet.algorithms import preference
 from whet.algorithms.cells import options
-from whet.algorithms.preference_table import PREFERENCES, REWARDS
+from whet.algorithms.preference import losses as preference
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 from whet.config import OfflineConfig
 from whet.recipe import parse_yaml, validate
 

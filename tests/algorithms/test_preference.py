@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from whet.algorithms import preference
 from whet.algorithms.cells import bind, call, terms
-from whet.algorithms.preference_table import PREFERENCES, REWARDS
+from whet.algorithms.preference import losses as preference
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 
 from . import oracle_preference as oracle
 

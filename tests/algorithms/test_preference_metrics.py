@@ -2,7 +2,7 @@
 
 import torch
 
-from whet.algorithms.preference_metrics import margins, wins
+from whet.algorithms.preference.metrics import margins, wins
 
 
 def test_a_tie_is_half_a_win():

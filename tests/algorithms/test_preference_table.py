@@ -3,10 +3,17 @@
 import pytest
 import torch
 
-from whet.algorithms import preference
 from whet.algorithms.cells import bind, call, formula, name, options, terms
-from whet.algorithms.preference_metrics import wins
-from whet.algorithms.preference_table import PREFERENCES, REWARDS, SUPPLIED, Preference, implicit_rewards, senseless
+from whet.algorithms.preference import losses as preference
+from whet.algorithms.preference.metrics import wins
+from whet.algorithms.preference.preference_table import (
+    PREFERENCES,
+    REWARDS,
+    SUPPLIED,
+    Preference,
+    implicit_rewards,
+    senseless,
+)
 
 from . import oracle_preference as oracle
 

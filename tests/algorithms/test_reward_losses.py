@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from whet.algorithms.reward_losses import (
+from whet.algorithms.preference.reward_losses import (
     bradley_terry,
     outcome,
     process,

@@ -7,7 +7,7 @@ import torch
 
 from whet.algorithms import supervised
 from whet.algorithms.cells import bind, call, formula, name, options, terms
-from whet.algorithms.preference import moving_means
+from whet.algorithms.preference.losses import moving_means
 from whet.algorithms.shaping import standard
 from whet.algorithms.surrogates import clip
 from whet.algorithms.table import ALGORITHMS, CELLS, GROUP_STATISTICS, KL_ESTIMATORS, OBJECTIVES, token_loss

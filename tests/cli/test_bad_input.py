@@ -273,6 +273,6 @@ def test_a_message_of_several_lines_from_elsewhere_becomes_one(
     def fail(*_: object) -> None:
         raise RunFailed("the disk\n  is full\n")
 
-    monkeypatch.setattr("whet.report.page.write_report", fail)
+    monkeypatch.setattr("whet.report.run.page.write_report", fail)
     (tmp_path / "config.yaml").write_text("loop: online\n", "utf-8")
     assert refused(whet, "report", tmp_path, code=1) == "the disk is full"

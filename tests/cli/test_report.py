@@ -9,8 +9,8 @@ import pytest
 from tests.cli.tiny import Whet
 from tests.report.fake_comparison import comparison
 from tests.report.fake_methods import METHODS, fake_contest
-from whet.report.comparison_writer import Setup, write_comparison
-from whet.report.methods_page import write_methods_page
+from whet.report.comparison.comparison_writer import Setup, write_comparison
+from whet.report.comparison.methods_page import write_methods_page
 from whet.runs.comparison import ComparisonDirectory
 from whet.runs.directory import Run
 

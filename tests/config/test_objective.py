@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from whet.algorithms.cells import options
-from whet.algorithms.preference_table import PREFERENCES, REWARDS
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 from whet.config import DataConfig, ObjectiveConfig, OfflineConfig, OnlineConfig
 from whet.config.collecting import CollectConfig
 from whet.config.objective import KINDS, bound_loss, kind_of

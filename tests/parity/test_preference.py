@@ -8,9 +8,10 @@ import torch
 
 from tests.parity.tensors import random_tensors
 from tests.parity.theirs_preference import dpo_loss, kto_loss, preference_trainer, reward_loss
-from whet.algorithms import preference, reward_losses
 from whet.algorithms.cells import bind, call, options
-from whet.algorithms.preference_table import PREFERENCES
+from whet.algorithms.preference import losses as preference
+from whet.algorithms.preference import reward_losses
+from whet.algorithms.preference.preference_table import PREFERENCES
 
 pytestmark = pytest.mark.parity
 

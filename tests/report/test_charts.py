@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, ticks
-from whet.report.panels import Line, Panel
+from whet.report.run.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, ticks
+from whet.report.run.panels import Line, Panel
 from whet.report.series import Series
 
 

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from tests.report.fake_comparison import MACHINE, comparison, write_run
-from whet.report.comparison import read_methods
-from whet.report.comparison_curves import comparison_curves, mean_curve, spread
-from whet.report.comparison_writer import Setup, write_comparison
+from whet.report.comparison.comparison_curves import comparison_curves, mean_curve, spread
+from whet.report.comparison.comparison_writer import Setup, write_comparison
+from whet.report.comparison.results import read_methods
 
 CURVES = {
     "slow": [[0.0, 0.2, 0.4], [0.0, 0.3, 0.5], [0.0, 0.1, 0.3]],

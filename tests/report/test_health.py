@@ -2,8 +2,8 @@
 
 import pytest
 
-from whet.report import health
-from whet.report.health import Finding, findings
+from whet.report.run import health
+from whet.report.run.health import Finding, findings
 
 
 def constant(name, value, steps=40, **more):

@@ -6,12 +6,12 @@ import re
 import pytest
 
 from tests.report.fake_methods import LLM, METHODS, fake_contest
-from whet.report.method_figures import curves_figure, distance
-from whet.report.methods import bracketed, clears, ends, fixed, mean_text, style, truth_label
-from whet.report.methods_page import write_methods_page
-from whet.report.methods_table import header, markdown, method_row, start_row
-from whet.report.methods_verdict import verdict
-from whet.report.overoptimisation import overoptimisation_figure
+from whet.report.comparison.method_figures import curves_figure, distance
+from whet.report.comparison.methods import bracketed, clears, ends, fixed, mean_text, style, truth_label
+from whet.report.comparison.methods_page import write_methods_page
+from whet.report.comparison.methods_table import header, markdown, method_row, start_row
+from whet.report.comparison.methods_verdict import verdict
+from whet.report.comparison.overoptimisation import overoptimisation_figure
 from whet.runs.judged import START
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.report.fake_run import hostile_run, online_run, supervised_run
 from whet.errors import RunFailed, UserError
 from whet.report.markup import VOID, element, join
-from whet.report.page import write_report
+from whet.report.run.page import write_report
 from whet.runs.directory import Run
 
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from whet.evaluate.reward_reports import outcome_report, pair_report, process_report
-from whet.report.reward_figures import _calibration as draw_calibration
-from whet.report.reward_figures import _margins as draw_margins
-from whet.report.reward_figures import reward_figures
+from whet.report.run.reward_figures import _calibration as draw_calibration
+from whet.report.run.reward_figures import _margins as draw_margins
+from whet.report.run.reward_figures import reward_figures
 
 BLUE, ORANGE = (0x2F, 0x6D, 0xB5), (0xD9, 0x77, 0x2B)
 

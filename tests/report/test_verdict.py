@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from whet.report.comparison import MethodResult, SeedResult
+from whet.report.comparison.results import MethodResult, SeedResult
+from whet.report.comparison.verdict import judge
 from whet.report.series import Series
-from whet.report.verdict import judge
 
 
 def method(name, *accuracies, examples=1000):

@@ -15,7 +15,7 @@ from studies.tables import contest_lines, pooled_rate, rank_lines, reward_model_
 from tests.studies.fake_pipeline import write_pipeline, write_reward_model
 from whet.errors import UserError
 from whet.evaluate.winning import outcome, tally
-from whet.report.methods_table import markdown
+from whet.report.comparison.methods_table import markdown
 from whet.runs.judged import JudgedDirectory
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import pytest
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example, Message, Score
-from whet.tasks.rewards import RewardFailed, load_rewards, score_with
+from whet.tasks.grading.reward_functions import RewardFailed, load_rewards, score_with
 
 FUNCTIONS = """
 import asyncio, functools, itertools, math

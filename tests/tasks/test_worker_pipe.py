@@ -15,11 +15,11 @@ import pytest
 
 from whet.errors import RunFailed
 from whet.records import Example, Score
-from whet.tasks import process
-from whet.tasks.grading import WorkerGrader
-from whet.tasks.process import Child, ChildDied, ChildGarbled
-from whet.tasks.wire import At, Failure, Refusal, unpack_loaded, unpack_reply
-from whet.tasks.worker import Outbox
+from whet.tasks.grading import process
+from whet.tasks.grading.grader import WorkerGrader
+from whet.tasks.grading.process import Child, ChildDied, ChildGarbled
+from whet.tasks.grading.wire import At, Failure, Refusal, unpack_loaded, unpack_reply
+from whet.tasks.grading.worker import Outbox
 
 REWARDS = r"""
 import fcntl, multiprocessing, os, stat, subprocess, sys, threading, time

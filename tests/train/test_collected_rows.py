@@ -19,7 +19,7 @@ from whet.models.load import new_model
 from whet.models.text.tokenizers import EOS, character_tokenizer, wrap_backend
 from whet.records import Dialogue, Example, Rollout, Sampling
 from whet.rollout import judge, pose, sample
-from whet.tasks.grading import DirectGrader
+from whet.tasks.grading.grader import DirectGrader
 from whet.tasks.reverse import Reverse
 from whet.tasks.reviews import Reviews
 from whet.train.rows.collect import selected

@@ -20,7 +20,7 @@ from whet.errors import UserError
 from whet.imports import source_file
 from whet.models.storage.checksums import sha256
 from whet.recipe import Recipe, validate
-from whet.report.page import write_report
+from whet.report.run.page import write_report
 from whet.runs.checkpoints import write_directory
 from whet.runs.directory import Run
 from whet.runs.inputs import Input, Inputs, changes, to_json

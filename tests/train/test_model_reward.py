@@ -18,7 +18,7 @@ from whet.models.text.padding import with_padding
 from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import Run
-from whet.tasks.grading import DirectGrader, GradingFailed
+from whet.tasks.grading.grader import DirectGrader, GradingFailed
 from whet.tasks.sorting import Sorting
 from whet.train.session.session import best_by
 from whet.train.setup.grader import build_grader

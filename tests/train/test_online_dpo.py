@@ -15,7 +15,7 @@ from tests.contracts.additive import (
     flat,
     learner_of,
 )
-from whet.algorithms.preference import dpo
+from whet.algorithms.preference.losses import dpo
 from whet.config import OnlineConfig
 from whet.models.protocol import CausalLM
 from whet.records import Rollout

@@ -12,7 +12,7 @@ from whet.distributed.world import World
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer
 from whet.models.reward.settings import RewardSettings
-from whet.tasks.grading import DirectGrader
+from whet.tasks.grading.grader import DirectGrader
 from whet.tasks.sorting import Sorting
 from whet.train.online.learner import build_learner
 from whet.train.online.placement import Lodger, lodgers

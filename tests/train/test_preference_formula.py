@@ -3,9 +3,9 @@
 import re
 from dataclasses import replace
 
-from whet.algorithms import preference
 from whet.algorithms.cells import bind
-from whet.algorithms.preference_table import PREFERENCES, REWARDS
+from whet.algorithms.preference import losses as preference
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 from whet.train.explain.preference_formula import preference_loss, reward_loss
 
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.contracts.fake_ranks import on_ranks
 from tests.train import rows_on_disk as on_disk
-from whet.algorithms.preference_table import PREFERENCES
+from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.errors import UserError
 from whet.models.load import load_model
 from whet.train.rows import reference_cache

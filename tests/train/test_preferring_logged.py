@@ -14,7 +14,7 @@ from tests.train import rows_on_disk as on_disk
 from tests.train.scenes import Table
 from tests.train.test_preferring import logprob, moved
 from whet.algorithms.cells import bind
-from whet.algorithms.preference_table import PREFERENCES
+from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.train.rows.loop import build_lesson

@@ -16,7 +16,7 @@ from whet.errors import RunFailed
 from whet.models.download.model_hub import resolve_model
 from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe
-from whet.report.reward_figures import reward_figures
+from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import Run
 from whet.train.rows import reward_model as rewarding
 from whet.train.rows.loop import build_lesson

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.algorithms.preference_table import PREFERENCES
+from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.errors import UserError
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Labelled, Pair

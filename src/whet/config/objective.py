@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from whet.algorithms.cells import Cell, bind, options
-from whet.algorithms.preference_table import PREFERENCES, REWARDS, senseless
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, senseless
 from whet.algorithms.table import OBJECTIVES
 from whet.config.parts import ObjectiveConfig
 from whet.config.section import one_of

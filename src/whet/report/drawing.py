@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from whet.report.curves import GRID, INK, QUIET, ROUND, literal
 from whet.report.numbers import number
+from whet.report.run.curves import GRID, INK, QUIET, ROUND, literal
 
 LEFT = 0.3  # inches at the left edge
 DOTS_PER_INCH = 160

@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 from whet.errors import RunFailed, UserError
 from whet.imports import one_line
 from whet.records import LARGEST_REWARD, Example, Score
-from whet.tasks.bounds import is_reward
 from whet.tasks.check import HasAlphabet
+from whet.tasks.grading.reward_range import is_reward
 from whet.tasks.protocol import Gold, Task
 from whet.tasks.table import TASKS, load_task
 

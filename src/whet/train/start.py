@@ -12,9 +12,9 @@ from whet.config.collecting import CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
-from whet.report.page import write_report
+from whet.report.run.page import write_report
 from whet.runs.directory import Run
-from whet.tasks.environment import withheld
+from whet.tasks.grading.environment import withheld
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
 from whet.train.rows import loop as offline

@@ -17,7 +17,7 @@ from whet.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
     from whet.recipe import Pipeline
-    from whet.report.comparison_writer import Setup, Written
+    from whet.report.comparison.comparison_writer import Setup, Written
     from whet.runs.comparison import ComparisonDirectory
     from whet.train.experiments.sweep import Trial
 
@@ -55,7 +55,7 @@ def compare(
     """
     from whet.cli.pipeline import compare_pipeline
     from whet.recipe import is_pipeline
-    from whet.report.comparison_writer import Setup
+    from whet.report.comparison.comparison_writer import Setup
     from whet.train.experiments.sweep import read_trials
 
     _check(target)
@@ -88,7 +88,7 @@ def _compare(
 ) -> None:
     """Makes the runs of one recipe, and the table, curves and verdict."""
     from whet.cli.comparing import Watcher
-    from whet.report.comparison_writer import write_comparison
+    from whet.report.comparison.comparison_writer import write_comparison
     from whet.train.experiments.sweep import run_states, run_trials
 
     states = run_states(trials, directory)

@@ -44,7 +44,7 @@ def explore(
     """
     from whet.data.explore import explore as survey_of
     from whet.data.load import Source, load_rows
-    from whet.report.survey import facts
+    from whet.report.dataset.survey import facts
 
     wanted = Source(path=source, format=form, split=split, subset=subset, max_skipped=max_skipped)
     with Screen(stderr=True).status(f"reading {source}"):
@@ -52,7 +52,7 @@ def explore(
         found = facts(survey)
     written: dict[str, str] = {}
     if out is not None:
-        from whet.report.survey_page import write_survey
+        from whet.report.dataset.survey_page import write_survey
 
         picture, page = write_survey(survey, found, out.expanduser(), title=_title(source))
         written = {"picture": str(picture), "page": str(page)}
@@ -87,7 +87,7 @@ def formats(as_json: bool = AS_JSON) -> None:
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    from whet.report.survey import length_rows, overview
+    from whet.report.dataset.survey import length_rows, overview
 
     console = Screen()
     table = Table(show_header=False)

@@ -57,8 +57,8 @@ def _write(path: Path) -> Told:
 
 
 def _methods(path: Path) -> Told:
-    from whet.report.methods_page import write_methods_page
-    from whet.report.methods_verdict import verdict
+    from whet.report.comparison.methods_page import write_methods_page
+    from whet.report.comparison.methods_verdict import verdict
     from whet.runs.judged import JudgedDirectory
 
     judged = JudgedDirectory(path)
@@ -67,7 +67,7 @@ def _methods(path: Path) -> Told:
 
 
 def _trials(path: Path) -> Told:
-    from whet.report.comparison_writer import rewrite_comparison
+    from whet.report.comparison.comparison_writer import rewrite_comparison
     from whet.runs.comparison import ComparisonDirectory
 
     directory = ComparisonDirectory(path)
@@ -76,8 +76,8 @@ def _trials(path: Path) -> Told:
 
 
 def _run(path: Path) -> Told:
-    from whet.report.headline import ACCURACY, LOSS, evaluations
-    from whet.report.page import write_report
+    from whet.report.run.headline import ACCURACY, LOSS, evaluations
+    from whet.report.run.page import write_report
     from whet.runs.directory import Run
 
     page = write_report(path)

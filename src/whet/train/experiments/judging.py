@@ -27,8 +27,8 @@ from whet.evaluate.pairwise_judge import Compared, Opinion, ask_judge
 from whet.models.download.model_hub import resolve_model
 from whet.models.reward.scoring import load_scorer
 from whet.records import Message, Sampling
-from whet.report.method_curves import read_curves
-from whet.report.methods_page import write_methods_page
+from whet.report.comparison.method_curves import read_curves
+from whet.report.comparison.methods_page import write_methods_page
 from whet.runs.directory import Run
 from whet.runs.judged import START, JudgedDirectory
 from whet.tasks.protocol import Gold, Task

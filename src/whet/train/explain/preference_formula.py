@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from whet.algorithms.cells import Cell, formula, name, options
-from whet.algorithms.preference_table import PREFERENCES, REWARDS, Preference, RewardObjective
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, Preference, RewardObjective
 from whet.algorithms.table import OBJECTIVES
 from whet.config import OfflineConfig
 from whet.config.objective import bound_loss, kind_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from whet.algorithms.preference_table import PREFERENCES
+from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.config import OfflineConfig
 from whet.config.objective import kind_of
 from whet.distributed.world import World

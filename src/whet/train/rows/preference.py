@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.cells import bind, call, options
-from whet.algorithms.preference import moving_means
-from whet.algorithms.preference_metrics import margins, wins
-from whet.algorithms.preference_table import PREFERENCES, Preference, implicit_rewards
+from whet.algorithms.preference.losses import moving_means
+from whet.algorithms.preference.metrics import margins, wins
+from whet.algorithms.preference.preference_table import PREFERENCES, Preference, implicit_rewards
 from whet.config import OfflineConfig
 from whet.data.split import kinship
 from whet.distributed.world import World

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.cells import call
-from whet.algorithms.preference_metrics import wins
-from whet.algorithms.preference_table import REWARDS
+from whet.algorithms.preference.metrics import wins
+from whet.algorithms.preference.preference_table import REWARDS
 from whet.batching import pad, take
 from whet.config import ObjectiveConfig, OfflineConfig
 from whet.config.objective import bound_loss
@@ -33,7 +33,7 @@ from whet.models.reward.settings import BAD, RewardSettings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.padding import with_padding
 from whet.records import Sequences
-from whet.report.reward_figures import reward_figures
+from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import Run
 from whet.tasks.protocol import Task
 from whet.train.rows.completions import stacked, whole_units

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whet.algorithms.preference_table import Preference
+from whet.algorithms.preference.preference_table import Preference
 from whet.data.formats import Record
 from whet.data.pairs import unpaired
 from whet.errors import UserError

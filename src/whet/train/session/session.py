@@ -26,7 +26,7 @@ from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
 from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
-from whet.tasks.grading import GradingFailed
+from whet.tasks.grading.grader import GradingFailed
 from whet.train.session import resume
 from whet.train.session.early_stopping import over_budget, past_best, require_measured, watched
 from whet.train.session.rollout_text import spelled

@@ -9,12 +9,12 @@ from typing import Any
 
 from whet.data.explore import Survey
 from whet.errors import RunFailed
-from whet.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ticks
+from whet.report.dataset.survey import length_rows, overview
+from whet.report.dataset.survey_figure import survey_figure
+from whet.report.dataset.survey_panels import Bars, Histogram, Panel, survey_panels
 from whet.report.markup import Markup, element, join, verbatim
 from whet.report.numbers import number, percent
-from whet.report.survey import length_rows, overview
-from whet.report.survey_figure import survey_figure
-from whet.report.survey_panels import Bars, Histogram, Panel, survey_panels
+from whet.report.run.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ticks
 from whet.runs.logs import reason, write_atomic
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

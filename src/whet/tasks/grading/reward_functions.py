@@ -20,7 +20,7 @@ from typing import Any, SupportsFloat
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named, one_line
 from whet.records import Example, Message, Score
-from whet.tasks.bounds import is_reward, too_large
+from whet.tasks.grading.reward_range import is_reward, too_large
 
 ALWAYS_OFFERED = ("prompts", "completions", "answer")
 TORCH_HAS_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # it has no type of its own for the host's

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from whet.records import Example, Message, Score
-from whet.tasks.bounds import is_reward
-from whet.tasks.process import ChildGarbled
+from whet.tasks.grading.process import ChildGarbled
+from whet.tasks.grading.reward_range import is_reward
 
 OUT_OF_MEMORY = 112  # the exit code of a worker that reached its limit
 

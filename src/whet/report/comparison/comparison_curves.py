@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from whet.evaluate.statistics import clipped, mean_interval
-from whet.report.comparison import MethodResult
-from whet.report.curves import DOTS_PER_INCH, GRID, INK, MARKED, QUIET, ROUND, STYLE, literal, png
+from whet.report.comparison.results import MethodResult
+from whet.report.run.curves import DOTS_PER_INCH, GRID, INK, MARKED, QUIET, ROUND, STYLE, literal, png
 
 # Okabe & Ito 2008 without the yellow, which white paper swallows; beyond seven methods the dashes tell them apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b98100", "#56b4e9", "#4d4d4d")

@@ -8,13 +8,13 @@ from importlib import resources
 from typing import Any
 
 from whet.errors import UserError
+from whet.report.comparison.method_figures import curves_figure, frontier_figure, overview_figure
+from whet.report.comparison.methods import START_COLOUR, Values, judged_methods, style
+from whet.report.comparison.methods_samples import side_by_side
+from whet.report.comparison.methods_table import Cell, document, failures, header, legend, method_row, start_row
+from whet.report.comparison.methods_verdict import verdict
+from whet.report.comparison.overoptimisation import overoptimisation_figure
 from whet.report.markup import Markup, element, join, verbatim
-from whet.report.method_figures import curves_figure, frontier_figure, overview_figure
-from whet.report.methods import START_COLOUR, Values, judged_methods, style
-from whet.report.methods_samples import side_by_side
-from whet.report.methods_table import Cell, document, failures, header, legend, method_row, start_row
-from whet.report.methods_verdict import verdict
-from whet.report.overoptimisation import overoptimisation_figure
 from whet.runs.judged import START, JudgedDirectory
 
 # Pictures are ours and come as data; nothing else is loaded and nothing runs, whatever a completion says.

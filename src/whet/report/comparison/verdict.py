@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whet.evaluate.statistics import Interval, paired_interval
-from whet.report.comparison import MethodResult
+from whet.report.comparison.results import MethodResult
 
 PAIRS = 2  # seeds that two methods must share before anything can be said of their difference
 

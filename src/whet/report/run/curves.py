@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from whet.report.markup import printable
 from whet.report.numbers import number
-from whet.report.panels import Line, Panel
+from whet.report.run.panels import Line, Panel
 from whet.report.series import thin
 
 PALETTE = ("#2f6db5", "#d9772b", "#3f9470", "#8a63b3", "#6b7280")  # told apart by colour-blind readers too

@@ -13,14 +13,14 @@ from typing import Any
 import yaml
 
 from whet.errors import RunFailed, UserError
-from whet.report.charts import chart
-from whet.report.curves import training_curves
-from whet.report.headline import headline
-from whet.report.health import Finding, findings
 from whet.report.markup import Markup, element, join, verbatim
 from whet.report.numbers import duration
-from whet.report.panels import Panel, panels
-from whet.report.samples import before_after, last_rollouts
+from whet.report.run.charts import chart
+from whet.report.run.curves import training_curves
+from whet.report.run.headline import headline
+from whet.report.run.health import Finding, findings
+from whet.report.run.panels import Panel, panels
+from whet.report.run.samples import before_after, last_rollouts
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
 from whet.runs.logs import reason, write_atomic

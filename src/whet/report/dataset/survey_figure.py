@@ -12,9 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from whet.report.curves import DOTS_PER_INCH, GRID, INK, PALETTE, QUIET, ROUND, STYLE, literal, png
+from whet.report.dataset.survey_panels import Bars, Histogram, Panel
 from whet.report.numbers import number, percent
-from whet.report.survey_panels import Bars, Histogram, Panel
+from whet.report.run.curves import DOTS_PER_INCH, GRID, INK, PALETTE, QUIET, ROUND, STYLE, literal, png
 
 COLUMNS = 3
 AXIS = "#c3cad2"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whet.data.explore import Survey
-from whet.report.survey import quantile
+from whet.report.dataset.survey import quantile
 
 BINS = 28  # at most
 TAIL = 0.98  # of the texts are drawn where they are; what is beyond stands in the last bin

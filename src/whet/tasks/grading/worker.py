@@ -1,4 +1,4 @@
-"""The process in which a user's rewards run: `python -m whet.tasks.worker`, spoken to by `grading` in JSON lines.
+"""The process in which user rewards run: `python -m whet.tasks.grading.worker`, spoken to by `grader` in JSON lines.
 
 The user's code runs in the main thread, because libraries that limit time by signals insist on it. A second thread
 reads standard input and ends the process when the parent is gone; a watchdog that needs no interpreter lock ends it
@@ -25,11 +25,11 @@ from typing import Any, TextIO
 
 from whet.errors import UserError
 from whet.records import Example, Score
-from whet.tasks.bounds import is_reward, too_large
+from whet.tasks.grading.reward_functions import Report, RewardFailed, alarms_end, load_rewards, raised, score_with
+from whet.tasks.grading.reward_range import is_reward, too_large
+from whet.tasks.grading.wire import OUT_OF_MEMORY, Setup, pack_score, unpack_batch, unpack_setup
 from whet.tasks.protocol import Task
-from whet.tasks.rewards import Report, RewardFailed, alarms_end, load_rewards, raised, score_with
 from whet.tasks.table import load_task
-from whet.tasks.wire import OUT_OF_MEMORY, Setup, pack_score, unpack_batch, unpack_setup
 
 GRACE_SECONDS = 5.0  # the parent, while it lives, kills first
 

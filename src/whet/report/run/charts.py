@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from whet.report.markup import Markup, element, join
 from whet.report.numbers import number
-from whet.report.panels import Line, Panel
+from whet.report.run.panels import Line, Panel
 from whet.report.series import Series, thin
 
 WIDTH, HEIGHT = 380, 190

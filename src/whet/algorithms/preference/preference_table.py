@@ -8,9 +8,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from whet.algorithms import preference as p
-from whet.algorithms import reward_losses
 from whet.algorithms.cells import Cell, call, options, terms
+from whet.algorithms.preference import losses as p
+from whet.algorithms.preference import reward_losses
 
 Unit = Literal["pair", "label"]
 Kind = Literal["preference", "outcome", "process"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from whet.report.methods import TRUTHS, Values, bracketed, judged_methods, mean_text, task_key
-from whet.report.methods_verdict import verdict
+from whet.report.comparison.methods import TRUTHS, Values, bracketed, judged_methods, mean_text, task_key
+from whet.report.comparison.methods_verdict import verdict
 from whet.report.numbers import number, percent
 
 AGAINST_START = frozenset({"gain", "wins", "opinion", "kl"})  # what the start model has none of

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from whet.report.comparison_curves import COLOURS, DASHES
+from whet.report.comparison.comparison_curves import COLOURS, DASHES
 from whet.report.numbers import number
 
 Values = Mapping[str, Any]  # a part of final_results.json

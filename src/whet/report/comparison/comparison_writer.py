@@ -8,11 +8,11 @@ from typing import Any
 
 from whet.errors import UserError
 from whet.evaluate.statistics import Interval
-from whet.report.comparison import MethodResult, SeedResult, read_methods
-from whet.report.comparison_curves import comparison_curves
-from whet.report.comparison_table import document, table
+from whet.report.comparison.comparison_curves import comparison_curves
+from whet.report.comparison.comparison_table import document, table
+from whet.report.comparison.results import MethodResult, SeedResult, read_methods
+from whet.report.comparison.verdict import Verdict, judge
 from whet.report.numbers import percent
-from whet.report.verdict import Verdict, judge
 from whet.runs.comparison import ComparisonDirectory
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from whet.report.methods import TRUTHS, Values, clears, judged_methods, task_key
+from whet.report.comparison.methods import TRUTHS, Values, clears, judged_methods, task_key
 
 
 def verdict(results: Values) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.report.comparison import MethodResult, StepsTo
+from whet.report.comparison.results import MethodResult, StepsTo
+from whet.report.comparison.verdict import Gap, Verdict
 from whet.report.numbers import number, percent
-from whet.report.verdict import Gap, Verdict
 
 
 def table(results: Sequence[MethodResult], verdict: Verdict, *, target: float) -> str:

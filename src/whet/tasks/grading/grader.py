@@ -12,11 +12,9 @@ from typing import Any, NoReturn
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example, Score
-from whet.tasks.environment import withheld, worker_environment
-from whet.tasks.process import Child, ChildDied, ChildGarbled, ChildHung
-from whet.tasks.protocol import Grader, Task
-from whet.tasks.table import TASKS, load_task
-from whet.tasks.wire import (
+from whet.tasks.grading.environment import withheld, worker_environment
+from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung
+from whet.tasks.grading.wire import (
     OUT_OF_MEMORY,
     At,
     Failure,
@@ -27,8 +25,15 @@ from whet.tasks.wire import (
     unpack_loaded,
     unpack_reply,
 )
+from whet.tasks.protocol import Grader, Task
+from whet.tasks.table import TASKS, load_task
 
-WORKER = (sys.executable, "-P", "-m", "whet.tasks.worker")  # -P: files of the current directory shadow no library
+WORKER = (
+    sys.executable,
+    "-P",
+    "-m",
+    "whet.tasks.grading.worker",
+)  # -P: files of the current directory shadow no library
 LOAD_LIMIT_SECONDS = 120.0  # a user's module may import torch from a cold disk
 # How a process ends whose C code was refused memory, or that the kernel chose when the machine had none left.
 MEMORY_SIGNALS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKILL)

@@ -16,8 +16,8 @@ from whet.evaluate.calibration import Bin, Slice
 from whet.evaluate.reward_reports import OutcomeReport, PairReport, ProcessReport
 from whet.evaluate.rewarding import Report
 from whet.evaluate.statistics import Interval
-from whet.report.curves import DOTS_PER_INCH, GRID, INK, PALETTE, QUIET, ROUND, STYLE, literal, png
 from whet.report.numbers import number
+from whet.report.run.curves import DOTS_PER_INCH, GRID, INK, PALETTE, QUIET, ROUND, STYLE, literal, png
 
 Draw = Callable[[Axes], None]
 

@@ -12,10 +12,10 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from whet.report.curves import INK, QUIET, STYLE, literal, png
+from whet.report.comparison.method_figures import WIDTH, distance
+from whet.report.comparison.methods import Values, ends, judged_methods, marker, style, truth_label
 from whet.report.drawing import LEFT, axes_at, canvas, frame, plain_numbers, whisker
-from whet.report.method_figures import WIDTH, distance
-from whet.report.methods import Values, ends, judged_methods, marker, style, truth_label
+from whet.report.run.curves import INK, QUIET, STYLE, literal, png
 
 PROXY_DASH = (0, (3, 2))
 LOOK: dict[str, Any] = {

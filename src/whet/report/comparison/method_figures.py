@@ -12,11 +12,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from whet.report.curves import INK, QUIET, STYLE, literal, png
+from whet.report.comparison.method_curves import titles
+from whet.report.comparison.methods import (
+    START_COLOUR,
+    Values,
+    ends,
+    judged_methods,
+    marker,
+    mean_text,
+    style,
+    truth_label,
+)
 from whet.report.drawing import LEFT, axes_at, beside, canvas, frame, plain_numbers, whisker
-from whet.report.method_curves import titles
-from whet.report.methods import START_COLOUR, Values, ends, judged_methods, marker, mean_text, style, truth_label
 from whet.report.numbers import number, percent
+from whet.report.run.curves import INK, QUIET, STYLE, literal, png
 from whet.report.series import smooth, smoothing_window
 
 WIDTH = 11.6  # inches

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from whet.report.comparison.methods import START_COLOUR, Values, style
 from whet.report.markup import Markup, element, join
-from whet.report.methods import START_COLOUR, Values, style
 from whet.report.numbers import number
 
 SHOWN = 24  # prompts on the page; all of them are in samples/

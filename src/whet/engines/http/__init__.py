@@ -1,0 +1,1 @@
+"""Completions from an OpenAI-compatible server, none of whose bytes are trusted."""

@@ -1,0 +1,1 @@
+"""vLLM as an engine, in this process or behind a server, with a proof that it samples from our weights."""

@@ -1,0 +1,1 @@
+"""The layout in which a CPU decodes fastest."""

@@ -1,0 +1,1 @@
+"""The decoder, its KV cache, and the table of Hugging Face families that it covers."""

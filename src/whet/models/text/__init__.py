@@ -1,0 +1,1 @@
+"""Tokenisers and chat templates."""

@@ -1,0 +1,1 @@
+"""The page of one run: curves, health, samples token by token."""

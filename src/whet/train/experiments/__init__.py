@@ -1,0 +1,1 @@
+"""Several runs: sweeps over methods and seeds, pipelines, head-to-head judging."""

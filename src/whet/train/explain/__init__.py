@@ -1,0 +1,1 @@
+"""What a recipe will do, before it does it: formulas, keys without effect, memory."""

@@ -1,0 +1,1 @@
+"""The policy-gradient loop, and what one step of it does."""

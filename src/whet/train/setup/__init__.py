@@ -1,0 +1,1 @@
+"""From a config to model, tokeniser, optimizer and grader; micro-batches, epochs and offloading."""

@@ -210,7 +210,7 @@ def test_the_loop_has_no_algorithm_and_no_arithmetic():
     assert set(arithmetic) == {"step - 1"}  # the version of the weights that a step begins with
     branches = [n for n in ast.walk(tree) if isinstance(n, ast.If | ast.IfExp | ast.While | ast.Try)]
     asked = [ast.unparse(n.test) for n in branches if not isinstance(n, ast.Try)]
-    assert asked == ["harvest.is_short", "harvest.total"]  # enough groups? any at all? and no other question
+    assert asked == ["groups.is_short", "groups.total"]  # enough groups? any at all? and no other question
     assert len(branches) == 2
     assert "torch" not in text
     assert len(text.splitlines()) <= 70

@@ -16,11 +16,11 @@ from whet.engines.native.engine import NativeEngine
 from whet.records import Batch, Example, Score, Sequences
 from whet.rollout import Group, judge, pose, sample
 from whet.train.online.annotate import annotate
-from whet.train.online.controllers import Memory
+from whet.train.online.controllers import ControllerState
 from whet.train.online.critic import Critic
 from whet.train.online.learner import Learner
 from whet.train.online.reference import Reference
-from whet.train.online.sampling import Harvest
+from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
 from whet.train.setup.build import build_algorithm
 
@@ -127,10 +127,10 @@ def learner_of(policy: Any, name: str, world: World = ALONE, **settings: Any) ->
 
 def annotated(learner: Learner, groups: list[Group]) -> tuple[Batch, dict[str, float]]:
     """The batch of this rank's share of the groups."""
-    harvest = Harvest(learner.config.rollout, learner.algorithm, learner.world)
-    harvest.add(learner.world.shard(groups))
-    memory = Memory(kl_coefficient=learner.config.algorithm.kl.coefficient, history=[0.2, 0.6])
-    batch, _, metrics = annotate(learner, harvest, memory.dials(learner.config, tokens=0))
+    sampled_groups = SampledGroups(learner.config.rollout, learner.algorithm, learner.world)
+    sampled_groups.add(learner.world.shard(groups))
+    memory = ControllerState(kl_coefficient=learner.config.algorithm.kl.coefficient, history=[0.2, 0.6])
+    batch, _, metrics = annotate(learner, sampled_groups, memory.step_settings(learner.config, tokens=0))
     return batch, metrics
 
 

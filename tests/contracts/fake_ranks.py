@@ -29,9 +29,9 @@ class Table:
     def exchange(self, rank: int, value: Any) -> list[Any]:
         self.places[rank] = value
         self.met.wait()
-        everyones = list(self.places)
+        gathered = list(self.places)
         self.met.wait()
-        return everyones
+        return gathered
 
 
 @dataclass(frozen=True)

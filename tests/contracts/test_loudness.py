@@ -25,7 +25,7 @@ from whet.runs.checkpoints import defect
 from whet.runs.layout import by_step
 from whet.train.online import loop as online_module
 from whet.train.online.loop import update as update_module
-from whet.train.online.sampling import Harvest
+from whet.train.online.sampling import SampledGroups
 from whet.train.rows import sft as supervised_module
 
 STEPS, BAD_STEP = 9, 8  # checkpoints at 3, 6 and 9
@@ -63,9 +63,11 @@ def poison_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
     """One advantage of one step is not a number."""
     original = online_module.annotate
 
-    def annotate(learner: Any, harvest: Harvest, dials: Any) -> tuple[Batch, Any, dict[str, float]]:
-        batch, seen, metrics = original(learner, harvest, dials)
-        if harvest.drawn[0][0].version == BAD_STEP - 1:
+    def annotate(
+        learner: Any, sampled_groups: SampledGroups, step_settings: Any
+    ) -> tuple[Batch, Any, dict[str, float]]:
+        batch, seen, metrics = original(learner, sampled_groups, step_settings)
+        if sampled_groups.drawn[0][0].version == BAD_STEP - 1:
             batch.advantages[2] *= float("nan")
         return batch, seen, metrics
 

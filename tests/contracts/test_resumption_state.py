@@ -17,7 +17,7 @@ from tests.contracts.test_resumption import differing, outcome
 from whet.runs import Run
 from whet.runs.layout import by_step
 from whet.tasks.sorting import Sorting
-from whet.train.online.controllers import Memory
+from whet.train.online.controllers import ControllerState
 from whet.train.online.critic import WEIGHT, Critic
 from whet.train.online.loop import critic as critic_module
 from whet.train.online.reference import Reference
@@ -146,12 +146,12 @@ def test_a_run_that_has_not_taken_a_step_yet_goes_on(
 
 
 def forget_memory(field: str) -> Any:
-    original = Memory.restore
+    original = ControllerState.restore
 
-    def restore(self: Memory, numbers: Mapping[str, Any], tensors: Any) -> None:
+    def restore(self: ControllerState, numbers: Mapping[str, Any], tensors: Any) -> None:
         original(self, {**numbers, field: self.numbers()[field]}, tensors)
 
-    return lambda patch: patch.setattr(Memory, "restore", restore)
+    return lambda patch: patch.setattr(ControllerState, "restore", restore)
 
 
 def forget_reference(patch: pytest.MonkeyPatch) -> None:

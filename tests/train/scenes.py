@@ -14,11 +14,11 @@ from whet.models.layers.packing import Packing
 from whet.records import Batch, Example, Finish, Rollout, Score
 from whet.rollout import Group
 from whet.train.online.annotate import annotate
-from whet.train.online.controllers import Memory, Seen
+from whet.train.online.controllers import ControllerState, StepOutcome
 from whet.train.online.critic import Critic
 from whet.train.online.learner import Learner
 from whet.train.online.reference import Reference
-from whet.train.online.sampling import Harvest
+from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
 from whet.train.setup.build import build_algorithm
 
@@ -106,12 +106,12 @@ def learner_of(policy: Any, config: OnlineConfig, reference: Any = None, *, opti
 
 
 def annotated(
-    learner: Learner, groups: list[Group], memory: Memory | None = None, *, tokens: int = 0
-) -> tuple[Batch, Seen, dict[str, float]]:
-    harvest = Harvest(learner.config.rollout, learner.algorithm, ALONE)
-    harvest.add(groups)
-    memory = memory or Memory(kl_coefficient=learner.config.algorithm.kl.coefficient)
-    return annotate(learner, harvest, memory.dials(learner.config, tokens=tokens))
+    learner: Learner, groups: list[Group], memory: ControllerState | None = None, *, tokens: int = 0
+) -> tuple[Batch, StepOutcome, dict[str, float]]:
+    sampled_groups = SampledGroups(learner.config.rollout, learner.algorithm, ALONE)
+    sampled_groups.add(groups)
+    memory = memory or ControllerState(kl_coefficient=learner.config.algorithm.kl.coefficient)
+    return annotate(learner, sampled_groups, memory.step_settings(learner.config, tokens=tokens))
 
 
 def prepared(

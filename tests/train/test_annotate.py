@@ -10,7 +10,7 @@ import torch
 
 from tests.train.scenes import REWARDS, TOKENS, Table, annotated, config_of, gaps, groups_of, learner_of, rollout_of
 from whet.rollout import Group
-from whet.train.online.controllers import Memory
+from whet.train.online.controllers import ControllerState
 from whet.train.online.update import update
 
 COUNTS = [[2, 1], [3, 1]]  # trained tokens
@@ -18,7 +18,7 @@ TAUGHT = [1.0, 0.0, 0.25, 0.75]
 RAW: dict[str, Any] = {"preset": "reinforce"}  # its advantages are the rewards, so they show
 
 
-def rewards_of(sections: dict[str, Any], memory: Memory | None = None, rewards: Any = REWARDS) -> list[float]:
+def rewards_of(sections: dict[str, Any], memory: ControllerState | None = None, rewards: Any = REWARDS) -> list[float]:
     """What the advantage saw of each rollout."""
     policy = Table()
     learner = learner_of(policy, config_of(RAW, sections=sections))
@@ -54,7 +54,7 @@ def test_normalised_by_the_step() -> None:
     expected = [(reward - mean) / deviation for reward in TAUGHT]
     assert rewards_of({"reward": {"normalize": "batch"}}) == pytest.approx(expected, rel=1e-5)
     assert rewards_of({"reward": {"normalize": "batch"}}, rewards=[[0.5, 0.5], [0.5, 0.5]]) == [0, 0, 0, 0]
-    later = Memory(kl_coefficient=0.0, moments=(4.0, 10.0, 100.0))  # what came before does not count
+    later = ControllerState(kl_coefficient=0.0, moments=(4.0, 10.0, 100.0))  # what came before does not count
     assert rewards_of({"reward": {"normalize": "batch"}}, later) == pytest.approx(expected, rel=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_normalised_by_all_rewards_so_far() -> None:
     """Two steps: the second is measured by the eight rewards of both."""
     policy = Table()
     config = config_of(RAW, sections={"reward": {"normalize": "running"}})
-    learner, memory = learner_of(policy, config), Memory(kl_coefficient=0.0)
+    learner, memory = learner_of(policy, config), ControllerState(kl_coefficient=0.0)
     _, seen, _ = annotated(learner, groups_of(policy), memory)
     assert seen.moments == (4, 2.0, 1 + 0.0625 + 0.5625)
     memory.learn(seen, config)

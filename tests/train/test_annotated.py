@@ -24,10 +24,10 @@ from tests.train.scenes import (
 )
 from whet.distributed.world import World
 from whet.train.online.annotate import Everyone, annotate
-from whet.train.online.controllers import Memory
+from whet.train.online.controllers import ControllerState
 from whet.train.online.learner import Old
 from whet.train.online.loop import frozen as module
-from whet.train.online.sampling import Harvest
+from whet.train.online.sampling import SampledGroups
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 
@@ -94,7 +94,7 @@ def test_the_temperature_is_logged_where_it_changes() -> None:
     policy = Table()
     span = {"temperature": 0.8, "adaptive_temperature": {"low": 0.5, "high": 2.0}}
     config = config_of({"preset": "grpo"}, sections={"rollout": span}, mismatch_limit=9.0)
-    memory = Memory(kl_coefficient=0.0, deviation=0.5)
+    memory = ControllerState(kl_coefficient=0.0, deviation=0.5)
     batch, _, metrics = annotated(learner_of(policy, config), groups_of(policy), memory)
     assert metrics["temperature"] == batch.sampling.temperature == pytest.approx(1.6)
     scaled = policy.logits[0].detach() / 1.6
@@ -159,7 +159,7 @@ def test_an_advantage_may_ask_for_log_probs_and_for_the_history(micro_tokens: in
     )
     assert batch.advantages[:, 1].tolist() == pytest.approx(sums[reference], rel=1e-5)
     past = {"preset": "reinforce", "advantage": f"{__name__}:asks_history"}
-    memory = Memory(kl_coefficient=0.0, history=[0.25, 0.5])
+    memory = ControllerState(kl_coefficient=0.0, history=[0.25, 0.5])
     batch, _, _ = annotated(learner_of(policy, config_of(past)), groups_of(policy), memory)
     assert batch.advantages[:, 1].tolist() == [0.25, -0.75, -0.5, 0.0]
 
@@ -181,10 +181,14 @@ def test_what_an_advantage_does_not_ask_for_does_not_travel() -> None:
         config = config_of({"preset": "reinforce", **algorithm})
         world = Counting(rank=0, size=1, device=torch.device("cpu"))
         learner = replace(learner_of(policy, config, reference), world=world)
-        harvest = Harvest(config.rollout, learner.algorithm, world)
-        harvest.add(groups_of(policy))
+        sampled_groups = SampledGroups(config.rollout, learner.algorithm, world)
+        sampled_groups.add(groups_of(policy))
         Counting.sent = 0
-        annotate(learner, harvest, Memory(kl_coefficient=config.algorithm.kl.coefficient).dials(config, tokens=0))
+        annotate(
+            learner,
+            sampled_groups,
+            ControllerState(kl_coefficient=config.algorithm.kl.coefficient).step_settings(config, tokens=0),
+        )
         return Counting.sent
 
     least = sent()

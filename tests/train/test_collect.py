@@ -12,7 +12,7 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Example, Rollout, Score
 from whet.rollout import Group
-from whet.train.online.sampling import Harvest
+from whet.train.online.sampling import SampledGroups
 
 ALONE = World.alone()
 ALL, MIXED, GREEDY = (ALGORITHMS[name] for name in ("grpo", "dapo", "remax"))
@@ -39,53 +39,55 @@ def config(prompts: int = 3, refills: int = 4, size: int = 2) -> RolloutConfig:
     return RolloutConfig(prompts=prompts, group=size, refills=refills)
 
 
-def gathered(rounds: list[list[tuple[float, ...]]], algorithm: Any, world: World = ALONE, **settings: int) -> Harvest:
+def gathered(
+    rounds: list[list[tuple[float, ...]]], algorithm: Any, world: World = ALONE, **settings: int
+) -> SampledGroups:
     """Everything that is drawn in these rounds, each group named by its round and place; every rank adds its own."""
-    harvest = Harvest(config(**settings), algorithm, world)
+    sampled_groups = SampledGroups(config(**settings), algorithm, world)
     for number, rewards in enumerate(rounds):
-        assert harvest.is_short
-        harvest.add(world.shard([group(f"{number}.{place}", given) for place, given in enumerate(rewards)]))
-    return harvest
+        assert sampled_groups.is_short
+        sampled_groups.add(world.shard([group(f"{number}.{place}", given) for place, given in enumerate(rewards)]))
+    return sampled_groups
 
 
 def test_one_round_is_enough_where_everything_is_kept() -> None:
-    harvest = gathered([[F, F, F]], ALL)
-    assert not harvest.is_short
-    assert harvest.total == 3
-    assert harvest.numbers == {0: 0, 1: 1, 2: 2}
-    assert harvest.metrics() == {"groups/drawn": 3.0, "groups/kept": 1.0}
-    assert harvest.greedy == {}
+    sampled_groups = gathered([[F, F, F]], ALL)
+    assert not sampled_groups.is_short
+    assert sampled_groups.total == 3
+    assert sampled_groups.numbers == {0: 0, 1: 1, 2: 2}
+    assert sampled_groups.metrics() == {"groups/drawn": 3.0, "groups/kept": 1.0}
+    assert sampled_groups.greedy == {}
 
 
 def test_a_dropped_group_is_replaced_by_the_next_that_tells_something() -> None:
-    harvest = gathered([[F, T, F], [F, F, T], [T, T, F]], MIXED)
-    assert not harvest.is_short
-    assert harvest.total == 3
+    sampled_groups = gathered([[F, T, F], [F, F, T], [T, T, F]], MIXED)
+    assert not sampled_groups.is_short
+    assert sampled_groups.total == 3
     # Places count on through the rounds; the fourth telling group (place 7) is one too many and is not trained on.
-    assert harvest.numbers == {1: 0, 5: 1, 6: 2}
-    assert [harvest.drawn[place][0].example.id for place in harvest.numbers] == ["0.1", "1.2", "2.0"]
-    assert harvest.metrics() == {"groups/drawn": 9.0, "groups/kept": pytest.approx(4 / 9)}
+    assert sampled_groups.numbers == {1: 0, 5: 1, 6: 2}
+    assert [sampled_groups.drawn[place][0].example.id for place in sampled_groups.numbers] == ["0.1", "1.2", "2.0"]
+    assert sampled_groups.metrics() == {"groups/drawn": 9.0, "groups/kept": pytest.approx(4 / 9)}
 
 
 @pytest.mark.parametrize("refills", [0, 1, 3])
 def test_refills_come_to_an_end(refills: int) -> None:
-    harvest = gathered([[F, T, F], *[[F, F, F]] * refills], MIXED, refills=refills)
-    assert not harvest.is_short
-    assert harvest.rounds == refills + 1
-    assert harvest.total == 1
+    sampled_groups = gathered([[F, T, F], *[[F, F, F]] * refills], MIXED, refills=refills)
+    assert not sampled_groups.is_short
+    assert sampled_groups.rounds == refills + 1
+    assert sampled_groups.total == 1
 
 
 def test_a_step_may_keep_nothing() -> None:
-    harvest = gathered([[F, F, F]], MIXED, refills=0)
-    assert harvest.total == 0
-    assert harvest.numbers == {}
-    assert harvest.metrics() == {"groups/drawn": 3.0, "groups/kept": 0.0}
+    sampled_groups = gathered([[F, F, F]], MIXED, refills=0)
+    assert sampled_groups.total == 0
+    assert sampled_groups.numbers == {}
+    assert sampled_groups.metrics() == {"groups/drawn": 3.0, "groups/kept": 0.0}
 
 
 def test_the_likeliest_completion_is_no_member_of_its_group() -> None:
-    harvest = gathered([[(0.0, 1.0, 0.25), (1.0, 0.0, 0.75)]], GREEDY, prompts=2)
-    assert {place: rollout.score.reward for place, rollout in harvest.greedy.items()} == {0: 0.25, 1: 0.75}
-    assert [[r.score.reward for r in harvest.drawn[place]] for place in (0, 1)] == [[0.0, 1.0], [1.0, 0.0]]
+    sampled_groups = gathered([[(0.0, 1.0, 0.25), (1.0, 0.0, 0.75)]], GREEDY, prompts=2)
+    assert {place: rollout.score.reward for place, rollout in sampled_groups.greedy.items()} == {0: 0.25, 1: 0.75}
+    assert [[r.score.reward for r in sampled_groups.drawn[place]] for place in (0, 1)] == [[0.0, 1.0], [1.0, 0.0]]
     # Nor does it decide whether the group is kept: both members agree, and it does not.
     dropped = gathered([[(1.0, 1.0, 0.0)]], replace(GREEDY, keep=MIXED.keep), prompts=1, refills=0)
     assert dropped.total == 0
@@ -98,9 +100,9 @@ def test_ranks_agree_on_what_one_process_would_keep(size: int) -> None:
     assert list(alone.numbers) == [1, 3, 4, 10]
 
     def work(world: World) -> tuple[dict[int, int], dict[int, str], bool, dict[str, float]]:
-        harvest = gathered(rounds, MIXED, world, prompts=4)
-        names = {place: rollouts[0].example.id for place, rollouts in harvest.drawn.items()}
-        return harvest.numbers, names, harvest.is_short, harvest.metrics()
+        sampled_groups = gathered(rounds, MIXED, world, prompts=4)
+        names = {place: rollouts[0].example.id for place, rollouts in sampled_groups.drawn.items()}
+        return sampled_groups.numbers, names, sampled_groups.is_short, sampled_groups.metrics()
 
     parts = on_ranks(size, work)
     assert {place: number for numbers, *_ in parts for place, number in numbers.items()} == alone.numbers
@@ -118,7 +120,7 @@ def test_a_cell_sees_the_rewards_of_this_ranks_groups() -> None:
         seen.append(rewards)
         return torch.tensor([True, False, True])
 
-    harvest = gathered([[(1, 1), (0, 1), (0, 1)]], replace(ALL, keep=keep), refills=0)
+    sampled_groups = gathered([[(1, 1), (0, 1), (0, 1)]], replace(ALL, keep=keep), refills=0)
     assert seen[0].tolist() == [[1, 1], [0, 1], [0, 1]]
     assert seen[0].dtype == torch.float32  # also where all of them are whole numbers
-    assert harvest.numbers == {0: 0, 2: 1}
+    assert sampled_groups.numbers == {0: 0, 2: 1}

@@ -1,4 +1,4 @@
-"""Guests of a device: the same bytes after every move, who can wait, and who has to."""
+"""OffloadedModels of a device: the same bytes after every move, who can wait, and who has to."""
 
 import copy
 
@@ -15,10 +15,10 @@ from whet.models.reward.settings import RewardSettings
 from whet.tasks.grading.grader import DirectGrader
 from whet.tasks.sorting import Sorting
 from whet.train.online.learner import build_learner
-from whet.train.online.placement import Lodger, lodgers
+from whet.train.online.placement import OffloadCandidate, offload_candidates
 from whet.train.setup.build import build_parts
 from whet.train.setup.grader import ModelGrader
-from whet.train.setup.offloading import Guests, moments, waiting, weights
+from whet.train.setup.offloading import OffloadedModels, moments, waiting, weights
 
 CPU = torch.device("cpu")
 
@@ -52,10 +52,10 @@ def test_what_learns_is_written_back():
 
 def test_nested_visits_are_one():
     model, _ = small_model(layers=1)
-    guests = Guests({"critic": weights(model, CPU, is_frozen=False)})
-    with guests.present("critic"):
+    offloaded = OffloadedModels({"critic": weights(model, CPU, is_frozen=False)})
+    with offloaded.present("critic"):
         here = pointers(model)
-        with guests.present("critic", "reference"):  # who has no guest is always there
+        with offloaded.present("critic", "reference"):  # who has no guest is always there
             assert pointers(model) == here
         assert pointers(model) == here
     assert pointers(model) != here
@@ -63,11 +63,11 @@ def test_nested_visits_are_one():
 
 def test_a_visit_ends_when_it_fails():
     model, _ = small_model(layers=1)
-    guests = Guests({"reward": weights(model, CPU, is_frozen=True)})
+    offloaded = OffloadedModels({"reward": weights(model, CPU, is_frozen=True)})
     at_home = pointers(model)
 
     def fail():
-        with guests.present("reward"):
+        with offloaded.present("reward"):
             for parameter in model.parameters():
                 parameter.data = parameter.data.clone()
             raise ZeroDivisionError
@@ -92,10 +92,10 @@ def test_training_with_guests_is_training_without():
         model, _ = small_model(layers=1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
         found = {"critic": weights(model, CPU, is_frozen=False), "optimizer": moments([optimizer], CPU)}
-        guests = Guests(found if with_guests else {})
+        offloaded = OffloadedModels(found if with_guests else {})
         tokens = torch.tensor([[1, 2, 3, 4]])
         for _ in range(3):
-            with guests.present("critic", "optimizer"):
+            with offloaded.present("critic", "optimizer"):
                 optimizer.zero_grad()
                 model.head(model.hidden(tokens, torch.tensor([4]))).logsumexp(-1).sum().backward()
                 optimizer.step()
@@ -164,7 +164,7 @@ def plain():
     ids=str,
 )
 def test_only_models_of_their_own_can_wait(settings, expected, plain):
-    found = lodgers(learner_of(**settings), plain)
+    found = offload_candidates(learner_of(**settings), plain)
     assert {name: one.is_frozen for name, one in found.items()} == expected
 
 
@@ -172,7 +172,9 @@ def test_a_reward_model_can_wait(plain):
     policy, tokenizer = small_model(layers=1)
     model = new_reward_model(policy, RewardSettings(kind="preference"), seed=0)
     grader = ModelGrader(plain, Scorer(model, tokenizer), weight=1.0, has_functions=False)
-    assert lodgers(learner_of(algorithm="grpo"), grader)["reward"] == Lodger(model=model, is_frozen=True)
+    assert offload_candidates(learner_of(algorithm="grpo"), grader)["reward"] == OffloadCandidate(
+        model=model, is_frozen=True
+    )
 
 
 def test_moments_are_restored_where_the_critic_works_and_not_where_it_waits():

@@ -128,7 +128,7 @@ def test_ktos_point_is_made_of_completions_behind_prompts_of_others(place):
     other = load_model(place / "other")
     units = lesson.rows(2)
     mismatched = [unit.rows[1] for unit in units]
-    own = {tuple(row.tokens) for unit in lesson.deck.rows for row in unit.rows[:1]}
+    own = {tuple(row.tokens) for unit in lesson.epoch_sampler.rows for row in unit.rows[:1]}
     assert not any(tuple(row.tokens) in own for row in mismatched)  # no completion stands behind its own prompt
     texts = {parts.tokenizer.decode([t for t, on in zip(r.tokens, r.mask, strict=True) if on]) for r in mismatched}
     assert any("h" in text for text in texts)  # rejected ones too

@@ -192,7 +192,7 @@ def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
     notes: list[str] = []
     config = on_disk.config(place / "start", place / "pairs.jsonl", "dpo", steps=2, rows=3, seed=3)
     parts, lesson = build_lesson(config, on_disk.ALONE, notes.append)
-    known = [unit for unit in lesson.deck.rows if unit.refs]  # type: ignore[attr-defined]
+    known = [unit for unit in lesson.epoch_sampler.rows if unit.refs]  # type: ignore[attr-defined]
     drawn = [unit for step in (1, 2) for unit in lesson.rows(step)]
     assert len(known) == len(drawn) == 6
     assert all(unit in known for unit in drawn)
@@ -204,10 +204,10 @@ def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
 
 def test_all_rows_but_one_are_drawn(place: Any) -> None:
     _, lesson = lesson_of(place, "dpo")
-    count = len(lesson.deck.rows) - 1
+    count = len(lesson.epoch_sampler.rows) - 1
     _, lesson = lesson_of(place, "dpo", rows=count, steps=1)
     assert all(unit.refs for unit in lesson.rows(1))
-    assert lesson.deck.rows[-1].refs  # it is not the last one that is left out
+    assert lesson.epoch_sampler.rows[-1].refs  # it is not the last one that is left out
 
 
 def test_a_reference_with_other_ids_is_refused(place: Any, tmp_path: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_reference_with_other_ids_is_refused(place: Any, tmp_path: Any) -> Non
 
 def test_without_a_reference_none_is_computed(place: Any) -> None:
     _, lesson = lesson_of(place, "simpo")
-    assert all(unit.refs == () for unit in [*lesson.deck.rows, *lesson.held_out])
+    assert all(unit.refs == () for unit in [*lesson.epoch_sampler.rows, *lesson.held_out])
     assert lesson.kept == {}
 
 

@@ -12,9 +12,9 @@ from tests.train.scenes import ALONE, REWARDS, TOKENS, Table, config_of, learner
 from whet.distributed.world import World
 from whet.rollout import Group
 from whet.train.online.annotate import annotate
-from whet.train.online.controllers import Memory, Seen
+from whet.train.online.controllers import ControllerState, StepOutcome
 from whet.train.online.learner import Old
-from whet.train.online.sampling import Harvest
+from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
@@ -49,7 +49,7 @@ def groups_of(policy: Any, needs_greedy: bool) -> list[Group]:
     return groups
 
 
-def stepped(case: str, world: World) -> tuple[Any, Seen, dict[str, float], list[torch.Tensor]]:
+def stepped(case: str, world: World) -> tuple[Any, StepOutcome, dict[str, float], list[torch.Tensor]]:
     """One step of this rank: its batch, what the next step is told, what is logged, and the gradient."""
     algorithm, sections, settings = CASES[case]
     policy = Table()
@@ -60,10 +60,12 @@ def stepped(case: str, world: World) -> tuple[Any, Seen, dict[str, float], list[
     if learner.critic is not None:
         with torch.no_grad():
             learner.critic.head.weight.copy_(torch.tensor([0.1, -0.2, 0.4, 0.3]))
-    harvest = Harvest(config.rollout, learner.algorithm, world)
-    harvest.add(world.shard(groups_of(policy, learner.algorithm.needs_greedy)))
+    sampled_groups = SampledGroups(config.rollout, learner.algorithm, world)
+    sampled_groups.add(world.shard(groups_of(policy, learner.algorithm.needs_greedy)))
     batch, seen, metrics = annotate(
-        learner, harvest, Memory(kl_coefficient=config.algorithm.kl.coefficient).dials(config, tokens=0)
+        learner,
+        sampled_groups,
+        ControllerState(kl_coefficient=config.algorithm.kl.coefficient).step_settings(config, tokens=0),
     )
     metrics |= update(learner, batch, step=1)
     gradient = [p.grad for module in (policy, learner.critic) if module for p in module.parameters()]

@@ -25,7 +25,7 @@ from whet.models.text.tokenizers import load_tokenizer
 from whet.train.rows import reward_model as module
 from whet.train.rows.loop import build_lesson
 from whet.train.rows.reward_model import data_kinds
-from whet.train.setup.epochs import Deck
+from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import NotFinite
 
 HEAD = {"separator": "+", "every_token": True, "classes": 3, "aggregation": "min"}
@@ -86,7 +86,7 @@ def by_hand(parts: Any, name: str, some: Any) -> dict[str, float]:
 def test_a_step_by_hand(place: Any, name: str) -> None:
     parts, lesson = lesson_of(place, name, update={"clip_norm": 0.01})
     some = lesson.rows(2)
-    assert some == Deck(lesson.deck.rows, seed=3).draw(8, step=2)
+    assert some == EpochSampler(lesson.epoch_sampler.rows, seed=3).draw(8, step=2)
     logged, tokens = lesson.fit(some)
     pulled = math.sqrt(
         sum(float(p.grad.double().square().sum()) for p in parts.policy.parameters() if p.grad is not None)
@@ -112,7 +112,7 @@ def test_one_row_by_hand(place: Any, name: str) -> None:
             data=SimpleNamespace(correct=whole.data.correct[:1]),
         )
     else:
-        one = next(one for one in lesson.deck.rows if len(one.data.labels) == 1)
+        one = next(one for one in lesson.epoch_sampler.rows if len(one.data.labels) == 1)
     logged, _ = lesson.fit([one])
     logged.pop("grad_norm")
     assert logged == pytest.approx(by_hand(parts, name, [one]), rel=1e-4)
@@ -276,7 +276,7 @@ def test_what_a_report_is_made_of(place: Any, name: str, monkeypatch: pytest.Mon
 def test_an_outcome_is_learned_at_its_end_unless_asked_otherwise(place: Any) -> None:
     _, lesson = lesson_of(place, "outcome", reward_head={**HEAD, "every_token": False})
     assert not lesson.model.settings.every_token
-    assert {sum(places) for one in lesson.deck.rows for places in one.places} == {1}
+    assert {sum(places) for one in lesson.epoch_sampler.rows for places in one.places} == {1}
 
 
 def test_a_saved_model_is_loaded_as_it_was(place: Any, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ TASK = {"task": {"name": "sorting", "level": 1}, "data": None, "rows": 6, "eval"
 
 def test_the_answers_of_a_task_are_drawn_by_seed_and_step(place: Any) -> None:
     parts, lesson = lesson_of(place, **TASK, seed=4)
-    assert lesson.deck is None
+    assert lesson.epoch_sampler is None
     assert lesson.kept == {}
     for step in (1, 2):
         wanted = [supervised_row(parts.tokenizer, one, 64) for one in parts.task.draw(6, seed=(4, step))]
@@ -190,9 +190,9 @@ def test_of_a_task_the_held_out_loss_is_measured_and_nothing_else(place: Any) ->
 def test_dialogues_are_gone_through_and_as_many_are_held_out_as_are_asked_for(place: Any) -> None:
     parts, lesson = lesson_of(place, rows=3, eval={"examples": 2, "max_tokens": 8}, seed=5)
     assert len(lesson.held_out) == 2
-    deck = module.Deck(lesson.deck.rows, seed=5)
-    assert lesson.rows(2) == [row for unit in deck.draw(3, step=2) for row in unit.rows]
-    assert {trained(row) for unit in lesson.deck.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3, 4)}
+    epoch_sampler = module.EpochSampler(lesson.epoch_sampler.rows, seed=5)
+    assert lesson.rows(2) == [row for unit in epoch_sampler.draw(3, step=2) for row in unit.rows]
+    assert {trained(row) for unit in lesson.epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3, 4)}
     assert lesson.measure()["eval/loss"] == pytest.approx(mean_loss(parts, lesson.held_out), rel=1e-5)
 
 
@@ -207,21 +207,21 @@ def test_the_turns_that_are_imitated(place: Any, tmp_path: Any, turns: str, said
     ]
     data = {"path": str(on_disk.write(tmp_path / "rows.jsonl", rows)), "held_out_share": 0.25, "turns": turns}
     _, lesson = lesson_of(place, model=str(tmp_path), data=data)
-    for unit in [*lesson.deck.rows, *lesson.held_out]:
+    for unit in [*lesson.epoch_sampler.rows, *lesson.held_out]:
         (row,) = unit.rows
         assert spelled(token for token, on in zip(row.tokens, row.mask, strict=True) if on) == said
 
 
 def test_of_a_pair_the_better_completion_is_imitated(place: Any) -> None:
     _, lesson = lesson_of(place, data=str(place / "pairs.jsonl"))
-    assert all("h" not in trained(row) for unit in lesson.deck.rows for row in unit.rows)
+    assert all("h" not in trained(row) for unit in lesson.epoch_sampler.rows for row in unit.rows)
 
 
 def test_what_is_too_long_is_left_out_and_said(place: Any) -> None:
     notes: list[str] = []
     data = {"path": str(place / "talks.jsonl"), "held_out_share": 0.25, "max_tokens": 8}
     _, lesson = lesson_of(place, data=data, note=notes.append)
-    assert {trained(row) for unit in lesson.deck.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3)}
+    assert {trained(row) for unit in lesson.epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3)}
     assert sum("too long and are left out" in note for note in notes) == 2  # of both sides
 
 
@@ -229,7 +229,7 @@ def test_where_the_task_is_prompts_of_data_nothing_else_says_what_is_right(place
     """Its first completions are learned as answers; it calls none of them right, so likeliest tokens are counted."""
     task = {"name": "data", "path": str(place / "talks.jsonl"), "held_out_share": 0.25}
     parts, lesson = lesson_of(place, task=task, data=None, rows=8, optimizer={"lr": 1e-2})
-    assert lesson.deck is None
+    assert lesson.epoch_sampler is None
     for step in range(1, 7):
         lesson.fit(lesson.rows(step))
     hits = []

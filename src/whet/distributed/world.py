@@ -157,9 +157,9 @@ class World:
 
     def require_same(self, values: Mapping[str, Any], fix: str) -> None:
         """Ends every rank when one of them has another JSON value than the first; returns when all are here."""
-        everyones = self.gather(dict(values))
-        for rank, theirs in enumerate(everyones):
-            different = [name for name in values if theirs.get(name) != everyones[0].get(name)]
+        gathered = self.gather(dict(values))
+        for rank, theirs in enumerate(gathered):
+            different = [name for name in values if theirs.get(name) != gathered[0].get(name)]
             if different:
                 raise UserError(f"rank {rank} and rank 0 differ in {', '.join(different)}: {fix}")
 

@@ -25,23 +25,25 @@ from whet.distributed.world import World
 from whet.records import Batch, Rollout
 from whet.train.online.agreement import Agreement
 from whet.train.online.cells import ask
-from whet.train.online.controllers import Dials, Seen
+from whet.train.online.controllers import StepOutcome, StepSettings
 from whet.train.online.frozen import Frozen, read, values_ahead
 from whet.train.online.learner import Learner
-from whet.train.online.sampling import Harvest
+from whet.train.online.sampling import SampledGroups
 
 
-def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, Seen, dict[str, float]]:
+def annotate(
+    learner: Learner, groups: SampledGroups, settings: StepSettings
+) -> tuple[Batch, StepOutcome, dict[str, float]]:
     """The batch of a step, what the next step should know, and what to log."""
     config, world = learner.config, learner.world
-    places = list(harvest.numbers)
-    rollouts = [rollout for place in places for rollout in harvest.drawn[place]]
+    places = list(groups.numbers)
+    rollouts = [rollout for place in places for rollout in groups.drawn[place]]
     everything = collate([r.tokens for r in rollouts], [r.mask for r in rollouts], world.device)
     sequences = replace(everything, mask=everything.mask & ~_left_out(rollouts, config).to(world.device)[:, None])
-    everyone = Everyone(world=world, numbers=[harvest.numbers[place] for place in places], group=config.rollout.group)
+    everyone = Everyone(world=world, numbers=[groups.numbers[place] for place in places], group=config.rollout.group)
     prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
-    frozen = read(learner, everything, prompts, sampled, dials)
+    frozen = read(learner, everything, prompts, sampled, settings)
     metrics: dict[str, float] = {}
     if learner.old == "read":
         agreement = Agreement(world.device)
@@ -50,9 +52,9 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
     corrections, measured = _corrected(learner, frozen, sampled, sequences.mask)
     metrics |= measured
     ahead = values_ahead(learner, rollouts, everything, prompts)
-    paid = _pay(learner, harvest, dials, everyone, frozen, everything.mask, ahead)
+    paid = _pay(learner, groups, settings, everyone, frozen, everything.mask, ahead)
     masks = _Masks(sampled=everything.mask, trained=sequences.mask)
-    advantages, targets = _advantages(learner, dials, everyone, paid, frozen, masks)
+    advantages, targets = _advantages(learner, settings, everyone, paid, frozen, masks)
     if frozen.values is not None:
         assert targets is not None
         wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
@@ -60,12 +62,12 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
     tokens, entropy, kl = world.sum(frozen.sums(everything.mask)).tolist()
     if frozen.ref is not None:
         of_rollout = kl / paid.rewards.numel()
-        metrics |= {"kl": kl / max(1.0, tokens), "kl_rollout": of_rollout, "kl_coefficient": dials.kl_coefficient}
+        metrics |= {"kl": kl / max(1.0, tokens), "kl_rollout": of_rollout, "kl_coefficient": settings.kl_coefficient}
     bonus = config.algorithm.entropy
     batch = Batch(
         sequences=sequences,
         prompts=prompts,
-        sampling=dials.sampling,
+        sampling=settings.sampling,
         logprobs_old=None if learner.old == "own" else frozen.old.masked_fill(~sequences.mask, 0.0),
         logprobs_sampled=None if learner.old == "read" else sampled,
         logprobs_ref=None if frozen.ref is None else frozen.ref.masked_fill(~sequences.mask, 0.0),
@@ -73,7 +75,7 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
         correction=corrections,
         values=frozen.values,
         targets=targets,
-        kl_coefficient=dials.kl_coefficient,
+        kl_coefficient=settings.kl_coefficient,
         entropy_coefficient=entropy_bonus(
             bonus.coefficient,
             entropy / max(1.0, tokens),
@@ -82,14 +84,10 @@ def annotate(learner: Learner, harvest: Harvest, dials: Dials) -> tuple[Batch, S
         ),
     )
     if config.rollout.adaptive_temperature is not None:
-        metrics["temperature"] = dials.sampling.temperature
-    seen = Seen(
-        paid=float(paid.rewards.mean()),
-        moments=paid.moments,
-        kl=kl / max(1.0, tokens),
-        rollouts=paid.rewards.numel(),
-    )
-    return batch, seen, metrics
+        metrics["temperature"] = settings.sampling.temperature
+    mean, rollouts_seen = float(paid.rewards.mean()), paid.rewards.numel()
+    outcome = StepOutcome(paid=mean, moments=paid.moments, kl=kl / max(1.0, tokens), rollouts=rollouts_seen)
+    return batch, outcome, metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,23 +150,23 @@ def _left_out(rollouts: Sequence[Rollout], config: OnlineConfig) -> Tensor:
 
 def _pay(
     learner: Learner,
-    harvest: Harvest,
-    dials: Dials,
+    groups: SampledGroups,
+    settings: StepSettings,
     everyone: Everyone,
     frozen: Frozen,
     mask: Tensor,
     ahead: Tensor,
 ) -> _Pay:
     """Judged → shaped → less the KL. A greedy rollout is shaped alike, but has no KL: it was not drawn."""
-    places = list(harvest.numbers)
-    mine = [harvest.drawn[place] for place in places]
-    likeliest = [[harvest.greedy[place]] for place in places] if learner.algorithm.needs_greedy else [[] for _ in mine]
+    places = list(groups.numbers)
+    mine = [groups.drawn[place] for place in places]
+    likeliest = [[groups.greedy[place]] for place in places] if learner.algorithm.needs_greedy else [[] for _ in mine]
     given, counts = _judged(mine, everyone)
-    shape, moments = _shaping(given, counts, learner.config, dials)
+    shape, moments = _shaping(given, counts, learner.config, settings.moments)
     penalties = torch.zeros_like(frozen.old)
-    if frozen.ref is not None and learner.algorithm.kl_place == "reward" and dials.kl_coefficient > 0:
+    if frozen.ref is not None and learner.algorithm.kl_place == "reward" and settings.kl_coefficient > 0:
         estimate = call(learner.algorithm.kl, {"logprobs": frozen.old, "logprobs_ref": frozen.ref})
-        penalties = dials.kl_coefficient * estimate * mask
+        penalties = settings.kl_coefficient * estimate * mask
     shaped = shape(given, counts)
     own = shaped[everyone.own_numbers].flatten().to(mask.device)
     gamma = options(learner.algorithm.advantage).get("gamma", 1.0)
@@ -190,7 +188,7 @@ def _judged(groups: Sequence[Sequence[Rollout]], everyone: Everyone) -> tuple[Te
 
 
 def _shaping(
-    given: Tensor, counts: Tensor, config: OnlineConfig, dials: Dials
+    given: Tensor, counts: Tensor, config: OnlineConfig, so_far: tuple[float, float, float]
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], tuple[float, float, float]]:
     """How rewards of so many tokens are shaped in this step; and the moments of all rewards so far."""
     settings = config.reward
@@ -203,7 +201,7 @@ def _shaping(
         return rewards if settings.clip is None else rewards.clamp(*settings.clip)
 
     new = shaping.moments(penalised(given, counts))
-    moments = (dials.moments[0] + new[0], dials.moments[1] + new[1], dials.moments[2] + new[2])
+    moments = (so_far[0] + new[0], so_far[1] + new[1], so_far[2] + new[2])
     if settings.normalize == "none":
         return penalised, moments
     mean, deviation = shaping.mean_and_deviation(*(moments if settings.normalize == "running" else new))
@@ -211,7 +209,7 @@ def _shaping(
 
 
 def _advantages(
-    learner: Learner, dials: Dials, everyone: Everyone, paid: _Pay, frozen: Frozen, masks: _Masks
+    learner: Learner, settings: StepSettings, everyone: Everyone, paid: _Pay, frozen: Frozen, masks: _Masks
 ) -> tuple[Tensor, Tensor | None]:
     """(B, T) advantages of this rank and, with a critic, what it should have said."""
     algorithm, needed, mask = learner.algorithm, terms(learner.algorithm.advantage), masks.sampled
@@ -219,7 +217,7 @@ def _advantages(
         "rewards": paid.rewards,
         "counts": paid.counts,
         "greedy": paid.greedy,
-        "history": dials.history.to(paid.rewards.dtype),
+        "history": settings.history.to(paid.rewards.dtype),
         "mask": everyone.rows(mask),
     }
     if "token_rewards" in needed:

@@ -1,4 +1,7 @@
-"""What an online run remembers from step to step besides weights: a few numbers, saved with every checkpoint."""
+"""Controllers: the KL coefficient, the sampling temperature and running reward statistics, which follow the run.
+
+Their state is a few numbers, saved with every checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ LONGEST_HISTORY = 1000  # steps: at any usual decay, older ones weigh nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dials:
-    """The settings of one step that follow the run."""
+class StepSettings:
+    """What the controllers set for one step."""
 
     sampling: Sampling
     kl_coefficient: float
@@ -27,8 +30,8 @@ class Dials:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """What one step teaches the next."""
+class StepOutcome:
+    """What the controllers are told of a finished step."""
 
     paid: float  # the mean reward as the advantage saw it
     moments: tuple[float, float, float]
@@ -37,8 +40,8 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Memory:
-    """The numbers themselves; `draws` names the examples of the next round."""
+class ControllerState:
+    """The state of all controllers; `draws` names the examples of the next sampling round."""
 
     kl_coefficient: float
     draws: int = 0
@@ -51,20 +54,20 @@ class Memory:
         self.draws += 1
         return self.draws
 
-    def dials(self, config: OnlineConfig, *, tokens: int) -> Dials:
+    def step_settings(self, config: OnlineConfig, *, tokens: int) -> StepSettings:
         """The settings of the next step, after so many sampled tokens."""
         sampling, span = config.rollout.sampling, config.rollout.adaptive_temperature
         if span is not None:
             temperature = spread_temperature(sampling.temperature, self.deviation, low=span.low, high=span.high)
             sampling = replace(sampling, temperature=temperature)
-        return Dials(
+        return StepSettings(
             sampling=sampling,
             kl_coefficient=annealed(self.kl_coefficient, tokens, over=config.algorithm.kl.anneal_tokens),
             history=torch.tensor(self.history, dtype=torch.float64),
             moments=self.moments,
         )
 
-    def learn(self, seen: Seen, config: OnlineConfig) -> None:
+    def learn(self, seen: StepOutcome, config: OnlineConfig) -> None:
         """Takes up what a step has shown."""
         self.history = [*self.history, seen.paid][-LONGEST_HISTORY:]
         self.moments = seen.moments

@@ -10,27 +10,27 @@ from typing import Any
 
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
-from whet.train.online.sampling import Harvest
+from whet.train.online.sampling import SampledGroups
 
 
-def rollout_rows(harvest: Harvest, batch: Batch | None, world: World) -> list[list[dict[str, Any]]]:
+def rollout_rows(sampled_groups: SampledGroups, batch: Batch | None, world: World) -> list[list[dict[str, Any]]]:
     """What is worth keeping of each rollout of all ranks, as JSON, one list per group, in the order of drawing."""
-    advantages = _advantages(harvest, batch)
+    advantages = _advantages(sampled_groups, batch)
     mine = [
         [place, [_row(r, advantage) for r, advantage in zip(group, advantages[place], strict=True)]]
-        for place, group in harvest.drawn.items()
+        for place, group in sampled_groups.drawn.items()
     ]
-    everyones = sorted((row for rows in world.gather(mine) for row in rows), key=lambda row: int(row[0]))
-    return [rows for _, rows in everyones]
+    gathered = sorted((row for rows in world.gather(mine) for row in rows), key=lambda row: int(row[0]))
+    return [rows for _, rows in gathered]
 
 
-def _advantages(harvest: Harvest, batch: Batch | None) -> dict[int, list[list[float] | None]]:
+def _advantages(sampled_groups: SampledGroups, batch: Batch | None) -> dict[int, list[list[float] | None]]:
     """Place → the advantages of each rollout's trained tokens; None for a group that was dropped."""
-    found: dict[int, list[list[float] | None]] = {place: [None] * len(g) for place, g in harvest.drawn.items()}
+    found: dict[int, list[list[float] | None]] = {place: [None] * len(g) for place, g in sampled_groups.drawn.items()}
     if batch is not None:
         rows = zip(batch.advantages.tolist(), batch.sequences.mask.tolist(), strict=True)
         trained = iter([list(compress(*row)) for row in rows])
-        for place in sorted(harvest.numbers):
+        for place in sorted(sampled_groups.numbers):
             found[place] = [next(trained) for _ in found[place]]
     return found
 

@@ -13,7 +13,7 @@ from whet.batching import take
 from whet.models.layers.precision import autocast
 from whet.models.logprobs import read_tokens
 from whet.records import Rollout, Sequences
-from whet.train.online.controllers import Dials
+from whet.train.online.controllers import StepSettings
 from whet.train.online.learner import Learner
 from whet.train.setup.micro_batches import packed, passes
 
@@ -34,7 +34,7 @@ class Frozen:
 
 
 @torch.no_grad()
-def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, dials: Dials) -> Frozen:
+def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, settings: StepSettings) -> Frozen:
     """One pass of each model over the rollouts; none of the policy where it need not be asked."""
     config, critic, reference = learner.config, learner.critic, learner.reference
     shape = sequences.mask.shape
@@ -54,13 +54,19 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
         with autocast(s.tokens.device):
             if learner.old == "read":
                 reading = read_tokens(
-                    learner.policy, s.tokens, s.lengths, s.mask, dials.sampling, value_head=head, packing=packing
+                    learner.policy,
+                    s.tokens,
+                    s.lengths,
+                    s.mask,
+                    settings.sampling,
+                    value_head=head,
+                    packing=packing,
                 )
                 old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
             if reference is not None:
                 assert ref is not None
                 ref[place] = read_tokens(
-                    reference.model, s.tokens, s.lengths, s.mask, dials.sampling, packing=packing
+                    reference.model, s.tokens, s.lengths, s.mask, settings.sampling, packing=packing
                 ).logprobs
             if critic is not None:
                 assert worth is not None

@@ -17,7 +17,7 @@ from whet.models.protocol import CausalLM
 from whet.train.online.critic import Critic
 from whet.train.online.reference import Reference, build_reference
 from whet.train.setup.build import Parts, build_algorithm
-from whet.train.setup.offloading import Guests
+from whet.train.setup.offloading import OffloadedModels
 
 # Where the log-probs at the start of a step come from: a pass of the policy's, the sampler's where they are the same
 # numbers, or the only update's own pass.
@@ -48,10 +48,10 @@ class Learner:
             return [self.critic.optimizer]
         return self.every_optimizer
 
-    def settle(self, step: int, guests: Guests) -> None:
+    def settle(self, step: int, offloaded: OffloadedModels) -> None:
         """After the updates of a step: the reference moves, where this is its step, and gradients are freed."""
         if self.reference is not None and self.reference.is_due(step):
-            with guests.present("reference"):
+            with offloaded.present("reference"):
                 self.reference.follow(self.policy)
         for optimizer in self.every_optimizer:  # their memory is worth more to rollouts
             optimizer.zero_grad(set_to_none=True)

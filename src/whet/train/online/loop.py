@@ -16,11 +16,11 @@ from whet.rollout import draw, judge, pose, sample
 from whet.runs.directory import Run
 from whet.train.online.annotate import annotate
 from whet.train.online.cold_start import cold_start
-from whet.train.online.controllers import Memory
+from whet.train.online.controllers import ControllerState
 from whet.train.online.describe import describe, rollout_rows
 from whet.train.online.learner import build_learner
-from whet.train.online.placement import build_guests
-from whet.train.online.sampling import Harvest
+from whet.train.online.placement import build_offloading
+from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
 from whet.train.session.session import Progress, Session
 from whet.train.setup.build import build_parts
@@ -32,39 +32,39 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
     parts = build_parts(config, world)
     cold_start(parts, config, world, progress)
     learner = build_learner(parts, config, world)
-    memory = Memory(kl_coefficient=config.algorithm.kl.coefficient)
+    controllers = ControllerState(kl_coefficient=config.algorithm.kl.coefficient)
     grader = build_grader(config.task, config.reward, world.device)
-    guests = build_guests(learner, grader)
+    offloaded = build_offloading(learner, grader)
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
-    kept = {"memory": memory, "reference": learner.reference, "critic": learner.critic}
-    opinion = held_out_judge(grader, guests)
-    with closing(grader), Session(config, run, world, parts, progress, kept=kept, judge=opinion) as session:
+    kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic}
+    held_out = held_out_judge(grader, offloaded)
+    with closing(grader), Session(config, run, world, parts, progress, kept=kept, judge=held_out) as session:
         for step in session.steps():
-            dials = memory.dials(config, tokens=session.tokens)
-            harvest = Harvest(rollout, algorithm, world)
-            while harvest.is_short:
+            settings = controllers.step_settings(config, tokens=session.tokens)
+            groups = SampledGroups(rollout, algorithm, world)
+            while groups.is_short:
                 with session.timed("rollout"):
                     engine.sync(learner.policy, version=step - 1)
-                    name = (config.seed, memory.next_draw())
-                    everyones = draw(task, rollout.prompts, seed=name)
-                    prompts = world.shard(pose(everyones, parts.tokenizer, stream=name))
-                    samples = sample(engine, prompts, dials.sampling, rollout.group, greedy=algorithm.needs_greedy)
+                    name = (config.seed, controllers.next_draw())
+                    examples = draw(task, rollout.prompts, seed=name)
+                    prompts = world.shard(pose(examples, parts.tokenizer, stream=name))
+                    samples = sample(engine, prompts, settings.sampling, rollout.group, greedy=algorithm.needs_greedy)
 
-                with session.timed("score"), guests.present("reward"):
-                    harvest.add(judge(grader, world.shard(everyones), samples, version=step - 1))
+                with session.timed("score"), offloaded.present("reward"):
+                    groups.add(judge(grader, world.shard(examples), samples, version=step - 1))
 
             batch, metrics = None, {"updates": 0.0}
-            if harvest.total:
-                with guests.present("critic"):
-                    with session.timed("annotate"), guests.present("reference"):
-                        batch, seen, metrics = annotate(learner, harvest, dials)
-                        memory.learn(seen, config)
+            if groups.total:
+                with offloaded.present("critic"):
+                    with session.timed("annotate"), offloaded.present("reference"):
+                        batch, outcome, metrics = annotate(learner, groups, settings)
+                        controllers.learn(outcome, config)
 
-                    with session.timed("update"), guests.present("optimizer"):
+                    with session.timed("update"), offloaded.present("optimizer"):
                         metrics |= update(learner, batch, step=step)
 
-            learner.settle(step, guests)
-            rows = rollout_rows(harvest, batch, world)
+            learner.settle(step, offloaded)
+            rows = rollout_rows(groups, batch, world)
             described, tokens = describe(rows)
-            memory.deviation = described["reward/std"]
-            session.end_step(step, {**described, **harvest.metrics(), **metrics}, tokens=tokens, groups=rows)
+            controllers.deviation = described["reward/std"]
+            session.end_step(step, {**described, **groups.metrics(), **metrics}, tokens=tokens, groups=rows)

@@ -1,4 +1,4 @@
-"""The groups of one step: drawn, judged, and drawn again where the algorithm keeps too few."""
+"""Dynamic sampling: the groups of one step, sampled again while the algorithm has kept too few of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from whet.rollout import Group
 from whet.train.online.cells import ask
 
 
-class Harvest:
-    """What was drawn so far in a step, in the order of one process whatever the number of ranks."""
+class SampledGroups:
+    """The groups that were sampled in a step so far, in the order of one process whatever the number of ranks."""
 
     def __init__(self, rollout: RolloutConfig, algorithm: Algorithm, world: World) -> None:
         self.rollout, self.algorithm, self.world = rollout, algorithm, world
@@ -38,10 +38,10 @@ class Harvest:
             if self.algorithm.needs_greedy:
                 self.greedy[place] = group[-1]
             mine.append([place, [rollout.score.reward for rollout in self.drawn[place]]])
-        everyones = sorted(row for rows in self.world.gather(mine) for row in rows)
-        rewards = torch.tensor([rewards for _, rewards in everyones], dtype=torch.float32)
-        kept = ask(self.algorithm.keep, {"rewards": rewards}, shapes=[(len(everyones),)]).tolist()
-        self._kept += [place for (place, _), keep in zip(everyones, kept, strict=True) if keep]
+        gathered = sorted(row for rows in self.world.gather(mine) for row in rows)
+        rewards = torch.tensor([rewards for _, rewards in gathered], dtype=torch.float32)
+        kept = ask(self.algorithm.keep, {"rewards": rewards}, shapes=[(len(gathered),)]).tolist()
+        self._kept += [place for (place, _), keep in zip(gathered, kept, strict=True) if keep]
         self.rounds += 1
 
     @property

@@ -51,14 +51,14 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
     """Epochs × minibatches optimizer steps on one batch, fewer where the policy has moved far; returns what to log."""
     config, world = learner.config, learner.world
     settings = config.update
-    everyones = int(world.max(float(batch.prompts.max()) if len(batch.prompts) else -1.0)) + 1
+    gathered = int(world.max(float(batch.prompts.max()) if len(batch.prompts) else -1.0)) + 1
     if learner.critic is not None:
         learner.critic.set_rate(step)
     tally = Tally(world.device)
     agreement = Agreement(world.device) if batch.logprobs_sampled is not None else None
     descents: list[Descent] = []
     for epoch in range(settings.epochs):
-        for prompts in split_prompts(everyones, settings.minibatches, seed=(config.seed, step, epoch)):
+        for prompts in split_prompts(gathered, settings.minibatches, seed=(config.seed, step, epoch)):
             wanted = torch.tensor(prompts, device=batch.prompts.device)
             minibatch = take_batch(batch, torch.isin(batch.prompts, wanted).nonzero()[:, 0])
             if world.max(float(minibatch.sequences.mask.any())) == 0:  # all of it was cut off, and is left out

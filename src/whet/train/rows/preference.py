@@ -34,7 +34,7 @@ from whet.train.rows.reference_cache import cache_directory, reference_logprobs
 from whet.train.rows.units import Unit, units_of
 from whet.train.session.trained import Kept
 from whet.train.setup.build import Parts, place
-from whet.train.setup.epochs import Deck
+from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import descend, finite
 
 ROUNDING = 1e-4  # two passes over the same tokens may differ so much: less is a tie
@@ -86,11 +86,11 @@ class Preferring:
         held_out = held_out[: config.eval.examples]
         if self.row.needs_reference:
             trained, held_out = self._referred(trained, held_out, note)
-        self.deck, self.held_out = Deck(trained, seed=config.seed), held_out
+        self.epoch_sampler, self.held_out = EpochSampler(trained, seed=config.seed), held_out
 
     def rows(self, step: int) -> list[Unit]:
         """The units of this rank."""
-        return self.world.shard(self.deck.draw(self.config.rows, step=step))
+        return self.world.shard(self.epoch_sampler.draw(self.config.rows, step=step))
 
     def fit(self, units: Sequence[Unit]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns what to log and how many tokens were learned."""
@@ -124,7 +124,7 @@ class Preferring:
 
     def _losses(self, units: Sequence[Unit], point: Tensor | None, tally: Tally) -> Iterator[Tensor]:
         """The loss of each pass; they add up to the mean over the units of all ranks."""
-        everyones = float(self.world.sum(torch.tensor(len(units))))
+        gathered = float(self.world.sum(torch.tensor(len(units))))
         rows = [row for unit in units for row in unit.rows[: self._read]]
         sequences = stacked(rows, self.world)
         refs = torch.tensor([ref for unit in units for ref in unit.refs[: self._read]], device=self.world.device)
@@ -136,7 +136,7 @@ class Preferring:
             sums, won = _counted(self.row, supply)
             tally.sums += sums
             tally.wins[some[:: self._read].cpu() // self._read] = won.cpu()
-            yield finite(per_unit.sum() / everyones, **supply)
+            yield finite(per_unit.sum() / gathered, **supply)
 
     @property
     def _read(self) -> int:
@@ -189,7 +189,9 @@ class Preferring:
 
     def _referred(self, trained: list[Unit], held_out: list[Unit], note: Note) -> tuple[list[Unit], list[Unit]]:
         """The units with what the reference says of them: of all that will be drawn, and the held-out ones."""
-        drawn = Deck(range(len(trained)), seed=self.config.seed).needed(self.config.rows, steps=self.config.steps)
+        drawn = EpochSampler(range(len(trained)), seed=self.config.seed).needed(
+            self.config.rows, steps=self.config.steps
+        )
         units = [*(trained[number] for number in drawn), *held_out]
         rows = [row for unit in units for row in unit.rows]
         model, name = self._reference()

@@ -40,7 +40,7 @@ from whet.train.rows.completions import stacked, whole_units
 from whet.train.rows.examples import Material, Note, encoded
 from whet.train.rows.reward_tokens import Judged, groups_of, judged
 from whet.train.setup.build import start_model
-from whet.train.setup.epochs import Deck
+from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import descend, finite, make_optimizer
 
 DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
@@ -111,12 +111,12 @@ class Rewarding:
             return [judged(row, parts.tokenizer, self.model.settings, material.limit) for row in rows]
 
         self.kin = kinship([*material.training, *material.held_out])
-        self.deck = Deck(encoded(material.training, encode, note), seed=config.seed)
+        self.epoch_sampler = EpochSampler(encoded(material.training, encode, note), seed=config.seed)
         self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
 
     def rows(self, step: int) -> list[Judged]:
         """The rows of this rank."""
-        return self.world.shard(self.deck.draw(self.config.rows, step=step))
+        return self.world.shard(self.epoch_sampler.draw(self.config.rows, step=step))
 
     def fit(self, rows: Sequence[Judged]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns what to log and how many tokens were read."""
@@ -214,7 +214,7 @@ class Rewarding:
             yield from self._place_losses(some, seen)
 
     def _pair_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
-        everyones = float(self.world.sum(torch.tensor(len(some))))
+        gathered = float(self.world.sum(torch.tensor(len(some))))
         margins = torch.tensor([one.margin for one in some], device=self.world.device)
         _, sequences, places = self._stacked(some)
         groups = groups_of(some).to(self.world.device)
@@ -223,21 +223,21 @@ class Rewarding:
             chosen, rejected = scores[::2], scores[1::2]
             supply = {"chosen": chosen, "rejected": rejected, "margins": margins[rows[::2] // 2]}
             seen.append(_seen(wins(chosen, rejected), scores))
-            yield finite(call(self.loss, supply).sum() / everyones, chosen=chosen, rejected=rejected)
+            yield finite(call(self.loss, supply).sum() / gathered, chosen=chosen, rejected=rejected)
 
     def _place_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
         """Outcome: every completion counts the same, however long; process: every step does."""
         by_row = self.model.kind == "outcome"
         labels = [label for one in some for label in one.labels]
         count = len(labels) if by_row else sum(map(len, labels))
-        everyones = float(self.world.sum(torch.tensor(count)))
+        gathered = float(self.world.sum(torch.tensor(count)))
         _, sequences, places = self._stacked(some)
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
             scores = self._read(sequences, places, rows)
             mine = [labels[row] for row in rows.tolist()]
             wanted = torch.tensor([label for row in mine for label in row], device=self.world.device)
             shares = [1 / len(row) if by_row else 1.0 for row in mine for _ in row]
-            weights = torch.tensor(shares, device=self.world.device) / everyones
+            weights = torch.tensor(shares, device=self.world.device) / gathered
             # As on held-out rows: fine against bad, and of a whole answer what is said at its end.
             right = (self.model.meant(scores) >= 0.5) == (wanted != BAD)
             ends = torch.tensor([len(row) for row in mine], device=self.world.device).cumsum(dim=0) - 1

@@ -26,7 +26,7 @@ from whet.train.rows.encode import completion_rows, dialogue_rows, ended
 from whet.train.rows.examples import Material, Note, encoded
 from whet.train.rows.units import Unit
 from whet.train.setup.build import Parts
-from whet.train.setup.epochs import Deck
+from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.micro_batches import packed, passes
 from whet.train.setup.optimizer import descend, finite
 
@@ -76,7 +76,7 @@ class Imitation:
     ) -> None:
         self.config, self.parts, self.world = config, parts, world
         self.objective = OBJECTIVES[config.objective.name]
-        self.deck: Deck[Unit] | None = None
+        self.epoch_sampler: EpochSampler[Unit] | None = None
         if material is None:
             self.held_out = self._answers(parts.task.held_out(config.eval.examples))
             return
@@ -91,15 +91,15 @@ class Imitation:
                 for one, rows in zip(some, found, strict=True)
             ]
 
-        self.deck = Deck(encoded(material.training, encode, note), seed=config.seed)
+        self.epoch_sampler = EpochSampler(encoded(material.training, encode, note), seed=config.seed)
         self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
 
     def rows(self, step: int) -> list[Row]:
         """The rows of this rank."""
-        if self.deck is None:
+        if self.epoch_sampler is None:
             drawn = self._answers(draw(self.parts.task, self.config.rows, seed=(self.config.seed, step)))
         else:
-            drawn = self.deck.draw(self.config.rows, step=step)
+            drawn = self.epoch_sampler.draw(self.config.rows, step=step)
         return [row for unit in self.world.shard(drawn) for row in unit.rows]
 
     def fit(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:

@@ -1,4 +1,4 @@
-"""Rows that are gone through in epochs, in orders that (seed, epoch) name: resuming needs no state."""
+"""Epochs over rows, shuffled by (seed, epoch): a resumed run needs no state to go on where it was."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from whet.tasks.space import fingerprint, permutation
 R = TypeVar("R")
 
 
-class Deck(Generic[R]):
-    """A finite number of rows; none comes again before all have come."""
+class EpochSampler(Generic[R]):
+    """Draws rows without replacement, epoch after epoch, each in an order of its own."""
 
     def __init__(self, rows: Sequence[R], *, seed: int) -> None:
         self.rows, self._seed = rows, seed

@@ -14,7 +14,7 @@ from whet.records import Example, Score
 from whet.tasks.grading.grader import GradingFailed, make_grader
 from whet.tasks.grading.reward_range import is_reward, too_large
 from whet.tasks.protocol import Grader
-from whet.train.setup.offloading import Guests
+from whet.train.setup.offloading import OffloadedModels
 
 
 class ModelGrader:
@@ -59,13 +59,15 @@ class ModelGrader:
         )
 
 
-def held_out_judge(grader: Grader, guests: Guests) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
+def held_out_judge(
+    grader: Grader, offloaded: OffloadedModels
+) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
     """What a reward model thinks of held-out answers, where training has one."""
     if not isinstance(grader, ModelGrader):
         return None
 
     def judge(examples: Sequence[Example], texts: Sequence[str]) -> list[float]:
-        with guests.present("reward"):
+        with offloaded.present("reward"):
             return [score.reward for score in grader.grade(examples, texts)]
 
     return judge

@@ -1,6 +1,6 @@
-"""Models that take turns on one GPU: what is not at work waits in the host's memory.
+"""Offloading: models and optimizer moments that are not at work wait in the host's memory.
 
-Weights and moments come back as the same bytes, so a run with guests is the run without them, a little slower.
+They come back as the same bytes, so a run with offloading computes what it would without, a little slower.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ ROOM = 0.6  # of a GPU's memory may be weights, gradients and moments; the rest 
 MOST_WILLING = ("reward", "reference", "optimizer", "critic")  # frozen weights first: they need not be copied back
 
 
-class Guest:
-    """Tensors that are on the device while someone is inside; nested visits are one."""
+class Offloaded:
+    """A context manager for offloaded tensors: they are on the device inside of it; contexts may be nested."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Guest:
         self._forget()
 
 
-class Guests:
-    """Those of a run that wait in the host's memory, by name; the others are always there."""
+class OffloadedModels:
+    """The offloaded models of a run, by name; the others are always on the device."""
 
-    def __init__(self, guests: Mapping[str, Guest]) -> None:
-        self._guests = dict(guests)
+    def __init__(self, offloaded: Mapping[str, Offloaded]) -> None:
+        self._guests = dict(offloaded)
 
     @contextmanager
     def present(self, *names: str) -> Iterator[None]:
@@ -85,8 +85,8 @@ def waiting(placement: PlacementConfig, sizes: Mapping[str, int], *, always: int
     return frozenset(away)
 
 
-def weights(model: nn.Module, device: torch.device, *, is_frozen: bool) -> Guest:
-    """A guest of a model's parameters and buffers, without the joined copies that passes leave behind."""
+def weights(model: nn.Module, device: torch.device, *, is_frozen: bool) -> Offloaded:
+    """A model's parameters and buffers, offloaded, without the joined copies that passes leave behind."""
 
     def tensors() -> Iterator[Tensor]:
         yield from model.parameters()
@@ -97,11 +97,11 @@ def weights(model: nn.Module, device: torch.device, *, is_frozen: bool) -> Guest
             if isinstance(module, Trunk):
                 module.joined.clear()
 
-    return Guest(tensors, device, is_frozen=is_frozen, forget=forget)
+    return Offloaded(tensors, device, is_frozen=is_frozen, forget=forget)
 
 
-def moments(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> Guest:
-    """A guest of what optimizers remember, which begins with their first step."""
+def moments(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> Offloaded:
+    """The moments of optimizers, offloaded; there are none before the first step."""
     mine = list(optimizers)
 
     def tensors() -> Iterator[Tensor]:
@@ -109,7 +109,7 @@ def moments(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -
             for state in optimizer.state.values():
                 yield from (value for value in state.values() if isinstance(value, Tensor))
 
-    return Guest(tensors, device)
+    return Offloaded(tensors, device)
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:

@@ -17,7 +17,7 @@ from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.recipe import dump
 from whet.runs.directory import Run
-from whet.train.online.loop import loop as online
+from whet.train.online import loop as online
 
 
 class Watch:

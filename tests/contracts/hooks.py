@@ -11,7 +11,8 @@ from typing import Any
 import torch.distributed as dist
 
 from whet.distributed.world import World
-from whet.train.session.session import Session, session
+from whet.train.session import session
+from whet.train.session.session import Session
 
 WIDTH = 32  # bytes of the note that says where the process is
 

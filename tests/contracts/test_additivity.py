@@ -32,8 +32,8 @@ from whet.models.decoder import decoder as decoder_module
 from whet.models.layers.attention import causal_attention
 from whet.models.layers.packed_attention import PackedAttention
 from whet.records import Batch, Row
+from whet.train.online import update as update_module
 from whet.train.online.learner import Learner
-from whet.train.online.loop import update as update_module
 from whet.train.online.update import Tally
 from whet.train.rows.sft import fit
 

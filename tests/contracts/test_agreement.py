@@ -15,8 +15,8 @@ from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens, token_logprobs
 from whet.records import Batch, Sampling
 from whet.train.online import loop as online_module
+from whet.train.online import update as update_module
 from whet.train.online.learner import Learner
-from whet.train.online.loop import update as update_module
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "plain": {},

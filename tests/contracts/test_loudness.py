@@ -24,7 +24,7 @@ from whet.runs import checkpoints
 from whet.runs.checkpoints import defect
 from whet.runs.layout import by_step
 from whet.train.online import loop as online_module
-from whet.train.online.loop import update as update_module
+from whet.train.online import update as update_module
 from whet.train.online.sampling import SampledGroups
 from whet.train.rows import sft as supervised_module
 

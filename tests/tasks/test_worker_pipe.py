@@ -157,7 +157,7 @@ def test_a_reward_that_closes_the_pipe_is_named(make: Make, capfd: pytest.Captur
 def test_a_module_that_forks_when_loaded(tmp_path: Path) -> None:
     (tmp_path / "forking.py").write_text("import os\nos.fork()\ndef f(completions): return [1.0]")
     grader = WorkerGrader("arithmetic", {}, [(f"{tmp_path / 'forking.py'}:f", 1.0)], time_limit_seconds=20.0)
-    with pytest.raises(RunFailed, match="f disturbed its worker, from which came (the|an) answer "):
+    with pytest.raises(RunFailed, match=r"f disturbed its worker, from which came (the|an) answer "):
         grade_on(grader)
     grader.close()
 

@@ -17,9 +17,9 @@ from whet.batching import collate
 from whet.config import OnlineConfig
 from whet.models.foreign import ForeignLM
 from whet.records import Batch
+from whet.train.online import update as update_module
 from whet.train.online.critic import Critic, state_width
 from whet.train.online.learner import Learner
-from whet.train.online.loop import update as update_module
 from whet.train.online.update import update
 from whet.train.setup.optimizer import make_optimizer
 

@@ -17,9 +17,9 @@ from whet.config import OnlineConfig
 from whet.models.logprobs import read_tokens
 from whet.records import Batch
 from whet.rollout import Group
+from whet.train.online import frozen as frozen_module
+from whet.train.online import update as update_module
 from whet.train.online.learner import Old, _source
-from whet.train.online.loop import frozen as frozen_module
-from whet.train.online.loop import update as update_module
 from whet.train.online.update import update
 from whet.train.setup.build import build_algorithm
 

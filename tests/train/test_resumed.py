@@ -11,9 +11,9 @@ from whet.distributed.world import World
 from whet.errors import UserError
 from whet.recipe import validate
 from whet.runs.inputs import Input, Inputs
+from whet.train.session import inputs as module
 from whet.train.session.inputs import compare_inputs
 from whet.train.session.resume import refuse_false_start
-from whet.train.session.session import inputs as module
 
 ONE, TWO = Input(path="a", files={"a": "1"}), Input(path="b", files={"b": "2"})
 

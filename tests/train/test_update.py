@@ -24,7 +24,7 @@ from tests.train.scenes import (
 from whet.config import OnlineConfig
 from whet.errors import RunFailed
 from whet.records import Batch
-from whet.train.online.loop import update as update_module
+from whet.train.online import update as update_module
 from whet.train.setup.optimizer import NotFinite, make_optimizer
 
 

@@ -124,7 +124,7 @@ def test_it_is_what_jinja_makes_of_our_own_template():
 
 def test_the_renderer_does_not_outlive_its_user():
     code = (
-        "from whet.models import template\nfrom whet.records import Message\n"
+        "from whet.models.text import template\nfrom whet.records import Message\n"
         "template.render_template('{{ 1 }}', [Message(role='user', content='a')], {}, "
         "add_generation_prompt=True, owner='')\n"
         "print(template._RENDERER._process.pid, flush=True)\nimport os; os.kill(os.getpid(), 9)"

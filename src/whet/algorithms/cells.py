@@ -1,4 +1,4 @@
-"""What a table asks of its cells: terms (supplied by the loop), options (set by a recipe), and the formula."""
+"""The interface of a cell: terms (supplied by the loop), options (keyword-only, set by a recipe), and the formula."""
 
 from __future__ import annotations
 

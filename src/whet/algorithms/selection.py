@@ -1,4 +1,4 @@
-"""Which completions are kept, from the rewards of all: best-of-N per prompt or overall, at random, or in pairs."""
+"""Rejection sampling: which completions are kept by reward: best-of-N per prompt or overall, at random, or in pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a reward between the judge and the advantage. Rewards and counts are (P, G), over all ranks."""
+"""Reward shaping: penalties and normalisation between the score and the advantage, on (P, G) tensors of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs a reward per token: returns, generalised advantages, and the loss of a critic. All tensors are (B, T).
+"""Per-token rewards: returns-to-go, generalised advantage estimation (GAE) and the value loss. All tensors are (B, T).
 
 `values` at t is what the critic expects of the rest of the rollout before token t is chosen. Tokens outside the mask
 (a prompt, the answer of a tool) are no choices: nothing is credited to them, and time does not pass over them.

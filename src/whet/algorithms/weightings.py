@@ -1,4 +1,4 @@
-"""How much each trained token counts. A weighting sees the mask, never the loss.
+"""Loss aggregation: the weight of each trained token. A weighting sees the mask, never the loss.
 
 Each returns (B, T) weights and a count. Counts are summed over micro-batches and ranks, the weights are divided by
 that sum once, and from then on every loss is (per_token · weights).sum(): splits, padding and ranks just add.

@@ -1,4 +1,4 @@
-"""How runs that follow each other show themselves: two lines per run and, meanwhile, the step that it is at."""
+"""Console output of several runs in a row: two lines per run and, meanwhile, its current step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `whet train` and `whet compare` do with a pipeline."""
+"""Pipelines behind `whet train` and `whet compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run shows itself while it runs: a live line in a terminal, plain lines elsewhere, nothing on other ranks."""
+"""Progress of a run: a live line in a terminal, plain lines elsewhere, nothing on other ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that talk to a model share: finding it, its task and its sampling, and loading it."""
+"""Helpers of the commands that talk to a model: resolving and loading it, its task, its sampling settings."""
 
 from __future__ import annotations
 

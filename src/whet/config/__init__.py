@@ -1,4 +1,4 @@
-"""What a recipe may say. Unknown keys are errors; the saved config reproduces the run."""
+"""The schema of recipes. Unknown keys are errors; the saved config reproduces the run."""
 
 from __future__ import annotations
 

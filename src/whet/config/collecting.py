@@ -1,4 +1,4 @@
-"""What a recipe may say that makes rows instead of a model."""
+"""Schema of recipes that make rows instead of training a model (`loop: collect`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the methods of a pipeline are judged against each other when all of them are trained."""
+"""Schema of the head-to-head comparison at the end of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which objectives there are for rows that exist, and what each of them may be told."""
+"""Objectives of the offline loop (SFT, preferences, reward models) and the options of each."""
 
 from __future__ import annotations
 

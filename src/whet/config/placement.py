@@ -1,4 +1,4 @@
-"""Where the models of an online run are while others work."""
+"""Schema of offloading: where the models of an online run are while others work."""
 
 from __future__ import annotations
 

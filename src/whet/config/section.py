@@ -1,4 +1,4 @@
-"""What every section of a recipe has in common."""
+"""Base class of all sections of a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a data set: the numbers behind `whet data explore`, without intervals and pictures."""
+"""Statistics of a data set, behind `whet data explore`; without intervals and pictures."""
 
 from __future__ import annotations
 

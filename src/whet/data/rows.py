@@ -1,4 +1,4 @@
-"""What any record says, whatever its kind: its prompt, its answers, its whole content. Pure functions."""
+"""Accessors that work on every kind of record: prompt, answers, whole content. Pure functions."""
 
 from __future__ import annotations
 

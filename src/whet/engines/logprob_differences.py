@@ -1,4 +1,4 @@
-"""How far an engine's log-probs are from the trainer's own."""
+"""Differences between an engine's log-probs and the trainer's own."""
 
 from __future__ import annotations
 

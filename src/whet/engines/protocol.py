@@ -1,4 +1,4 @@
-"""Where completions come from. Knows nothing about rewards."""
+"""The engine protocol: prompts in, completions with log-probs out. Knows nothing about rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a contest of methods came to, as plain values for a JSON file. Plain Python; knows no models and no files."""
+"""Results of a comparison of methods, as plain values for a JSON file. Plain Python; knows no models and no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rest of the library asks of a language model and of a tokeniser."""
+"""The protocols of language models and tokenisers."""
 
 from __future__ import annotations
 

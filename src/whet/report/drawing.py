@@ -1,4 +1,4 @@
-"""What the figures of a contest have in common: a canvas in inches, plain axes, points with their intervals."""
+"""Shared by the figures of comparisons: a canvas in inches, plain axes, points with their intervals."""
 
 from __future__ import annotations
 

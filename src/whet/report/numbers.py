@@ -1,4 +1,4 @@
-"""How the report writes numbers: three digits, no needless exponent, units that people read."""
+"""Formatting of numbers: three digits, no needless exponent, units that people read."""
 
 from __future__ import annotations
 

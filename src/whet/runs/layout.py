@@ -1,4 +1,4 @@
-"""What the entries of a run directory are called."""
+"""File names inside a run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the logs of a run lack. A kill takes nothing from them, so whatever is missing was taken by somebody else."""
+"""Missing log lines. A kill takes none, so whatever is missing was deleted by somebody else."""
 
 from __future__ import annotations
 

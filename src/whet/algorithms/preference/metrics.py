@@ -1,4 +1,4 @@
-"""What to look at while preferences are learned. Values are per pair, so that they add over micro-batches and ranks."""
+"""Metrics of preference training: implicit rewards and margins per pair, which add over micro-batches and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server said, before it is believed: as JSON without traps, and as text that is safe to print."""
+"""Validation of what a server sent: JSON within bounds, and text that is safe to print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where sequences in the making live on a device: a slot each, with its cache, its counters and what it has said."""
+"""Slots of continuous batching: each holds a sequence on the device, its KV cache, its counters and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where queries meet keys: causal attention of padded rows, and rotary positions. Functions without weights."""
+"""Causal attention of padded rows, and rotary position embeddings. Functions without weights."""
 
 from __future__ import annotations
 

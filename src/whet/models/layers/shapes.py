@@ -1,4 +1,4 @@
-"""Which decoders the kernels for CUDA compute, in sampling and in training. Imports no CUDA: anybody may ask."""
+"""Decoder shapes that the CUDA kernels support, in sampling and in training. Imports no CUDA."""
 
 from __future__ import annotations
 

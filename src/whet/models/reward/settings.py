@@ -1,4 +1,4 @@
-"""What the numbers of a reward model mean, and the file beside its weights that says so."""
+"""The meaning of a reward model's outputs, and the settings file beside its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs of a contest logged on their way: one picture per metric, one line per method."""
+"""Training curves of compared methods: one picture per metric, one line per method."""
 
 from __future__ import annotations
 

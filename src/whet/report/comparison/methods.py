@@ -1,4 +1,4 @@
-"""What the pictures and the page of a contest share: the words for its numbers, and the colour of each method."""
+"""Shared by pictures and page of a comparison: labels of its numbers, and the colour of each method."""
 
 from __future__ import annotations
 

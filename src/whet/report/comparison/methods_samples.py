@@ -1,4 +1,4 @@
-"""What the start model and every method say to the same prompts, side by side."""
+"""Completions of the start model and of every method for the same prompts, side by side."""
 
 from __future__ import annotations
 

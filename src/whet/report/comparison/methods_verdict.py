@@ -1,4 +1,4 @@
-"""What a contest of methods shows, in a few sentences that claim no more than the intervals allow."""
+"""The verdict of a comparison of methods, in sentences that claim no more than the intervals allow."""
 
 from __future__ import annotations
 

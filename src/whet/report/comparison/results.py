@@ -1,4 +1,4 @@
-"""What the runs of a comparison say together: read from their directories, best method first. Knows no training."""
+"""Results of a sweep, read from the directories of its runs, best method first. Knows no training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which methods differ, in one sentence that claims no more than the intervals allow."""
+"""The verdict of a sweep, in one sentence that claims no more than the intervals allow."""
 
 from __future__ import annotations
 

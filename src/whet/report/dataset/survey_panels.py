@@ -1,4 +1,4 @@
-"""Which pictures a data set gets: lengths, biases and counts, as numbers that the PNG and the page both draw."""
+"""The panels of a data set: lengths, biases and counts, as numbers that the PNG and the page both draw."""
 
 from __future__ import annotations
 

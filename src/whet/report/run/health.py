@@ -1,4 +1,4 @@
-"""What a careful colleague would say after a look at the metrics. Pure: rows in, sentences out."""
+"""Health checks on the metrics of a run, and what to do about each finding. Pure: rows in, sentences out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which curves stand together, under which title and in which unit: the one list that both figures draw."""
+"""The panels of a run: metrics that share a plot, with title and unit; one list for the PNG and for the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policy said: the same held-out examples before and after, and rollouts token by token."""
+"""Samples on the page: held-out answers before and after training, and rollouts token by token."""
 
 from __future__ import annotations
 

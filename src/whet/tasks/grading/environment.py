@@ -1,4 +1,4 @@
-"""What a worker sees of the environment: everything but secrets, which a recipe hands over by name."""
+"""The worker's environment variables: all but those that look like secrets, which a recipe passes by name."""
 
 from __future__ import annotations
 

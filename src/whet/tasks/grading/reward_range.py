@@ -1,4 +1,4 @@
-"""Which numbers may be a reward, or a part of one: those that training can square and add up. One place for all."""
+"""The range of valid rewards: numbers that training can square and add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of a cell are made of: calling it without trusting it, comparing, and saying what was found."""
+"""Building blocks of the checks: calling a cell without trusting it, comparing tensors, reporting findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a loss per token keeps the promises on which micro-batches, padding, packing and ranks are built."""
+"""Checks of a loss per token: invariance to micro-batches, padding, packing and ranks."""
 
 from __future__ import annotations
 

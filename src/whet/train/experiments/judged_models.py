@@ -1,4 +1,4 @@
-"""What models say to held-out prompts, and how likely it is: one model in memory at a time."""
+"""Completions of the compared models for held-out prompts, and their log-probs: one model in memory at a time."""
 
 from __future__ import annotations
 

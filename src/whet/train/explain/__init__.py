@@ -1,1 +1,1 @@
-"""What a recipe will do, before it does it: formulas, keys without effect, memory."""
+"""Explaining a recipe before it runs: formulas, keys without effect, memory."""

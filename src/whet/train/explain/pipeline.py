@@ -1,4 +1,4 @@
-"""What a pipeline will do, run by run, before any of them has begun."""
+"""Explaining a pipeline, run by run, before any of them has begun."""
 
 from __future__ import annotations
 

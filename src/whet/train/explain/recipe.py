@@ -1,4 +1,4 @@
-"""What a recipe will do, before it does it: computed from the recipe alone, without loading a weight."""
+"""Explaining a recipe before it runs: loss, batch sizes, memory, from the recipe alone, without loading a weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between a judge's score and an advantage, as formulas."""
+"""Reward shaping as formulas, for explanations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys of a recipe change nothing in its combination. Lists a key only where that is certain."""
+"""Keys of a recipe that have no effect in its combination. Lists a key only where that is certain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the sampler's log-probs are from the trainer's: measured at every step, and a reason to stop."""
+"""Train-inference mismatch: the sampler's log-probs against the trainer's, at every step, with a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policy, reference and critic say of rollouts before the first update of a step: one pass of each over them."""
+"""Log-probs of policy and reference, and values of the critic, before the first update: one forward pass each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What learns in the online loop: the policy and everything that judges it."""
+"""The models of the online loop: policy, reference, critic, and their optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which models of an online run are offloaded to the host while others are at work."""
+"""Decides which models of an online run are offloaded to the host while others are at work."""
 
 from __future__ import annotations
 

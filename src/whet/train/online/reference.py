@@ -1,4 +1,4 @@
-"""What the KL is measured against: the model at the start, one that follows the policy, or no policy at all."""
+"""The reference of the KL penalty: the model at the start, a copy that follows the policy, or a fixed distribution."""
 
 from __future__ import annotations
 

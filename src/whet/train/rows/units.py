@@ -1,4 +1,4 @@
-"""What a loss takes at a time, as token rows: both completions of a pair, or one that was liked or not."""
+"""Units of a preference loss, as token rows: both completions of a pair, or one labelled completion."""
 
 from __future__ import annotations
 

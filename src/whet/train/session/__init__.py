@@ -1,1 +1,1 @@
-"""What surrounds every loop: evaluation, checkpoints, resuming, early stopping, inputs compared by checksum."""
+"""Around every loop: evaluation, checkpoints, resuming, early stopping, inputs compared by checksum."""

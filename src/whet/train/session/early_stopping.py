@@ -1,4 +1,4 @@
-"""When a run ends before its last step."""
+"""Early stopping: a KL budget, and a held-out metric that no longer improves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a resumed run can no longer know, and what it must not do: nothing of it is passed over in silence."""
+"""Checks on resuming: which state is lost, and which resumes are refused. Nothing is passed over in silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds every loop: resuming, timing, evaluating, saving, stopping. Knows no algorithm."""
+"""The session around every loop: resuming, timing, evaluation, checkpoints, stopping. Knows no algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loop trains, as the session around it sees it."""
+"""Protocols of what a loop trains, as the session sees it."""
 
 from __future__ import annotations
 

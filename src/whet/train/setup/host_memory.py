@@ -1,4 +1,4 @@
-"""What the C library does with memory that is no longer used."""
+"""Settings of the C allocator: freed memory is kept for the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run was made on, for its final results."""
+"""The machine and the library versions of a run, for its final results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows a model reads in one forward pass. It bounds memory and never changes a result."""
+"""Micro-batches: which rows a model reads in one forward pass. They bound memory and never change a result."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ def pointers(model):
 def test_a_frozen_model_waits_in_one_copy_and_comes_back_as_it_was():
     model, _ = small_model(layers=1)
     before = copy.deepcopy(model.state_dict())
-    guest = weights(model, CPU, is_frozen=True)
+    offloaded_model = weights(model, CPU, is_frozen=True)
     at_home = pointers(model)
-    with guest:
+    with offloaded_model:
         for parameter in model.parameters():
             parameter.data = parameter.data + 1  # as if it were a copy on the device
         assert not set(pointers(model)) & set(at_home)
@@ -42,9 +42,9 @@ def test_a_frozen_model_waits_in_one_copy_and_comes_back_as_it_was():
 
 def test_what_learns_is_written_back():
     model, _ = small_model(layers=1)
-    guest = weights(model, CPU, is_frozen=False)
+    offloaded_model = weights(model, CPU, is_frozen=False)
     before = copy.deepcopy(model.state_dict())
-    with guest:
+    with offloaded_model:
         for parameter in model.parameters():
             parameter.data = parameter.data + 1
     assert all(torch.equal(tensor, before[name] + 1) for name, tensor in model.state_dict().items())
@@ -55,7 +55,7 @@ def test_nested_visits_are_one():
     offloaded = OffloadedModels({"critic": weights(model, CPU, is_frozen=False)})
     with offloaded.present("critic"):
         here = pointers(model)
-        with offloaded.present("critic", "reference"):  # who has no guest is always there
+        with offloaded.present("critic", "reference"):  # what is not offloaded is always there
             assert pointers(model) == here
         assert pointers(model) == here
     assert pointers(model) != here

@@ -31,7 +31,23 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "recipes"},
     "recipes": set(),
 }
+PURE = ("advantages", "cells", "control", "correction", "kl", "selection", "shaping", "supervised", "surrogates")
 ROOMS_INSIDE = {
+    "algorithms": {
+        **{key: set() for key in (*PURE, "values", "weightings")},
+        "table": {*PURE, "values", "weightings"},
+        "preference": {"cells"},
+    },
+    "cli": {
+        "terminal": set(),
+        "progress": {"terminal"},
+        "comparing": {"terminal"},
+        "target": {"terminal", "server"},
+        "server": {"target"},
+        "pipeline": {"terminal", "progress", "comparing"},
+        "commands": {"terminal", "progress", "comparing", "target", "server", "pipeline"},
+        "app": {"terminal", "commands"},
+    },
     "models": {
         "layers": set(),
         "storage": set(),

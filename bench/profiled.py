@@ -45,7 +45,7 @@ def measure(job: Job) -> dict[str, Any]:
 
     def update() -> None:
         losses = _losses(parts, config, sequences, groups)
-        descend(losses, [parts.optimizer], world, clip_norm=config.update.clip_norm)
+        descend(losses, [parts.optimizer], world, max_grad_norm=config.update.max_grad_norm)
 
     stages = {"rollout": rollout, "update": update}
     for stage in stages.values():

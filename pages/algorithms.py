@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pages.markdown import header, paper_link, row_line
 from pages.preferences import preference_parts
-from whet.algorithms.advantages import mixed
+from whet.algorithms.advantages import drop_zero_variance
 from whet.algorithms.cells import Cell, name, options, plain, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, GROUP_STATISTICS, KL_ESTIMATORS, SUPPLIED, Algorithm
 from whet.config import OnlineConfig
@@ -31,12 +31,12 @@ REST: dict[str, Any] = {"steps": 1, "model": {"new": {}}, "task": "sorting"}
 OWN = "losses.py:anchored"  # stands for `anchored` below: the table has no surrogate that takes a reference
 REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: grpo\nrollout: {group: 1}",
-    "algorithm: {preset: reinforce, keep: mixed}\nrollout: {group: 1}",
-    "algorithm: {preset: ppo, keep: mixed}",
+    "algorithm: {preset: reinforce, dynamic_sampling: drop_zero_variance}\nrollout: {group: 1}",
+    "algorithm: {preset: ppo, dynamic_sampling: drop_zero_variance}",
     "algorithm: rloo\nupdate: {epochs: 2}",
     "algorithm: ppo\nrollout: {prompts: 4}\nupdate: {minibatches: 8}",
     "algorithm: {preset: gspo, weighting: token_mean}",
-    "algorithm: {preset: gspo, correction: truncate_tokens}",
+    "algorithm: {preset: gspo, importance_correction: token_truncate}",
     "algorithm: {preset: gspo, advantage: gae}",
     "algorithm: {preset: grpo, scaling: whiten}",
     f"algorithm: {{preset: grpo, surrogate: '{OWN}', kl: {{coefficient: 0.1}}}}",
@@ -48,7 +48,7 @@ REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, target: 0.1, anneal_tokens: 1000}}",
     "algorithm: {preset: grpo, kl: {target: 0.1}}",
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, reference: random}}\nmodel: smollm2-135m-instruct",
-    "algorithm: {preset: grpo, correction: mask_tokens, mask_tokens: {low: 2, high: 1}}",
+    "algorithm: {preset: grpo, importance_correction: token_mask, token_mask: {low: 2, high: 1}}",
     "algorithm: ppo\ncritic: {warmup_steps: 100}\nsteps: 100",
 )
 
@@ -77,9 +77,14 @@ def refusal(combination: str) -> str:
 
 
 def _table() -> Iterable[str]:
-    yield from header("row", "advantage", "scaling", "surrogate", "weighting", "keep", "KL goes into the", "paper")
+    yield from header(
+        "row", "advantage", "scaling", "surrogate", "weighting", "dynamic_sampling", "KL goes into the", "paper"
+    )
     for key, row in ALGORITHMS.items():
-        names = [_cell_name(row.cells[kind]) for kind in ("advantage", "scaling", "surrogate", "weighting", "keep")]
+        names = [
+            _cell_name(row.cells[kind])
+            for kind in ("advantage", "scaling", "surrogate", "weighting", "dynamic_sampling")
+        ]
         yield row_line(f"[{key}](#{key})", *names, row.kl_place, paper_link(row.paper))
 
 
@@ -148,7 +153,7 @@ def _acting(row: Algorithm) -> dict[str, Cell]:
 
 def _needs(row: Algorithm) -> list[str]:
     needs = []
-    if plain(row.advantage) in GROUP_STATISTICS or plain(row.keep) is mixed:
+    if plain(row.advantage) in GROUP_STATISTICS or plain(row.dynamic_sampling) is drop_zero_variance:
         needs.append("`rollout.group` of 2 or more")
     if row.needs_reference:
         needs.append("a reference (`algorithm.kl.reference`)")

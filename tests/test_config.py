@@ -126,7 +126,7 @@ def test_no_section_takes_a_key_that_it_does_not_know(section: str) -> None:
 
 @pytest.mark.parametrize("truth", [True, False])
 def test_true_is_not_one(truth: bool) -> None:
-    sections = {"optimizer": "lr", "rollout": "top_k", "update": "kl_limit", "reward": "memory_limit_gb"}
+    sections = {"optimizer": "lr", "rollout": "top_k", "update": "target_kl", "reward": "memory_limit_gb"}
     for changes in ({"steps": truth}, *({section: {key: truth}} for section, key in sections.items())):
         assert "must be a number" in reason(lambda changes=changes: online(**changes))
     assert online(model={**MODEL, "gradient_checkpointing": truth}).model.gradient_checkpointing is truth

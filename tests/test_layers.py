@@ -31,7 +31,17 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "recipes"},
     "recipes": set(),
 }
-PURE = ("advantages", "cells", "control", "correction", "kl", "selection", "shaping", "supervised", "surrogates")
+PURE = (
+    "advantages",
+    "cells",
+    "control",
+    "importance_correction",
+    "kl",
+    "selection",
+    "shaping",
+    "supervised",
+    "surrogates",
+)
 ROOMS_INSIDE = {
     "algorithms": {
         **{key: set() for key in (*PURE, "values", "weightings")},
@@ -99,7 +109,7 @@ ROOMS_INSIDE = {
         "online": {"setup", "session", "rows"},
         "explain": {"setup"},
         "check": set(),
-        "start": {"online", "rows", "session", "explain"},
+        "start": {"online", "rows", "session", "setup", "explain"},
         "experiments": {"start", "session", "setup"},
     },
 }

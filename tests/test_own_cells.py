@@ -116,13 +116,13 @@ def test_its_gradient_is_the_one_that_is_followed() -> None:
 def test_a_run_with_them(tmp_path: Path) -> None:
     """A keep that lets no group pass: the steps pass, nothing is trained, and the log says so."""
     model = save_small(tmp_path / "model")
-    cells = {"surrogate": f"{OWN}:regularised", "keep": {"use": f"{OWN}:above", "least": 99.0}}
+    cells = {"surrogate": f"{OWN}:regularised", "dynamic_sampling": {"use": f"{OWN}:above", "least": 99.0}}
     recipe = online(model, steps=2, algorithm={"preset": "grpo", **cells})
-    recipe["rollout"] = {"prompts": 2, "group": 2, "max_tokens": 4, "refills": 1}
+    recipe["rollout"] = {"prompts": 2, "group": 2, "max_tokens": 4, "max_resamples": 1}
     recipe["eval"] = {"every_steps": 2, "examples": 2, "max_tokens": 4}
     rows = train_here(recipe, tmp_path / "none").metrics()[1:]
     assert [(row["groups/drawn"], row["groups/kept"], "loss" in row) for row in rows] == [(4.0, 0.0, False)] * 2
-    recipe["algorithm"]["keep"] = {"use": f"{OWN}:above", "least": -1.0}
+    recipe["algorithm"]["dynamic_sampling"] = {"use": f"{OWN}:above", "least": -1.0}
     rows = train_here(recipe, tmp_path / "all").metrics()[1:]
     assert [(row["groups/drawn"], row["groups/kept"]) for row in rows] == [(2.0, 1.0)] * 2
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-6)
@@ -134,7 +134,10 @@ def test_a_run_with_them(tmp_path: Path) -> None:
     [
         ({"surrogate": f"{OWN}:scalar"}, r"step 1: 'scalar' gave a result of shape \(\) instead of \(\d+, \d+\)"),
         ({"advantage": f"{OWN}:broken"}, r"step 1: 'broken' failed: IndexError: index 99 is out of bounds"),
-        ({"keep": f"{OWN}:over_half"}, r"step 1: 'over_half' gave a result of shape \(\d+, \d+\) instead of \(\d+,\)"),
+        (
+            {"dynamic_sampling": f"{OWN}:over_half"},
+            r"step 1: 'over_half' gave a result of shape \(\d+, \d+\) instead of \(\d+,\)",
+        ),
     ],
 )
 def test_what_it_cannot_do_ends_the_run_in_a_sentence(tmp_path: Path, algorithm: dict[str, Any], told: str) -> None:

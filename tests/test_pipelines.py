@@ -50,7 +50,7 @@ def few(config, **changes):
                 overrides += [f"{here}.truncated=keep"]  # a model that has learned nothing hardly ends
                 continue
             overrides += [f"{here}.optimizer.warmup_steps=0", f"{here}.eval.examples=4", f"{here}.save.every_steps=1"]
-            overrides += [f"{here}.rows=4"] if run.loop == "offline" else [f"{here}.rollout.prompts=4"]
+            overrides += [f"{here}.batch_size=4"] if run.loop == "offline" else [f"{here}.rollout.prompts=4"]
             overrides += [f"{here}.critic.warmup_steps=0"] if "critic" in run.model_fields_set else []
     return [*overrides, "compare.prompts=3", "compare.max_tokens=8", "compare.best_of=[1,2]", *changes.get("more", [])]
 
@@ -73,7 +73,7 @@ PACKAGED = {
 @pytest.mark.parametrize(("name", "methods"), PACKAGED.items())
 def test_the_packaged_pipelines(name, methods, tmp_path, monkeypatch):
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
-    more = ["stages.sft.steps=60", "stages.sft.rows=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
+    more = ["stages.sft.steps=60", "stages.sft.batch_size=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
     directory, outcome = run(name, more, tmp_path)
     assert not outcome.failures
     results = json.loads((directory.comparison_path / "final_results.json").read_text())
@@ -189,7 +189,7 @@ def test_the_study_of_scored_answers(place):
 
 @pytest.mark.parametrize("name", ["preference", "outcome", "process"])
 def test_the_studies_of_reward_models(place, name):
-    short = ["steps=1", "rows=4", "eval.examples=6", "eval.every_steps=1", "save.every_steps=1", "device=cpu"]
+    short = ["steps=1", "batch_size=4", "eval.examples=6", "eval.every_steps=1", "save.every_steps=1", "device=cpu"]
     recipe = read_recipe(str(STUDIES / "reward_models" / f"{name}.yaml"), [*short, "optimizer.warmup_steps=0"])
     path = start_run(recipe, place / "runs", lambda config, run: SilentProgress())
     assert Run.open(path, is_writer=False).finished

@@ -192,13 +192,13 @@ plain = st.recursive(
     steps=st.integers(1, 2**40),
     seed=st.integers(0, 2**63 - 1),
     lr=finite,
-    clip_norm=finite,
+    max_grad_norm=finite,
     stop=st.lists(words, max_size=3),
     path=st.text(st.characters(codec="utf-8"), min_size=1),
     option=plain,
 )
 def test_whatever_a_config_holds_survives_being_saved(
-    steps: int, seed: int, lr: float, clip_norm: float, stop: list[str], path: str, option: Any
+    steps: int, seed: int, lr: float, max_grad_norm: float, stop: list[str], path: str, option: Any
 ) -> None:
     written = {
         "steps": steps,
@@ -207,7 +207,7 @@ def test_whatever_a_config_holds_survives_being_saved(
         "task": {"name": "own:Task", "option": option},
         "algorithm": "grpo",
         "optimizer": {"lr": lr},
-        "update": {"clip_norm": clip_norm},
+        "update": {"max_grad_norm": max_grad_norm},
         "rollout": {"stop": stop},
     }
     config = validate(written, where="generated")

@@ -37,17 +37,17 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         ]
     },
     "a group of one is never mixed": (
-        {"algorithm": {"preset": "reinforce", "keep": "mixed"}, "rollout": {"group": 1}},
-        "rollout.group is 1 and keep 'mixed' drops groups whose rewards are equal, so every group: "
-        "set rollout.group to 2 or more, or algorithm.keep=every",
+        {"algorithm": {"preset": "reinforce", "dynamic_sampling": "drop_zero_variance"}, "rollout": {"group": 1}},
+        "rollout.group is 1, and dynamic sampling drops groups whose rewards are equal, so every group: "
+        "set rollout.group to 2 or more, or algorithm.dynamic_sampling=keep_all",
         {"algorithm": "reinforce"},
     ),
     **{
         f"dropped groups that {advantage} learns from": (
-            {"algorithm": {"preset": "ppo", "advantage": advantage, "keep": "mixed"}},
-            f"keep 'mixed' drops groups of equal rewards, which advantage '{advantage}' learns from: use "
-            "algorithm.keep=every, or an advantage that compares the rollouts of a group",
-            {"algorithm": {"preset": "ppo", "advantage": "center", "keep": "mixed"}},
+            {"algorithm": {"preset": "ppo", "advantage": advantage, "dynamic_sampling": "drop_zero_variance"}},
+            f"dynamic sampling drops groups of equal rewards, which advantage '{advantage}' learns from: use "
+            "algorithm.dynamic_sampling=keep_all, or an advantage that compares the rollouts of a group",
+            {"algorithm": {"preset": "ppo", "advantage": "center", "dynamic_sampling": "drop_zero_variance"}},
         )
         for advantage in ("gae", "raw", "over_batch", "over_greedy")
     },
@@ -69,14 +69,14 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         {"critic": {"warmup_steps": 4}},
     ),
     "a band without width": (
-        {"algorithm": {"preset": "grpo", "correction": "mask_tokens", "mask_tokens": {"low": 3, "high": 2}}},
-        "correction 'mask_tokens' lets no weight through: set its low below its high",
-        {"algorithm": {"preset": "grpo", "correction": "mask_tokens", "mask_tokens": {"low": 1, "high": 2}}},
+        {"algorithm": {"preset": "grpo", "importance_correction": "token_mask", "token_mask": {"low": 3, "high": 2}}},
+        "importance_correction 'token_mask' lets no weight through: set its low below its high",
+        {"algorithm": {"preset": "grpo", "importance_correction": "token_mask", "token_mask": {"low": 1, "high": 2}}},
     ),
     "a cap of nothing": (
-        {"algorithm": {"preset": "grpo", "correction": "truncate_tokens", "truncate_tokens": {"high": 0}}},
-        "correction 'truncate_tokens' lets no weight through: set its low below its high",
-        {"algorithm": {"preset": "grpo", "correction": "truncate_tokens"}},
+        {"algorithm": {"preset": "grpo", "importance_correction": "token_truncate", "token_truncate": {"high": 0}}},
+        "importance_correction 'token_truncate' lets no weight through: set its low below its high",
+        {"algorithm": {"preset": "grpo", "importance_correction": "token_truncate"}},
     ),
     "several updates without a ratio": (
         {"algorithm": "rloo", "update": {"epochs": 3, "minibatches": 2}},
@@ -104,12 +104,12 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     },
     **{
         f"gspo with {correction}": (
-            {"algorithm": {"preset": "gspo", "correction": correction}},
-            f"surrogate 'sequence_clip' has one ratio per sequence and correction '{correction}' one weight per "
-            "token: use a correction of sequences, e.g. algorithm.correction=truncate_sequences",
-            {"algorithm": {"preset": "gspo", "correction": correction.replace("tokens", "sequences")}},
+            {"algorithm": {"preset": "gspo", "importance_correction": correction}},
+            f"surrogate 'sequence_clip' has one ratio per sequence, and importance correction '{correction}' has one "
+            "weight per token: use one per sequence, e.g. algorithm.importance_correction=sequence_truncate",
+            {"algorithm": {"preset": "gspo", "importance_correction": correction.replace("token", "sequence")}},
         )
-        for correction in ("truncate_tokens", "mask_tokens")
+        for correction in ("token_truncate", "token_mask")
     },
     **{
         f"gspo with {advantage}": (

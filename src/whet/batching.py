@@ -47,19 +47,19 @@ def global_weights(weighting: Cell, mask: Tensor, world: World, *, max_tokens: i
     return weights.float() / total
 
 
-def micro_batches(lengths: Tensor, micro_tokens: int) -> Iterator[Tensor]:
-    """Rows of like length, at most `micro_tokens` tokens at a time, padding included; a longer row comes alone."""
+def micro_batches(lengths: Tensor, micro_batch_tokens: int) -> Iterator[Tensor]:
+    """Rows of like length, at most `micro_batch_tokens` at a time, padding included; a longer row comes alone."""
     order = torch.argsort(lengths, descending=True, stable=True)
     sizes = lengths[order].tolist()
     start = 0
     while start < len(sizes):
-        stop = min(len(sizes), start + max(1, micro_tokens // max(1, sizes[start])))
+        stop = min(len(sizes), start + max(1, micro_batch_tokens // max(1, sizes[start])))
         yield order[start:stop]
         start = stop
 
 
-def packed_batches(sequences: Sequences, groups: Tensor, micro_tokens: int) -> Iterator[Tensor]:
-    """Rows, at most `micro_tokens` tokens that trained ones depend on at a time, what a group shares counted once.
+def packed_batches(sequences: Sequences, groups: Tensor, micro_batch_tokens: int) -> Iterator[Tensor]:
+    """Rows, at most `micro_batch_tokens` that trained ones depend on at a time, what a group shares counted once.
 
     Long groups come first and stay together where they fit.
     """
@@ -78,7 +78,7 @@ def packed_batches(sequences: Sequences, groups: Tensor, micro_tokens: int) -> I
     for row in order:
         repeats = bool(some) and owner[some[-1]] == owner[row]
         cost = sizes[row] - (prompts[row] if repeats else 0)
-        if some and tokens + cost > micro_tokens:
+        if some and tokens + cost > micro_batch_tokens:
             yield torch.tensor(some, device=groups.device)
             some, tokens, cost = [], 0, sizes[row]
         some.append(row)

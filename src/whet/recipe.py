@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from whet.config import OnlineConfig, loops
 from whet.config.loops import LOOPS, WHOLE
 from whet.config.pipeline import PipelineConfig
+from whet.config.spellings import known_as
 from whet.errors import UserError
 
 Config = loops.Config
@@ -257,6 +258,9 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
         part, name, loop, *location = location  # pydantic's way to say which of the loops it took
         model, key = LOOPS[loop], ".".join([part, name, *location])
     if first["type"] == "extra_forbidden":
+        known = known_as(".".join(location))
+        if known:
+            return f"unknown key {key!r}{known}"
         valid = _fields_at(model, location[:-1])
         return f"unknown key {key!r}{nearest(location[-1], valid)} (valid here: {', '.join(valid)})"
     if first["type"] == "missing":

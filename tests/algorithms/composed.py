@@ -46,9 +46,9 @@ def step_loss(
     """The loss of a step, and the log-probs of all rollouts that it can be differentiated by."""
     supply = tensors(case)
     logprobs = supply["logprobs"].requires_grad_()
-    supply = only(supply, algorithm.keep(supply["rewards"]))
+    supply = only(supply, algorithm.dynamic_sampling(supply["rewards"]))
     supply["advantages"] = advantages(algorithm, supply, kl_coefficient).detach()
-    supply["correction"] = call(algorithm.correction, supply)
+    supply["correction"] = call(algorithm.importance_correction, supply)
     weights, count = call(algorithm.weighting, {**supply, "max_tokens": MAX_TOKENS})
     per_token = token_loss(algorithm, supply, kl_coefficient=kl_coefficient)
     bonus = (supply["entropies"] * supply["mask"]).sum() / supply["mask"].sum()

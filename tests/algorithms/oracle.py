@@ -27,8 +27,8 @@ class Row:
     scaling: str = "unscaled"
     kl: str = "k3"
     place: str = "loss"
-    correction: str = "uncorrected"
-    keep: str = "every"
+    importance_correction: str = "uncorrected"
+    dynamic_sampling: str = "keep_all"
     options: dict[str, float] = field(default_factory=dict)  # of the surrogate
 
 
@@ -49,7 +49,7 @@ ROWS = {
     "reinforce_pp_baseline": paid("center", "clip", "token_mean", "whiten"),
     "grpo": Row("standardize", "clip", "sequence_mean"),
     "dr_grpo": Row("center", "clip", "budget_mean"),
-    "dapo": Row("standardize", "clip", "token_mean", keep="mixed", options={"high": 0.28}),
+    "dapo": Row("standardize", "clip", "token_mean", dynamic_sampling="drop_zero_variance", options={"high": 0.28}),
     "cispo": Row("standardize", "stopped_ratio", "token_mean"),
     "sapo": Row("standardize", "soft_gate", "sequence_mean"),
     "gspo": Row("standardize", "sequence_clip", "sequence_mean"),
@@ -85,7 +85,7 @@ def prepare(row: Row, case: Case, *, kl_coefficient: float = 0.0, entropy: float
     case = kept(row, case)
     correction, weights = np.full(case.mask.shape, np.nan), np.full(case.mask.shape, np.nan)
     for b, t in trained(case.mask):
-        correction[b, t] = CORRECTIONS[row.correction](case, b, t)
+        correction[b, t] = CORRECTIONS[row.importance_correction](case, b, t)
         weights[b, t] = WEIGHTINGS[row.weighting](case.mask, b)
     advantages = step_advantages(row, case, kl_coefficient)
     return Step(row, case, kl_coefficient, entropy, advantages, correction, weights)
@@ -112,7 +112,7 @@ def kept(row: Row, case: Case) -> Case:
     """A group that the method drops is one that nothing is trained on."""
     mask = case.mask.copy()
     for p, rewards in enumerate(case.rewards.tolist()):
-        if row.keep == "mixed" and len(set(rewards)) == 1:
+        if row.dynamic_sampling == "drop_zero_variance" and len(set(rewards)) == 1:
             mask[p * len(rewards) : (p + 1) * len(rewards)] = False
     return replace(case, mask=mask)
 
@@ -256,12 +256,12 @@ def masked(ratio: Any, low: float, high: float) -> Any:
 
 CORRECTIONS: dict[str, Any] = {
     "uncorrected": lambda case, b, t: 1.0,
-    "truncate_tokens": truncated(token_ratio, 2.0),
-    "truncate_sequences": truncated(sequence_ratio, 2.0),
-    "truncate_geometric": truncated(geometric_ratio, 2.0),
-    "mask_tokens": masked(token_ratio, 0.5, 5.0),
-    "mask_sequences": masked(sequence_ratio, 0.0, 3.0),
-    "mask_geometric": masked(geometric_ratio, 0.99, 1.01),
+    "token_truncate": truncated(token_ratio, 2.0),
+    "sequence_truncate": truncated(sequence_ratio, 2.0),
+    "geometric_truncate": truncated(geometric_ratio, 2.0),
+    "token_mask": masked(token_ratio, 0.5, 5.0),
+    "sequence_mask": masked(sequence_ratio, 0.0, 3.0),
+    "geometric_mask": masked(geometric_ratio, 0.99, 1.01),
 }
 
 

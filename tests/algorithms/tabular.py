@@ -137,7 +137,7 @@ def batch_loss(algorithm: Algorithm, supply: dict[str, Tensor], max_tokens: int)
     raw = call(algorithm.advantage, supply)
     per_token = raw if tells_tokens_apart(algorithm.advantage) else raw.reshape(-1, 1).expand(mask.shape)
     supply["advantages"] = call(algorithm.scaling, {**supply, "advantages": per_token})
-    supply["correction"] = call(algorithm.correction, supply)
+    supply["correction"] = call(algorithm.importance_correction, supply)
     weights, count = call(algorithm.weighting, {"mask": mask, "max_tokens": max_tokens})
     return (token_loss(algorithm, supply) * weights).sum() / count
 

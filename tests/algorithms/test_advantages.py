@@ -11,10 +11,10 @@ from whet.algorithms.advantages import (
     batch_deviation,
     best_over_worst,
     center,
-    every,
+    drop_zero_variance,
+    keep_all,
     leave_one_out,
     max_likelihood,
-    mixed,
     over_average,
     over_batch,
     over_greedy,
@@ -115,8 +115,8 @@ def test_max_likelihood_refuses_negative_rewards():
 
 def test_mixed_keeps_the_groups_whose_rewards_differ():
     rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.0, 1e-6]])
-    assert mixed(rewards).tolist() == [True, False, False, True]
-    assert every(rewards).tolist() == [True] * 4
+    assert drop_zero_variance(rewards).tolist() == [True, False, False, True]
+    assert keep_all(rewards).tolist() == [True] * 4
 
 
 BASELINES = {

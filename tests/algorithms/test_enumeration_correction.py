@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from whet.algorithms.cells import bind
-from whet.algorithms.correction import (
+from whet.algorithms.importance_correction import (
+    geometric_mask,
+    geometric_truncate,
     geometric_weights,
-    mask_geometric,
-    mask_sequences,
-    mask_tokens,
+    sequence_mask,
+    sequence_truncate,
     sequence_weights,
+    token_mask,
+    token_truncate,
     token_weights,
-    truncate_geometric,
-    truncate_sequences,
-    truncate_tokens,
 )
 from whet.algorithms.surrogates import clip
 from whet.algorithms.table import ALGORITHMS
@@ -42,7 +42,7 @@ LARGEST = float(RATIOS.max())
 
 
 def corrected(cell, space=SPACE, logits=POLICY, sampler=SAMPLER, rewards=REWARDS, row="reinforce", group=1):
-    algorithm = replace(ALGORITHMS[row], correction=cell)
+    algorithm = replace(ALGORITHMS[row], importance_correction=cell)
     return expected_gradient(algorithm, space, logits, rewards, sampler=sampler, group=group)
 
 
@@ -63,20 +63,22 @@ def test_without_correction_the_gradient_is_the_sampler_s():
 @pytest.mark.parametrize("high", [inf, LARGEST * 1.001])
 @pytest.mark.parametrize("surrogate", [ALGORITHMS["reinforce"].surrogate, clip])
 def test_sequence_weights_are_unbiased_while_the_cap_is_above_every_ratio(surrogate, high):
-    row = replace(ALGORITHMS["reinforce"], surrogate=surrogate, correction=bind(truncate_sequences, {"high": high}))
+    row = replace(
+        ALGORITHMS["reinforce"], surrogate=surrogate, importance_correction=bind(sequence_truncate, {"high": high})
+    )
     assert close(expected_gradient(row, SPACE, POLICY, REWARDS, sampler=SAMPLER), TRUE)
 
 
 def test_sequence_weights_keep_rloo_unbiased_though_its_baseline_is_the_sampler_s():
     """The rewards of the others are no part of rollout i, whoever sampled them: as a baseline they cost nothing."""
-    found = corrected(bind(truncate_sequences, {"high": inf}), row="rloo", group=2)
+    found = corrected(bind(sequence_truncate, {"high": inf}), row="rloo", group=2)
     assert close(found, TRUE)
 
 
 def test_token_weights_are_unbiased_for_one_token_and_not_for_two():
     one = world(1)
     logits, sampler, rewards = policy(one, 3), policy(one, 4).detach(), graded(one, 3)
-    cell = bind(truncate_tokens, {"high": inf})
+    cell = bind(token_truncate, {"high": inf})
     assert close(corrected(cell, one, logits, sampler, rewards), true_gradient(one, logits, rewards))
     assert (corrected(cell) - TRUE).norm() > 0.1 * TRUE.norm()
 
@@ -84,7 +86,7 @@ def test_token_weights_are_unbiased_for_one_token_and_not_for_two():
 def test_geometric_weights_are_unbiased_for_one_token_and_not_for_two():
     one = world(1)
     logits, sampler, rewards = policy(one, 3), policy(one, 4).detach(), graded(one, 3)
-    cell = bind(truncate_geometric, {"high": inf})
+    cell = bind(geometric_truncate, {"high": inf})
     assert close(corrected(cell, one, logits, sampler, rewards), true_gradient(one, logits, rewards))
     assert (corrected(cell) - TRUE).norm() > 0.1 * TRUE.norm()
 
@@ -93,14 +95,14 @@ def test_geometric_weights_are_unbiased_for_one_token_and_not_for_two():
 def test_a_cap_below_a_ratio_keeps_the_share_that_the_sampler_can_carry(high):
     """A completion counts with min(π, high·sampler): what the policy likes far more than the sampler, too little."""
     shares = torch.minimum(chances(SPACE, POLICY)[0], high * chances(SPACE, SAMPLER)[0]).detach()
-    assert close(corrected(bind(truncate_sequences, {"high": high})), weighted_gradient(shares))
+    assert close(corrected(bind(sequence_truncate, {"high": high})), weighted_gradient(shares))
     short = chances(SPACE, POLICY)[0].detach() - shares
     assert torch.equal(short > 1e-12, high < RATIOS)
     assert short.sum() > 0.01
 
 
 def test_a_lower_cap_is_a_larger_bias():
-    bias = [float((corrected(bind(truncate_sequences, {"high": h})) - TRUE).norm()) for h in (0.5, 1.0, 2.0, inf)]
+    bias = [float((corrected(bind(sequence_truncate, {"high": h})) - TRUE).norm()) for h in (0.5, 1.0, 2.0, inf)]
     assert bias[0] > bias[1] > bias[2] > bias[3]
     assert bias[3] < 1e-12
 
@@ -110,7 +112,7 @@ def test_mask_sequences_drops_the_completions_outside_the_band_and_weighs_the_re
     inside = (low <= RATIOS) & (high >= RATIOS)
     assert 0 < int(inside.sum()) < len(RATIOS)
     shares = chances(SPACE, POLICY)[0] * inside
-    assert close(corrected(bind(mask_sequences, {"low": low, "high": high})), weighted_gradient(shares))
+    assert close(corrected(bind(sequence_mask, {"low": low, "high": high})), weighted_gradient(shares))
 
 
 def test_mask_geometric_drops_by_the_ratio_per_token():
@@ -119,11 +121,11 @@ def test_mask_geometric_drops_by_the_ratio_per_token():
     inside = (per_token >= low) & (per_token <= high)
     assert 0 < int(inside.sum()) < len(RATIOS)
     shares = chances(SPACE, SAMPLER)[0] * per_token * inside
-    assert close(corrected(bind(mask_geometric, {"low": low, "high": high})), weighted_gradient(shares))
+    assert close(corrected(bind(geometric_mask, {"low": low, "high": high})), weighted_gradient(shares))
 
 
 def test_mask_tokens_drops_single_tokens():
-    weights = mask_tokens(logprobs(SPACE, POLICY)[0].detach(), logprobs(SPACE, SAMPLER)[0], SPACE.mask)
+    weights = token_mask(logprobs(SPACE, POLICY)[0].detach(), logprobs(SPACE, SAMPLER)[0], SPACE.mask)
     p, q = logprobs(SPACE, POLICY)[0].detach().exp(), logprobs(SPACE, SAMPLER)[0].exp()
     for b in range(len(weights)):
         for t in range(SPACE.max_tokens):

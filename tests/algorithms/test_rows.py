@@ -57,7 +57,7 @@ def test_every_row_and_every_cell_has_an_oracle():
     assert oracle.WEIGHTINGS.keys() == WEIGHTINGS.keys()
     assert oracle.CORRECTIONS.keys() == CORRECTIONS.keys()
     assert oracle.KL.keys() == KL_ESTIMATORS.keys()
-    assert set(CELLS) == {"advantage", "scaling", "surrogate", "weighting", "correction", "keep"}
+    assert set(CELLS) == {"advantage", "scaling", "surrogate", "weighting", "importance_correction", "dynamic_sampling"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -92,8 +92,8 @@ def test_every_surrogate_under_every_weighting(surrogate, weighting):
 
 @pytest.mark.parametrize(("correction", "surrogate"), [*product(CORRECTIONS, ["reinforce", "clip", "sequence_clip"])])
 def test_every_correction_weighs_the_surrogate_and_leaves_kl_and_entropy_alone(correction, surrogate):
-    cells = {"correction": CORRECTIONS[correction], "surrogate": SURROGATES[surrogate]}
-    row = replace(ROWS["grpo"], correction=correction, surrogate=surrogate)
+    cells = {"importance_correction": CORRECTIONS[correction], "surrogate": SURROGATES[surrogate]}
+    row = replace(ROWS["grpo"], importance_correction=correction, surrogate=surrogate)
     assert_agree(replace(ALGORITHMS["grpo"], **cells), row, random_case(40), kl_coefficient=0.1, entropy=0.1)
 
 

@@ -56,12 +56,12 @@ DEFAULTS = {  # as the papers, or their code, have them; whoever changes one cha
     "soft_gate": {"positive": 1.0, "negative": 1.05},
     "sequence_clip": {"low": 3e-4, "high": 4e-4},
     "geometric_clip": {"low": 0.4, "high": 0.4},
-    "truncate_tokens": {"high": 2.0},
-    "truncate_sequences": {"high": 2.0},
-    "truncate_geometric": {"high": 2.0},
-    "mask_tokens": {"low": 0.5, "high": 5.0},
-    "mask_sequences": {"low": 0.0, "high": 3.0},
-    "mask_geometric": {"low": 0.99, "high": 1.01},
+    "token_truncate": {"high": 2.0},
+    "sequence_truncate": {"high": 2.0},
+    "geometric_truncate": {"high": 2.0},
+    "token_mask": {"low": 0.5, "high": 5.0},
+    "sequence_mask": {"low": 0.0, "high": 3.0},
+    "geometric_mask": {"low": 0.99, "high": 1.01},
 }
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench import cpu, gpu, placement
+from bench import cpu, gpu, offload
 from bench.command import run_command
 from bench.job import Job, group_of
 from bench.machine import NOT_INSTALLED, version
@@ -38,13 +38,13 @@ def test_gpu_quick_writes_a_result(tmp_path, monkeypatch):
     }
 
 
-def test_placement_quick_runs_both(tmp_path):
-    assert run_command(placement.main, ["--quick", "--out", str(tmp_path)]) == 0
-    (path,) = tmp_path.glob("placement-*.json")
+def test_offload_quick_runs_both(tmp_path):
+    assert run_command(offload.main, ["--quick", "--out", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("offload-*.json")
     sides = read_result(path)["sides"]
     assert list(sides) == ["device", "host"]
     for side in sides.values():
-        assert len(side["runs"]) == placement.STEPS
+        assert len(side["runs"]) == offload.STEPS
         assert set(side["figure"]["stages"]) == {"rollout", "score", "annotate", "update"}
 
 

@@ -135,7 +135,7 @@ def test_a_wrong_recipe_is_refused_and_leaves_nothing(
         (("device=cuda",), "device is 'cuda' and torch finds no CUDA device: use device=cpu"),
         (("model.new.context=3",), "a prompt has 4 tokens and the model's context is 3"),
         (("model.new.width=16000000000",), "width is 16000000000: expected at most 1048576"),
-        (("model.new.width=524288", "model.new.heads=512"), "out of memory: lower update.micro_tokens"),
+        (("model.new.width=524288", "model.new.heads=512"), "out of memory: lower update.micro_batch_tokens"),
     ],
 )
 def test_what_only_training_needs(
@@ -176,7 +176,7 @@ def test_a_file_of_rows_that_cannot_be_used(whet: Whet, recipe: Path, case: str)
     assert told in message
 
 
-OFFLINE = "loop: offline\nsteps: 1\nrows: 4\neval: {examples: 4, max_tokens: 3}\ntrack: []\n"
+OFFLINE = "loop: offline\nsteps: 1\nbatch_size: 4\neval: {examples: 4, max_tokens: 3}\ntrack: []\n"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_language_model_as_the_reward(whet: Whet, place: Path) -> None:
 
 def test_a_reward_model_as_the_policy(whet: Whet, place: Path) -> None:
     """What judges cannot speak."""
-    recipe = {"loop": "offline", "objective": "bradley_terry", "data": str(place / "pairs.jsonl"), "rows": 4}
+    recipe = {"loop": "offline", "objective": "bradley_terry", "data": str(place / "pairs.jsonl"), "batch_size": 4}
     written = {**recipe, "steps": 1, "model": str(place / "model"), "track": [], "device": "cpu"}
     (place / "rm.yaml").write_text(yaml.safe_dump({**written, "eval": {"examples": 4}}))
     assert whet("train", place / "rm.yaml", "--runs", place / "judges").code == 0

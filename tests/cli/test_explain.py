@@ -36,7 +36,7 @@ loop: offline
 steps: 10
 model: {new: {family: llama, layers: 1, heads: 1, width: 6, context: 32}}
 task: {name: reverse, level: 1}
-rows: 16
+batch_size: 16
 optimizer: {warmup_steps: 20}
 """
 
@@ -70,7 +70,7 @@ def test_the_numbers_of_an_online_recipe(whet: Whet, write: Any) -> None:
         "epochs": 2,
         "minibatches": 3,
         "updates": 6,  # 2 · 3
-        "kl_limit": None,
+        "target_kl": None,
         "sequences_per_update": [12, 16],  # ten prompts in three parts: 3, 4 and 3
         "oldest": 5,  # five updates have been made when the sixth begins
     }
@@ -121,7 +121,7 @@ PARAMETERS = 13 * 8 + 16 * 8 + 2 * (288 + 288 + 264 + 32) + 16  # of ONLINE's mo
 
 @pytest.mark.parametrize(
     ("reference", "numbers"),
-    [("start", PARAMETERS), ("moving", PARAMETERS), ("random", PARAMETERS), ("bigram", 13 * 13), ("uniform", 0)],
+    [("start", PARAMETERS), ("sync", PARAMETERS), ("random", PARAMETERS), ("bigram", 13 * 13), ("uniform", 0)],
 )
 def test_the_memory_of_a_reference(whet: Whet, write: Any, reference: str, numbers: int) -> None:
     found = _json(whet, write(ONLINE), f"algorithm.kl.reference={reference}")
@@ -182,18 +182,18 @@ def test_the_memory_of_a_critic_is_what_training_allocates(write: Any, tmp_path:
     assert found.total == 16 * found.parameters + found.critic
 
 
-OWN_KEEP = f"algorithm.keep={Path(__file__).parents[1] / 'own_cells.py'}:differing"
+OWN_KEEP = f"algorithm.dynamic_sampling={Path(__file__).parents[1] / 'own_cells.py'}:differing"
 
 
 def test_what_a_step_samples_besides(whet: Whet, write: Any) -> None:
     one = ("update.epochs=1", "update.minibatches=1")
     assert _json(whet, write(ONLINE), "algorithm=remax", *one)["step"]["greedy"] == 10
-    step = _json(whet, write(ONLINE), "algorithm=dapo", "rollout.refills=2")["step"]
+    step = _json(whet, write(ONLINE), "algorithm=dapo", "rollout.max_resamples=2")["step"]
     assert (step["greedy"], step["rounds"]) == (0, 3)
-    shown = whet("explain", write(ONLINE), "algorithm=remax", OWN_KEEP, "rollout.refills=2", *one).out
+    shown = whet("explain", write(ONLINE), "algorithm=remax", OWN_KEEP, "rollout.max_resamples=2", *one).out
     assert "10 greedy sequences more" in shown
     assert "at most 2 in place of dropped groups, 150 sequences in all" in shown  # 3 · (40 + 10)
-    shown = whet("explain", write(ONLINE), "update.kl_limit=0.02").out
+    shown = whet("explain", write(ONLINE), "update.target_kl=0.02").out
     assert "2 × 3 = 6 optimizer steps" in shown
     assert "none after the policy has moved by 0.02 nats a token" in shown
 
@@ -206,12 +206,12 @@ def test_the_schedule_of_a_critic(whet: Whet, write: Any) -> None:
     shown = whet("explain", write(ONLINE), *critic).out
     assert "learning rate 0.01 at most, alone in the first 7 steps" in shown
     assert "critic loss = 0.5·Σ_{i,t} [ ½·max(" in shown
-    cold = whet("explain", write(ONLINE), "cold_start={steps: 15, rows: 8, lr: 2e-3}").out
+    cold = whet("explain", write(ONLINE), "cold_start={steps: 15, batch_size: 8, lr: 2e-3}").out
     assert "15 supervised steps × 8 rows, learning rate 0.002, before all else" in cold
 
 
 def test_the_numbers_of_an_offline_recipe(whet: Whet, write: Any) -> None:
-    found = _json(whet, write(OFFLINE), "update.epochs=3", "update.clip_norm=2", "optimizer.schedule=cosine")
+    found = _json(whet, write(OFFLINE), "update.epochs=3", "update.max_grad_norm=2", "optimizer.schedule=cosine")
     assert found["loss"]["line"] == "loss = Σ_{i,t} [ −log π ] / number of tokens"
     assert found["step"] == {
         "prompts": 16,
@@ -222,7 +222,7 @@ def test_the_numbers_of_an_offline_recipe(whet: Whet, write: Any) -> None:
         "epochs": 1,
         "minibatches": 1,
         "updates": 1,
-        "kl_limit": None,
+        "target_kl": None,
         "sequences_per_update": [16, 16],
         "oldest": 0,
     }

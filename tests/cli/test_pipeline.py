@@ -28,8 +28,8 @@ shared:
   save: {every_steps: 1}
   rollout: {prompts: 2, group: 2, max_tokens: 3}
 stages:
-  sft: {loop: offline, steps: 2, rows: 4, model: {new: {family: gpt2, layers: 1, heads: 2, width: 16, context: 16}}}
-  more: {loop: offline, steps: 2, rows: 4, model: "@sft"}
+  sft: {loop: offline, steps: 2, batch_size: 4, model: {new: {layers: 1, heads: 2, width: 16, context: 16}}}
+  more: {loop: offline, steps: 2, batch_size: 4, model: "@sft"}
 methods:
   grpo: {algorithm: grpo, steps: 2, model: "@more"}
   rloo: {algorithm: rloo, steps: 2, model: "@more"}

@@ -70,9 +70,12 @@ def test_options_are_bound_to_the_loss() -> None:
         ({"objective": "dpo", "data": {"path": "x", "held_out_share": 1}}, "data.held_out_share"),
         ({"objective": "dpo", "data": {"path": "x", "ties": "maybe"}}, "data.ties"),
         ({"objective": "process", "reward_head": {"classes": 4}}, "reward_head.classes"),
-        ({"stop": {"falls": -1}}, "stop.falls"),
-        ({"stop": {"kl": 0}}, "stop.kl"),
-        ({"stop": {"metric": "reward/mean"}}, "stop.metric: 'reward/mean' is not measured by evaluations"),
+        ({"early_stopping": {"patience": -1}}, "early_stopping.patience"),
+        ({"early_stopping": {"kl": 0}}, "early_stopping.kl"),
+        (
+            {"early_stopping": {"metric": "reward/mean"}},
+            "early_stopping.metric: 'reward/mean' is not measured by evaluations",
+        ),
     ],
 )
 def test_a_refusal_names_its_key(changes: dict[str, Any], told: str) -> None:
@@ -104,10 +107,10 @@ def test_the_prompts_of_the_data_are_the_task_unless_one_is_named() -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        {**OFFLINE, "objective": {"name": "dpo", "beta": 0.2}, "reference": "ref", "stop": {"falls": 2}},
+        {**OFFLINE, "objective": {"name": "dpo", "beta": 0.2}, "reference": "ref", "early_stopping": {"patience": 2}},
         {**OFFLINE, "objective": {"name": "process"}, "reward_head": {"classes": 2, "separator": "\n\n"}},
         {**COLLECT, "select": "best_overall", "keep": 0.1, "reward": {"model": {"path": "rm", "weight": 0.5}}},
-        {**ONLINE, "algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1}}, "stop": {"kl": 8.0}},
+        {**ONLINE, "algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1}}, "early_stopping": {"kl": 8.0}},
     ],
 )
 def test_a_saved_config_reads_as_the_same(written: dict[str, Any]) -> None:
@@ -149,13 +152,13 @@ def test_a_refusal_of_collecting_names_its_key(changes: dict[str, Any], key: str
 
 
 def test_a_kl_budget_needs_a_reference() -> None:
-    told = refused(ONLINE, stop={"kl": 5.0})
-    assert "stop.kl is set and the algorithm compares with no reference" in told
+    told = refused(ONLINE, early_stopping={"kl": 5.0})
+    assert "early_stopping.kl is set and the algorithm has no reference model" in told
     assert "algorithm.kl.coefficient" in told
     kept = OnlineConfig.model_validate(
-        {**ONLINE, "algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1}}, "stop": {"kl": 5.0}}
+        {**ONLINE, "algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1}}, "early_stopping": {"kl": 5.0}}
     )
-    assert kept.stop.kl == 5.0
+    assert kept.early_stopping.kl == 5.0
 
 
 def test_configs_do_not_change_after_they_were_checked() -> None:

@@ -16,12 +16,12 @@ shared:
   track: []
   rollout: {prompts: 2, group: 2, max_tokens: 3}
 stages:
-  sft: {loop: offline, objective: sft, steps: 2, rows: 4, model: {new: {family: gpt2, layers: 1, heads: 2, width: 16}}}
+  sft: {loop: offline, objective: sft, steps: 2, batch_size: 4, model: {new: {layers: 1, heads: 2, width: 16}}}
   pairs: {loop: collect, model: "@sft", select: pairs, steps: 1}
-  reward: {loop: offline, objective: bradley_terry, steps: 2, rows: 4, model: "@sft", data: "@pairs", seed: 9}
+  reward: {loop: offline, objective: bradley_terry, steps: 2, batch_size: 4, model: "@sft", data: "@pairs", seed: 9}
 methods:
   grpo: {algorithm: grpo, steps: 2, model: "@sft", reward: {model: "@reward"}}
-  dpo: {loop: offline, objective: dpo, steps: 2, rows: 4, model: "@sft", data: "@pairs", optimizer: {lr: 1e-4}}
+  dpo: {loop: offline, objective: dpo, steps: 2, batch_size: 4, model: "@sft", data: "@pairs", optimizer: {lr: 1e-4}}
 compare: {start: "@sft", reward: "@reward", prompts: 8}
 """
 

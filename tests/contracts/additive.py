@@ -28,9 +28,9 @@ ALONE = World.alone()
 PROMPTS, GROUP = 5, 3
 KL_PAID = {"coefficient": 0.3, "estimator": "k1", "place": "reward"}
 SPREAD = {  # so that some are dropped and some are not
-    "mask_tokens": {"low": 0.85, "high": 1.2},
-    "mask_sequences": {"low": 0.7, "high": 1.4},
-    "mask_geometric": {"low": 0.9, "high": 1.1},
+    "token_mask": {"low": 0.85, "high": 1.2},
+    "sequence_mask": {"low": 0.7, "high": 1.4},
+    "geometric_mask": {"low": 0.9, "high": 1.1},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"preset": name} for name in ALGORITHMS},
@@ -45,11 +45,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "grpo, entropy": {"preset": "grpo", "entropy": {"coefficient": 0.1}},
     "grpo, entropy floor": {"preset": "grpo", "entropy": {"floor": 3.0, "floor_coefficient": 0.2}},
     **{
-        f"grpo, {name}": {"preset": "grpo", "correction": name} | ({name: SPREAD[name]} if name in SPREAD else {})
+        f"grpo, {name}": {"preset": "grpo", "importance_correction": name}
+        | ({name: SPREAD[name]} if name in SPREAD else {})
         for name in CORRECTIONS
         if name != "uncorrected"
     },
-    "gspo, truncate_sequences": {"preset": "gspo", "correction": "truncate_sequences"},
+    "gspo, sequence_truncate": {"preset": "gspo", "importance_correction": "sequence_truncate"},
     "center, whiten": {"preset": "dr_grpo", "scaling": "whiten"},
     "center, batch_deviation": {"preset": "dr_grpo", "scaling": "batch_deviation"},
     "token mean": {"preset": "grpo", "weighting": "token_mean"},
@@ -61,11 +62,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def config_of(name: str, micro_tokens: int = 10**6, *, packed: bool = False) -> OnlineConfig:
+def config_of(name: str, micro_batch_tokens: int = 10**6, *, padding_free: bool = False) -> OnlineConfig:
     written = online("unused", algorithm=VARIANTS[name])
     written["rollout"] |= {"prompts": PROMPTS, "group": GROUP, "max_tokens": 9, "mask_truncated": "truncated" in name}
     written["eval"] |= {"max_tokens": 9}
-    written["update"] = {"micro_tokens": micro_tokens, "packed": packed, "clip_norm": 1e9, "mismatch_limit": 10.0}
+    written["update"] = {
+        "micro_batch_tokens": micro_batch_tokens,
+        "padding_free": padding_free,
+        "max_grad_norm": 1e9,
+        "mismatch_limit": 10.0,
+    }
     written["critic"] = {"model": "shared" if "shared" in name else "separate", "clip": 0.1}
     written["critic"]["bootstrap_truncated"] = "bootstrap" in name
     return OnlineConfig.model_validate(written)

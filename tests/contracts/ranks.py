@@ -22,7 +22,7 @@ def recipe_with_workers(model: Path, directory: Path, **changes: Any) -> dict[st
     return online(
         model,
         rollout={"prompts": 4, "group": 4, "max_tokens": 6, "temperature": 0.9},
-        update={"micro_tokens": 256},
+        update={"micro_batch_tokens": 256},
         reward={"functions": [f"{directory / 'rewards.py'}:tidy"]},
         eval={"every_steps": 4, "examples": 6, "max_tokens": 6},
         save={"every_steps": 2, "keep": 2, "rollouts_every_steps": 2},

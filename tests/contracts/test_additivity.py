@@ -47,23 +47,29 @@ def test_no_split_padding_packing_or_order_changes_the_gradient(name: str, monke
     whole = scene.gradient(batch)
     assert min(float(piece.norm()) for piece in whole) > 1e-3
     longest = int(batch.sequences.lengths.max())
-    for micro_tokens in (1, 3 * longest):  # one row at a time; three
-        assert distance(whole, scene.gradient(batch, micro_tokens=micro_tokens)) < NEAR, micro_tokens
-    for micro_tokens in (1, 40, 10**6):
-        assert distance(whole, scene.gradient(batch, micro_tokens=micro_tokens, packed=True)) < NEAR, micro_tokens
+    for micro_batch_tokens in (1, 3 * longest):  # one row at a time; three
+        assert distance(whole, scene.gradient(batch, micro_batch_tokens=micro_batch_tokens)) < NEAR, micro_batch_tokens
+    for micro_batch_tokens in (1, 40, 10**6):
+        assert (
+            distance(whole, scene.gradient(batch, micro_batch_tokens=micro_batch_tokens, padding_free=True)) < NEAR
+        ), micro_batch_tokens
     order = torch.randperm(len(batch.prompts), generator=torch.Generator().manual_seed(3))
-    assert distance(whole, scene.gradient(take_batch(batch, order), micro_tokens=30)) < NEAR
-    assert distance(whole, scene.gradient(widened(batch, 6), micro_tokens=30, packed=True)) < NEAR
+    assert distance(whole, scene.gradient(take_batch(batch, order), micro_batch_tokens=30)) < NEAR
+    assert distance(whole, scene.gradient(widened(batch, 6), micro_batch_tokens=30, padding_free=True)) < NEAR
     monkeypatch.setattr(update_module, "take_batch", take_untrimmed)
-    assert distance(whole, scene.gradient(widened(batch, 6), micro_tokens=30)) < NEAR
+    assert distance(whole, scene.gradient(widened(batch, 6), micro_batch_tokens=30)) < NEAR
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo, shared", "ppo, kl in the reward", "grpo, truncate_tokens", "gspo"])
+@pytest.mark.parametrize("name", ["ppo", "ppo, shared", "ppo, kl in the reward", "grpo, token_truncate", "gspo"])
 def test_no_split_or_packing_changes_the_batch(name: str) -> None:
     """What is read before the first update: log-probs, values, corrections, advantages."""
     scene = Scene(name)
     whole = arrays(scene.batch())
-    for settings in ({"micro_tokens": 1}, {"micro_tokens": 30}, {"micro_tokens": 40, "packed": True}):
+    for settings in (
+        {"micro_batch_tokens": 1},
+        {"micro_batch_tokens": 30},
+        {"micro_batch_tokens": 40, "padding_free": True},
+    ):
         again = arrays(scene.batch(**settings))
         assert again.keys() == whole.keys()
         assert all(torch.allclose(again[key], whole[key], atol=2e-5) for key in whole), settings
@@ -81,8 +87,10 @@ def test_rows_that_see_each_other_are_caught(monkeypatch: pytest.MonkeyPatch) ->
     whole = scene.gradient(batch)
     monkeypatch.setattr(decoder_module, "fits_fused", lambda trunk: False)
     monkeypatch.setattr(decoder_module, "PackedAttention", Blind)
-    assert distance(whole, scene.gradient(batch, micro_tokens=1, packed=True)) < NEAR  # alone, a row has no neighbour
-    assert distance(whole, scene.gradient(batch, micro_tokens=40, packed=True)) > 1e-2
+    assert (
+        distance(whole, scene.gradient(batch, micro_batch_tokens=1, padding_free=True)) < NEAR
+    )  # alone, a row has no neighbour
+    assert distance(whole, scene.gradient(batch, micro_batch_tokens=40, padding_free=True)) > 1e-2
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "token mean", "reinforce", "ppo", "ppo, shared"])
@@ -94,14 +102,14 @@ def test_weights_of_each_micro_batch_alone_are_caught(name: str, monkeypatch: py
     original = update_module._losses
 
     def local(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator[Tensor]:
-        pieces = list(micro_batches(batch.sequences.lengths, learner.config.update.micro_tokens))
+        pieces = list(micro_batches(batch.sequences.lengths, learner.config.update.micro_batch_tokens))
         for rows in pieces:
             for loss in original(learner, take_batch(batch, rows), tally, step):
                 yield loss / len(pieces)
 
     monkeypatch.setattr(update_module, "_losses", local)
     assert distance(whole, scene.gradient(batch)) < NEAR  # one micro-batch: no difference
-    assert distance(whole, scene.gradient(batch, micro_tokens=60)) > 1e-2
+    assert distance(whole, scene.gradient(batch, micro_batch_tokens=60)) > 1e-2
 
 
 @pytest.mark.parametrize("first", [4, 7])
@@ -134,8 +142,8 @@ def apart(one: Tensor, two: Tensor) -> float:
     return distance([one], [two])
 
 
-def supervised_gradient(policy: Any, rows: list[Row], micro_tokens: int) -> Tensor:
-    written = {**SUPERVISED, "update": {"micro_tokens": micro_tokens, "clip_norm": 1e9}}
+def supervised_gradient(policy: Any, rows: list[Row], micro_batch_tokens: int) -> Tensor:
+    written = {**SUPERVISED, "update": {"micro_batch_tokens": micro_batch_tokens, "max_grad_norm": 1e9}}
     config = OfflineConfig.model_validate(written)
     fit(policy, torch.optim.SGD(policy.parameters(), lr=0.0), rows, OBJECTIVES["sft"], config, ALONE)
     return torch.cat([parameter.grad.reshape(-1).clone() for parameter in policy.parameters()])
@@ -157,8 +165,8 @@ def test_supervised_rows_add_up_too() -> None:
     policy, _ = small_model(sharp=6.0)
     rows = supervised_rows()
     whole = supervised_gradient(policy, rows, 10**6)
-    for micro_tokens in (1, 12, 24):
-        assert apart(whole, supervised_gradient(policy, rows, micro_tokens)) < 2e-6
+    for micro_batch_tokens in (1, 12, 24):
+        assert apart(whole, supervised_gradient(policy, rows, micro_batch_tokens)) < 2e-6
     assert apart(whole, supervised_gradient(policy, rows[::-1], 24)) < 2e-6
     # Each row averaged over itself is another gradient: token means weigh long answers more.
     alone = sum(supervised_gradient(policy, [row], 10**6) for row in rows) / len(rows)

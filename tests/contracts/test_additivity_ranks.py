@@ -58,11 +58,11 @@ def compared(scene: Scene, size: int) -> dict[str, float]:
 def test_two_ranks_have_the_gradient_of_one(name: str) -> None:
     metrics = compared(Scene(name), 2)
     if ", mask_" in name:
-        assert 0 < metrics["correction/dropped"] < 1
+        assert 0 < metrics["importance_correction/dropped"] < 1
 
 
 @pytest.mark.parametrize(
-    "name", ["grpo", "dapo", "ppo", "ppo, shared", "remax", "reinforce_pp, kl in the reward", "grpo, mask_sequences"]
+    "name", ["grpo", "dapo", "ppo", "ppo, shared", "remax", "reinforce_pp, kl in the reward", "grpo, sequence_mask"]
 )
 def test_more_ranks_than_groups_change_nothing(name: str) -> None:
     compared(Scene(name), 7)
@@ -97,7 +97,7 @@ FEW = {"every_steps": 3, "examples": 5, "max_tokens": 6}
 
 
 def offline_recipe() -> dict[str, Any]:
-    return {**SUPERVISED, "steps": 3, "rows": 7, "optimizer": {**SMOOTH, "lr": 1e-2}, "eval": FEW}
+    return {**SUPERVISED, "steps": 3, "batch_size": 7, "optimizer": {**SMOOTH, "lr": 1e-2}, "eval": FEW}
 
 
 def online_recipe(model: Path, **changes: Any) -> dict[str, Any]:
@@ -108,12 +108,12 @@ def online_recipe(model: Path, **changes: Any) -> dict[str, Any]:
 
 def dapo_recipe(model: Path) -> dict[str, Any]:
     recipe = online_recipe(model, algorithm={"preset": "dapo"})
-    recipe["rollout"] = {"prompts": 3, "group": 2, "max_tokens": 6, "refills": 2}
+    recipe["rollout"] = {"prompts": 3, "group": 2, "max_tokens": 6, "max_resamples": 2}
     return recipe
 
 
-ONE_UPDATE = {"micro_tokens": 64}
-MOVING = {**KL, "target": 0.01, "horizon": 50, "reference": "moving", "sync_steps": 1, "sync_share": 0.3}
+ONE_UPDATE = {"micro_batch_tokens": 64}
+MOVING = {**KL, "target": 0.01, "horizon": 50, "reference": "sync", "sync_steps": 1, "ema": 0.7}
 RECIPES: dict[str, Any] = {
     "grpo": online_recipe,
     "offline": lambda _: offline_recipe(),

@@ -59,14 +59,14 @@ def test_every_ratio_is_one_before_the_first_update(
     assert len(measured) == len(worst) == 3
     assert max(measured) < 1e-5  # sampler against trainer
     assert max(worst) < 1e-5  # trainer, in micro-batches without a gradient, against trainer with one
-    assert run.metrics()[-1]["policy_kl"] > 1e-7  # and yet the updates moved the policy: it is not 1 by standing still
+    assert run.metrics()[-1]["approx_kl"] > 1e-7  # and yet the updates moved the policy: it is not 1 by standing still
 
 
 def test_a_temperature_that_follows_the_rewards_is_that_of_both(model: Path, tmp_path: Path) -> None:
     """The sampler and the trainer read the same dial; it moves from step to step."""
     written = recipe(model, steps=4, temperature=0.8, adaptive_temperature={"low": 0.2, "high": 3.0})
     written["reward"] = {"functions": [f"{Path(__file__).parent / 'digits.py'}:digits"]}
-    written["update"] = {"micro_tokens": 64}  # one update a step: it is measured before the policy moves
+    written["update"] = {"micro_batch_tokens": 64}  # one update a step: it is measured before the policy moves
     run = train_here(written, tmp_path / "run")
     rows = [row for row in run.metrics() if row["step"] > 0]
     temperatures = [row["temperature"] for row in rows]
@@ -74,7 +74,7 @@ def test_a_temperature_that_follows_the_rewards_is_that_of_both(model: Path, tmp
     assert temperatures == pytest.approx(expected, rel=1e-5)
     assert len(set(temperatures)) == 4
     assert max(row["mismatch/max"] for row in rows) < 1e-5
-    assert max(row["policy_kl"] for row in rows) < 1e-9  # and it is that of the update too
+    assert max(row["approx_kl"] for row in rows) < 1e-9  # and it is that of the update too
 
 
 def test_an_engine_with_stale_weights_stops_the_run(

@@ -23,7 +23,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "eval": {"every_steps": 5, "examples": 8, "max_tokens": 6},
             "save": {"every_steps": 3},
         },
-        "stages": {"sft": {"loop": "offline", "steps": STEPS, "rows": 8, "model": {"new": new}}},
+        "stages": {"sft": {"loop": "offline", "steps": STEPS, "batch_size": 8, "model": {"new": new}}},
         "methods": {
             "grpo": {
                 "algorithm": {"preset": "grpo", "kl": {"coefficient": 0.02}},

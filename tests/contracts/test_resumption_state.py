@@ -28,8 +28,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ppo": {
         "algorithm": {
             "preset": "ppo",
-            "keep": f"{Path(__file__).parents[1] / 'own_cells.py'}:differing",
-            "kl": {**KL, "reference": "moving", "sync_steps": 1, "sync_share": 0.3},
+            "dynamic_sampling": f"{Path(__file__).parents[1] / 'own_cells.py'}:differing",
+            "kl": {**KL, "reference": "sync", "sync_steps": 1, "ema": 0.7},
         },
         "critic": {"lr": 3e-3},
         "reward": {"normalize": "running", "functions": [f"{Path(__file__).parent / 'digits.py'}:digits"]},
@@ -40,8 +40,8 @@ CHANGES: dict[str, dict[str, Any]] = {
             "advantage": "over_average",
             "kl": {"coefficient": 0.1, "anneal_tokens": 500},
         },
-        "update": {"micro_tokens": 64},
-        "cold_start": {"steps": 2, "rows": 8},
+        "update": {"micro_batch_tokens": 64},
+        "cold_start": {"steps": 2, "batch_size": 8},
     },
 }
 
@@ -51,7 +51,7 @@ def recipes(beginner: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     rows = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     examples = Sorting(level=1).draw(20, seed=(1,))
     rows.write_text("".join(json.dumps({"prompt": e.prompt, "answer": e.answer}) + "\n" for e in examples))
-    rollout = {"prompts": 4, "group": 2, "max_tokens": 6, "temperature": 0.9, "refills": 2}
+    rollout = {"prompts": 4, "group": 2, "max_tokens": 6, "temperature": 0.9, "max_resamples": 2}
     shared = {
         "steps": STEPS,
         "task": {"name": "rows", "path": str(rows)},

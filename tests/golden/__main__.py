@@ -20,7 +20,12 @@ import yaml
 from tests.golden.recipes import recipes
 
 ROOT = Path(__file__).resolve().parents[2]
-RENAMED: dict[str, str] = {}  # a metric's or a column's old name → its new one
+RENAMED = {  # a metric's or a column's old name → its new one
+    "policy_kl": "approx_kl",
+    "chosen/reward": "rewards/chosen",
+    "rejected/reward": "rewards/rejected",
+    "margin": "rewards/margin",
+}
 TWO_RANKS = "two-ranks"
 
 

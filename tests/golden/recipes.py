@@ -40,7 +40,7 @@ def offline(model: Path, data: Path, objective: Any, **changes: Any) -> dict[str
         "model": str(model),
         "objective": objective,
         "data": {"path": str(data), "held_out_share": 0.25},
-        "rows": 8,
+        "batch_size": 8,
         "optimizer": {"lr": 1e-3},
         "eval": {"every_steps": 2, "examples": 12, "max_tokens": 6},
         "save": {"every_steps": 4, "keep": 1},
@@ -69,7 +69,7 @@ def pipeline() -> dict[str, Any]:
                 "loop": "offline",
                 "model": {"new": {**NEW, "width": 64, "context": 96}},
                 "steps": 120,
-                "rows": 16,
+                "batch_size": 16,
                 "optimizer": {"lr": 4e-3},
                 "eval": {"every_steps": 120, "examples": 8, "max_tokens": 16},
             },
@@ -87,7 +87,7 @@ def pipeline() -> dict[str, Any]:
                 "objective": {"name": "bradley_terry", "centring": 0.01},
                 "data": {"path": "@pairs"},
                 "steps": 4,
-                "rows": 8,
+                "batch_size": 8,
                 "eval": {"every_steps": 4, "examples": 8, "max_tokens": 16},
             },
         },
@@ -117,7 +117,7 @@ def pipeline() -> dict[str, Any]:
                 "objective": {"name": "dpo", "beta": 0.3},
                 "data": {"path": "@pairs"},
                 "steps": 3,
-                "rows": 8,
+                "batch_size": 8,
                 "eval": {"every_steps": 3, "examples": 4, "max_tokens": 16},
             },
         },
@@ -130,7 +130,7 @@ def recipes(place: Path) -> dict[str, dict[str, Any]]:
     model = rows_on_disk.saved_model(place / "model")
     pairs, outcomes = rows_on_disk.pairs(place / "pairs.jsonl"), rows_on_disk.outcomes(place / "outcomes.jsonl")
     traces = rows_on_disk.traces(place / "traces.jsonl")
-    many = {"epochs": 2, "minibatches": 2, "micro_tokens": 64}
+    many = {"epochs": 2, "minibatches": 2, "micro_batch_tokens": 64}
     return {
         "grpo": online(algorithm={"preset": "grpo", "kl": {"coefficient": 0.02}}, update=many),
         "dapo": online(algorithm={"preset": "dapo"}),

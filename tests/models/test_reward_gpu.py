@@ -40,8 +40,8 @@ def texts():
 )
 def test_scores_on_cuda_are_those_of_a_cpu(settings):
     expected = torch.tensor(scorer("cpu", settings).score(*texts()))
-    for micro_tokens in (None, 300):
-        found = torch.tensor(scorer("cuda", settings, micro_tokens=micro_tokens).score(*texts()))
+    for micro_batch_tokens in (None, 300):
+        found = torch.tensor(scorer("cuda", settings, micro_batch_tokens=micro_batch_tokens).score(*texts()))
         torch.testing.assert_close(found, expected, atol=BF16, rtol=0)
 
 

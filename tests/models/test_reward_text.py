@@ -109,9 +109,9 @@ def test_preference_scores_are_those_at_the_end():
     assert judge.score([], []) == []
 
 
-@pytest.mark.parametrize("micro_tokens", [1, 12, 30, 1000])
-def test_any_batch_size_gives_the_same(micro_tokens):
-    few, all_at_once = scorer(micro_tokens=micro_tokens), scorer()
+@pytest.mark.parametrize("micro_batch_tokens", [1, 12, 30, 1000])
+def test_any_batch_size_gives_the_same(micro_batch_tokens):
+    few, all_at_once = scorer(micro_batch_tokens=micro_batch_tokens), scorer()
     assert few.score(PROMPTS, TEXTS) == pytest.approx(all_at_once.score(PROMPTS, TEXTS), abs=1e-5)
     order = [3, 5, 0, 2, 1, 4]
     shuffled = few.score([PROMPTS[i] for i in order], [TEXTS[i] for i in order])

@@ -20,7 +20,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/advantages.py": _ALGORITHMS,
     "algorithms/cells.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/control.py": _ALGORITHMS,
-    "algorithms/correction.py": _ALGORITHMS,
+    "algorithms/importance_correction.py": _ALGORITHMS,
     "algorithms/kl.py": _ALGORITHMS,
     "algorithms/preference/losses.py": _ALGORITHMS,
     "algorithms/preference/metrics.py": _ALGORITHMS,

@@ -35,7 +35,7 @@ def our_loss(
     """The loss, and its gradients in the log-probs and in the entropies."""
     leaf, entropies = (t.clone().requires_grad_() for t in (tensors.logprobs, tensors.entropies))
     supply = supplied(tensors, logprobs=leaf, entropies=entropies)
-    supply["correction"] = call(algorithm.correction, supply) if correction is None else correction
+    supply["correction"] = call(algorithm.importance_correction, supply) if correction is None else correction
     weights = global_weights(algorithm.weighting, tensors.mask, World.alone(), max_tokens=MAX_TOKENS)
     per_token = token_loss(algorithm, supply, kl_coefficient=kl_coefficient)
     bonus = (entropies * tensors.mask).sum() / tensors.mask.sum()

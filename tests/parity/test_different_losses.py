@@ -44,7 +44,7 @@ def test_default_loss_of_trl_is_dapo_without_the_wider_clip(checkpoint):
 
 
 def test_dapo_of_trl_counts_the_tokens_of_groups_without_signal(checkpoint):
-    """Our row drops such a group and fills up (`keep: mixed`); in TRL it dilutes the others by its share of tokens."""
+    """Dynamic sampling drops such a group (`drop_zero_variance`); in TRL it dilutes the others."""
     tensors = random_tensors()
     advantages = tensors.advantages.clone()
     advantages[GROUP:] = 0

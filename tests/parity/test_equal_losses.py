@@ -15,7 +15,7 @@ from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 from tests.parity.ours import our_loss, row
 from tests.parity.tensors import LENGTHS, random_tensors
 from tests.parity.theirs import trl_loss, trl_scored, trl_trainer
-from whet.algorithms import correction, kl, surrogates
+from whet.algorithms import importance_correction, kl, surrogates
 from whet.algorithms.cells import bind, call
 
 pytestmark = pytest.mark.parity
@@ -104,11 +104,11 @@ def test_on_policy_without_old_logprobs(checkpoint):
 
 
 CORRECTIONS = {  # mode of TRL → our cell, and the settings of TRL for the same bounds
-    "sequence_mask": (correction.mask_sequences, {}),  # TRL's default mode and bound, 3.0, are ours
-    "sequence_truncate": (correction.truncate_sequences, {"vllm_importance_sampling_clip_max": 2.0}),
-    "token_truncate": (correction.truncate_tokens, {"vllm_importance_sampling_clip_max": 2.0}),
+    "sequence_mask": (importance_correction.sequence_mask, {}),  # TRL's default mode and bound, 3.0, are ours
+    "sequence_truncate": (importance_correction.sequence_truncate, {"vllm_importance_sampling_clip_max": 2.0}),
+    "token_truncate": (importance_correction.token_truncate, {"vllm_importance_sampling_clip_max": 2.0}),
     "token_mask": (
-        correction.mask_tokens,
+        importance_correction.token_mask,
         {"vllm_importance_sampling_clip_min": 0.5, "vllm_importance_sampling_clip_max": 5.0},
     ),
 }
@@ -137,7 +137,7 @@ def test_correction_leaves_the_kl_alone(checkpoint):
     trainer = trl_trainer(checkpoint, loss_type="dapo", beta=0.1, epsilon_high=0.28)
     trainer.use_vllm = True
     tensors = random_tensors(drift=0.5, mismatch=0.3)
-    weights = correction.mask_sequences(tensors.logprobs_old, tensors.logprobs_sampled, tensors.mask)
+    weights = importance_correction.sequence_mask(tensors.logprobs_old, tensors.logprobs_sampled, tensors.mask)
     theirs = trl_loss(trainer, tensors, importance_sampling_ratio=weights)
     algorithm = row("dapo", kl=kl.unbiased)
     assert_equal(theirs, our_loss(algorithm, tensors, kl_coefficient=0.1, correction=weights))

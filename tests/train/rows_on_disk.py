@@ -73,7 +73,7 @@ def config(model: Path, data: Path, objective: Any, **changes: Any) -> OfflineCo
             "model": str(model),
             "objective": objective,
             "data": {"path": str(data), "held_out_share": 0.25},
-            "rows": 8,
+            "batch_size": 8,
             "optimizer": {"lr": 1e-3},
             "eval": {"examples": 12, "max_tokens": 8},
             "track": [],

@@ -83,7 +83,7 @@ def groups_of(table: Any, *, error: float = 0.0, rewards: Any = REWARDS) -> list
 
 
 def config_of(algorithm: dict[str, Any], *, sections: dict[str, Any] | None = None, **update: Any) -> OnlineConfig:
-    written = online("unused", algorithm=algorithm, update={"clip_norm": 1e9, **update})
+    written = online("unused", algorithm=algorithm, update={"max_grad_norm": 1e9, **update})
     written["rollout"] = {"prompts": 2, "group": 2, "max_tokens": 8}
     written["eval"] |= {"max_tokens": 8}
     for name, section in (sections or {}).items():

@@ -180,7 +180,7 @@ def test_what_is_measured_and_whitened_is_what_is_trained() -> None:
     """The rollout that is left out is off by a lot: no statistic of the trained tokens may see it."""
     policy = Table()
     sections = {"rollout": {"mask_truncated": True}}
-    algorithm = {"preset": "ppo", "correction": "truncate_tokens"}
+    algorithm = {"preset": "ppo", "importance_correction": "token_truncate"}
     groups = cut_off(policy, {2})
     groups[1][0] = rollout_of(policy, TOKENS[1][0], 25.0, error=0.7, finish="length")
     made = []
@@ -202,8 +202,8 @@ def test_what_is_measured_and_whitened_is_what_is_trained() -> None:
     explained = 1 - statistics.pvariance(missed) / statistics.pvariance(wanted)
     assert metrics["critic/explained_variance"] == pytest.approx(explained, abs=1e-5)
     assert metrics["mismatch/max"] < 1e-6
-    assert metrics["correction/largest"] == pytest.approx(1.0)
-    assert metrics["correction/effective_sequences"] == pytest.approx(1.0)
+    assert metrics["importance_correction/largest"] == pytest.approx(1.0)
+    assert metrics["importance_correction/effective_sequences"] == pytest.approx(1.0)
 
 
 def test_the_greedy_completion_is_the_baseline() -> None:
@@ -247,19 +247,19 @@ def test_opo_weighs_each_reward_of_the_group_by_its_sampled_tokens(mask_truncate
 def test_the_spread_of_the_corrections_is_measured_before_they_are_cut() -> None:
     """The sampler's log-probs are 0.1 too high: ρ = e^−0.1 of every token, e^−0.1T of a sequence of T tokens."""
     policy = Table()
-    algorithm = {"preset": "grpo", "correction": "mask_sequences", "mask_sequences": {"low": 0.8, "high": 3.0}}
+    algorithm = {"preset": "grpo", "importance_correction": "sequence_mask", "sequence_mask": {"low": 0.8, "high": 3.0}}
     learner = learner_of(policy, config_of(algorithm, mismatch_limit=1.0))
     batch, _, metrics = annotated(learner, groups_of(policy, error=0.1))
     weights = [math.exp(-0.1 * count) for row in COUNTS for count in row]
     expected = [[w] * n if w >= 0.8 else [0] * n for w, n in zip(weights, [2, 1, 3, 1], strict=True)]
     for row, wanted in enumerate(expected):
         assert batch.correction[row, 1 : 1 + len(wanted)].tolist() == pytest.approx(wanted, rel=1e-5)
-    assert metrics["correction/effective_tokens"] == pytest.approx(1.0)
+    assert metrics["importance_correction/effective_tokens"] == pytest.approx(1.0)
     share = sum(weights) ** 2 / (4 * sum(w * w for w in weights))
-    assert metrics["correction/effective_sequences"] == pytest.approx(share, rel=1e-5)
-    assert metrics["correction/largest"] == pytest.approx(math.exp(-0.1), rel=1e-5)
-    assert metrics["correction/dropped"] == pytest.approx(3 / 7)
-    assert "correction/dropped" not in annotated(learner_of(policy, config_of(RAW)), groups_of(policy))[2]
+    assert metrics["importance_correction/effective_sequences"] == pytest.approx(share, rel=1e-5)
+    assert metrics["importance_correction/largest"] == pytest.approx(math.exp(-0.1), rel=1e-5)
+    assert metrics["importance_correction/dropped"] == pytest.approx(3 / 7)
+    assert "importance_correction/dropped" not in annotated(learner_of(policy, config_of(RAW)), groups_of(policy))[2]
 
 
 def test_the_entropy_bonus_grows_below_its_floor() -> None:
@@ -310,7 +310,9 @@ def test_a_rollout_that_was_cut_off_is_worth_what_the_critic_expects_after_it(mo
     policy = Table()
     gae = {"gamma": 0.9, "lam": 0.8}
     critic = {"model": model, "bootstrap_truncated": True}
-    config = config_of({"preset": "ppo", "scaling": "unscaled", "gae": gae}, sections={"critic": critic}, packed=packed)
+    config = config_of(
+        {"preset": "ppo", "scaling": "unscaled", "gae": gae}, sections={"critic": critic}, padding_free=packed
+    )
     learner = learner_of(policy, config)
     assert learner.critic is not None
     worth = [0.1, -0.2, 0.4, 0.3]

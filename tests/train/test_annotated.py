@@ -142,8 +142,8 @@ def asks_history(rewards: Tensor, history: Tensor) -> Tensor:
     return rewards - history.sum()
 
 
-@pytest.mark.parametrize("micro_tokens", [1, None])
-def test_an_advantage_may_ask_for_log_probs_and_for_the_history(micro_tokens: int | None) -> None:
+@pytest.mark.parametrize("micro_batch_tokens", [1, None])
+def test_an_advantage_may_ask_for_log_probs_and_for_the_history(micro_batch_tokens: int | None) -> None:
     """Of a whole row: what is beyond its end is 0, however rows are read."""
     policy, reference = Table(), Table(seed=1)
     sums = {
@@ -151,11 +151,13 @@ def test_an_advantage_may_ask_for_log_probs_and_for_the_history(micro_tokens: in
         for table in (policy, reference)
     }
     own = {"preset": "reinforce", "advantage": f"{__name__}:asks_old"}
-    batch, _, _ = annotated(learner_of(policy, config_of(own, micro_tokens=micro_tokens)), groups_of(policy))
+    batch, _, _ = annotated(
+        learner_of(policy, config_of(own, micro_batch_tokens=micro_batch_tokens)), groups_of(policy)
+    )
     assert batch.advantages[:, 1].tolist() == pytest.approx(sums[policy], rel=1e-5)
     other = {"preset": "reinforce", "advantage": f"{__name__}:asks_ref"}
     batch, _, _ = annotated(
-        learner_of(policy, config_of(other, micro_tokens=micro_tokens), reference), groups_of(policy)
+        learner_of(policy, config_of(other, micro_batch_tokens=micro_batch_tokens), reference), groups_of(policy)
     )
     assert batch.advantages[:, 1].tolist() == pytest.approx(sums[reference], rel=1e-5)
     past = {"preset": "reinforce", "advantage": f"{__name__}:asks_history"}
@@ -265,7 +267,7 @@ def test_no_model_is_asked_more_than_it_must_be(
     monkeypatch.setattr(module, "read_tokens", noted)
     policy = Table()
     kl = {"kl": {"coefficient": 0.5}} if reference else {}
-    config = config_of({"preset": preset, **kl}, packed=packed)
+    config = config_of({"preset": preset, **kl}, padding_free=packed)
     learner = replace(learner_of(policy, config, Table(seed=1) if reference else None), old=old)
     annotated(learner, groups_of(policy))
     assert asked == [5 if packed else None] * expected  # two prompts, and completions less their last tokens
@@ -277,7 +279,7 @@ def test_no_split_changes_what_is_read(model: str) -> None:
     entropy = {"coefficient": 0.01, "floor": 9.0, "floor_coefficient": 3.0}
     algorithm = {"preset": "ppo", "kl": KL, "entropy": entropy}
     found = []
-    for settings in ({}, {"micro_tokens": 1}, {"micro_tokens": 5, "packed": False}):
+    for settings in ({}, {"micro_batch_tokens": 1}, {"micro_batch_tokens": 5, "padding_free": False}):
         critic = {"model": model, "bootstrap_truncated": True}
         learner = learner_of(policy, config_of(algorithm, sections={"critic": critic}, **settings), reference)
         assert learner.critic is not None
@@ -313,25 +315,25 @@ def test_where_no_model_has_to_be_asked_no_rows_are_put_together(monkeypatch: py
 
 def test_of_nothing_that_is_trained_corrections_are_one() -> None:
     policy = Table()
-    algorithm = {"preset": "grpo", "correction": "mask_sequences"}
+    algorithm = {"preset": "grpo", "importance_correction": "sequence_mask"}
     config = config_of(algorithm, sections={"rollout": {"mask_truncated": True}}, mismatch_limit=9.0)
     groups = [[replace(rollout, finish="length") for rollout in group] for group in groups_of(policy, error=0.1)]
     _, _, metrics = annotated(learner_of(policy, config), groups)
-    assert metrics["correction/largest"] == 1.0
-    assert metrics["correction/dropped"] == 0.0
+    assert metrics["importance_correction/largest"] == 1.0
+    assert metrics["importance_correction/dropped"] == 0.0
     assert metrics["mismatch/mean"] == 0.0
 
 
 def test_corrections_of_one_token_by_hand() -> None:
     policy = Table()
-    algorithm = {"preset": "reinforce", "correction": "mask_tokens", "mask_tokens": {"low": 0.95, "high": 3.0}}
+    algorithm = {"preset": "reinforce", "importance_correction": "token_mask", "token_mask": {"low": 0.95, "high": 3.0}}
     config = config_of(algorithm, sections={"rollout": {"prompts": 1, "group": 1}}, mismatch_limit=9.0)
     batch, _, metrics = annotated(learner_of(policy, config), [[rollout_of(policy, (2, 3), 0.75, error=0.1)]])
     assert batch.correction.tolist() == [[0.0, 0.0]]
-    assert metrics["correction/dropped"] == 1.0
-    assert metrics["correction/largest"] == pytest.approx(math.exp(-0.1), rel=1e-5)
+    assert metrics["importance_correction/dropped"] == 1.0
+    assert metrics["importance_correction/largest"] == pytest.approx(math.exp(-0.1), rel=1e-5)
     both = config_of(algorithm, sections={"rollout": {"prompts": 1, "group": 2}}, mismatch_limit=9.0)
     group = [rollout_of(policy, (2, 3), 0.75, error=error) for error in (0.1, -0.2)]
     _, _, metrics = annotated(learner_of(policy, both), [group])
-    assert metrics["correction/largest"] == pytest.approx(math.exp(0.2), rel=1e-5)
-    assert metrics["correction/dropped"] == 0.5
+    assert metrics["importance_correction/largest"] == pytest.approx(math.exp(0.2), rel=1e-5)
+    assert metrics["importance_correction/dropped"] == 0.5

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from whet.config import StopConfig
+from whet.config import EarlyStoppingConfig
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Change, Input, Inputs, accept
@@ -90,7 +90,7 @@ def test_early_stopping_remembers_across_a_resume(run: Run, state: dict[str, Any
     """Where the checkpoint remembers, it does not matter what became of the metrics."""
     if not state:
         rows(run, [0.9, 0.5, 0.4, 0.3])  # the last one is of a step after the checkpoint
-    stop = StopConfig(falls=2, metric="eval/accuracy")
+    stop = EarlyStoppingConfig(patience=2, metric="eval/accuracy")
     seen = watched_so_far(run, Checkpoint(path=run.path, step=9, state=state), stop)
     assert seen == [0.1] * 7 + [0.9, 0.5, 0.4]
     assert past_best(seen, stop).startswith("eval/accuracy has been below its best, 0.9, for 2 evaluations")

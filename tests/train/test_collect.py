@@ -35,8 +35,8 @@ def group(name: str, rewards: tuple[float, ...]) -> Group:
     ]
 
 
-def config(prompts: int = 3, refills: int = 4, size: int = 2) -> RolloutConfig:
-    return RolloutConfig(prompts=prompts, group=size, refills=refills)
+def config(prompts: int = 3, max_resamples: int = 4, size: int = 2) -> RolloutConfig:
+    return RolloutConfig(prompts=prompts, group=size, max_resamples=max_resamples)
 
 
 def gathered(
@@ -69,16 +69,16 @@ def test_a_dropped_group_is_replaced_by_the_next_that_tells_something() -> None:
     assert sampled_groups.metrics() == {"groups/drawn": 9.0, "groups/kept": pytest.approx(4 / 9)}
 
 
-@pytest.mark.parametrize("refills", [0, 1, 3])
-def test_refills_come_to_an_end(refills: int) -> None:
-    sampled_groups = gathered([[F, T, F], *[[F, F, F]] * refills], MIXED, refills=refills)
+@pytest.mark.parametrize("max_resamples", [0, 1, 3])
+def test_resampling_comes_to_an_end(max_resamples: int) -> None:
+    sampled_groups = gathered([[F, T, F], *[[F, F, F]] * max_resamples], MIXED, max_resamples=max_resamples)
     assert not sampled_groups.is_short
-    assert sampled_groups.rounds == refills + 1
+    assert sampled_groups.rounds == max_resamples + 1
     assert sampled_groups.total == 1
 
 
 def test_a_step_may_keep_nothing() -> None:
-    sampled_groups = gathered([[F, F, F]], MIXED, refills=0)
+    sampled_groups = gathered([[F, F, F]], MIXED, max_resamples=0)
     assert sampled_groups.total == 0
     assert sampled_groups.numbers == {}
     assert sampled_groups.metrics() == {"groups/drawn": 3.0, "groups/kept": 0.0}
@@ -89,7 +89,9 @@ def test_the_likeliest_completion_is_no_member_of_its_group() -> None:
     assert {place: rollout.score.reward for place, rollout in sampled_groups.greedy.items()} == {0: 0.25, 1: 0.75}
     assert [[r.score.reward for r in sampled_groups.drawn[place]] for place in (0, 1)] == [[0.0, 1.0], [1.0, 0.0]]
     # Nor does it decide whether the group is kept: both members agree, and it does not.
-    dropped = gathered([[(1.0, 1.0, 0.0)]], replace(GREEDY, keep=MIXED.keep), prompts=1, refills=0)
+    dropped = gathered(
+        [[(1.0, 1.0, 0.0)]], replace(GREEDY, dynamic_sampling=MIXED.dynamic_sampling), prompts=1, max_resamples=0
+    )
     assert dropped.total == 0
 
 
@@ -120,7 +122,7 @@ def test_a_cell_sees_the_rewards_of_this_ranks_groups() -> None:
         seen.append(rewards)
         return torch.tensor([True, False, True])
 
-    sampled_groups = gathered([[(1, 1), (0, 1), (0, 1)]], replace(ALL, keep=keep), refills=0)
+    sampled_groups = gathered([[(1, 1), (0, 1), (0, 1)]], replace(ALL, dynamic_sampling=keep), max_resamples=0)
     assert seen[0].tolist() == [[1, 1], [0, 1], [0, 1]]
     assert seen[0].dtype == torch.float32  # also where all of them are whole numbers
     assert sampled_groups.numbers == {0: 0, 2: 1}

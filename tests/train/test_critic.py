@@ -95,7 +95,12 @@ def test_values_after_the_cut_do_not_depend_on_what_is_read_together() -> None:
     groups = [[replace(r, finish="length" if (g + i) % 2 else "stop") for i, r in enumerate(group)]
               for g, group in enumerate(scene.groups)]  # fmt: skip
     found = []
-    for settings in ({"packed": False}, {"packed": True}, {"packed": True, "micro_tokens": 24}, {"micro_tokens": 1}):
+    for settings in (
+        {"padding_free": False},
+        {"padding_free": True},
+        {"padding_free": True, "micro_batch_tokens": 24},
+        {"micro_batch_tokens": 1},
+    ):
         batch, _ = additive.annotated(additive.learner_of(scene.policy, scene.name, **settings), groups)
         assert batch.targets is not None
         found.append(batch.targets)
@@ -276,14 +281,14 @@ def test_while_the_critic_warms_up_the_loss_is_the_critics_and_the_policy_has_no
 
 def test_a_policy_that_is_too_far_takes_no_step() -> None:
     policy = Table()
-    learner = alive(policy, ppo(kl_limit=0.01, epochs=2))
+    learner = alive(policy, ppo(target_kl=0.01, epochs=2))
     assert learner.critic is not None
     batch, _, _ = annotated(learner, groups_of(policy))
     with torch.no_grad():
         policy.logits.mul_(1.5)
     before = [*weights(policy), *weights(learner.critic)]
     said = update(learner, batch, step=1)
-    assert said["policy_kl"] > 0.01
+    assert said["approx_kl"] > 0.01
     assert said["updates"] == said["grad_norm"] == said["critic/grad_norm"] == 0
     assert same(before, [*weights(policy), *weights(learner.critic)])
     assert not learner.optimizer.state
@@ -294,7 +299,7 @@ def test_updates_end_where_the_limit_is_passed() -> None:
     outcomes = {}
     for limit, epochs in ((None, 1), (1e-3, 4), (None, 4), (50.0, 4)):
         policy = Table()
-        config = config_of({"preset": "grpo"}, kl_limit=limit, epochs=epochs)
+        config = config_of({"preset": "grpo"}, target_kl=limit, epochs=epochs)
         batch, _ = prepared(policy, config)
         learner = learner_of(policy, config, optimizer=torch.optim.SGD(policy.parameters(), lr=3.0))
         outcomes[limit, epochs] = (update(learner, batch, step=1)["updates"], policy.logits.detach().clone())
@@ -314,7 +319,7 @@ def entropy_of(logits: Tensor) -> float:
 def test_the_bonus_pulls_towards_entropy() -> None:
     """Its gradient is −coefficient · dH/dθ, by central differences; a step along it raises the entropy."""
     policy = Table()
-    config = config_of({"preset": "dapo", "keep": "every", "entropy": {"coefficient": 0.2}})
+    config = config_of({"preset": "dapo", "dynamic_sampling": "keep_all", "entropy": {"coefficient": 0.2}})
     batch, _ = prepared(policy, config)
     batch.advantages.zero_()
     before = policy.logits.detach().clone()
@@ -328,7 +333,7 @@ def test_the_bonus_pulls_towards_entropy() -> None:
         assert float(policy.logits.grad[place]) == pytest.approx(-0.2 * slope, abs=1e-6)
     update(learner_of(policy, config, optimizer=torch.optim.SGD(policy.parameters(), lr=1.0)), batch, step=1)
     assert entropy_of(policy.logits.detach()) > entropy_of(before) + 1e-3
-    without = config_of({"preset": "dapo", "keep": "every"})
+    without = config_of({"preset": "dapo", "dynamic_sampling": "keep_all"})
     batch, _ = prepared(policy, without)
     batch.advantages.zero_()
     update(learner_of(policy, without), batch, step=1)

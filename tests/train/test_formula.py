@@ -82,7 +82,7 @@ def test_a_row_prints_its_cells(preset: str) -> None:
     lines = describe(row)
     assert lines["surrogate"].endswith(formula(row.surrogate))
     assert lines["kl"] == ("none" if preset == "online_dpo" else "none: no reference model is loaded")
-    assert ("keep" in lines) == (preset == "dapo")
+    assert ("dynamic_sampling" in lines) == (preset == "dapo")
     assert ("scaling" in lines) == (preset in {"ppo", "reinforce_pp", "reinforce_pp_baseline"})
     assert lines["paper"] == ("Williams 1992" if preset == "reinforce" else f"arXiv {row.paper}")
 
@@ -102,12 +102,12 @@ def test_a_row_prints_its_cells(preset: str) -> None:
             "β from 0 to 0.1 in a straight line over the first 50,000 tokens",
         ),
         (
-            {"coefficient": 0.1, "reference": "moving", "sync_steps": 5, "sync_share": 0.25},
+            {"coefficient": 0.1, "reference": "sync", "sync_steps": 5, "ema": 0.75},
             "0.1",
-            "π_ref a copy that follows the policy: every 5 steps it becomes 0.25·policy + 0.75·reference",
+            "π_ref a copy that follows the policy: every 5 steps it becomes 0.75·reference + 0.25·policy",
         ),
         (
-            {"coefficient": 0.1, "reference": "moving"},
+            {"coefficient": 0.1, "reference": "sync"},
             "0.1",
             "π_ref a copy that follows the policy: every 100 steps it becomes policy",
         ),
@@ -133,11 +133,11 @@ def test_the_estimator_in_the_loss(estimator: str) -> None:
 
 
 def test_a_correction_has_letters_of_its_own() -> None:
-    found = loss({"preset": "dapo", "correction": "mask_tokens", "mask_tokens": {"low": 0.25}})
+    found = loss({"preset": "dapo", "importance_correction": "token_mask", "token_mask": {"low": 0.25}})
     assert found.line == f"loss = Σ_{{i,t}} [ u·({CLIP}) ] / number of tokens"
     assert "u = q_t inside [low, high], else 0 [low = 0.25, high = 5]" in found.where
     assert {"ρ = π/π_old", "q = π_old/π_sampler", "high = 0.28"} <= set(found.where)
-    assert found.cells["paper"] == "arXiv 2503.14476 (dapo), but for correction"
+    assert found.cells["paper"] == "arXiv 2503.14476 (dapo), but for importance_correction"
 
 
 def test_the_entropy_bonus() -> None:

@@ -20,7 +20,7 @@ from whet.train.start import resume_run, start_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-PLACES = ("device", "host")
+PLACES = ("never", "always")
 
 
 def train(recipe, tmp_path, *overrides):
@@ -90,14 +90,19 @@ def test_resume_on_cuda_goes_on(tmp_path):
     "changes",
     [
         *(["algorithm=" + row] for row in ALGORITHMS),
-        ["algorithm=ppo", "critic.model=shared", "critic.warmup_steps=1", "update.kl_limit=0.05"],
+        ["algorithm=ppo", "critic.model=shared", "critic.warmup_steps=1", "update.target_kl=0.05"],
         ["algorithm=ppo", "algorithm.kl.coefficient=0.05", "update.epochs=2", "update.minibatches=2"],
         ["algorithm=grpo", "algorithm.kl.coefficient=0.05", "algorithm.kl.reference=bigram"],
-        ["algorithm.kl.coefficient=0.05", "algorithm.kl.reference=moving", "algorithm.kl.sync_steps=1"],
+        ["algorithm.kl.coefficient=0.05", "algorithm.kl.reference=sync", "algorithm.kl.sync_steps=1"],
         ["algorithm=grpo", "algorithm.kl.coefficient=0.05", "algorithm.kl.reference=uniform"],
-        ["algorithm=grpo", "algorithm.correction=mask_tokens", "algorithm.entropy.coefficient=0.01"],
+        ["algorithm=grpo", "algorithm.importance_correction=token_mask", "algorithm.entropy.coefficient=0.01"],
         ["algorithm=reinforce", "algorithm.advantage=over_average", "reward.normalize=running"],
-        ["algorithm=dr_grpo", "algorithm.scaling=batch_deviation", "update.packed=true", "rollout.mask_truncated=true"],
+        [
+            "algorithm=dr_grpo",
+            "algorithm.scaling=batch_deviation",
+            "update.padding_free=true",
+            "rollout.mask_truncated=true",
+        ],
     ],
     ids=" ".join,
 )
@@ -133,7 +138,7 @@ def test_models_that_take_turns_learn_the_same(tmp_path):
         f"model.path={model}",
         f"reward.model={reward}",
         "algorithm=ppo",
-        "algorithm.kl={coefficient: 0.05, reference: moving, sync_steps: 2}",
+        "algorithm.kl={coefficient: 0.05, reference: sync, sync_steps: 2}",
         "engine.precision=fp32",
         "steps=4",
         "save={every_steps: 2, keep: 2}",
@@ -141,7 +146,7 @@ def test_models_that_take_turns_learn_the_same(tmp_path):
         "optimizer={lr: 1e-3, warmup_steps: 0}",
     ]
     start = load_model(model).state_dict()
-    there, turns = (train("grpo-arithmetic", tmp_path / place, *settings, f"placement={place}") for place in PLACES)
+    there, turns = (train("grpo-arithmetic", tmp_path / place, *settings, f"offload={place}") for place in PLACES)
     ends = weights_at(there, 4), weights_at(turns, 4)
     moved = distance(start, ends[0])
     assert distance(*ends) < moved / 20

@@ -23,7 +23,7 @@ track: []
 device: cpu
 """
 KL = "algorithm.kl={coefficient: 0.1}"
-MOVING = "algorithm.kl={coefficient: 0.1, reference: moving}"
+MOVING = "algorithm.kl={coefficient: 0.1, reference: sync}"
 TWICE = "update.epochs=2"
 OWN = "algorithm.surrogate=losses.py:anchored"
 LOSSES = "def anchored(logprobs, logprobs_ref, advantages):\n    return -advantages * (logprobs - logprobs_ref)\n"
@@ -60,12 +60,12 @@ def listed(tmp_path: Path, *overrides: str) -> dict[str, str]:
         (("algorithm=cispo",), "algorithm.stopped_ratio.high=0.3"),
         ((TWICE,), "algorithm.soft_gate.positive=3"),
         ((TWICE,), "algorithm.whiten.epsilon=1"),
-        ((TWICE,), "algorithm.mask_tokens.high=1.01"),
-        ((), "update.kl_limit=0.002"),
+        ((TWICE,), "algorithm.token_mask.high=1.01"),
+        ((), "update.target_kl=0.002"),
         ((TWICE, KL), "algorithm.kl.horizon=3"),
         ((TWICE, KL), "algorithm.kl.sync_steps=1"),
-        ((TWICE, KL), "algorithm.kl.sync_share=0.5"),
-        ((TWICE, MOVING), "algorithm.kl.sync_share=0.5"),
+        ((TWICE, KL), "algorithm.kl.ema=0.5"),
+        ((TWICE, MOVING), "algorithm.kl.ema=0.5"),
         ((TWICE,), "algorithm.kl.reference=uniform"),
         ((TWICE,), "algorithm.kl.place=reward"),
         ((TWICE,), "algorithm.kl.estimator=k2"),
@@ -75,15 +75,15 @@ def listed(tmp_path: Path, *overrides: str) -> dict[str, str]:
         ((TWICE, "algorithm.entropy.floor_coefficient=0"), "algorithm.entropy.floor=5"),
         ((TWICE,), "reward.overlong_penalty=9"),
         ((TWICE, "reward.overlong_penalty=0"), "reward.overlong_tokens=3"),
-        ((TWICE,), "rollout.refills=1"),
+        ((TWICE,), "rollout.max_resamples=1"),
         ((TWICE,), "critic.lr=0.5"),
         ((TWICE,), "critic.warmup_steps=1"),
         (("algorithm=ppo", "rollout.mask_truncated=true"), "critic.bootstrap_truncated=true"),
         ((TWICE,), "reward.time_limit_seconds=3"),
         ((TWICE,), "reward.memory_limit_gb=null"),
         ((TWICE,), "reward.environment=[PATH]"),
-        ((TWICE, KL), "placement=host"),
-        ((TWICE, KL), "placement.reward=host"),
+        ((TWICE, KL), "offload=always"),
+        ((TWICE, KL), "offload.reward=always"),
     ],
     ids=str,
 )
@@ -98,15 +98,15 @@ def test_it_is_listed_and_changes_nothing(run, tmp_path: Path, given: tuple[str,
     [
         ((TWICE,), "algorithm.clip.high=0.0001"),
         (("algorithm=sapo",), "algorithm.soft_gate.positive=3"),  # not the gradient, but the loss that is logged
-        ((TWICE,), "update.kl_limit=1e-9"),
+        ((TWICE,), "update.target_kl=1e-9"),
         ((TWICE, "algorithm.kl={coefficient: 0.1, target: 1e-3}"), "algorithm.kl.horizon=3"),
-        ((TWICE, "algorithm.kl={coefficient: 0.1, reference: moving, sync_steps: 1}"), "algorithm.kl.sync_share=0.5"),
+        ((TWICE, "algorithm.kl={coefficient: 0.1, reference: sync, sync_steps: 1}"), "algorithm.kl.ema=0.5"),
         ((TWICE, MOVING), "algorithm.kl.sync_steps=1"),
         ((OWN,), "algorithm.kl.reference=uniform"),
         (("algorithm.advantage=best_over_worst",), "algorithm.kl.reference=uniform"),
         ((TWICE, "algorithm.entropy.floor=5"), "algorithm.entropy.floor_coefficient=7"),
         ((TWICE, "reward.overlong_tokens=5"), "reward.overlong_penalty=9"),
-        (("algorithm=dapo",), "rollout.refills=0"),
+        (("algorithm=dapo",), "rollout.max_resamples=0"),
         (("algorithm=ppo", TWICE), "critic.lr=0.5"),
         (("algorithm=ppo", TWICE), "critic.clip=1e-6"),
         (("algorithm=ppo",), "critic.bootstrap_truncated=true"),
@@ -127,7 +127,7 @@ def test_the_recipe_learns(run) -> None:
 
 @pytest.mark.parametrize(
     "uncertain",
-    ["algorithm.clip.low=0.001", "algorithm.dual_clip.bound=1.001", "update.kl_limit=1e-6"],
+    ["algorithm.clip.low=0.001", "algorithm.dual_clip.bound=1.001", "update.target_kl=1e-6"],
 )
 def test_what_rounding_could_show_is_not_listed(run, tmp_path: Path, uncertain: str) -> None:
     surrogate = ("algorithm.surrogate=dual_clip",) if "dual_clip" in uncertain else ()

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from tests.contracts.command import online
 from tests.train import rows_on_disk as on_disk
 from tests.train.test_stop import Listening
+from whet.algorithms.table import CELLS
 from whet.cli.progress import SilentProgress
 from whet.config.loops import LOOPS
 from whet.distributed.world import World
@@ -228,7 +229,7 @@ def own(root: Path) -> Any:
         online(
             root / "judge",
             task={"name": f"{root}/mytask.py:Mine", "words": f"{root}/words.txt", "folder": f"{root}/folder"},
-            algorithm={"preset": "grpo", "keep": f"{root}/cells.py:differing"},
+            algorithm={"preset": "grpo", "dynamic_sampling": f"{root}/cells.py:differing"},
             reward={"functions": [f"{root}/reward.py:short", "mymodule:short"], "model": str(judge)},
         ),
         where="test",
@@ -243,7 +244,7 @@ def test_every_file_that_a_recipe_names_counts(tmp_path: Path, monkeypatch: pyte
         "task.name": "mytask.py",
         "task.words": "words.txt",
         "task.folder": "folder/deep/one.txt",
-        "algorithm.keep": "cells.py",
+        "algorithm.dynamic_sampling": "cells.py",
         "reward.functions.0": "reward.py",
         "reward.functions.1": "mymodule.py",
         "reward.model.path": "judge/model.safetensors",
@@ -282,13 +283,12 @@ def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.Mo
 COMPARED = {
     "model.path", "model.new.tokenizer", "task.name", "data.path", "reference", "reward.model.path",
     "reward.functions.use",
-    *(f"algorithm.{kind}" for kind in ("advantage", "scaling", "surrogate", "weighting", "correction", "keep")),
-    *(f"algorithm.{kind}.use" for kind in ("advantage", "scaling", "surrogate", "weighting", "correction", "keep")),
+    *(f"algorithm.{kind}" for kind in CELLS), *(f"algorithm.{kind}.use" for kind in CELLS),
 }  # fmt: skip
 NO_FILES = {
     "algorithm.preset", "algorithm.kl.estimator", "data.format", "data.split", "data.subset", "engine.url",
     "engine.weights_directory", "objective.name", "reward.environment", "reward_head.separator",
-    "rollout.stop", "stop.metric",
+    "rollout.stop", "early_stopping.metric",
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_only_the_first_update_is_compared_with_the_sampler(old: Old) -> None:
     """By the later ones the policy has moved, which is no disagreement."""
     _, metrics = taught(old, error=0.0, epochs=3, minibatches=2)
     assert metrics["updates"] == 6
-    assert metrics["policy_kl"] > 1e-3
+    assert metrics["approx_kl"] > 1e-3
     assert metrics["mismatch/max"] < 1e-5
 
 
@@ -52,11 +52,11 @@ def test_only_the_first_update_is_compared_with_the_sampler(old: Old) -> None:
 def test_updates_end_where_the_policy_has_moved_far(old: Old) -> None:
     free, _ = taught(old, error=0.0, epochs=1)
     _, once = taught(old, error=0.0, epochs=2)
-    reached = 2 * once["policy_kl"]  # nothing at the first update, so this is the KL before the second one
-    held, metrics = taught(old, error=0.0, epochs=5, kl_limit=0.9 * reached)
+    reached = 2 * once["approx_kl"]  # nothing at the first update, so this is the KL before the second one
+    held, metrics = taught(old, error=0.0, epochs=5, target_kl=0.9 * reached)
     assert metrics["updates"] == 1
     assert torch.equal(held.logits, free.logits)  # the second was computed, and not taken
-    _, metrics = taught(old, error=0.0, epochs=2, kl_limit=1.1 * reached)
+    _, metrics = taught(old, error=0.0, epochs=2, target_kl=1.1 * reached)
     assert metrics["updates"] == 2
 
 
@@ -66,4 +66,4 @@ def test_an_update_that_reads_its_own_log_probs_follows_the_gradient_of_the_firs
     a, b = 0.5 / (math.sqrt(0.5) + 1e-6), 0.25 / (math.sqrt(0.125) + 1e-6)
     gradient = pull(Table(), [[a / 8, a / 8], [-a / 4], [-b / 12] * 3, [b / 4]])
     assert torch.allclose(moved.logits, Table().logits - 0.5 * gradient, atol=1e-6)
-    assert metrics["policy_kl"] == 0
+    assert metrics["approx_kl"] == 0

@@ -31,7 +31,7 @@ ONE_UPDATE = [  # names of tests.contracts.additive.VARIANTS: what "own" is for
     "truncated left out",
 ]
 COMPARED = [
-    *("ppo", "ppo, kl in the reward", "grpo, k3 in the loss", "rloo, kl in the reward", "grpo, mask_sequences"),
+    *("ppo", "ppo, kl in the reward", "grpo, k3 in the loss", "rloo, kl in the reward", "grpo, sequence_mask"),
     "online_dpo",
 ]
 
@@ -53,7 +53,7 @@ def exact_groups(scene: Noisy) -> list[Group]:
 
 def followed(scene: Noisy, groups: list[Group], old: Old) -> tuple[list[Tensor], dict[str, float], Batch]:
     """The gradient of one update, everything that is logged, and the batch."""
-    learner = replace(learner_of(scene.policy, scene.name, packed=True), old=old)
+    learner = replace(learner_of(scene.policy, scene.name, padding_free=True), old=old)
     if learner.critic is not None and learner.critic.trunk is not None:
         learner.critic.trunk.load_state_dict(shaken(scene.policy, seed=8).state_dict())
     scene.policy.zero_grad()
@@ -124,11 +124,11 @@ FLOOR = {**PLAIN, "entropy": {"floor": 1.0, "floor_coefficient": 0.5}}
         (PLAIN, {}, "own", "sampled"),
         (PLAIN, {"epochs": 2}, "read", "sampled"),
         (PLAIN, {"minibatches": 2}, "read", "sampled"),
-        (PLAIN, {"kl_limit": 0.1}, "read", "sampled"),
-        (PLAIN, {"mismatch_limit": 9.0, "packed": False, "micro_tokens": 7}, "own", "sampled"),
+        (PLAIN, {"target_kl": 0.1}, "read", "sampled"),
+        (PLAIN, {"mismatch_limit": 9.0, "padding_free": False, "micro_batch_tokens": 7}, "own", "sampled"),
         (KL, {}, "read", "sampled"),
-        ({**PLAIN, "correction": "mask_tokens"}, {}, "read", "sampled"),
-        ({**PLAIN, "correction": "uncorrected"}, {}, "own", "sampled"),
+        ({**PLAIN, "importance_correction": "token_mask"}, {}, "read", "sampled"),
+        ({**PLAIN, "importance_correction": "uncorrected"}, {}, "own", "sampled"),
         ({**PLAIN, "entropy": {"coefficient": 0.1}}, {}, "own", "sampled"),
         ({**PLAIN, "entropy": {"floor": 1.0, "floor_coefficient": 0.0}}, {}, "own", "sampled"),
         (FLOOR, {}, "read", "read"),

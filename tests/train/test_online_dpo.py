@@ -53,7 +53,7 @@ def test_one_step_follows_the_gradient_of_dpo(beta: float, packed: bool, monkeyp
     chosen = {"preset": "online_dpo", "best_over_worst": {"beta": beta}}
     monkeypatch.setitem(VARIANTS, "online_dpo", chosen)
     scene = Scene("online_dpo")
-    learner = learner_of(scene.policy, "online_dpo", packed=packed)
+    learner = learner_of(scene.policy, "online_dpo", padding_free=packed)
     assert learner.reference is not None
     scene.policy.zero_grad()
     batch, metrics = annotated(learner, scene.groups)

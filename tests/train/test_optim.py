@@ -62,7 +62,7 @@ def two() -> Any:
 def test_matrices_decay_and_vectors_do_not() -> None:
     policy = two()
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1, weight_decay=0.5))
-    descend([(policy.matrix.sum() + policy.vector.sum()) * 0], [optimizer], ALONE, clip_norm=1.0)
+    descend([(policy.matrix.sum() + policy.vector.sum()) * 0], [optimizer], ALONE, max_grad_norm=1.0)
     assert torch.allclose(policy.matrix, torch.tensor([[2.0, -3.0]]) * (1 - 0.1 * 0.5))
     assert policy.vector.item() == 4.0
 
@@ -70,9 +70,9 @@ def test_matrices_decay_and_vectors_do_not() -> None:
 def test_two_steps_of_adam_by_hand() -> None:
     policy = two()
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8))
-    descend([3 * policy.vector.sum()], [optimizer], ALONE, clip_norm=1e9)
+    descend([3 * policy.vector.sum()], [optimizer], ALONE, max_grad_norm=1e9)
     assert policy.vector.item() == pytest.approx(4.0 - 0.1)  # the first step has the size of the rate
-    descend([-1 * policy.vector.sum()], [optimizer], ALONE, clip_norm=1e9)
+    descend([-1 * policy.vector.sum()], [optimizer], ALONE, max_grad_norm=1e9)
     mean = (0.9 * 0.1 * 3 + 0.1 * -1) / (1 - 0.9**2)
     square = (0.95 * 0.05 * 9 + 0.05 * 1) / (1 - 0.95**2)
     assert policy.vector.item() == pytest.approx(3.9 - 0.1 * mean / math.sqrt(square))
@@ -82,7 +82,7 @@ def test_epsilon_by_hand() -> None:
     """The first step is rate · g / (|g| + ε)."""
     policy = two()
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1, epsilon=3.0))
-    descend([3 * policy.vector.sum()], [optimizer], ALONE, clip_norm=1e9)
+    descend([3 * policy.vector.sum()], [optimizer], ALONE, max_grad_norm=1e9)
     assert policy.vector.item() == pytest.approx(4.0 - 0.1 * 3 / (3 + 3))
 
 
@@ -94,7 +94,7 @@ def test_only_what_is_trained_has_a_place_in_the_optimizer(name: str, frozen: st
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
     assert [group["params"] for group in optimizer.param_groups] == [[trained]]
     assert optimizer.param_groups[0]["fused"]
-    descend([trained.sum() * 1], [optimizer], ALONE, clip_norm=1.0)
+    descend([trained.sum() * 1], [optimizer], ALONE, max_grad_norm=1.0)
     assert torch.equal(policy.get_parameter(frozen), two().get_parameter(frozen))
     tensors = optimizer_tensors(optimizer, policy)
     assert tensors.keys() == {f"exp_avg/{name}", f"exp_avg_sq/{name}", f"step/{name}"}
@@ -107,7 +107,7 @@ def test_state_goes_where_steps_are_taken() -> None:
     """To the weights, or to where they come from when they are needed."""
     policy = two()
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
-    descend([policy.matrix.sum() + policy.vector.sum()], [optimizer], ALONE, clip_norm=1.0)
+    descend([policy.matrix.sum() + policy.vector.sum()], [optimizer], ALONE, max_grad_norm=1.0)
     tensors = optimizer_tensors(optimizer, policy)
     away = two().to("meta")
     for model, device, expected in ((away, None, "meta"), (two(), torch.device("meta"), "meta"), (two(), None, "cpu")):
@@ -123,7 +123,10 @@ def test_ranks_follow_the_sum_of_their_gradients() -> None:
         policy = two()
         optimizer = torch.optim.SGD(policy.parameters(), lr=0.5)
         loss = 3 * policy.vector.sum() if world.rank else policy.vector.sum()
-        return descend([loss], [optimizer], world, clip_norm=1e9), [policy.vector.item(), *policy.matrix[0].tolist()]
+        return descend([loss], [optimizer], world, max_grad_norm=1e9), [
+            policy.vector.item(),
+            *policy.matrix[0].tolist(),
+        ]
 
     for descent, found in on_ranks(2, work):
         assert (descent.loss, descent.grad_norms) == (16.0, (4.0,))
@@ -140,7 +143,7 @@ def test_losses_are_added_and_the_norm_is_that_before_clipping() -> None:
     policy = two()
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     losses = [3 * policy.matrix[0, 0], 4 * policy.vector.sum(), 0 * policy.matrix.sum()]
-    descent = descend(losses, [optimizer], ALONE, clip_norm=1.0)
+    descent = descend(losses, [optimizer], ALONE, max_grad_norm=1.0)
     assert descent is not None
     assert descent.loss == pytest.approx(3 * 2 + 4 * 4)
     assert descent.grad_norms == pytest.approx((5.0,))
@@ -153,7 +156,7 @@ def test_only_a_gradient_above_the_limit_is_scaled(limit: float, factor: float) 
     """3 and 4 make a norm of 5; below the limit no bit of a gradient changes."""
     policy = two()
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
-    descent = descend([3 * policy.matrix[0, 0] + 4 * policy.vector.sum()], [optimizer], ALONE, clip_norm=limit)
+    descent = descend([3 * policy.matrix[0, 0] + 4 * policy.vector.sum()], [optimizer], ALONE, max_grad_norm=limit)
     assert descent is not None
     assert descent.grad_norms == (5.0,)
     found = [policy.matrix.grad[0, 0].item(), policy.vector.grad[0].item()]
@@ -163,7 +166,7 @@ def test_only_a_gradient_above_the_limit_is_scaled(limit: float, factor: float) 
 def test_each_optimizer_is_clipped_by_itself() -> None:
     policy = two()
     optimizers = [torch.optim.SGD([parameter], lr=1.0) for parameter in policy.parameters()]
-    descent = descend([3 * policy.matrix[0, 0] + 0.5 * policy.vector.sum()], optimizers, ALONE, clip_norm=1.0)
+    descent = descend([3 * policy.matrix[0, 0] + 0.5 * policy.vector.sum()], optimizers, ALONE, max_grad_norm=1.0)
     assert descent is not None
     assert descent.grad_norms == pytest.approx((3.0, 0.5))
     assert policy.matrix[0, 0].item() == pytest.approx(2 - 1, abs=1e-5)  # clipped to the norm
@@ -184,11 +187,11 @@ def test_no_step_is_taken_unless_it_is_asked_to_proceed() -> None:
         return False
 
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
-    assert descend(losses(), [optimizer], ALONE, clip_norm=1.0, proceed=never) is None
+    assert descend(losses(), [optimizer], ALONE, max_grad_norm=1.0, proceed=never) is None
     assert events == ["loss 0", "loss 1", "asked"]
     assert policy.vector.item() == 4.0
     assert not optimizer.state
-    assert descend(losses(), [optimizer], ALONE, clip_norm=1.0, proceed=lambda: True) is not None
+    assert descend(losses(), [optimizer], ALONE, max_grad_norm=1.0, proceed=lambda: True) is not None
     assert policy.vector.item() == pytest.approx(3.9)
 
 
@@ -210,7 +213,7 @@ def test_one_micro_batch_is_in_memory_at_a_time() -> None:
             loss.register_hook(lambda _, index=index: events.append(f"backward {index}"))
             yield loss
 
-    descend(losses(), [torch.optim.SGD(policy.parameters(), lr=0.1)], ALONE, clip_norm=1.0)
+    descend(losses(), [torch.optim.SGD(policy.parameters(), lr=0.1)], ALONE, max_grad_norm=1.0)
     assert events == [f"{what} {index}" for index in range(3) for what in ("compute", "backward")]
 
 
@@ -218,7 +221,7 @@ def test_the_sum_of_losses_is_exact_and_one_without_a_trained_token_is_part_of_i
     """2²⁴ + 1 is no float32."""
     policy = two()
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
-    descent = descend([torch.tensor(2.0**24), policy.vector.sum() * 0 + 1], [optimizer], ALONE, clip_norm=1.0)
+    descent = descend([torch.tensor(2.0**24), policy.vector.sum() * 0 + 1], [optimizer], ALONE, max_grad_norm=1.0)
     assert descent is not None
     assert descent.loss == 2**24 + 1
 
@@ -226,20 +229,20 @@ def test_the_sum_of_losses_is_exact_and_one_without_a_trained_token_is_part_of_i
 def test_an_old_gradient_takes_no_memory_while_losses_are_computed() -> None:
     policy = two()
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
-    descend([policy.vector.sum() * 1], [optimizer], ALONE, clip_norm=1.0)
+    descend([policy.vector.sum() * 1], [optimizer], ALONE, max_grad_norm=1.0)
 
     def losses() -> Iterator[Tensor]:
         assert [parameter.grad for parameter in policy.parameters()] == [None, None]
         yield policy.vector.sum() * 1
 
-    assert descend(losses(), [optimizer], ALONE, clip_norm=1.0) is not None
+    assert descend(losses(), [optimizer], ALONE, max_grad_norm=1.0) is not None
 
 
 def test_no_losses_are_a_gradient_of_zero() -> None:
     """A rank without rows takes part in the sum of the others with zeros."""
     policy = two()
     optimizer = make_optimizer(policy, OptimizerConfig(lr=0.1))
-    descent = descend([], [optimizer], ALONE, clip_norm=1.0)
+    descent = descend([], [optimizer], ALONE, max_grad_norm=1.0)
     assert descent is not None
     assert descent.grad_norms == (0.0,)
     assert policy.vector.item() == 4.0
@@ -250,7 +253,7 @@ def trained(policy: Any, optimizer: Any, steps: int) -> None:
     for step in range(steps):
         tokens = torch.arange(12).view(2, 6) + step
         states = policy.hidden(tokens, torch.tensor([6, 6]))
-        descend([policy.head(states).log_softmax(-1)[..., 3].sum()], [optimizer], ALONE, clip_norm=1.0)
+        descend([policy.head(states).log_softmax(-1)[..., 3].sum()], [optimizer], ALONE, max_grad_norm=1.0)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])  # gpt2 ties two parameters
@@ -296,11 +299,11 @@ def test_a_gradient_that_is_no_number_is_not_followed() -> None:
         policy.vector.fill_(0.0)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     with pytest.raises(NotFinite, match="the loss is 0 but the norm of its gradient is inf"):
-        descend([policy.vector.sum().sqrt() + 0 * policy.matrix.sum()], [optimizer], ALONE, clip_norm=1.0)
+        descend([policy.vector.sum().sqrt() + 0 * policy.matrix.sum()], [optimizer], ALONE, max_grad_norm=1.0)
     with pytest.raises(NotFinite, match=r"^the loss is nan$"):
-        descend([policy.vector.sum() * float("nan")], [optimizer], ALONE, clip_norm=1.0)
+        descend([policy.vector.sum() * float("nan")], [optimizer], ALONE, max_grad_norm=1.0)
     with pytest.raises(NotFinite, match=r"^the loss is inf$"):  # though its gradient is a number
-        descend([policy.vector.sum() + float("inf")], [optimizer], ALONE, clip_norm=1.0)
+        descend([policy.vector.sum() + float("inf")], [optimizer], ALONE, max_grad_norm=1.0)
     assert policy.vector.item() == 0.0
     assert policy.matrix.tolist() == [[2.0, -3.0]]
 

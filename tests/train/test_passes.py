@@ -31,15 +31,15 @@ def read(**settings: object) -> list[list[int]]:
 
 
 def test_a_number_bounds_what_is_read_at_a_time() -> None:
-    assert read(micro_tokens=7) == [[0, 1], [2]]  # 6, and 0 more for row 1, whose prompt is there; then 2
-    assert read(micro_tokens=8) == [[0, 1, 2]]
-    assert read(micro_tokens=1) == [[0], [1], [2]]
-    assert read(micro_tokens=8, packed=False) == [[0], [1, 2]]  # padded: 7, then two of 4
+    assert read(micro_batch_tokens=7) == [[0, 1], [2]]  # 6, and 0 more for row 1, whose prompt is there; then 2
+    assert read(micro_batch_tokens=8) == [[0, 1, 2]]
+    assert read(micro_batch_tokens=1) == [[0], [1], [2]]
+    assert read(micro_batch_tokens=8, padding_free=False) == [[0], [1, 2]]  # padded: 7, then two of 4
 
 
 def test_without_a_number_all_of_it_fits() -> None:
     assert read() == [[0, 1, 2]]
-    assert read(packed=False) == [[0, 1, 2]]
+    assert read(padding_free=False) == [[0, 1, 2]]
 
 
 def test_a_prompt_is_packed_once_where_rows_have_a_group() -> None:
@@ -49,7 +49,7 @@ def test_a_prompt_is_packed_once_where_rows_have_a_group() -> None:
     assert alone is not None
     assert shared.tokens.tolist() == [9, 1, 2, 3, 8, 4, 5, 6]
     assert alone.tokens.tolist() == [1, 2, 3, 4, 5, 6, 1, 2, 3, 9, 8]
-    assert packed(ROWS, GROUPS, UpdateConfig(packed=False)) is None
+    assert packed(ROWS, GROUPS, UpdateConfig(padding_free=False)) is None
 
 
 def test_a_token_of_smollm_by_hand() -> None:

@@ -60,7 +60,7 @@ def test_before_the_first_step_no_preference_is_known(place):
     logged, _ = lesson.fit(lesson.rows(1))
     assert logged["loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert logged["accuracy"] == 0.5  # every pair is a tie
-    assert abs(logged["margin"]) < 1e-4
+    assert abs(logged["rewards/margin"]) < 1e-4
 
 
 def test_dpo_by_hand(place):
@@ -74,7 +74,7 @@ def test_dpo_by_hand(place):
         gaps.append(0.3 * (ratios[0] - ratios[1]))
     logged, tokens, _ = gradient(parts, lesson, units)
     assert logged["loss"] == pytest.approx(np.mean([np.log1p(np.exp(-g)) for g in gaps]), rel=1e-5)
-    assert logged["margin"] == pytest.approx(np.mean(gaps), rel=1e-4)
+    assert logged["rewards/margin"] == pytest.approx(np.mean(gaps), rel=1e-4)
     assert logged["accuracy"] == np.mean([g > 0 for g in gaps])
     assert tokens == sum(sum(row.mask) for unit in units for row in unit.rows)
 
@@ -84,12 +84,12 @@ def test_no_split_or_packing_changes_loss_or_gradient(place, name):
     parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", name)
     moved(parts)
     units = lesson.rows(1)
-    whole, _, pull = gradient(parts, lesson, units, micro_tokens=10**6, packed=False)
+    whole, _, pull = gradient(parts, lesson, units, micro_batch_tokens=10**6, padding_free=False)
     assert max(float(piece.norm()) for piece in pull) > 1e-3
     for settings in (
-        {"micro_tokens": 1, "packed": False},
-        {"micro_tokens": 60},
-        {"micro_tokens": 10**6, "packed": True},
+        {"micro_batch_tokens": 1, "padding_free": False},
+        {"micro_batch_tokens": 60},
+        {"micro_batch_tokens": 10**6, "padding_free": True},
     ):
         logged, _, other = gradient(parts, lesson, units, **settings)
         assert logged["loss"] == pytest.approx(whole["loss"], rel=1e-5), settings
@@ -178,7 +178,7 @@ def test_labelled_completions_need_no_pairs(place):
 
 
 def test_a_few_steps_of_dpo_learn_the_rule(place):
-    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo", steps=30, rows=16)
+    parts, lesson = on_disk.lesson(place / "start", place / "pairs.jsonl", "dpo", steps=30, batch_size=16)
     before = lesson.measure()
     for step in range(1, 31):
         lesson.fit(lesson.rows(step))

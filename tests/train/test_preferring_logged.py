@@ -78,9 +78,9 @@ def by_hand(parts: Any, lesson: Any, name: str, units: Any, point: float = 0.0) 
     return {
         "loss": np.mean(losses),
         "accuracy": np.mean([gap > 0 for gap in gaps]),
-        "margin": np.mean(gaps),
-        "chosen/reward": np.mean(rewards[True]),
-        "rejected/reward": np.mean(rewards[False]),
+        "rewards/margin": np.mean(gaps),
+        "rewards/chosen": np.mean(rewards[True]),
+        "rewards/rejected": np.mean(rewards[False]),
     }
 
 
@@ -107,7 +107,7 @@ def test_a_step_by_hand(place: Any, name: str) -> None:
     wanted = by_hand(parts, lesson, name, units, point)
     assert tokens == learned(units, name)
     norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in pulled))
-    clip = lesson.config.update.clip_norm
+    clip = lesson.config.update.max_grad_norm
     assert norm == pytest.approx(min(clip, logged.pop("grad_norm")), rel=1e-4)
     assert logged == pytest.approx(wanted | ({"point": point} if name in {"kto", "bco"} else {}), rel=1e-4, abs=1e-6)
 
@@ -116,7 +116,7 @@ def test_a_step_by_hand(place: Any, name: str) -> None:
 @pytest.mark.parametrize("task", ["data", "sorting"])
 def test_the_held_out_side_by_hand(place: Any, name: str, task: str) -> None:
     """Where a task says what is right, accuracy is its word."""
-    changes: dict[str, Any] = {"update": {"micro_tokens": 1}, "eval": {"examples": 7, "max_tokens": 8}}
+    changes: dict[str, Any] = {"update": {"micro_batch_tokens": 1}, "eval": {"examples": 7, "max_tokens": 8}}
     if task != "data":
         changes["task"] = {"name": task, "level": 1}
     parts, lesson = lesson_of(place, name, **changes)
@@ -126,7 +126,7 @@ def test_the_held_out_side_by_hand(place: Any, name: str, task: str) -> None:
     found = lesson.measure()
     assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
     assert found["eval/loss"] != float(np.float32(found["eval/loss"]))  # many are added in double precision
-    assert found["eval/margin"] == pytest.approx(wanted["margin"], rel=1e-4)
+    assert found["eval/margin"] == pytest.approx(wanted["rewards/margin"], rel=1e-4)
     assert found["eval/pair_accuracy"] == pytest.approx(wanted["accuracy"])
     ends = ["", "_low", "_high"]
     named = ["pair_accuracy", "accuracy"] if task == "data" else ["pair_accuracy"]
@@ -141,7 +141,7 @@ def test_ranks_log_what_one_process_does(place: Any, name: str, rows: int) -> No
     """With two rows the third rank has none."""
 
     def work(world: World) -> Any:
-        parts, lesson = lesson_of(place, name, world, rows=rows)
+        parts, lesson = lesson_of(place, name, world, batch_size=rows)
         found = [lesson.fit(lesson.rows(step)) for step in (1, 2)]
         return found, [p.grad.clone() for p in parts.policy.parameters()], lesson.means.means.tolist()
 
@@ -170,7 +170,7 @@ def test_what_bco_remembers_by_hand(place: Any) -> None:
     assert lesson.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
     logged, _ = lesson.fit([unit for unit in units if unit.label])
     assert logged["point"] == pytest.approx((bad + good) / 2, rel=1e-4)
-    assert logged["rejected/reward"] == 0.0
+    assert logged["rewards/rejected"] == 0.0
     good = 0.9 * good + 0.1 * mean(True)
     assert lesson.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
 
@@ -183,14 +183,14 @@ def test_one_unit_of_one_kind_by_hand(place: Any, label: bool) -> None:
     reward = BETA * qualities(parts, lesson, "kto", unit)[0]
     logged, _ = lesson.fit([unit])
     own, other = ("chosen", "rejected") if label else ("rejected", "chosen")
-    assert logged[f"{own}/reward"] == pytest.approx(reward, rel=1e-4)
-    assert logged[f"{other}/reward"] == 0.0
-    assert logged["margin"] == pytest.approx((reward - BETA * point) * (1 if label else -1), rel=1e-4)
+    assert logged[f"rewards/{own}"] == pytest.approx(reward, rel=1e-4)
+    assert logged[f"rewards/{other}"] == 0.0
+    assert logged["rewards/margin"] == pytest.approx((reward - BETA * point) * (1 if label else -1), rel=1e-4)
 
 
 def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
     notes: list[str] = []
-    config = on_disk.config(place / "start", place / "pairs.jsonl", "dpo", steps=2, rows=3, seed=3)
+    config = on_disk.config(place / "start", place / "pairs.jsonl", "dpo", steps=2, batch_size=3, seed=3)
     parts, lesson = build_lesson(config, on_disk.ALONE, notes.append)
     known = [unit for unit in lesson.epoch_sampler.rows if unit.refs]  # type: ignore[attr-defined]
     drawn = [unit for step in (1, 2) for unit in lesson.rows(step)]
@@ -205,7 +205,7 @@ def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
 def test_all_rows_but_one_are_drawn(place: Any) -> None:
     _, lesson = lesson_of(place, "dpo")
     count = len(lesson.epoch_sampler.rows) - 1
-    _, lesson = lesson_of(place, "dpo", rows=count, steps=1)
+    _, lesson = lesson_of(place, "dpo", batch_size=count, steps=1)
     assert all(unit.refs for unit in lesson.rows(1))
     assert lesson.epoch_sampler.rows[-1].refs  # it is not the last one that is left out
 

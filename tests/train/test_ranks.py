@@ -19,18 +19,18 @@ from whet.train.online.update import update
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 CUT = {"mask_truncated": True}
-MASKED = {"correction": "mask_tokens", "mask_tokens": {"low": 0.93, "high": 3.0}}
+MASKED = {"importance_correction": "token_mask", "token_mask": {"low": 0.93, "high": 3.0}}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "kl": ({"preset": "grpo", "kl": {"coefficient": 0.5}}, {"rollout": CUT}, {}),
     "paid": ({"preset": "reinforce_pp", "kl": KL}, {"reward": {"normalize": "batch"}}, {}),
-    "critic": ({"preset": "ppo", "kl": KL}, {"critic": {"bootstrap_truncated": True}}, {"kl_limit": 1e-9}),
+    "critic": ({"preset": "ppo", "kl": KL}, {"critic": {"bootstrap_truncated": True}}, {"target_kl": 1e-9}),
     "greedy": ({"preset": "remax"}, {"reward": {"length_penalty": 0.1}}, {}),
     "masked": ({"preset": "grpo", **MASKED}, {"rollout": CUT}, {"epochs": 2, "minibatches": 2}),
     "dpo": ({"preset": "online_dpo"}, {}, {}),
     "sequences": ({"preset": "gspo"}, {}, {}),
     "own": ({"preset": "grpo"}, {"rollout": CUT}, {}),
     "sampled": ({"preset": "ppo", "kl": KL}, {"rollout": CUT}, {}),
-    "sampled alone": ({"preset": "grpo"}, {}, {"packed": False}),
+    "sampled alone": ({"preset": "grpo"}, {}, {"padding_free": False}),
     "whiten": ({"preset": "dr_grpo", "scaling": "whiten"}, {"rollout": CUT}, {"mismatch_limit": 0.09}),
 }
 

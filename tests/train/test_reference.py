@@ -82,12 +82,12 @@ def test_a_reference_is_not_saved_unless_it_moves_and_moves_all_the_way_unless_t
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, [0, 4, 4, 8]), (0.25, [0, 1, 1, 2.75])])
-def test_a_moving_reference_goes_a_share_of_the_way_when_it_is_due(share: float, expected: list[float]) -> None:
+def test_a_synchronised_reference_goes_a_share_of_the_way_when_it_is_due(share: float, expected: list[float]) -> None:
     """The policy's weights are 2·step; the reference starts at 0 and moves at steps 2 and 4."""
     policy = Table()
     with torch.no_grad():
         policy.logits.zero_()
-    reference = built(config_of(kl(reference="moving", sync_steps=2, sync_share=share)), policy)
+    reference = built(config_of(kl(reference="sync", sync_steps=2, ema=1 - share)), policy)
     assert reference is not None
     found = []
     for step in (1, 2, 3, 4):
@@ -98,7 +98,7 @@ def test_a_moving_reference_goes_a_share_of_the_way_when_it_is_due(share: float,
         found.append(float(reference.model.logits[1, 2]))
     assert found == expected
     # Its weights are saved, and put back into another one.
-    again = built(config_of(kl(reference="moving")), Table(seed=5))
+    again = built(config_of(kl(reference="sync")), Table(seed=5))
     assert again is not None
     again.restore(reference.numbers(), reference.tensors())
     assert torch.equal(again.model.logits, reference.model.logits)

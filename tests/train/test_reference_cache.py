@@ -80,10 +80,12 @@ def test_they_are_computed_once(model, tmp_path):
 def test_how_rows_are_read_together_changes_nothing(model, tmp_path, monkeypatch):
     first = logprobs(model, tmp_path / "a")
     monkeypatch.setattr(reference_cache, "CHUNK_ROWS", 2)
-    small = logprobs(model, tmp_path / "b", settings=UpdateConfig(micro_tokens=1, packed=False))
+    small = logprobs(model, tmp_path / "b", settings=UpdateConfig(micro_batch_tokens=1, padding_free=False))
     assert small == pytest.approx(first, abs=2e-5)
     before = model.reads
-    assert logprobs(model, tmp_path / "a", settings=UpdateConfig(micro_tokens=1)) == first  # what is kept, is kept
+    assert (
+        logprobs(model, tmp_path / "a", settings=UpdateConfig(micro_batch_tokens=1)) == first
+    )  # what is kept, is kept
     assert model.reads == before
 
 

@@ -96,7 +96,7 @@ def test_process_by_hand(place, classes):
 def test_a_step_is_right_if_fine_and_bad_are_told_apart_in_training_too(place):
     """With three classes a neutral step that is called good is right: only bad against the others counts."""
     on_disk.write(place / "process.jsonl", neutral_traces())
-    parts, lesson = lesson_of(place, "process", reward_head={"separator": "+", "classes": 3}, rows=16)
+    parts, lesson = lesson_of(place, "process", reward_head={"separator": "+", "classes": 3}, batch_size=16)
     some = lesson.rows(1)
     fine, exact = [], []
     for one in some:
@@ -139,11 +139,11 @@ def test_training_and_held_out_accuracy_are_the_same_number_of_the_same_rows(pla
 def test_no_split_or_packing_changes_loss_or_gradient(place, name, limit):
     parts, lesson = lesson_of(place, name, max_tokens=limit if name != "process" else limit + 9)
     some = lesson.rows(1)
-    whole, _, pull = gradient(parts, lesson, some, micro_tokens=10**6, packed=False)
+    whole, _, pull = gradient(parts, lesson, some, micro_batch_tokens=10**6, padding_free=False)
     for settings in (
-        {"micro_tokens": 1, "packed": False},
-        {"micro_tokens": 50},
-        {"micro_tokens": 10**6, "packed": True},
+        {"micro_batch_tokens": 1, "padding_free": False},
+        {"micro_batch_tokens": 50},
+        {"micro_batch_tokens": 10**6, "padding_free": True},
     ):
         logged, _, other = gradient(parts, lesson, some, **settings)
         assert logged["loss"] == pytest.approx(whole["loss"], abs=1e-6), settings
@@ -199,7 +199,7 @@ def test_a_report_on_cut_pairs_compares_completions_and_knows_their_prompts(plac
 def test_a_rule_is_learned_from_pairs(place):
     on_disk.pairs(place / "bradley_terry.jsonl", 200)
     _, lesson = lesson_of(
-        place, "bradley_terry", optimizer={"lr": 3e-3}, rows=24, eval={"examples": 100, "max_tokens": 8}
+        place, "bradley_terry", optimizer={"lr": 3e-3}, batch_size=24, eval={"examples": 100, "max_tokens": 8}
     )
     for step in range(1, 41):
         lesson.fit(lesson.rows(step))

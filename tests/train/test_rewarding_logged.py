@@ -84,7 +84,7 @@ def by_hand(parts: Any, name: str, some: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", DATA)
 def test_a_step_by_hand(place: Any, name: str) -> None:
-    parts, lesson = lesson_of(place, name, update={"clip_norm": 0.01})
+    parts, lesson = lesson_of(place, name, update={"max_grad_norm": 0.01})
     some = lesson.rows(2)
     assert some == EpochSampler(lesson.epoch_sampler.rows, seed=3).draw(8, step=2)
     logged, tokens = lesson.fit(some)
@@ -120,7 +120,7 @@ def test_one_row_by_hand(place: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", DATA)
 def test_the_held_out_side_by_hand(place: Any, name: str) -> None:
-    parts, lesson = lesson_of(place, name, update={"micro_tokens": 1}, eval={"examples": 7, "max_tokens": 8})
+    parts, lesson = lesson_of(place, name, update={"micro_batch_tokens": 1}, eval={"examples": 7, "max_tokens": 8})
     assert len(lesson.held_out) == 7
     found, wanted = lesson.measure(), by_hand(parts, name, lesson.held_out)
     assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
@@ -132,7 +132,11 @@ def test_the_held_out_side_by_hand(place: Any, name: str) -> None:
 @pytest.mark.parametrize("name", DATA)
 def test_ranks_log_what_one_process_does(place: Any, name: str) -> None:
     """One has one row more, and so one more pass."""
-    few: dict[str, Any] = {"rows": 4, "update": {"micro_tokens": 1}, "eval": {"examples": 4, "max_tokens": 8}}
+    few: dict[str, Any] = {
+        "batch_size": 4,
+        "update": {"micro_batch_tokens": 1},
+        "eval": {"examples": 4, "max_tokens": 8},
+    }
 
     def work(world: World) -> Any:
         parts, lesson = lesson_of(place, name, world, **few)
@@ -234,7 +238,7 @@ def test_the_prompt_of_a_pair_is_packed_once(place: Any, monkeypatch: pytest.Mon
     rows = [row for one in some for row in one.rows]
     prompts = [one.rows[0].mask.index(True) for one in some]
     assert lengths == [sum(len(row.tokens) for row in rows) - sum(prompts)]
-    _, padded = lesson_of(place, "bradley_terry", update={"packed": False})
+    _, padded = lesson_of(place, "bradley_terry", update={"padding_free": False})
     padded.fit(padded.rows(1))
     assert len(lengths) == 1
 

@@ -11,7 +11,7 @@ from tests.contracts.command import online
 from tests.contracts.here import save_small
 from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
-from whet.config import StopConfig
+from whet.config import EarlyStoppingConfig
 from whet.errors import UserError
 from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe, validate
@@ -27,17 +27,17 @@ NAN = float("nan")
     ("kl", "budget", "ends"), [(1.0, 2.0, False), (2.0, 2.0, False), (2.01, 2.0, True), (9.0, None, False)]
 )
 def test_a_budget_is_spent_above_it(kl: float, budget: float | None, ends: bool) -> None:
-    assert bool(over_budget({"kl_rollout": kl}, StopConfig(kl=budget))) is ends
+    assert bool(over_budget({"kl_rollout": kl}, EarlyStoppingConfig(kl=budget))) is ends
 
 
 def test_the_reason_has_both_numbers() -> None:
-    told = over_budget({"kl_rollout": 2.345678}, StopConfig(kl=1.5))
-    assert told == "rollouts are 2.35 nats from the reference, above stop.kl 1.5"
-    assert over_budget({"updates": 0.0}, StopConfig(kl=1.5)) == ""  # a step without rollouts says nothing
+    told = over_budget({"kl_rollout": 2.345678}, EarlyStoppingConfig(kl=1.5))
+    assert told == "rollouts are 2.35 nats from the reference, above early_stopping.kl 1.5"
+    assert over_budget({"updates": 0.0}, EarlyStoppingConfig(kl=1.5)) == ""  # a step without rollouts says nothing
 
 
 @pytest.mark.parametrize(
-    ("values", "falls", "since"),
+    ("values", "patience", "since"),
     [
         ([0.1, 0.5, 0.4], 1, 1),
         ([0.1, 0.5, 0.4], 2, 0),
@@ -49,17 +49,17 @@ def test_the_reason_has_both_numbers() -> None:
         ([0.5], 1, 0),
     ],
 )
-def test_falls_are_counted_from_the_last_best(values: list[float], falls: int, since: int) -> None:
+def test_patience_is_counted_from_the_last_best(values: list[float], patience: int, since: int) -> None:
     rows = [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
     rows = [row for pair in zip(rows, ({"step": 9, "loss": 1.0} for _ in rows), strict=True) for row in pair]
-    stop = StopConfig(falls=falls)
+    stop = EarlyStoppingConfig(patience=patience)
     told = past_best(watched(rows, stop), stop)
     best = f"{max(values, default=0.0):.4g}"
     assert told == (f"eval/accuracy has been below its best, {best}, for {since} evaluations" if since else "")
 
 
 def test_what_is_no_number_is_no_fall() -> None:
-    stop = StopConfig(falls=1, metric="eval/gold")
+    stop = EarlyStoppingConfig(patience=1, metric="eval/gold")
     assert watched([{"eval/gold": 1.0}, {"eval/gold": None}, {"eval/gold": NAN}, {"loss": 2.0}], stop) == [1.0]
     assert past_best([1.0], stop) == ""
 
@@ -113,7 +113,7 @@ def drifting(model: Path, **changes: Any) -> dict[str, Any]:
         rollout={"prompts": 4, "group": 6, "max_tokens": 6},
         reward={"length_penalty": 1.0},
         optimizer={"lr": 1e-2},
-        update={"micro_tokens": 512},
+        update={"micro_batch_tokens": 512},
         eval={"every_steps": 40, "examples": 8, "max_tokens": 6},
         save={"every_steps": 40},
         device="cpu",
@@ -129,12 +129,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def spent(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[str]]:
     """A run that has spent its KL."""
-    return train(drifting(model, stop={"kl": 0.5}), tmp_path_factory.mktemp("spent"))
+    return train(drifting(model, early_stopping={"kl": 0.5}), tmp_path_factory.mktemp("spent"))
 
 
 def test_a_run_ends_when_its_kl_is_spent(spent: tuple[Run, list[str]]) -> None:
     run, notes = spent
-    last = check_end(run, notes, "nats from the reference, above stop.kl 0.5", before=40)
+    last = check_end(run, notes, "nats from the reference, above early_stopping.kl 0.5", before=40)
     drift = [row["kl_rollout"] for row in run.metrics() if row["step"] > 0]
     assert drift[-1] > 0.5
     assert all(kl <= 0.5 for kl in drift[:-1])
@@ -155,7 +155,7 @@ def test_killed_after_the_last_checkpoint_it_still_ends_there(spent: tuple[Run, 
 
 
 def test_a_run_ends_when_a_metric_has_fallen_for_too_long(model: Path, tmp_path: Path) -> None:
-    written = drifting(model, stop={"falls": 2, "metric": "eval/length"})
+    written = drifting(model, early_stopping={"patience": 2, "metric": "eval/length"})
     written["eval"] = {"every_steps": 1, "examples": 8, "max_tokens": 6}
     run, notes = train(written, tmp_path)
     check_end(run, notes, "eval/length has been below its best, ", before=40)
@@ -167,16 +167,16 @@ def test_a_run_ends_when_a_metric_has_fallen_for_too_long(model: Path, tmp_path:
 
 
 def test_a_run_that_does_not_fall_goes_to_its_end(model: Path, tmp_path: Path) -> None:
-    run, _ = train(drifting(model, steps=3, stop={"kl": 1e6, "falls": 3}), tmp_path)
+    run, _ = train(drifting(model, steps=3, early_stopping={"kl": 1e6, "patience": 3}), tmp_path)
     assert results(run)["steps"] == 3
     assert "ended" not in results(run)
 
 
 def test_a_metric_that_nobody_measures_is_refused_before_training(model: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"stop\.metric is 'eval/gold', which is not measured here; use one of eval/"
+        UserError, match=r"early_stopping\.metric is 'eval/gold', which is not measured here; use one of eval/"
     ) as e:
-        train(drifting(model, stop={"falls": 1, "metric": "eval/gold"}), tmp_path)
+        train(drifting(model, early_stopping={"patience": 1, "metric": "eval/gold"}), tmp_path)
     assert "\n" not in str(e.value)
     assert not list(tmp_path.iterdir())  # nothing was begun
 
@@ -209,8 +209,8 @@ def test_a_run_that_samples_nothing_is_measured_saved_and_resumed(tmp_path: Path
 
 
 def test_a_run_that_samples_nothing_may_end_early_too(tmp_path: Path) -> None:
-    stop = {"falls": 2, "metric": "eval/loss"}  # a loss that falls is good, and quick to come by
-    run, notes = train(rewarding(tmp_path, steps=40, stop=stop), tmp_path / "runs")
+    stop = {"patience": 2, "metric": "eval/loss"}  # a loss that falls is good, and quick to come by
+    run, notes = train(rewarding(tmp_path, steps=40, early_stopping=stop), tmp_path / "runs")
     check_end(run, notes, "eval/loss has been below its best, ", before=40)
 
 
@@ -218,8 +218,8 @@ def test_a_row_that_another_process_has_logged_already_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several processes one writes, and the others may read its line of this very step: all must agree."""
-    stop = {"falls": 2, "metric": "eval/loss"}
-    alone, _ = train(rewarding(tmp_path / "a", steps=40, stop=stop), tmp_path / "a" / "runs")
+    stop = {"patience": 2, "metric": "eval/loss"}
+    alone, _ = train(rewarding(tmp_path / "a", steps=40, early_stopping=stop), tmp_path / "a" / "runs")
     seen: list[dict[str, float]] = []
     measure, metrics = Rewarding.measure, Run.metrics
 
@@ -231,6 +231,6 @@ def test_a_row_that_another_process_has_logged_already_counts_once(
     monkeypatch.setattr(
         Run, "metrics", lambda self: [*metrics(self), *({"step": len(seen) - 1, **row} for row in seen[-1:])]
     )
-    late, _ = train(rewarding(tmp_path / "b", steps=40, stop=stop), tmp_path / "b" / "runs")
+    late, _ = train(rewarding(tmp_path / "b", steps=40, early_stopping=stop), tmp_path / "b" / "runs")
     assert results(late)["steps"] == results(alone)["steps"]
     assert results(late)["ended"] == results(alone)["ended"]

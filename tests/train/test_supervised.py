@@ -56,13 +56,15 @@ def test_what_cannot_be_learned_is_refused(changes: dict[str, Any], context: int
 def fitted(world: World, **update: Any) -> tuple[Table, dict[str, float], int]:
     """One step of rate 1 on this rank's share of the four rows."""
     policy = Table()
-    config = OfflineConfig.model_validate({**SUPERVISED, "update": {"clip_norm": 1e9, **update}})
+    config = OfflineConfig.model_validate({**SUPERVISED, "update": {"max_grad_norm": 1e9, **update}})
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     logged, tokens = fit(policy, optimizer, world.shard(ROWS), OBJECTIVES["sft"], config, world)  # type: ignore[arg-type]
     return policy, logged, tokens
 
 
-@pytest.mark.parametrize("update", [{}, {"micro_tokens": 1}, {"packed": False}, {"packed": False, "micro_tokens": 4}])
+@pytest.mark.parametrize(
+    "update", [{}, {"micro_batch_tokens": 1}, {"padding_free": False}, {"padding_free": False, "micro_batch_tokens": 4}]
+)
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_a_step_by_hand(size: int, update: dict[str, Any]) -> None:
     """The mean over the seven choices of all ranks; one of five ranks has no row."""
@@ -94,7 +96,7 @@ def test_one_token_by_hand() -> None:
 
 
 def test_the_gradient_is_clipped_and_the_norm_is_that_before() -> None:
-    policy, logged, _ = fitted(ALONE, clip_norm=0.01)
+    policy, logged, _ = fitted(ALONE, max_grad_norm=0.01)
     assert logged["grad_norm"] > 0.1
     assert float((policy.logits - Table().logits).detach().norm()) == pytest.approx(0.01, rel=1e-3)
 
@@ -109,7 +111,7 @@ def test_packed_rows_are_read_without_padding(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(module, "read_tokens", noted)
     fitted(ALONE)
-    fitted(ALONE, packed=False, micro_tokens=6)  # 4 · 1, 3 · 2, 2
+    fitted(ALONE, padding_free=False, micro_batch_tokens=6)  # 4 · 1, 3 · 2, 2
     assert read == [7, None, None, None]  # each row without its last token
 
 
@@ -151,7 +153,12 @@ def mean_loss(parts: Any, units: Any) -> float:
     return -sum(logprob_of(parts.policy, row) for row in rows) / sum(sum(row.mask) for row in rows)
 
 
-TASK = {"task": {"name": "sorting", "level": 1}, "data": None, "rows": 6, "eval": {"examples": 5, "max_tokens": 8}}
+TASK = {
+    "task": {"name": "sorting", "level": 1},
+    "data": None,
+    "batch_size": 6,
+    "eval": {"examples": 5, "max_tokens": 8},
+}
 
 
 def test_the_answers_of_a_task_are_drawn_by_seed_and_step(place: Any) -> None:
@@ -181,14 +188,14 @@ def test_of_a_task_the_held_out_loss_is_measured_and_nothing_else(place: Any) ->
     assert not any(parameter.grad is not None for parameter in parts.policy.parameters())
     for one in on_ranks(3, lambda world: lesson_of(place, world, **TASK)[1].measure()):
         assert one == pytest.approx(found, rel=1e-5)
-    _, split = lesson_of(place, **TASK, update={"micro_tokens": 1})
+    _, split = lesson_of(place, **TASK, update={"micro_batch_tokens": 1})
     (total,) = split.measure().values()
     assert total == pytest.approx(found["eval/loss"], rel=1e-6)
     assert total != float(torch.tensor(total, dtype=torch.float32))  # the sum of many is in double precision
 
 
 def test_dialogues_are_gone_through_and_as_many_are_held_out_as_are_asked_for(place: Any) -> None:
-    parts, lesson = lesson_of(place, rows=3, eval={"examples": 2, "max_tokens": 8}, seed=5)
+    parts, lesson = lesson_of(place, batch_size=3, eval={"examples": 2, "max_tokens": 8}, seed=5)
     assert len(lesson.held_out) == 2
     epoch_sampler = module.EpochSampler(lesson.epoch_sampler.rows, seed=5)
     assert lesson.rows(2) == [row for unit in epoch_sampler.draw(3, step=2) for row in unit.rows]
@@ -228,7 +235,7 @@ def test_what_is_too_long_is_left_out_and_said(place: Any) -> None:
 def test_where_the_task_is_prompts_of_data_nothing_else_says_what_is_right(place: Any) -> None:
     """Its first completions are learned as answers; it calls none of them right, so likeliest tokens are counted."""
     task = {"name": "data", "path": str(place / "talks.jsonl"), "held_out_share": 0.25}
-    parts, lesson = lesson_of(place, task=task, data=None, rows=8, optimizer={"lr": 1e-2})
+    parts, lesson = lesson_of(place, task=task, data=None, batch_size=8, optimizer={"lr": 1e-2})
     assert lesson.epoch_sampler is None
     for step in range(1, 7):
         lesson.fit(lesson.rows(step))

@@ -58,7 +58,7 @@ def test_the_gradient_of_grpo_by_hand() -> None:
     assert statistics["loss"] == pytest.approx(-(a - a - b + b) / 4, abs=1e-6)
     assert statistics["clip_fraction"] == 0
     assert statistics["updates"] == 1
-    assert list(statistics) == ["loss", "updates", "clip_fraction", "entropy", "policy_kl", "grad_norm"]
+    assert list(statistics) == ["loss", "updates", "clip_fraction", "entropy", "approx_kl", "grad_norm"]
 
 
 def test_a_token_without_an_advantage_is_not_clipped() -> None:
@@ -94,7 +94,7 @@ def test_rows_are_packed_and_entropies_have_a_graph_only_where_there_is_a_bonus(
     monkeypatch.setattr(update_module, "read_tokens", noted)
     policy = Table()
     for packed, length in ((True, 2 + 1 + 2), (False, None)):  # two prompts, and completions less their last tokens
-        config = config_of({"preset": "grpo", "entropy": {"coefficient": coefficient}}, packed=packed)
+        config = config_of({"preset": "grpo", "entropy": {"coefficient": coefficient}}, padding_free=packed)
         batch, _ = prepared(policy, config)
         follow(policy, batch, config)
         assert asked.pop() == (length, coefficient > 0)
@@ -119,7 +119,7 @@ def test_a_ratio_beyond_the_clip_no_longer_pulls() -> None:
     a, b = math.e * 0.5 / (math.sqrt(0.5) + 1e-6), math.e * 0.25 / (math.sqrt(0.125) + 1e-6)
     assert torch.allclose(policy.logits.grad, pull(policy, [[0, 0], [-a / 4], [-b / 12] * 3, [0]]), atol=1e-5)
     assert statistics["clip_fraction"] == pytest.approx(3 / 7)  # 2 + 1 of 7 tokens
-    assert statistics["policy_kl"] == pytest.approx(math.e - 2, abs=1e-5)  # ρ − 1 − log ρ
+    assert statistics["approx_kl"] == pytest.approx(math.e - 2, abs=1e-5)  # ρ − 1 − log ρ
 
 
 def test_every_epoch_and_every_step_splits_the_prompts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,11 +221,11 @@ def test_what_is_logged_of_a_single_token_and_a_limit_that_is_reached_but_not_pa
     plain = config_of({"preset": "grpo"})
     said = follow(policy, one_token(policy, plain, 1.0), plain)
     entropies = torch.distributions.Categorical(logits=policy.logits.detach()).entropy()
-    assert said["policy_kl"] == pytest.approx(math.e - 2, rel=1e-5)
+    assert said["approx_kl"] == pytest.approx(math.e - 2, rel=1e-5)
     assert said["entropy"] == pytest.approx(float(entropies[2]), rel=1e-5)
     assert said["clip_fraction"] == 0  # its advantage is negative
-    for limit, updates in ((said["policy_kl"], 1), (0.99 * said["policy_kl"], 0)):
-        config = config_of({"preset": "grpo"}, kl_limit=limit)
+    for limit, updates in ((said["approx_kl"], 1), (0.99 * said["approx_kl"], 0)):
+        config = config_of({"preset": "grpo"}, target_kl=limit)
         assert follow(policy, one_token(policy, config, 1.0), config)["updates"] == updates
 
 
@@ -239,7 +239,7 @@ def test_beyond_the_limit_nothing_more_is_read(monkeypatch: pytest.MonkeyPatch) 
         return original(*given, **more)
 
     monkeypatch.setattr(update_module, "read_tokens", counted)
-    policy, config = Table(), config_of({"preset": "grpo"}, kl_limit=1e-3, epochs=3, minibatches=2)
+    policy, config = Table(), config_of({"preset": "grpo"}, target_kl=1e-3, epochs=3, minibatches=2)
     batch, _ = prepared(policy, config)
     said = follow(policy, batch, config, torch.optim.SGD(policy.parameters(), lr=30.0))
     assert said["updates"] == 1

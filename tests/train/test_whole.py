@@ -24,7 +24,7 @@ def row(length, prompt=1):
 
 def units_of(lengths, size, most):
     sequences = stacked([row(length) for length in lengths], ALONE)
-    return [rows.tolist() for rows in whole_units(sequences, size, UpdateConfig(micro_tokens=most), MODEL)]
+    return [rows.tolist() for rows in whole_units(sequences, size, UpdateConfig(micro_batch_tokens=most), MODEL)]
 
 
 def test_units_by_hand():
@@ -56,7 +56,7 @@ def test_sums_are_those_of_single_tokens(packed):
     rows = [row(9, prompt=4), row(5, prompt=2), row(7, prompt=3), row(2)]
     sequences = stacked(rows, ALONE)
     order = torch.tensor([2, 0, 3, 1])
-    settings_ = UpdateConfig(packed=packed)
+    settings_ = UpdateConfig(padding_free=packed)
     with torch.no_grad():
         sums, counts = summed_logprobs(MODEL, sequences, order, 1, settings_, ALONE.device)
         for place, found, count in zip(order.tolist(), sums.tolist(), counts.tolist(), strict=True):
@@ -84,8 +84,8 @@ def test_two_rows_of_a_unit_share_their_prompt(monkeypatch):
     ]
     sequences, everything = stacked(rows, ALONE), torch.arange(4)
     with torch.no_grad():
-        together = summed_logprobs(MODEL, sequences, everything, 2, UpdateConfig(packed=True), ALONE.device)[0]
-        padded = summed_logprobs(MODEL, sequences, everything, 2, UpdateConfig(packed=False), ALONE.device)[0]
+        together = summed_logprobs(MODEL, sequences, everything, 2, UpdateConfig(padding_free=True), ALONE.device)[0]
+        padded = summed_logprobs(MODEL, sequences, everything, 2, UpdateConfig(padding_free=False), ALONE.device)[0]
     assert read == [2 * 4 + 1 + 3 + 1 + 2, None]  # two prompts, and each completion but for its last token
     assert torch.allclose(together, padded, atol=2e-5)
     assert together.std() > 1  # the model is sharp: rows that were mixed up would show

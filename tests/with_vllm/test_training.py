@@ -14,7 +14,7 @@ WRITTEN = {
     "steps": 4,
     "model": {"new": {"family": "llama", "layers": 2, "heads": 2, "width": 64, "context": 64}},
     "task": "sorting",
-    "algorithm": {"preset": "grpo", "correction": "truncate_tokens"},
+    "algorithm": {"preset": "grpo", "importance_correction": "token_truncate"},
     "rollout": {"prompts": 4, "group": 4, "max_tokens": 12},
     "optimizer": {"lr": 3e-3},
     "eval": {"every_steps": 4, "examples": 8, "max_tokens": 12},
@@ -45,7 +45,7 @@ def check(metrics):
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     assert all(0 < row["mismatch/mean"] < 1e-5 for row in steps)  # measured, and as small as fp32 lets it be
     assert all(row["mismatch/max"] < 1e-4 for row in steps)
-    assert all(abs(row["correction/largest"] - 1) < 1e-4 for row in steps)
+    assert all(abs(row["importance_correction/largest"] - 1) < 1e-4 for row in steps)
     assert sum(row["updates"] for row in steps) == 4
     assert max(row["grad_norm"] for row in steps) > 0
 

@@ -59,7 +59,7 @@ def over_length(rewards: Tensor, counts: Tensor) -> Tensor:
 
 def over_valid(rewards: Tensor) -> Tensor:
     """A_i = α·(R_i − mean(R)), α = groups / groups whose rewards differ. Chu et al. 2025 (GPG)."""
-    differing = mixed(rewards).sum().clamp(min=1)
+    differing = has_variance(rewards).sum().clamp(min=1)
     return center(rewards) * (len(rewards) / differing)
 
 
@@ -83,7 +83,7 @@ def best_over_worst(
     ratios = (logprobs_old - logprobs_ref).masked_fill(~mask, 0.0).sum(dim=1).view(rewards.shape)
     best, worst = rewards.argmax(dim=1, keepdim=True), rewards.argmin(dim=1, keepdim=True)
     margin = beta * (ratios.gather(1, best) - ratios.gather(1, worst))
-    slope = (rewards.shape[1] * beta * torch.sigmoid(-margin)).masked_fill(~mixed(rewards)[:, None], 0.0)
+    slope = (rewards.shape[1] * beta * torch.sigmoid(-margin)).masked_fill(~has_variance(rewards)[:, None], 0.0)
     return torch.zeros_like(rewards).scatter(1, best, slope).scatter(1, worst, -slope)
 
 
@@ -107,13 +107,18 @@ def batch_deviation(advantages: Tensor, rewards: Tensor, *, epsilon: float = 1e-
     return advantages / (rewards.std() + epsilon).to(advantages.device)
 
 
-def every(rewards: Tensor) -> Tensor:
+def keep_all(rewards: Tensor) -> Tensor:
     """All groups are kept."""
     return torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
 
 
-def mixed(rewards: Tensor) -> Tensor:
+def drop_zero_variance(rewards: Tensor) -> Tensor:
     """Groups whose rewards differ are kept: rewards say nothing of the others. Yu et al. 2025 (DAPO), eq. 11."""
+    return has_variance(rewards)
+
+
+def has_variance(rewards: Tensor) -> Tensor:
+    """Whether the rewards of a group differ, for each group."""
     return rewards.amax(dim=1) != rewards.amin(dim=1)
 
 
@@ -122,4 +127,4 @@ def _less(rewards: Tensor, baseline: Tensor) -> Tensor:
 
     Rounding can leave 1e-8 there. A deviation of 1e-8, in `standardize` or in a scaling, would blow it up to one.
     """
-    return (rewards - baseline).masked_fill(~mixed(rewards)[:, None], 0.0)
+    return (rewards - baseline).masked_fill(~has_variance(rewards)[:, None], 0.0)

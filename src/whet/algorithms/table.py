@@ -9,7 +9,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from whet.algorithms import advantages, correction, kl, supervised, surrogates, values, weightings
+from whet.algorithms import advantages, kl, supervised, surrogates, values, weightings
+from whet.algorithms import importance_correction as c
 from whet.algorithms.cells import Cell, call, name, terms
 
 Place = Literal["loss", "reward"]
@@ -26,8 +27,8 @@ class Algorithm:
     kl: Cell = kl.k3
     kl_place: Place = "loss"
     kl_coefficient: float = 0.0
-    correction: Cell = correction.uncorrected
-    keep: Cell = advantages.every
+    importance_correction: Cell = c.uncorrected
+    dynamic_sampling: Cell = advantages.keep_all
     paper: str  # arXiv number, or author and year
 
     @property
@@ -38,8 +39,8 @@ class Algorithm:
             "scaling": self.scaling,
             "surrogate": self.surrogate,
             "weighting": self.weighting,
-            "correction": self.correction,
-            "keep": self.keep,
+            "importance_correction": self.importance_correction,
+            "dynamic_sampling": self.dynamic_sampling,
         }
 
     @property
@@ -70,18 +71,19 @@ class Objective:
 a, s, v, w = advantages, surrogates, values, weightings
 
 
-def row(
-    advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled, keep: Cell = a.every
-) -> Algorithm:
-    """A method that puts a KL, where a recipe asks for one, into the loss."""
-    return Algorithm(
-        advantage=advantage, scaling=scaling, surrogate=surrogate, weighting=weighting, keep=keep, paper=paper
-    )
+def row(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled) -> Algorithm:
+    """A method that puts a KL penalty, where a recipe asks for one, into the loss."""
+    return Algorithm(advantage=advantage, scaling=scaling, surrogate=surrogate, weighting=weighting, paper=paper)
 
 
 def paid(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled) -> Algorithm:
-    """A method that takes the KL out of what the policy is paid."""
+    """A method that subtracts the KL penalty from the reward."""
     return replace(row(advantage, surrogate, weighting, paper, scaling), kl=kl.k1, kl_place="reward")
+
+
+def varied(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str) -> Algorithm:
+    """A method with dynamic sampling: groups of equal rewards are dropped, and others sampled in their place."""
+    return replace(row(advantage, surrogate, weighting, paper), dynamic_sampling=a.drop_zero_variance)
 
 
 wide = partial(s.clip, high=0.28)
@@ -100,7 +102,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "reinforce_pp_baseline": paid(a.center,  s.clip,           w.token_mean,            "2501.03262", scaling=a.whiten),
     "grpo":          row(a.standardize,      s.clip,           w.sequence_mean,         "2402.03300"),
     "dr_grpo":       row(a.center,           s.clip,           w.budget_mean,           "2503.20783"),
-    "dapo":          row(a.standardize,      wide,             w.token_mean,            "2503.14476", keep=a.mixed),
+    "dapo":       varied(a.standardize,      wide,             w.token_mean,            "2503.14476"),
     "cispo":         row(a.standardize,      s.stopped_ratio,  w.token_mean,            "2506.13585"),
     "sapo":          row(a.standardize,      s.soft_gate,      w.sequence_mean,         "2511.20347"),
     "gspo":          row(a.standardize,      s.sequence_clip,  w.sequence_mean,         "2507.18071"),
@@ -125,17 +127,22 @@ SURROGATES = _named(s.reinforce, s.clip, s.dual_clip, s.stopped_ratio, s.soft_ga
 WEIGHTINGS = _named(w.token_mean, w.sequence_mean, w.sequence_sum, w.budget_mean)
 KL_ESTIMATORS = _named(kl.k1, kl.k2, kl.k3, kl.unbiased)
 CORRECTIONS = _named(
-    *(correction.uncorrected, correction.truncate_tokens, correction.truncate_sequences, correction.truncate_geometric),
-    *(correction.mask_tokens, correction.mask_sequences, correction.mask_geometric),
+    *(
+        c.uncorrected,
+        c.token_truncate,
+        c.sequence_truncate,
+        c.geometric_truncate,
+    ),
+    *(c.token_mask, c.sequence_mask, c.geometric_mask),
 )
-KEEPS = _named(a.every, a.mixed)
+DYNAMIC_SAMPLING = _named(a.keep_all, a.drop_zero_variance)
 CELLS: dict[str, dict[str, Cell]] = {  # kind of cell → what may stand there
     "advantage": ADVANTAGES,
     "scaling": SCALINGS,
     "surrogate": SURROGATES,
     "weighting": WEIGHTINGS,
-    "correction": CORRECTIONS,
-    "keep": KEEPS,
+    "importance_correction": CORRECTIONS,
+    "dynamic_sampling": DYNAMIC_SAMPLING,
 }
 
 SUPPLIED: dict[str, tuple[str, ...]] = {  # kind of cell → the terms that the loop can supply
@@ -146,8 +153,8 @@ SUPPLIED: dict[str, tuple[str, ...]] = {  # kind of cell → the terms that the 
     "scaling": ("advantages", "rewards", "mask"),
     "surrogate": ("logprobs", "logprobs_old", "logprobs_ref", "advantages", "mask"),
     "weighting": ("mask", "max_tokens"),
-    "correction": ("logprobs_old", "logprobs_sampled", "mask"),
-    "keep": ("rewards",),
+    "importance_correction": ("logprobs_old", "logprobs_sampled", "mask"),
+    "dynamic_sampling": ("rewards",),
 }
 
 # These compare the rollouts of one prompt, so a group of one has nothing to compare.
@@ -155,7 +162,7 @@ GROUP_STATISTICS = frozenset(
     {a.center, a.leave_one_out, a.standardize, a.over_length, a.over_valid, a.max_likelihood, a.best_over_worst}
 )
 # These weigh each token by itself; a surrogate with one ratio per sequence would undo that.
-TOKEN_CORRECTIONS = frozenset({correction.truncate_tokens, correction.mask_tokens})
+TOKEN_CORRECTIONS = frozenset({c.token_truncate, c.token_mask})
 
 
 def tells_tokens_apart(advantage: Cell) -> bool:

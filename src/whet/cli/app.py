@@ -93,11 +93,11 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         _stop("stopped", 130)
     except MemoryError:
-        _stop("out of memory: lower update.micro_tokens or engine.max_sequences, or use a smaller model", 1)
+        _stop("out of memory: lower update.micro_batch_tokens or engine.max_sequences, or use a smaller model", 1)
     except RuntimeError as error:
         if not any(words in str(error) for words in NO_MEMORY):
             raise
-        _stop("out of memory: lower update.micro_tokens or engine.max_sequences, or use a smaller model", 1)
+        _stop("out of memory: lower update.micro_batch_tokens or engine.max_sequences, or use a smaller model", 1)
 
 
 def _stop(message: str, code: int) -> None:

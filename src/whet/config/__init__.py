@@ -11,10 +11,12 @@ from pydantic import model_validator
 from whet.algorithms.cells import options, terms
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
 from whet.config.objective import refuse_objective
+from whet.config.offload import OffloadConfig
 from whet.config.parts import (
     ColdStartConfig,
     CriticConfig,
     DataConfig,
+    EarlyStoppingConfig,
     EngineConfig,
     EvalConfig,
     ModelConfig,
@@ -24,21 +26,20 @@ from whet.config.parts import (
     RewardHeadConfig,
     RolloutConfig,
     SaveConfig,
-    StopConfig,
     TaskConfig,
     UpdateConfig,
     refuse_engine,
 )
-from whet.config.placement import PlacementConfig
 from whet.config.refusals import refuse
 from whet.config.reward import RewardConfig
-from whet.config.section import Positive, Section, Seed
+from whet.config.section import Above, Count, Positive, Section, Seed
 from whet.records import Sampling
 
 __all__ = [
     "AlgorithmBase",
     "AlgorithmConfig",
     "DataConfig",
+    "EarlyStoppingConfig",
     "EngineConfig",
     "NewModel",
     "ObjectiveConfig",
@@ -47,13 +48,12 @@ __all__ = [
     "OptimizerConfig",
     "RewardConfig",
     "RolloutConfig",
-    "StopConfig",
     "TaskConfig",
     "TrainConfig",
 ]
 
 
-DATA_OF_A_TASK = ("path", "format", "split", "subset", "chat", "held_out_share", "max_skipped")
+DATA_OF_A_TASK = ("path", "format", "split", "subset", "chat", "held_out_share", "max_skipped", "limit")
 
 
 class TrainConfig(Section):
@@ -68,7 +68,7 @@ class TrainConfig(Section):
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     save: SaveConfig = SaveConfig()
-    stop: StopConfig = StopConfig()
+    early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
     track: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -82,7 +82,7 @@ class OnlineConfig(TrainConfig):
     rollout: RolloutConfig = RolloutConfig()
     critic: CriticConfig = CriticConfig()
     cold_start: ColdStartConfig = ColdStartConfig()
-    placement: PlacementConfig = PlacementConfig()
+    offload: OffloadConfig = OffloadConfig()
 
     @property
     def eval_sampling(self) -> Sampling:
@@ -97,10 +97,10 @@ class OnlineConfig(TrainConfig):
             raise ValueError(
                 "algorithm.kl.reference is random, which needs the shape of a model.new: train one, or choose another"
             )
-        if self.stop.kl is not None and not self.algorithm.needs_reference:
+        if self.early_stopping.kl is not None and not self.algorithm.needs_reference:
             raise ValueError(
-                "stop.kl is set and the algorithm compares with no reference, so nobody knows how far away the policy "
-                "is: set algorithm.kl.coefficient above 0, or leave stop.kl out"
+                "early_stopping.kl is set and the algorithm has no reference model, so the KL to it is not measured: "
+                "set algorithm.kl.coefficient above 0, or leave early_stopping.kl out"
             )
         if "values" in terms(self.algorithm.cell("advantage")) and self.critic.warmup_steps >= self.steps:
             raise ValueError(
@@ -127,7 +127,9 @@ class OfflineConfig(TrainConfig):
     loop: Literal["offline"] = "offline"
     objective: ObjectiveConfig = ObjectiveConfig(name="sft")
     data: DataConfig | None = None
-    rows: Positive = 64  # per optimizer step: answers, dialogues, pairs, labelled completions, problems
+    steps: Count = 0  # optimizer steps; 0: as many as `epochs` says
+    epochs: Above | None = None  # passes over the training rows of `data`, in place of steps
+    batch_size: Positive = 64  # per optimizer step, over all ranks: answers, dialogues, pairs, labelled completions
     reward_head: RewardHeadConfig = RewardHeadConfig()
     reference: str = ""  # the model that preferences are measured against; empty: the weights that the run starts from
 
@@ -154,4 +156,8 @@ class OfflineConfig(TrainConfig):
     @model_validator(mode="after")
     def _fits(self) -> OfflineConfig:
         refuse_objective(self.objective, has_data=self.data is not None, reference=self.reference)
+        if bool(self.steps) == (self.epochs is not None):
+            raise ValueError("say how long to train: either steps (optimizer steps) or epochs (passes over the data)")
+        if self.epochs is not None and self.data is None:
+            raise ValueError("epochs counts passes over `data`, and a task has no end: set steps instead")
         return self

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
-from whet.config.section import Above, Amount, Count, Positive, Section, Share, merge, one_of
+from whet.config.section import Above, Amount, Count, Decay, Positive, Section, merge, one_of
 from whet.imports import load_named
 
 BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no other means anything below 0
@@ -33,9 +33,9 @@ class KlConfig(Section):
     target: Above | None = None  # nats a token: the coefficient follows what was measured towards it
     horizon: Above = 10_000.0  # rollouts in which the coefficient may change by a fifth at most
     anneal_tokens: Count = 0  # from 0 to the coefficient over the first so many sampled tokens
-    reference: Literal["start", "moving", "bigram", "uniform", "random"] = "start"
-    sync_steps: Positive = 100  # moving: every so many steps the reference becomes
-    sync_share: Share = 1.0  # share · policy + (1 − share) · reference; every step with a small share is an average
+    reference: Literal["start", "sync", "bigram", "uniform", "random"] = "start"
+    sync_steps: Positive = 100  # sync: every so many steps the reference becomes
+    ema: Decay = 0.0  # ema · reference + (1 − ema) · policy; 0: a copy. sync_steps 1 and ema 0.99: a moving average
 
     @field_validator("estimator")
     @classmethod
@@ -94,8 +94,8 @@ class AlgorithmBase(Section):
     scaling: str | OwnCell = "unscaled"
     surrogate: str | OwnCell
     weighting: str | OwnCell
-    correction: str | OwnCell = "uncorrected"
-    keep: str | OwnCell = "every"
+    importance_correction: str | OwnCell = "uncorrected"  # for tokens that the sampler drew with other probabilities
+    dynamic_sampling: str | OwnCell = "keep_all"
     kl: KlConfig = KlConfig()
     entropy: EntropyConfig = EntropyConfig()
 
@@ -133,9 +133,10 @@ class AlgorithmBase(Section):
     def _cells_exist(self) -> AlgorithmBase:
         for kind in CELLS:
             self.cell(kind)
-        band = options(self.cell("correction"))
+        band = options(self.cell("importance_correction"))
         if band and not band.get("low", 0.0) < band.get("high", 1.0):
-            raise ValueError(f"correction {self.correction!r} lets no weight through: set its low below its high")
+            wrong = f"importance_correction {self.importance_correction!r} lets no weight through"
+            raise ValueError(f"{wrong}: set its low below its high")
         return self
 
     @property

@@ -89,6 +89,7 @@ class DataConfig(Section):
     chat: bool = False  # pose a prompt that is plain text as a user's message
     held_out_share: Annotated[float, Field(gt=0, lt=1)] = 0.1  # of the conversations, chosen by their hash
     max_tokens: Positive | None = None  # of a row, the oldest turns go first; None: the model's context
+    limit: Positive | None = None  # read the first so many rows alone
     max_skipped: Share = 0.01  # share of broken rows above which reading is refused
     ties: Literal["keep", "drop"] = "drop"  # pairs with two equal sides or equal scores
     near_duplicates: Literal["keep", "drop"] = "keep"  # rows that almost repeat an earlier one
@@ -113,11 +114,11 @@ class RewardHeadConfig(Section):
     aggregation: Literal["product", "min", "last"] = "product"  # process: of the steps to one number
 
 
-class StopConfig(Section):
-    """When a run ends before its last step."""
+class EarlyStoppingConfig(Section):
+    """Early stopping: when a run ends before its last step."""
 
-    kl: Above | None = None  # nats a rollout from the reference, on average over a step
-    falls: Count = 0  # evaluations in a row in which `metric` stays below its best; 0: as many as it likes
+    kl: Above | None = None  # KL(policy ‖ reference) budget, nats a rollout on average over a step
+    patience: Count = 0  # evaluations in a row in which `metric` stays below its best; 0: never stop for that
     metric: str = "eval/accuracy"
 
     @field_validator("metric")
@@ -132,7 +133,7 @@ class ColdStartConfig(Section):
     """Supervised steps on the task's own answers before the first rollout; the reference is what they lead to."""
 
     steps: Count = 0
-    rows: Positive = 64  # per step
+    batch_size: Positive = 64  # answers per step
     lr: Above = 1e-3
 
 
@@ -162,7 +163,7 @@ class RolloutConfig(Section):
     min_p: Share = 0.0
     stop: tuple[str, ...] = ()
     mask_truncated: bool = False  # do not train on completions that were cut off
-    refills: Count = 4  # how often to draw again, at most, when algorithm.keep drops groups
+    max_resamples: Count = 4  # rounds of new prompts, at most, in place of groups that dynamic sampling drops
 
     @property
     def sampling(self) -> Sampling:
@@ -192,10 +193,10 @@ class UpdateConfig(Section):
 
     epochs: Positive = 1
     minibatches: Positive = 1  # optimizer steps per epoch; groups are kept whole
-    micro_tokens: Positive | None = None  # tokens per forward pass: bounds memory, never changes the result; None: auto
-    packed: bool = True  # sequences one behind the other, a group's prompt once, instead of padded: same result
-    clip_norm: Above = 1.0
-    kl_limit: Above | None = None  # nats a token from the start of a step: no more updates in it above that
+    micro_batch_tokens: Positive | None = None  # per forward pass; gradient accumulation does the rest; None: auto
+    padding_free: bool = True  # sequences packed one behind the other, a group's prompt read once: same result
+    max_grad_norm: Above = 1.0  # gradient clipping by global norm
+    target_kl: Above | None = None  # approx_kl, nats a token from the step's start, above which its updates end
     mismatch_limit: Above = 0.1  # stop when sampler and trainer disagree by more (mean, nats)
 
 

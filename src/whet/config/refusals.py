@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whet.algorithms.advantages import max_likelihood, mixed, standardize, unscaled
+from whet.algorithms.advantages import drop_zero_variance, max_likelihood, standardize, unscaled
 from whet.algorithms.cells import Cell, name, plain, terms
 from whet.algorithms.table import ADVANTAGES, GROUP_STATISTICS, TOKEN_CORRECTIONS, is_per_sequence, tells_tokens_apart
 from whet.algorithms.weightings import budget_mean, token_mean
@@ -16,7 +16,7 @@ from whet.config.reward import RewardConfig
 def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfig, reward: RewardConfig) -> None:
     """Raises a ValueError for the first combination that is refused."""
     cells = {kind: plain(algorithm.cell(kind)) for kind in ("advantage", "scaling", "surrogate", "weighting")}
-    cells |= {kind: plain(algorithm.cell(kind)) for kind in ("correction", "keep")}
+    cells |= {kind: plain(algorithm.cell(kind)) for kind in ("importance_correction", "dynamic_sampling")}
     for reason in (
         *_groups(cells, rollout),
         *_ratios(cells, update, rollout),
@@ -33,15 +33,16 @@ def _groups(cells: dict[str, Cell], rollout: RolloutConfig) -> Iterator[str]:
             f"rollout.group is 1 and advantage {name(cells['advantage'])!r} compares the rollouts of a group: "
             "set rollout.group to 2 or more, or algorithm.advantage=raw"
         )
-    if rollout.group == 1 and cells["keep"] is mixed:
+    if rollout.group == 1 and cells["dynamic_sampling"] is drop_zero_variance:
         yield (
-            "rollout.group is 1 and keep 'mixed' drops groups whose rewards are equal, so every group: "
-            "set rollout.group to 2 or more, or algorithm.keep=every"
+            "rollout.group is 1, and dynamic sampling drops groups whose rewards are equal, so every group: "
+            "set rollout.group to 2 or more, or algorithm.dynamic_sampling=keep_all"
         )
-    if cells["keep"] is mixed and cells["advantage"] in set(ADVANTAGES.values()) - GROUP_STATISTICS:
+    alone = set(ADVANTAGES.values()) - GROUP_STATISTICS
+    if cells["dynamic_sampling"] is drop_zero_variance and cells["advantage"] in alone:
         yield (
-            f"keep 'mixed' drops groups of equal rewards, which advantage {name(cells['advantage'])!r} learns from: "
-            "use algorithm.keep=every, or an advantage that compares the rollouts of a group"
+            f"dynamic sampling drops groups of equal rewards, which advantage {name(cells['advantage'])!r} learns "
+            "from: use algorithm.dynamic_sampling=keep_all, or an advantage that compares the rollouts of a group"
         )
 
 
@@ -72,10 +73,11 @@ def _sequences(cells: dict[str, Cell]) -> Iterator[str]:
             f"surrogate {surrogate!r} is one loss per sequence and weighting {name(cells['weighting'])!r} would count "
             "it once per token, so long sequences more: use algorithm.weighting=sequence_mean"
         )
-    if cells["correction"] in TOKEN_CORRECTIONS:
+    if cells["importance_correction"] in TOKEN_CORRECTIONS:
         yield (
-            f"surrogate {surrogate!r} has one ratio per sequence and correction {name(cells['correction'])!r} one "
-            "weight per token: use a correction of sequences, e.g. algorithm.correction=truncate_sequences"
+            f"surrogate {surrogate!r} has one ratio per sequence, and importance correction "
+            f"{name(cells['importance_correction'])!r} has one weight per token: use one per "
+            "sequence, e.g. algorithm.importance_correction=sequence_truncate"
         )
     if tells_tokens_apart(cells["advantage"]):
         yield (

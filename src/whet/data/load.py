@@ -42,10 +42,13 @@ class Source:
     ties: Choice = "drop"  # pairs with two equal sides or equal scores
     duplicates: Choice = "drop"  # rows that repeat an earlier one
     near_duplicates: Choice = "keep"  # rows that almost repeat an earlier one
+    limit: int | None = None  # read no more than the first so many rows
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_skipped <= 1:
             raise UserError(f"data: max_skipped is {self.max_skipped}, must be a share from 0 to 1")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"data: limit is {self.limit}, must be 1 or more rows")
         filters = {"ties": self.ties, "duplicates": self.duplicates, "near_duplicates": self.near_duplicates}
         for name, choice in filters.items():
             if choice not in get_args(Choice):
@@ -74,7 +77,7 @@ Placed = tuple[str, Record]  # a record and where it stands, as file:line
 def load_rows(source: Source) -> Loaded:
     """The rows of a source; more broken ones than it allows, or none that is sound, is an error."""
     source = _of_directory(source)
-    raws = read_file(rows_file(source))
+    raws = islice(read_file(rows_file(source)), source.limit)
     head = list(islice(raws, LOOKED_AT))
     sound = [raw.columns for raw in head if not raw.problem]
     if not head:

@@ -26,6 +26,7 @@ class DataTask:
     chat: bool = False
     held_out_share: float = HELD_OUT_SHARE
     max_skipped: float = 0.01
+    limit: int | None = None  # the first so many rows alone
 
     @property
     def name(self) -> str:
@@ -58,6 +59,7 @@ class DataTask:
                 subset=self.subset,
                 chat=self.chat,
                 max_skipped=self.max_skipped,
+                limit=self.limit,
             )
         )
         training, evaluation = (

@@ -24,10 +24,13 @@ class Rows:
     path: str
     held_out_share: float = HELD_OUT_SHARE  # of the prompts, chosen by their hash; 0 keeps all rows for training
     chat: bool = False  # pose a prompt that is plain text as a user's message
+    limit: int | None = None  # the first so many rows alone
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out_share < 1:
             raise UserError(f"task rows: held_out_share is {self.held_out_share}, must be at least 0 and below 1")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"task rows: limit is {self.limit}, must be 1 or more rows")
         training, evaluation = self._sides
         if not training and not evaluation:
             raise UserError(f"{self.path} has no rows")
@@ -62,7 +65,7 @@ class Rows:
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:
         """The training and the evaluation rows, in the order of the file."""
-        examples = [self._posed(example) for example in read_rows(Path(self.path))]
+        examples = [self._posed(example) for example in islice(read_rows(Path(self.path)), self.limit)]
         prompts = {_prompt_text(example.prompt) for example in examples}
         held_out = {prompt for prompt in prompts if is_held_out(prompt, self.held_out_share)}
         if not held_out and self.held_out_share > 0 and len(prompts) > 1:  # a small file may be unlucky

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from whet.config import OfflineConfig, OnlineConfig
@@ -21,6 +22,7 @@ from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
 from whet.train.session.inputs import begin_inputs, compare_inputs
 from whet.train.session.session import Progress
+from whet.train.setup.epochs import with_steps
 
 MakeProgress = Callable[[Config, Run], Progress]
 
@@ -32,6 +34,7 @@ def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: 
     """
     world = World.init(recipe.config.device)
     try:
+        recipe = replace(recipe, config=with_steps(recipe.config))
         _check(recipe.config, world, resumed="")
         run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
         try:
@@ -117,7 +120,7 @@ def _hidden_from_rewards(config: Config) -> list[str]:
 def _check(config: Config, world: World, *, resumed: str) -> None:
     """Ends every rank, before anything is written, when they cannot train together."""
     world.require_same({**plain(config), "--resume": resumed}, "start all ranks with the same command and recipe")
-    share = config.rows if isinstance(config, OfflineConfig) else config.rollout.prompts
+    share = config.batch_size if isinstance(config, OfflineConfig) else config.rollout.prompts
     if share < world.size:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
 

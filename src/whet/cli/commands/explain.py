@@ -122,7 +122,7 @@ def _step(loop: str, step: Step) -> dict[str, str]:
         facts["baselines"] = f"{step.greedy:,} greedy sequences more, which are not trained on"
     if step.rounds > 1:
         most = step.rounds * (step.sequences + step.greedy)
-        facts["refills"] = f"at most {step.rounds - 1:,} in place of dropped groups, {most:,} sequences in all"
+        facts["dynamic sampling"] = f"at most {step.rounds - 1:,} in place of dropped groups, {most:,} sequences in all"
     return {**facts, "updates": _updates(step), "age of the data": age}
 
 
@@ -132,7 +132,7 @@ def _updates(step: Step) -> str:
     fewest, most = step.sequences_per_update
     each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
     product = f"{step.epochs:,} × {step.minibatches:,} = {step.updates:,} optimizer steps on {each} sequences each"
-    stop = f", none after the policy has moved by {step.kl_limit:g} nats a token" if step.kl_limit is not None else ""
+    stop = f", none after the policy has moved by {step.target_kl:g} nats a token" if step.target_kl is not None else ""
     return product + stop
 
 

@@ -87,13 +87,13 @@ class Scorer:
         tokenizer: Tokenizer,
         *,
         max_tokens: int | None = None,
-        micro_tokens: int | None = None,
+        micro_batch_tokens: int | None = None,
     ) -> None:
-        """At most `max_tokens` of a text are read, else as many as it was trained with; `micro_tokens` at once."""
+        """At most `max_tokens` of a text are read, else as many as in training; `micro_batch_tokens` at once."""
         self.model = model
         self.tokenizer = tokenizer
         self.limit = min(model.context, max_tokens or model.settings.max_tokens or model.context)
-        self.micro_tokens = micro_tokens
+        self.micro_batch_tokens = micro_batch_tokens
         self.truncated = 0  # texts that were not read whole, over all calls
 
     def score(self, prompts: Sequence[Prompt], completions: Sequence[str]) -> list[float]:
@@ -119,9 +119,9 @@ class Scorer:
         """What the model says at each place of each text: a score, or for outcome and process a probability."""
         self.truncated += sum(text.cut > 0 for text in texts)
         device = next(self.model.parameters()).device
-        micro_tokens = self.micro_tokens or (MANY if device.type == "cuda" else FEW)
+        micro_batch_tokens = self.micro_batch_tokens or (MANY if device.type == "cuda" else FEW)
         judged: list[list[float]] = [[] for _ in texts]
-        for rows in _batches(texts, micro_tokens):
+        for rows in _batches(texts, micro_batch_tokens):
             values = iter(self._read([texts[row] for row in rows], device))
             for row in rows:
                 judged[row] = [next(values) for _ in texts[row].places]
@@ -160,7 +160,7 @@ class Scorer:
 
 
 def load_scorer(
-    directory: Path, device: torch.device, *, max_tokens: int | None = None, micro_tokens: int | None = None
+    directory: Path, device: torch.device, *, max_tokens: int | None = None, micro_batch_tokens: int | None = None
 ) -> Scorer:
     """The reward model of a directory with the tokeniser beside it, on a device."""
     model, tokenizer = load_reward_model(directory), load_tokenizer(directory)
@@ -169,7 +169,7 @@ def load_scorer(
             f"{directory}: the tokenizer has {tokenizer.vocab_size} ids and the model {model.vocab_size}: "
             "they do not belong together, copy the right tokenizer there"
         )
-    return Scorer(model.to(device), tokenizer, max_tokens=max_tokens, micro_tokens=micro_tokens)
+    return Scorer(model.to(device), tokenizer, max_tokens=max_tokens, micro_batch_tokens=micro_batch_tokens)
 
 
 def aggregated(probabilities: Sequence[float], how: Aggregation) -> float:
@@ -202,7 +202,7 @@ def _root(text: JudgedText) -> tuple[int, ...]:
     return text.tokens[: _shared(text)]
 
 
-def _batches(texts: Sequence[JudgedText], micro_tokens: int) -> Iterator[list[int]]:
+def _batches(texts: Sequence[JudgedText], micro_batch_tokens: int) -> Iterator[list[int]]:
     """Numbers of the texts to read together, long ones first, a prompt that neighbours share counted once."""
     longest: dict[tuple[int, ...], int] = {}
     for text in texts:
@@ -214,7 +214,7 @@ def _batches(texts: Sequence[JudgedText], micro_tokens: int) -> Iterator[list[in
         text = texts[row]
         repeats = bool(some) and _root(texts[some[-1]]) == _root(text)
         cost = len(text.tokens) - (_shared(text) if repeats else 0)
-        if some and tokens + cost > micro_tokens:
+        if some and tokens + cost > micro_batch_tokens:
             yield some
             some, tokens, cost = [], 0, len(text.tokens)
         some.append(row)

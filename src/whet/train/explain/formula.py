@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from whet.algorithms.advantages import every, unscaled
+from whet.algorithms.advantages import keep_all, unscaled
 from whet.algorithms.cells import Cell, formula, name, options, plain, terms
 from whet.algorithms.control import adapted
-from whet.algorithms.correction import uncorrected
+from whet.algorithms.importance_correction import uncorrected
 from whet.algorithms.table import ALGORITHMS, CELLS, Algorithm, Objective
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
@@ -21,13 +21,13 @@ from whet.config import AlgorithmBase, OnlineConfig
 from whet.train.explain.reward_formula import reward_lines
 from whet.train.setup.build import build_algorithm
 
-NEUTRAL = frozenset({unscaled, uncorrected, every})  # cells that leave everything as it is
+NEUTRAL = frozenset({unscaled, uncorrected, keep_all})  # cells that leave everything as it is
 RATIO = "ρ = π/π_old"
 # The letter of the KL estimators; what a rollout pays is settled before the first update.
 KL_DIFFERENCE = {"loss": "d = log π − log π_ref", "reward": "d = log π_old − log π_ref"}
 REFERENCES = {
     "start": "the model before the first step",
-    "moving": "a copy that follows the policy",
+    "sync": "a copy that follows the policy",
     "bigram": "how often tokens follow each other in the task's examples",
     "uniform": "every token equally likely",
     "random": "a model of the same shape with other random weights",
@@ -136,12 +136,12 @@ def _surrogate(algorithm: Algorithm) -> tuple[str, list[str]]:
     where = [*where, *_settings(algorithm.surrogate)]
     if any("ρ" in part for part in (text, *where)) and RATIO not in where:
         where.insert(0, RATIO)
-    if plain(algorithm.correction) is uncorrected:
+    if plain(algorithm.importance_correction) is uncorrected:
         return text, where
-    weight, definitions = _written("correction", algorithm.correction)
+    weight, definitions = _written("importance_correction", algorithm.importance_correction)
     # A surrogate's ρ is π/π_old, a correction's π_old/π_sampler: two letters where both stand in one line.
     weight = ", ".join([f"u = {weight}", *definitions]).replace("ρ", "q")
-    return f"u·({text})", [*where, _bracketed(weight, algorithm.correction), "q = π_old/π_sampler"]
+    return f"u·({text})", [*where, _bracketed(weight, algorithm.importance_correction), "q = π_old/π_sampler"]
 
 
 def _advantage(algorithm: Algorithm) -> list[str]:
@@ -171,8 +171,8 @@ def _entropy(config: AlgorithmBase) -> tuple[str, list[str]]:
 def _reference(config: OnlineConfig) -> list[str]:
     kl = config.algorithm.kl
     reference = f"π_ref {REFERENCES[kl.reference]}"
-    if kl.reference == "moving":
-        mixed = "policy" if kl.sync_share == 1 else f"{kl.sync_share:g}·policy + {1 - kl.sync_share:g}·reference"
+    if kl.reference == "sync":
+        mixed = "policy" if kl.ema == 0 else f"{kl.ema:g}·reference + {1 - kl.ema:g}·policy"
         reference += f": every {kl.sync_steps:,} steps it becomes {mixed}"
     return [KL_DIFFERENCE[kl.place], reference] if kl.coefficient else [reference]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from whet.algorithms.advantages import every
+from whet.algorithms.advantages import keep_all
 from whet.algorithms.cells import plain
 from whet.algorithms.table import Algorithm
 from whet.batching import split_prompts
@@ -24,6 +24,7 @@ from whet.train.explain.memory import FP32_BYTES, Model, find_model
 from whet.train.explain.preference_formula import offline_loss
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.setup.build import build_algorithm
+from whet.train.setup.epochs import with_steps
 from whet.train.setup.optimizer import learning_rate
 
 MEASURED = 64  # examples whose tokens are counted
@@ -41,7 +42,7 @@ class Step:
     epochs: int
     minibatches: int
     updates: int  # optimizer steps on them: epochs × minibatches
-    kl_limit: float | None  # nats a token, beyond which no update is made
+    target_kl: float | None  # nats a token, beyond which no update is made
     sequences_per_update: tuple[int, int]  # fewest and most
     oldest: int  # updates between the policy that sampled the rollouts and the one that the last update starts from
 
@@ -93,7 +94,7 @@ class Explanation:
 
 def explain(recipe: Recipe) -> Explanation:
     """What will happen; a model that is not here leaves its numbers unknown, any other mistake is a UserError."""
-    config = recipe.config
+    config = with_steps(recipe.config)
     if isinstance(config, CollectConfig):
         raise UserError(f"{recipe.name} makes rows and trains nothing: run it with whet train {recipe.name}")
     task = guarded_task(config.task.name, config.task.options)
@@ -112,7 +113,7 @@ def explain(recipe: Recipe) -> Explanation:
         model=model,
         missing=missing,
         schedule=schedule,
-        without_effect=keys_without_effect(recipe),
+        without_effect=keys_without_effect(replace(recipe, config=config)),
         notes=tuple(_notes(config, tokens, model, schedule)),
     )
 
@@ -126,16 +127,16 @@ def _step(config: Training, algorithm: Algorithm | None) -> Step:
 
 def _offline_step(config: OfflineConfig) -> Step:
     return Step(
-        prompts=config.rows,
+        prompts=config.batch_size,
         group=1,
-        sequences=config.rows,
+        sequences=config.batch_size,
         greedy=0,
         rounds=1,
         epochs=1,
         minibatches=1,
         updates=1,
-        kl_limit=None,
-        sequences_per_update=(config.rows, config.rows),
+        target_kl=None,
+        sequences_per_update=(config.batch_size, config.batch_size),
         oldest=0,
     )
 
@@ -149,11 +150,11 @@ def _online_step(config: OnlineConfig, algorithm: Algorithm) -> Step:
         group=rollout.group,
         sequences=rollout.prompts * rollout.group,
         greedy=rollout.prompts if algorithm.needs_greedy else 0,
-        rounds=1 if plain(algorithm.keep) is every else 1 + rollout.refills,
+        rounds=1 if plain(algorithm.dynamic_sampling) is keep_all else 1 + rollout.max_resamples,
         epochs=update.epochs,
         minibatches=update.minibatches,
         updates=updates,
-        kl_limit=update.kl_limit,
+        target_kl=update.target_kl,
         sequences_per_update=(min(sizes) * rollout.group, max(sizes) * rollout.group),
         oldest=updates - 1,
     )
@@ -195,7 +196,7 @@ def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: S
         rates=(rates[0], rates[1], rates[2]),
         critic_rate=None if critic is None else rates[1] * (critic.lr or config.optimizer.lr) / config.optimizer.lr,
         critic_alone=0 if critic is None else min(config.steps, critic.warmup_steps),
-        cold_start=None if cold is None else (cold.steps, cold.rows, cold.lr),
+        cold_start=None if cold is None else (cold.steps, cold.batch_size, cold.lr),
         evaluations=1 + _times(config.eval.every_steps, config.steps),
         eval_examples=examples,
         eval_sequences=examples * (1 + config.eval.samples),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from whet.algorithms.advantages import every
+from whet.algorithms.advantages import keep_all
 from whet.algorithms.cells import name, options, plain, terms
 from whet.algorithms.surrogates import clip, dual_clip, geometric_clip, stopped_ratio
 from whet.algorithms.table import CELLS
@@ -84,8 +84,8 @@ def _one_update(config: OnlineConfig) -> dict[str, str]:
     bound = options(surrogate).get("bound", 2.0)  # of dual_clip: at 1 or below it also cuts a ratio of 1
     if plain(surrogate) in CLIPPING and min(widths) >= ROUNDING and bound >= 1 + ROUNDING:
         inert[f"algorithm.{name(surrogate)}"] = "one update per rollout: every ratio is 1, so nothing is clipped"
-    if config.update.kl_limit is not None and config.update.kl_limit >= ROUNDING_KL:
-        inert["update.kl_limit"] = "one update per rollout: it is the first, so the policy has not moved before it"
+    if config.update.target_kl is not None and config.update.target_kl >= ROUNDING_KL:
+        inert["update.target_kl"] = "one update per rollout: it is the first, so the policy has not moved before it"
     return inert
 
 
@@ -93,17 +93,17 @@ def _kl(config: OnlineConfig) -> dict[str, str]:
     kl, inert = config.algorithm.kl, {}
     if kl.target is None:
         inert["algorithm.kl.horizon"] = "algorithm.kl.target is not set, so the coefficient does not follow it"
-    if kl.reference != "moving":
+    if kl.reference != "sync":
         inert |= dict.fromkeys(
-            ("algorithm.kl.sync_steps", "algorithm.kl.sync_share"), f"algorithm.kl.reference is {kl.reference}"
+            ("algorithm.kl.sync_steps", "algorithm.kl.ema"), f"algorithm.kl.reference is {kl.reference}"
         )
     elif kl.sync_steps >= config.steps:
-        inert["algorithm.kl.sync_share"] = "the run ends before the reference could move"
+        inert["algorithm.kl.ema"] = "the run ends before the reference could move"
     if kl.coefficient > 0:
         return inert
     keys = ["place", "estimator", "anneal_tokens"]
     if not config.algorithm.needs_reference:
-        keys += ["reference", "sync_steps", "sync_share"]
+        keys += ["reference", "sync_steps", "ema"]
     return {**inert, **{f"algorithm.kl.{key}": "algorithm.kl.coefficient is 0" for key in keys}}
 
 
@@ -131,26 +131,26 @@ def _reward(config: OnlineConfig) -> dict[str, str]:
 
 
 def _machinery(config: OnlineConfig) -> dict[str, str]:
-    """The critic, the refills and where models wait, where the run has none of them."""
+    """The critic, more rounds of dynamic sampling and where models wait, where the run has none of them."""
     inert: dict[str, str] = {}
     advantage = config.algorithm.cell("advantage")
     if "values" not in terms(advantage):
         no_critic = f"algorithm.advantage is {name(advantage)}, which asks no critic"
-        inert |= {"critic": no_critic, "placement.critic": no_critic}
+        inert |= {"critic": no_critic, "offload.critic": no_critic}
     elif config.critic.model == "shared":
-        inert["placement.critic"] = "critic.model is shared: all but a small head is the policy"
+        inert["offload.critic"] = "critic.model is shared: all but a small head is the policy"
     if config.rollout.mask_truncated:
         inert["critic.bootstrap_truncated"] = "rollout.mask_truncated: rollouts that were cut off are not trained on"
     if not config.algorithm.needs_reference:
-        inert["placement.reference"] = "the algorithm compares with no reference"
+        inert["offload.reference"] = "the algorithm compares with no reference"
     elif config.algorithm.kl.reference in NO_MODELS:
-        inert["placement.reference"] = f"algorithm.kl.reference is {config.algorithm.kl.reference}, which is no model"
+        inert["offload.reference"] = f"algorithm.kl.reference is {config.algorithm.kl.reference}, which is no model"
     if config.reward.model is None:
-        inert["placement.reward"] = "reward.model is not set"
+        inert["offload.reward"] = "reward.model is not set"
     if config.device == "cpu":
-        inert["placement"] = "device is cpu, whose memory is the host's"
-    if plain(config.algorithm.cell("keep")) is every:
-        inert["rollout.refills"] = "algorithm.keep is every, so no group is dropped"
+        inert["offload"] = "device is cpu, whose memory is the host's"
+    if plain(config.algorithm.cell("dynamic_sampling")) is keep_all:
+        inert["rollout.max_resamples"] = "algorithm.dynamic_sampling is keep_all, so no group is dropped"
     return inert
 
 
@@ -159,8 +159,8 @@ def _offline() -> dict[str, str]:
     return {
         "update.epochs": once,
         "update.minibatches": once,
-        "update.kl_limit": "the offline loop has no older policy to stay close to",
+        "update.target_kl": "the offline loop has no older policy to stay close to",
         "update.mismatch_limit": "the offline loop samples nothing that could disagree",
-        "stop.kl": "the offline loop has no rollouts that could be far from a reference",
+        "early_stopping.kl": "the offline loop has no rollouts that could be far from a reference",
         "save.rollouts_every_steps": "the offline loop has no rollouts",
     }

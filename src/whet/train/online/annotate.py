@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from whet.algorithms import correction, shaping, values
+from whet.algorithms import importance_correction, shaping, values
 from whet.algorithms.cells import call, options, terms
 from whet.algorithms.control import entropy_bonus
 from whet.batching import collate, pad
@@ -241,23 +241,25 @@ def _advantages(
 
 def _corrected(learner: Learner, frozen: Frozen, sampled: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, float]]:
     """(B, T) weights for tokens that another policy sampled, and what to log of them where there is a correction."""
-    cell = learner.algorithm.correction
+    cell = learner.algorithm.importance_correction
     supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": mask}
     weights = ask(cell, supply, shapes=(mask.shape,))
-    return weights, {} if cell is correction.uncorrected else _corrections(weights, supply, learner.world)
+    return weights, {} if cell is importance_correction.uncorrected else _corrections(weights, supply, learner.world)
 
 
 def _corrections(weights: Tensor, supply: dict[str, Tensor], world: World) -> dict[str, float]:
     """The spread of the importance weights before anything is cut off, and how much then is."""
     mask = supply["mask"]
-    tokens = world.concat(call(correction.token_weights, supply)[mask])
+    tokens = world.concat(call(importance_correction.token_weights, supply)[mask])
     trained = mask.any(dim=1)
-    whole = call(correction.sequence_weights, supply)[trained].amax(dim=1) if bool(trained.any()) else tokens[:0]
+    whole = (
+        call(importance_correction.sequence_weights, supply)[trained].amax(dim=1) if bool(trained.any()) else tokens[:0]
+    )
     counts = torch.stack([(weights[mask] == 0).sum(), mask.sum()]).cpu()
     dropped, count = world.sum(counts).tolist()
     return {
-        "correction/effective_tokens": correction.effective_share(tokens),
-        "correction/effective_sequences": correction.effective_share(world.concat(whole)),
-        "correction/largest": float(tokens.max()) if tokens.numel() else 1.0,
-        "correction/dropped": dropped / max(1.0, count),
+        "importance_correction/effective_tokens": importance_correction.effective_share(tokens),
+        "importance_correction/effective_sequences": importance_correction.effective_share(world.concat(whole)),
+        "importance_correction/largest": float(tokens.max()) if tokens.numel() else 1.0,
+        "importance_correction/dropped": dropped / max(1.0, count),
     }

@@ -22,7 +22,7 @@ def cold_start(parts: Parts, config: OnlineConfig, world: World, progress: Progr
     optimizer = make_optimizer(parts.policy, config.optimizer.model_copy(update={"lr": settings.lr}))
     losses = []
     for step in range(1, settings.steps + 1):
-        examples = world.shard(draw(parts.task, settings.rows, seed=(config.seed, STREAM, step)))
+        examples = world.shard(draw(parts.task, settings.batch_size, seed=(config.seed, STREAM, step)))
         rows = [supervised_row(parts.tokenizer, example, parts.policy.context) for example in examples]
         statistics, _ = fit(parts.policy, optimizer, rows, OBJECTIVES["sft"], config, world)
         losses.append(statistics["loss"])

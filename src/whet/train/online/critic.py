@@ -62,7 +62,7 @@ class Critic(nn.Module):
         tokens, mask = (nn.functional.pad(x, (0, 1)) for x in (s.tokens, s.mask))
         mask[rows, s.lengths] = True  # a token that nobody reads: its value is that of the state before it
         extended = Sequences(tokens=tokens, mask=mask, lengths=s.lengths + 1)
-        # Packed, whatever `update.packed` says: the added token itself is left out, so the context is not exceeded.
+        # Packed, also without `update.padding_free`: the added token is left out, so the context is not exceeded.
         return self.values(policy, extended, pack(tokens, mask, groups))[rows, s.lengths]
 
     def _detached(self, states: Tensor) -> Tensor:

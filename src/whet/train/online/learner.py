@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from whet.algorithms.cells import terms
-from whet.algorithms.correction import uncorrected
+from whet.algorithms.importance_correction import uncorrected
 from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
 from whet.distributed.world import World
@@ -82,5 +82,5 @@ def _source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Ol
         return "sampled"
     updates = config.update.epochs * config.update.minibatches
     in_advantage = algorithm.needs_values or "logprobs_old" in terms(algorithm.advantage)
-    compared = in_advantage or algorithm.needs_reference or algorithm.correction is not uncorrected
-    return "own" if updates == 1 and not compared and config.update.kl_limit is None else "read"
+    compared = in_advantage or algorithm.needs_reference or algorithm.importance_correction is not uncorrected
+    return "own" if updates == 1 and not compared and config.update.target_kl is None else "read"

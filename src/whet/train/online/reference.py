@@ -23,11 +23,9 @@ OTHER_SEED = 1  # added to the run's seed: random weights, but not the policy's 
 class Reference:
     """A frozen model, and how it follows the policy if it does."""
 
-    def __init__(
-        self, model: Any, *, sync_steps: int | None = None, sync_share: float = 1.0, is_saved: bool = False
-    ) -> None:
+    def __init__(self, model: Any, *, sync_steps: int | None = None, ema: float = 0.0, is_saved: bool = False) -> None:
         self.model, self.is_saved = model, is_saved or sync_steps is not None
-        self.sync_steps, self.sync_share = sync_steps, sync_share
+        self.sync_steps, self.ema = sync_steps, ema
 
     def is_due(self, step: int) -> bool:
         """Whether it moves after this step."""
@@ -38,7 +36,7 @@ class Reference:
         """share · policy + (1 − share) · reference."""
         new = dict(policy.named_parameters())
         for name, parameter in self.model.named_parameters():
-            parameter.lerp_(new[name], self.sync_share)
+            parameter.lerp_(new[name], 1 - self.ema)
 
     def numbers(self) -> dict[str, Any]:
         """None: it is all weights."""
@@ -75,10 +73,10 @@ def build_reference(
         assert config.model.new is not None
         other = random_policy(config.model.new, tokenizer, config.seed + OTHER_SEED)
         return Reference(frozen(other.to(next(policy.parameters()).device)))
-    sync_steps = kl.sync_steps if kl.reference == "moving" else None
+    sync_steps = kl.sync_steps if kl.reference == "sync" else None
     # A cold start that is made again may round differently on a GPU.
     is_saved = config.cold_start.steps > 0
-    return Reference(frozen(copy.deepcopy(policy)), sync_steps=sync_steps, sync_share=kl.sync_share, is_saved=is_saved)
+    return Reference(frozen(copy.deepcopy(policy)), sync_steps=sync_steps, ema=kl.ema, is_saved=is_saved)
 
 
 def frozen(model: CausalLM) -> CausalLM:

@@ -27,7 +27,7 @@ class SampledGroups:
     @property
     def is_short(self) -> bool:
         """Whether another round is needed, and allowed."""
-        return len(self._kept) < self.rollout.prompts and self.rounds <= self.rollout.refills
+        return len(self._kept) < self.rollout.prompts and self.rounds <= self.rollout.max_resamples
 
     def add(self, groups: Sequence[Group]) -> None:
         """One round: this rank's share of `prompts` groups; a greedy rollout stands at the end of each."""
@@ -40,7 +40,7 @@ class SampledGroups:
             mine.append([place, [rollout.score.reward for rollout in self.drawn[place]]])
         gathered = sorted(row for rows in self.world.gather(mine) for row in rows)
         rewards = torch.tensor([rewards for _, rewards in gathered], dtype=torch.float32)
-        kept = ask(self.algorithm.keep, {"rewards": rewards}, shapes=[(len(gathered),)]).tolist()
+        kept = ask(self.algorithm.dynamic_sampling, {"rewards": rewards}, shapes=[(len(gathered),)]).tolist()
         self._kept += [place for (place, _), keep in zip(gathered, kept, strict=True) if keep]
         self.rounds += 1
 

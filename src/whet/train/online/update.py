@@ -24,8 +24,8 @@ from whet.train.online.learner import Learner
 from whet.train.setup.micro_batches import packed, passes
 from whet.train.setup.optimizer import Descent, descend, finite
 
-# Sums over tokens; `policy_kl` is KL(policy at the start of the step ‖ policy now).
-STATISTICS = ("clip_fraction", "entropy", "policy_kl", "tokens")
+# Sums over tokens; `approx_kl` is KL(policy at the start of the step ‖ policy now).
+STATISTICS = ("clip_fraction", "entropy", "approx_kl", "tokens")
 CRITIC_STATISTICS = ("critic/clip_fraction", "critic/loss")
 
 
@@ -77,8 +77,8 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
 
 def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent | None:
     """One optimizer step, unless the minibatch shows that the policy has moved further than the limit."""
-    limit, world = learner.config.update.kl_limit, learner.world
-    before = {key: tally.sums[key].clone() for key in ("policy_kl", "tokens")}
+    limit, world = learner.config.update.target_kl, learner.world
+    before = {key: tally.sums[key].clone() for key in ("approx_kl", "tokens")}
 
     def is_near() -> bool:
         if tally.agreement is not None:
@@ -89,7 +89,9 @@ def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent
         return bool(kl <= limit * max(1.0, tokens))
 
     losses = _losses(learner, batch, tally, step)
-    return descend(losses, learner.optimizers(step), world, clip_norm=learner.config.update.clip_norm, proceed=is_near)
+    return descend(
+        losses, learner.optimizers(step), world, max_grad_norm=learner.config.update.max_grad_norm, proceed=is_near
+    )
 
 
 def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator[Tensor]:
@@ -181,7 +183,7 @@ def _count(
     tally.add(
         tokens=mask.sum(),
         entropy=reading.entropies.sum(),
-        policy_kl=(torch.expm1(log_ratio) - log_ratio).mul(mask).sum(),
+        approx_kl=(torch.expm1(log_ratio) - log_ratio).mul(mask).sum(),
         clip_fraction=((pull == 0) & (micro.advantages != 0)).mul(mask).sum(),
     )
 

@@ -26,7 +26,7 @@ def stacked(rows: list[Row], world: World) -> Sequences:
 
 def whole_units(sequences: Sequences, size: int, settings: UpdateConfig, policy: CausalLM) -> Iterator[Tensor]:
     """Rows of whole units, `size` rows each, one forward pass after the other; a unit that is too long comes alone."""
-    most = settings.micro_tokens or tokens_that_fit(policy)
+    most = settings.micro_batch_tokens or tokens_that_fit(policy)
     lengths = sequences.lengths.view(-1, size).amax(dim=1)
     order = torch.argsort(lengths, descending=True, stable=True)
     sizes = lengths[order].tolist()

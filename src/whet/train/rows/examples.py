@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from whet.config import DataConfig
-from whet.data.load import Source, load_rows
-from whet.data.split import salt_of, split_rows
 from whet.errors import UserError
 from whet.tasks.space import fingerprint, permutation
+from whet.train.setup.epochs import load_sides
 
 U = TypeVar("U")
 Note = Callable[[str], None]
@@ -28,21 +27,9 @@ class Material:
 
 def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, context: int, note: Note) -> Material:
     """The rows that a config names, if they are of a kind that the objective can learn from."""
-    loaded = load_rows(
-        Source(
-            path=config.path,
-            format=config.format,
-            split=config.split,
-            subset=config.subset,
-            chat=config.chat,
-            max_skipped=config.max_skipped,
-            ties=config.ties,
-            near_duplicates=config.near_duplicates,
-        )
-    )
+    loaded, training, held_out = load_sides(config)
     if loaded.kind not in kinds:
         raise UserError(f"{config.path} holds {loaded.kind}, and {what} learns from {' or '.join(kinds)}")
-    training, held_out = split_rows(loaded.rows, config.held_out_share, salt=salt_of(config.path))
     # In an order of their own: an evaluation may look at the first ones alone, and files come in parts.
     held_out = [held_out[place] for place in permutation(len(held_out), fingerprint("held out"))]
     if not training or not held_out:

@@ -90,14 +90,14 @@ class Preferring:
 
     def rows(self, step: int) -> list[Unit]:
         """The units of this rank."""
-        return self.world.shard(self.epoch_sampler.draw(self.config.rows, step=step))
+        return self.world.shard(self.epoch_sampler.draw(self.config.batch_size, step=step))
 
     def fit(self, units: Sequence[Unit]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns what to log and how many tokens were learned."""
         tally = Tally(len(units))
         point = self._point(units)
         losses = self._losses(units, point, tally)
-        descent = descend(losses, [self.parts.optimizer], self.world, clip_norm=self.config.update.clip_norm)
+        descent = descend(losses, [self.parts.optimizer], self.world, max_grad_norm=self.config.update.max_grad_norm)
         assert descent is not None
         sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
         if self.row.needs_means:
@@ -120,7 +120,7 @@ class Preferring:
         # Where the prompts of the data are the task, nothing else says what is right.
         names = ("pair_accuracy", "accuracy") if self.config.task.name == "data" else ("pair_accuracy",)
         shares = {f"eval/{name}{end}": share for name in names for end, share in found.items()}
-        return {"eval/loss": float(self.world.sum(total)), "eval/margin": _means(sums)["margin"], **shares}
+        return {"eval/loss": float(self.world.sum(total)), "eval/margin": _means(sums)["rewards/margin"], **shares}
 
     def _losses(self, units: Sequence[Unit], point: Tensor | None, tally: Tally) -> Iterator[Tensor]:
         """The loss of each pass; they add up to the mean over the units of all ranks."""
@@ -190,7 +190,7 @@ class Preferring:
     def _referred(self, trained: list[Unit], held_out: list[Unit], note: Note) -> tuple[list[Unit], list[Unit]]:
         """The units with what the reference says of them: of all that will be drawn, and the held-out ones."""
         drawn = EpochSampler(range(len(trained)), seed=self.config.seed).needed(
-            self.config.rows, steps=self.config.steps
+            self.config.batch_size, steps=self.config.steps
         )
         units = [*(trained[number] for number in drawn), *held_out]
         rows = [row for unit in units for row in unit.rows]
@@ -255,7 +255,7 @@ def _means(sums: Mapping[str, float]) -> dict[str, float]:
     units = max(1.0, sums["units"])
     return {
         "accuracy": sums["wins"] / units,
-        "margin": sums["margins"] / units,
-        "chosen/reward": sums["chosen"] / max(1.0, sums["chosen_count"]),
-        "rejected/reward": sums["rejected"] / max(1.0, sums["rejected_count"]),
+        "rewards/margin": sums["margins"] / units,
+        "rewards/chosen": sums["chosen"] / max(1.0, sums["chosen_count"]),
+        "rewards/rejected": sums["rejected"] / max(1.0, sums["rejected_count"]),
     }

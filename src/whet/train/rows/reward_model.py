@@ -116,13 +116,13 @@ class Rewarding:
 
     def rows(self, step: int) -> list[Judged]:
         """The rows of this rank."""
-        return self.world.shard(self.epoch_sampler.draw(self.config.rows, step=step))
+        return self.world.shard(self.epoch_sampler.draw(self.config.batch_size, step=step))
 
     def fit(self, rows: Sequence[Judged]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns what to log and how many tokens were read."""
         seen: list[Tensor] = []
         losses = self._losses(rows, seen)
-        descent = descend(losses, [self.parts.optimizer], self.world, clip_norm=self.config.update.clip_norm)
+        descent = descend(losses, [self.parts.optimizer], self.world, max_grad_norm=self.config.update.max_grad_norm)
         assert descent is not None
         tokens = self.world.sum(torch.tensor(sum(len(r.tokens) for one in rows for r in one.rows)))
         right, total, count, scored = self.world.sum(torch.stack(seen).sum(dim=0)).tolist()
@@ -202,7 +202,7 @@ class Rewarding:
         """The scores at the places of these rows; those of one group have the same prompt, which is read once."""
         s = take(sequences, rows)
         at = places[rows, : s.tokens.shape[1]]
-        packing = pack_through(s.tokens, s.mask, groups) if self.config.update.packed else None
+        packing = pack_through(s.tokens, s.mask, groups) if self.config.update.padding_free else None
         with autocast(self.world.device):
             return self.model.scores(s.tokens, s.lengths, at, packing)
 

@@ -58,7 +58,7 @@ def fit(
     sequences = _collate(rows, world)
     entropies: list[Tensor] = []
     losses = _losses(policy, sequences, objective, config, world, entropies)
-    descent = descend(losses, [optimizer], world, clip_norm=config.update.clip_norm)
+    descent = descend(losses, [optimizer], world, max_grad_norm=config.update.max_grad_norm)
     assert descent is not None
     sums = torch.stack([sequences.mask.sum(), sum(entropies, torch.zeros(())).double().to(world.device)])
     tokens, entropy = world.sum(sums).tolist()
@@ -97,9 +97,9 @@ class Imitation:
     def rows(self, step: int) -> list[Row]:
         """The rows of this rank."""
         if self.epoch_sampler is None:
-            drawn = self._answers(draw(self.parts.task, self.config.rows, seed=(self.config.seed, step)))
+            drawn = self._answers(draw(self.parts.task, self.config.batch_size, seed=(self.config.seed, step)))
         else:
-            drawn = self.epoch_sampler.draw(self.config.rows, step=step)
+            drawn = self.epoch_sampler.draw(self.config.batch_size, step=step)
         return [row for unit in self.world.shard(drawn) for row in unit.rows]
 
     def fit(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from whet.config import StopConfig, TrainConfig
+from whet.config import EarlyStoppingConfig, TrainConfig
 from whet.errors import RunFailed, UserError
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
@@ -61,7 +61,7 @@ def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
     return {name: _of_evaluation(row[-1]) for name, row in ((BEFORE, first), (AFTER, rows)) if row}
 
 
-def watched_so_far(run: Run, checkpoint: Checkpoint, stop: StopConfig) -> list[float]:
+def watched_so_far(run: Run, checkpoint: Checkpoint, stop: EarlyStoppingConfig) -> list[float]:
     """What early stopping has seen up to a checkpoint; from the metrics where it is an older version's."""
     if "watched" in checkpoint.state:
         kept: list[float] = checkpoint.state["watched"]

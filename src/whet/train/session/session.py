@@ -71,7 +71,7 @@ class Session:
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, float] = {}
         self.measured: resume.Measured = {}  # the evaluation before training, and the newest one
-        self.watched: list[float] = []  # stop.metric of every evaluation
+        self.watched: list[float] = []  # early_stopping.metric of every evaluation
         self.lost: list[str] = []  # of what was on the disk
         self.interrupt = Interrupt()
         self._began = False
@@ -107,7 +107,7 @@ class Session:
         self._began = True
         if checkpoint is None:
             before = self._evaluate(0)
-            require_measured(self.config.stop, before)
+            require_measured(self.config.early_stopping, before)
             self.run.log(0, before)
             name = best_by(before, self.config.task.name)
             shown = f"{before['eval/accuracy']:.1%}" if name == "accuracy" else f"{before[f'eval/{name}']:.3f}"
@@ -185,10 +185,10 @@ class Session:
             self.run.record(step, spelled(groups, self.parts.tokenizer))
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
-        self._ended = over_budget(metrics, self.config.stop)
+        self._ended = over_budget(metrics, self.config.early_stopping)
         if _due(self.config.eval.every_steps, step, self.config.steps) or self._ended:
             logged |= self._evaluate(step)
-            self._ended = self._ended or past_best(self.watched, self.config.stop)
+            self._ended = self._ended or past_best(self.watched, self.config.early_stopping)
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
         self._stopping = self.world.max(float(self.interrupt.requested)) > 0
@@ -204,7 +204,7 @@ class Session:
         metrics = {} if self.parts.engine is None else self._sample(self.parts.engine, step)
         metrics |= self.measure()
         resume.remember(self.measured, step, plain_numbers(metrics))
-        self.watched += watched([metrics], self.config.stop)
+        self.watched += watched([metrics], self.config.early_stopping)
         # Of equally good models the later one: it has learned for longer, which a loss would show.
         name = best_by(metrics, self.config.task.name)
         if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
@@ -272,7 +272,7 @@ class Session:
         self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
         self._ended = checkpoint.state.get("ended", "")
         self.measured = resume.measured_so_far(self.run, checkpoint)
-        self.watched = resume.watched_so_far(self.run, checkpoint, self.config.stop)
+        self.watched = resume.watched_so_far(self.run, checkpoint, self.config.early_stopping)
         self.best, self.lost = resume.what_stands(
             self.run, checkpoint, self.measured, self.progress.note, processes=self.world.size
         )

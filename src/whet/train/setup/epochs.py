@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from whet.config import DataConfig, OfflineConfig
+from whet.data.load import Loaded, Source, load_rows
+from whet.data.split import salt_of, split_rows
+from whet.recipe import Config
 from whet.tasks.space import fingerprint, permutation
 
 R = TypeVar("R")
@@ -32,6 +37,23 @@ class EpochSampler(Generic[R]):
         for number in range(start, start + count):
             epoch, place = divmod(number, size)
             yield _order(size, self._seed, epoch)[place]
+
+
+def with_steps(config: Config) -> Config:
+    """The config with its `epochs` as steps: enough, rounded up, to go through the training rows so many times."""
+    if not isinstance(config, OfflineConfig) or config.epochs is None:
+        return config
+    assert config.data is not None
+    _, training, _ = load_sides(config.data)
+    steps = math.ceil(config.epochs * len(training) / config.batch_size)
+    return config.model_copy(update={"steps": max(1, steps), "epochs": None})
+
+
+def load_sides(config: DataConfig) -> tuple[Loaded, list[Any], list[Any]]:
+    """The rows that a config names, and the same rows as a training and a held-out side."""
+    named = config.model_dump(exclude={"held_out_share", "max_tokens", "turns"})
+    loaded = load_rows(Source(**named))
+    return loaded, *split_rows(loaded.rows, config.held_out_share, salt=salt_of(config.path))
 
 
 @lru_cache(maxsize=4)

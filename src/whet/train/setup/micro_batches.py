@@ -21,15 +21,15 @@ MEMORY_SHARE = 0.2  # of a GPU, for what a pass keeps for its gradient
 
 def passes(sequences: Sequences, groups: Tensor, settings: UpdateConfig, policy: CausalLM) -> Iterator[Tensor]:
     """Rows of one forward pass after the other; rows of the same (B,) group have the same prompt."""
-    tokens = settings.micro_tokens or tokens_that_fit(policy)
-    if settings.packed:
+    tokens = settings.micro_batch_tokens or tokens_that_fit(policy)
+    if settings.padding_free:
         return packed_batches(sequences, groups, tokens)
     return micro_batches(sequences.lengths, tokens)
 
 
 def packed(s: Sequences, groups: Tensor | None, settings: UpdateConfig) -> Packing | None:
     """The packing of rows that are read together, unless they are to be padded."""
-    return pack(s.tokens, s.mask, groups) if settings.packed else None
+    return pack(s.tokens, s.mask, groups) if settings.padding_free else None
 
 
 def tokens_that_fit(policy: CausalLM) -> int:

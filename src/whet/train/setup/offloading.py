@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from whet.config.placement import PlacementConfig
+from whet.config.offload import OffloadConfig
 from whet.models.decoder.decoder import Trunk
 
 ROOM = 0.6  # of a GPU's memory may be weights, gradients and moments; the rest is for activations and caches
@@ -57,30 +57,30 @@ class OffloadedModels:
     """The offloaded models of a run, by name; the others are always on the device."""
 
     def __init__(self, offloaded: Mapping[str, Offloaded]) -> None:
-        self._guests = dict(offloaded)
+        self._offloaded = dict(offloaded)
 
     @contextmanager
     def present(self, *names: str) -> Iterator[None]:
         """Has these on the device."""
         with ExitStack() as stack:
             for name in names:
-                if name in self._guests:
-                    stack.enter_context(self._guests[name])
+                if name in self._offloaded:
+                    stack.enter_context(self._offloaded[name])
             yield
 
 
-def waiting(placement: PlacementConfig, sizes: Mapping[str, int], *, always: int, memory: int) -> frozenset[str]:
-    """Who waits: those that are told to and, as long as the rest and what is `always` there need too much, others.
+def to_offload(settings: OffloadConfig, sizes: Mapping[str, int], *, resident: int, memory: int) -> frozenset[str]:
+    """Names of what is offloaded: all that are set to `always` and, while the rest exceeds the memory, `auto` ones too.
 
-    All in bytes; a name that `sizes` lacks is not part of the run.
+    `sizes`, what is `resident` in any case, and `memory` are in bytes; what `sizes` lacks is not part of the run.
     """
-    places = placement.model_dump()
-    away = {name for name in sizes if places[name] == "host"}
+    wanted = settings.model_dump()
+    away = {name for name in sizes if wanted[name] == "always"}
     for name in MOST_WILLING:
         staying = sum(size for other, size in sizes.items() if other not in away)
-        if always + staying <= ROOM * memory:
+        if resident + staying <= ROOM * memory:
             break
-        if name in sizes and places[name] == "auto":
+        if name in sizes and wanted[name] == "auto":
             away.add(name)
     return frozenset(away)
 

@@ -75,7 +75,7 @@ def descend(
     optimizers: Sequence[torch.optim.Optimizer],
     world: World,
     *,
-    clip_norm: float,
+    max_grad_norm: float,
     proceed: Callable[[], bool] = lambda: True,
 ) -> Descent | None:
     """One step of each optimizer on the sum of the losses, over ranks too; None, and no step, unless `proceed`.
@@ -95,7 +95,7 @@ def descend(
         raise NotFinite(f"the loss is {float(total)}")
     if not proceed():
         return None
-    norms = [_clipped(optimizer, world, clip_norm) for optimizer in optimizers]
+    norms = [_clipped(optimizer, world, max_grad_norm) for optimizer in optimizers]
     for norm in norms:
         if not math.isfinite(norm):
             raise NotFinite(f"the loss is {float(total):g} but the norm of its gradient is {norm}")
@@ -104,7 +104,7 @@ def descend(
     return Descent(loss=float(total), grad_norms=tuple(norms))
 
 
-def _clipped(optimizer: torch.optim.Optimizer, world: World, clip_norm: float) -> float:
+def _clipped(optimizer: torch.optim.Optimizer, world: World, max_grad_norm: float) -> float:
     """Sums an optimizer's gradient over ranks, clips it, and returns the norm that it had."""
     parameters = list(_parameters(optimizer))
     for parameter in parameters:
@@ -113,8 +113,8 @@ def _clipped(optimizer: torch.optim.Optimizer, world: World, clip_norm: float) -
     world.sum_gradients(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    if not bool(norm <= clip_norm):  # a factor of 1 would be two more passes over all of it
-        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
+    if not bool(norm <= max_grad_norm):  # a factor of 1 would be two more passes over all of it
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
     return float(norm)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from whet.tasks.protocol import Grader
 from whet.train.online.learner import Learner
 from whet.train.setup.grader import ModelGrader
-from whet.train.setup.offloading import OffloadedModels, moments, size_of, waiting, weights
+from whet.train.setup.offloading import OffloadedModels, moments, size_of, to_offload, weights
 
 ADAM = 2  # moments, each as large as the weights that are trained
 
@@ -31,10 +31,10 @@ def build_offloading(learner: Learner, grader: Grader) -> OffloadedModels:
     found = offload_candidates(learner, grader)
     trained = sum(size_of(group["params"]) for one in learner.every_optimizer for group in one.param_groups)
     own = size_of(learner.policy.parameters())
-    away = waiting(
-        learner.config.placement,
+    away = to_offload(
+        learner.config.offload,
         {**{name: size_of(one.model.parameters()) for name, one in found.items()}, "optimizer": ADAM * trained},
-        always=own + own + trained,  # weights, two copies in bf16 (of the engine and of passes), gradients
+        resident=own + own + trained,  # weights, two copies in bf16 (of the engine and of passes), gradients
         memory=torch.cuda.get_device_properties(device).total_memory,
     )
     offloaded = {

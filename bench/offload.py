@@ -1,4 +1,4 @@
-"""Four models on one GPU: `python -m bench.placement` measures a step of PPO with all there, and taking turns."""
+"""Four models on one GPU: `python -m bench.offload` measures a step of PPO with all there, and taking turns."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from whet.models.load import load_model
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
 
-WORKLOAD = replace(group_of(128, 1, 128, 256), name="placement")
-QUICK = replace(group_of(3, 1, 8, 12, top_id=500), name="placement")
+WORKLOAD = replace(group_of(128, 1, 128, 256), name="offload")
+QUICK = replace(group_of(3, 1, 8, 12, top_id=500), name="offload")
 STEPS = 4  # the first is apart
-PLACES = ("device", "host")
+PLACES = ("never", "always")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
         )
         sides = {where: _side(job, where, directory) for where in PLACES}
     content = {
-        "what": "placement",
+        "what": "offload",
         "title": shape.title,
         "quick": options.quick,
         "workload": asdict(job.workload),
@@ -83,13 +83,13 @@ def figure(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _side(job: Job, where: str, directory: Path) -> dict[str, Any]:
-    found = measured(replace(job, overrides=(*job.overrides, f"placement={where}")), directory)
+    found = measured(replace(job, overrides=(*job.overrides, f"offload={where}")), directory)
     del found["overrides"]  # they name a folder that is gone
     return {**found, "figure": figure(found["runs"])}
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.offload", description=__doc__)
     parser.add_argument("--model", choices=["smollm2", "qwen3"], default="qwen3")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the result file goes")
     parser.add_argument("--commit", default="", help="the commit, where git cannot tell")

@@ -7,7 +7,7 @@ import torch
 
 from tests.small import small_model
 from whet.config import OnlineConfig
-from whet.config.placement import PlacementConfig
+from whet.config.offload import OffloadConfig
 from whet.distributed.world import World
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer
@@ -15,10 +15,10 @@ from whet.models.reward.settings import RewardSettings
 from whet.tasks.grading.grader import DirectGrader
 from whet.tasks.sorting import Sorting
 from whet.train.online.learner import build_learner
-from whet.train.online.placement import OffloadCandidate, offload_candidates
+from whet.train.online.offload_models import OffloadCandidate, offload_candidates
 from whet.train.setup.build import build_parts
 from whet.train.setup.grader import ModelGrader
-from whet.train.setup.offloading import OffloadedModels, moments, waiting, weights
+from whet.train.setup.offloading import OffloadedModels, moments, to_offload, weights
 
 CPU = torch.device("cpu")
 
@@ -119,14 +119,14 @@ SIZES = {"reference": 4, "reward": 4, "critic": 4, "optimizer": 16}
     ],
 )
 def test_frozen_models_wait_first_and_only_as_many_as_must(memory, expected):
-    assert waiting(PlacementConfig(), SIZES, always=12, memory=memory) == expected
+    assert to_offload(OffloadConfig(), SIZES, resident=12, memory=memory) == expected
 
 
 def test_who_is_told_to_wait_or_to_stay_does():
-    told = PlacementConfig(critic="host", reward="device")
-    assert waiting(told, SIZES, always=12, memory=1000) == {"critic"}
-    assert waiting(told, SIZES, always=12, memory=10) == {"critic", "reference", "optimizer"}
-    assert waiting(PlacementConfig.model_validate("host"), {"reference": 4}, always=1, memory=100) == {"reference"}
+    told = OffloadConfig(critic="always", reward="never")
+    assert to_offload(told, SIZES, resident=12, memory=1000) == {"critic"}
+    assert to_offload(told, SIZES, resident=12, memory=10) == {"critic", "reference", "optimizer"}
+    assert to_offload(OffloadConfig.model_validate("always"), {"reference": 4}, resident=1, memory=100) == {"reference"}
 
 
 def learner_of(**settings):
@@ -155,7 +155,7 @@ def plain():
     [
         ({"algorithm": "grpo"}, {}),
         ({"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1}}}, {"reference": True}),
-        ({"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1, "reference": "moving"}}}, {"reference": False}),
+        ({"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1, "reference": "sync"}}}, {"reference": False}),
         ({"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1, "reference": "uniform"}}}, {}),
         ({"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.1, "reference": "bigram"}}}, {}),
         ({"algorithm": "ppo"}, {"critic": False}),

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.algorithms.cells import call
-from whet.algorithms.correction import (
+from whet.algorithms.importance_correction import (
     effective_share,
+    geometric_mask,
+    geometric_truncate,
     geometric_weights,
-    mask_geometric,
-    mask_sequences,
-    mask_tokens,
+    sequence_mask,
+    sequence_truncate,
     sequence_weights,
+    token_mask,
+    token_truncate,
     token_weights,
-    truncate_geometric,
-    truncate_sequences,
-    truncate_tokens,
     uncorrected,
 )
 from whet.algorithms.table import CORRECTIONS
@@ -37,15 +37,15 @@ SAMPLED = torch.tensor([[1.0, 0.2, 1.0, 0.3], [1.0, 0.4, 1.0, 1.0], [1.0] * 4], 
         (token_weights, {}, 4.0, 1.0, 0.25),
         (sequence_weights, {}, 4.0, 4.0, 0.25),
         (geometric_weights, {}, 2.0, 2.0, 0.25),
-        (truncate_tokens, {}, 2.0, 1.0, 0.25),
-        (truncate_sequences, {"high": 3.0}, 3.0, 3.0, 0.25),
-        (truncate_geometric, {"high": 1.5}, 1.5, 1.5, 0.25),
-        (mask_tokens, {}, 4.0, 1.0, 0.0),
-        (mask_tokens, {"low": 0.1, "high": 2.0}, 0.0, 1.0, 0.25),
-        (mask_sequences, {}, 0.0, 0.0, 0.25),
-        (mask_sequences, {"low": 0.5, "high": 4.5}, 4.0, 4.0, 0.0),
-        (mask_geometric, {}, 0.0, 0.0, 0.0),
-        (mask_geometric, {"low": 0.2, "high": 2.5}, 2.0, 2.0, 0.25),
+        (token_truncate, {}, 2.0, 1.0, 0.25),
+        (sequence_truncate, {"high": 3.0}, 3.0, 3.0, 0.25),
+        (geometric_truncate, {"high": 1.5}, 1.5, 1.5, 0.25),
+        (token_mask, {}, 4.0, 1.0, 0.0),
+        (token_mask, {"low": 0.1, "high": 2.0}, 0.0, 1.0, 0.25),
+        (sequence_mask, {}, 0.0, 0.0, 0.25),
+        (sequence_mask, {"low": 0.5, "high": 4.5}, 4.0, 4.0, 0.0),
+        (geometric_mask, {}, 0.0, 0.0, 0.0),
+        (geometric_mask, {"low": 0.2, "high": 2.5}, 2.0, 2.0, 0.25),
     ],
 )
 def test_weights_by_hand(cell, options, first, second, third):
@@ -61,7 +61,7 @@ def test_a_sampler_that_is_the_policy_gets_weight_one(cell):
     assert torch.equal(call(CORRECTIONS[cell], supply).double(), MASK.double())
 
 
-@pytest.mark.parametrize("cell", [mask_tokens, mask_sequences, mask_geometric])
+@pytest.mark.parametrize("cell", [token_mask, sequence_mask, geometric_mask])
 def test_both_ends_of_the_band_are_inside(cell):
     assert torch.equal(cell(OLD, OLD, MASK, low=1.0, high=2.0), MASK.double())
     assert torch.equal(cell(OLD, OLD, MASK, low=0.5, high=1.0), MASK.double())

@@ -15,36 +15,36 @@ def uncorrected(mask: Tensor) -> Tensor:
     return mask.float()
 
 
-def truncate_tokens(logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, high: float = 2.0) -> Tensor:
+def token_truncate(logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, high: float = 2.0) -> Tensor:
     """min(ρ_t, high). Yao et al. 2025."""
     return token_weights(logprobs_old, logprobs_sampled, mask).clamp(max=high)
 
 
-def truncate_sequences(logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, high: float = 2.0) -> Tensor:
+def sequence_truncate(logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, high: float = 2.0) -> Tensor:
     """min(Π_t ρ_t, high). Liu & Li 2025."""
     return sequence_weights(logprobs_old, logprobs_sampled, mask).clamp(max=high)
 
 
-def truncate_geometric(logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, high: float = 2.0) -> Tensor:
+def geometric_truncate(logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, high: float = 2.0) -> Tensor:
     """min(exp(mean_t log ρ_t), high). Liu & Li 2025."""
     return geometric_weights(logprobs_old, logprobs_sampled, mask).clamp(max=high)
 
 
-def mask_tokens(
+def token_mask(
     logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, low: float = 0.5, high: float = 5.0
 ) -> Tensor:
     """ρ_t inside [low, high], else 0. Ling Team 2025 (IcePop)."""
     return _inside(token_weights(logprobs_old, logprobs_sampled, mask), low, high)
 
 
-def mask_sequences(
+def sequence_mask(
     logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, low: float = 0.0, high: float = 3.0
 ) -> Tensor:
     """Π_t ρ_t inside [low, high], else 0. Liu & Li 2025."""
     return _inside(sequence_weights(logprobs_old, logprobs_sampled, mask), low, high)
 
 
-def mask_geometric(
+def geometric_mask(
     logprobs_old: Tensor, logprobs_sampled: Tensor, mask: Tensor, *, low: float = 0.99, high: float = 1.01
 ) -> Tensor:
     """exp(mean_t log ρ_t) inside [low, high], else 0. Liu & Li 2025."""

@@ -1,0 +1,87 @@
+"""Keys by their names elsewhere: the error for each names a key that exists."""
+
+import re
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from whet.algorithms.cells import options
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
+from whet.config.loops import LOOPS
+from whet.config.pipeline import PipelineConfig
+from whet.config.spellings import EARLIER, ELSEWHERE
+from whet.errors import UserError
+from whet.recipe import read_any
+
+SECTION = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)*")
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Union, UnionType, Annotated, tuple, dict):
+        for inner in get_args(annotation):
+            yield from _models(inner)
+
+
+def _keys(model: type[BaseModel], above: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield above + name
+        for inner in _models(field.annotation):
+            yield from _keys(inner, f"{above}{name}.")
+
+
+def every_key() -> set[str]:
+    """All dotted keys that some recipe may have."""
+    found = {key for loop in LOOPS.values() for key in _keys(loop)} | {f"compare.{k}" for k in _compare()}
+    found |= {f"objective.{key}" for row in (*PREFERENCES.values(), *REWARDS.values()) for key in options(row.loss)}
+    return found | set(PipelineConfig.model_fields) | {"task.path", "task.limit", "task.chat", "task.level"}
+
+
+def _compare() -> Iterator[str]:
+    annotation = PipelineConfig.model_fields["compare"].annotation
+    return (key for model in _models(annotation) for key in _keys(model))
+
+
+def test_every_earlier_key_is_gone_and_its_successor_exists() -> None:
+    keys = every_key()
+    assert "update.max_grad_norm" in keys
+    assert "algorithm.token_mask.low" in keys
+    for old, new in EARLIER.items():
+        assert old not in keys, old
+        assert SECTION.match(new)[0] in keys, new  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_name_from_elsewhere_points_to_keys_that_exist(name: str) -> None:
+    keys = every_key()
+    said = ELSEWHERE[name]
+    dotted = re.findall(r"[a-z_]+(?:\.[a-z_0-9]+)+", said)
+    assert all(key in keys for key in dotted), said
+    first = SECTION.match(said)
+    assert dotted or (first and first[0] in keys) or said.startswith("nothing"), said
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("update.clip_norm=1", "unknown key 'update.clip_norm': it is called update.max_grad_norm now"),
+        ("stop={falls: 2}", "unknown key 'stop': it is called early_stopping now"),
+        ("num_generations=4", "unknown key 'num_generations': in whet that is rollout.group"),
+        ("optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate': in whet that is optimizer.lr"),
+        ("update.max_grad_nrm=1", "unknown key 'update.max_grad_nrm'; did you mean 'max_grad_norm'?"),
+    ],
+)
+def test_the_error_names_the_key(override: str, told: str) -> None:
+    with pytest.raises(UserError) as error:
+        read_any("grpo-sorting", [override])
+    assert told in str(error.value)
+
+
+def test_it_is_named_inside_of_a_pipeline_too() -> None:
+    with pytest.raises(UserError) as error:
+        read_any("rlhf-reviews", ["stages.sft.rows=4"])
+    assert str(error.value).endswith("unknown key 'stages.sft.rows': it is called batch_size now")

@@ -12,14 +12,13 @@ from torch import Tensor
 from bench.clock import now, take_peak
 from bench.job import Job
 from bench.recipe import step_config
-from whet.batching import take
+from whet.batching import packed, passes, take
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import read_tokens
 from whet.records import Sequences
 from whet.train.setup.build import Parts, build_parts
-from whet.train.setup.micro_batches import packed, passes
 
 
 def measure(job: Job) -> dict[str, Any]:

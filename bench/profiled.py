@@ -16,12 +16,11 @@ from bench.job import Job
 from bench.passes import loss_of, random_sequences
 from bench.recipe import step_config
 from bench.rollouts import check_lengths
-from whet.batching import take
+from whet.batching import passes, take
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.records import Prompt, Sequences
 from whet.train.setup.build import Parts, build_parts
-from whet.train.setup.micro_batches import passes
 from whet.train.setup.optimizer import descend
 
 MOST = 10  # operations that are named

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from whet.config.comparing import CompareConfig
+from whet.config.pipeline import CompareConfig
 
 
 def test_defaults():

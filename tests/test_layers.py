@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "data": {"tasks", "records", "errors", "files"},
     "distributed": {"errors"},
     "models": {"records", "errors", "files"},
-    "batching": {"algorithms", "distributed", "records", "errors", "streams"},
+    "batching": {"algorithms", "distributed", "models", "records", "errors", "streams"},
     "engines": {"models", "batching", "records", "errors", "streams"},
     "rollout": {"engines", "models", "tasks", "records", "errors", "streams"},
     "runs": {"errors"},
@@ -77,8 +77,7 @@ ROOMS_INSIDE = {
     "tasks": {
         "protocol": set(),
         "space": set(),
-        "marking": set(),
-        **{name: {"space", "marking"} for name in ("arithmetic", "reverse", "reviews", "rows", "sorting")},
+        **{name: {"space"} for name in ("arithmetic", "reverse", "reviews", "rows", "sorting")},
         "table": {"protocol", "arithmetic", "reverse", "reviews", "rows", "sorting"},
         "grading": {"protocol", "table"},
         "check": {"protocol", "grading"},

@@ -13,7 +13,7 @@ from whet.algorithms.cells import name, options
 from whet.config import OnlineConfig
 from whet.errors import RunFailed, UserError
 from whet.recipe import dump, parse_yaml, read_recipe, validate
-from whet.train.online.cells import ask
+from whet.train.online.learner import ask
 from whet.train.setup.build import build_algorithm
 
 OWN = Path(__file__).parent / "own_cells.py"

@@ -1,11 +1,11 @@
-"""Sequences to tensors, and tensors to micro-batches. Splitting bounds memory and never changes a result."""
+"""Sequences to tensors, and tensors to micro-batches (gradient accumulation), which never change a result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,10 @@ from torch import Tensor
 from whet.algorithms.cells import Cell, call
 from whet.distributed.world import World
 from whet.errors import RunFailed
+from whet.models.decoder.decoder import Decoder
+from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.layers.packing import Packing, pack
+from whet.models.protocol import CausalLM
 from whet.records import Batch, Sequences
 from whet.streams import stream_key
 
@@ -126,3 +130,47 @@ def split_prompts(prompts: int, minibatches: int, *, seed: Sequence[int]) -> lis
     order = torch.randperm(prompts, generator=generator).tolist()
     bounds = [round(i * prompts / minibatches) for i in range(minibatches + 1)]
     return [order[low:high] for low, high in pairwise(bounds)]
+
+
+FEW, MANY = 4096, 32_768  # tokens a pass: enough for a CPU, and enough for any GPU
+MEMORY_SHARE = 0.2  # of a GPU, for what a pass keeps for its gradient
+
+
+class MicroBatching(Protocol):
+    """How many tokens a forward pass reads, and whether as a packing: `update` of a recipe."""
+
+    @property
+    def micro_batch_tokens(self) -> int | None: ...
+
+    @property
+    def padding_free(self) -> bool: ...
+
+
+def passes(sequences: Sequences, groups: Tensor, settings: MicroBatching, policy: CausalLM) -> Iterator[Tensor]:
+    """Rows of one forward pass after the other; rows of the same (B,) group have the same prompt."""
+    tokens = settings.micro_batch_tokens or tokens_that_fit(policy)
+    if settings.padding_free:
+        return packed_batches(sequences, groups, tokens)
+    return micro_batches(sequences.lengths, tokens)
+
+
+def packed(s: Sequences, groups: Tensor | None, settings: MicroBatching) -> Packing | None:
+    """The packing of rows that are read together, unless they are to be padded."""
+    return pack(s.tokens, s.mask, groups) if settings.padding_free else None
+
+
+def tokens_that_fit(policy: CausalLM) -> int:
+    """As many as a share of the GPU's memory holds the activations of."""
+    device = next(policy.parameters()).device
+    if device.type != "cuda" or not isinstance(policy, Decoder):
+        return FEW
+    total = torch.cuda.get_device_properties(device).total_memory
+    return min(MANY, max(FEW, int(MEMORY_SHARE * total / kept_bytes(policy.config))))
+
+
+def kept_bytes(c: DecoderConfig) -> int:
+    """What a fused pass keeps of one token for its gradient."""
+    streams = 8 * c.width  # fp32, before each half of a block; and around the final norm
+    attention = 4 * (c.heads + c.kv_heads) * c.head_dim  # bf16: queries, keys, values and what they gave
+    raw = 2 * (c.heads + 2 * c.kv_heads) * c.head_dim if c.qk_norm == "head" else 0
+    return c.layers * (streams + attention + raw + 4 * c.mlp_width) + streams

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from whet.algorithms.cells import options
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 from whet.config import DataConfig, ObjectiveConfig, OfflineConfig, OnlineConfig
-from whet.config.collecting import CollectConfig
+from whet.config.loops import CollectConfig
 from whet.config.objective import KINDS, bound_loss, kind_of
 from whet.errors import UserError
 from whet.recipe import dump, parse_yaml, validate

@@ -16,9 +16,8 @@ from whet.engines.native.engine import NativeEngine
 from whet.records import Batch, Example, Score, Sequences
 from whet.rollout import Group, judge, pose, sample
 from whet.train.online.annotate import annotate
-from whet.train.online.controllers import ControllerState
 from whet.train.online.critic import Critic
-from whet.train.online.learner import Learner
+from whet.train.online.learner import ControllerState, Learner
 from whet.train.online.reference import Reference
 from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update

@@ -29,8 +29,7 @@ from whet.batching import micro_batches, take_batch
 from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.models.decoder import decoder as decoder_module
-from whet.models.layers.attention import causal_attention
-from whet.models.layers.packed_attention import PackedAttention
+from whet.models.layers.attention import PackedAttention, causal_attention
 from whet.records import Batch, Row
 from whet.train.online import update as update_module
 from whet.train.online.learner import Learner

@@ -18,8 +18,8 @@ from whet.runs import Run
 from whet.runs.layout import by_step
 from whet.tasks.sorting import Sorting
 from whet.train.online import critic as critic_module
-from whet.train.online.controllers import ControllerState
 from whet.train.online.critic import WEIGHT, Critic
+from whet.train.online.learner import ControllerState
 from whet.train.online.reference import Reference
 
 STEPS, GOAL = 10, 5

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from tests.small import small_model
 from whet.models import logprobs as logprobs_module
-from whet.models.kernels import chosen as module
-from whet.models.kernels.chosen import chosen_logprobs
-from whet.models.logprobs import read_tokens
+from whet.models import logprobs as module
+from whet.models.logprobs import chosen_logprobs, read_tokens
 from whet.records import Sampling
 
 ROWS, WIDTH, VOCABULARY = 13, 6, 17

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from whet.models.kernels import chosen as chosen_module
-from whet.models.kernels.chosen import chosen_logprobs
-from whet.models.layers.precision import autocast
+from whet.models import logprobs as chosen_module
+from whet.models.layers.decoder_config import autocast
+from whet.models.logprobs import chosen_logprobs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CUDA = torch.device("cuda")

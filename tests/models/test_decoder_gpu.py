@@ -7,7 +7,7 @@ import torch
 
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import FAMILIES
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.load import new_model
 
 pytestmark = [

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from whet.batching import kept_bytes
 from whet.models.decoder import decoder as decoder_module
 from whet.models.decoder.decoder import Decoder
+from whet.models.layers.decoder_config import autocast
 from whet.models.layers.packing import Packing, pack
-from whet.models.layers.precision import autocast
 from whet.models.load import new_model
 from whet.models.logprobs import read_tokens
 from whet.records import Sampling
-from whet.train.setup.micro_batches import kept_bytes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CUDA = torch.device("cuda")

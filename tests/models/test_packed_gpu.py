@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from whet.models.layers import packed_attention as attention_module
-from whet.models.layers.packed_attention import PackedAttention
+from whet.models.layers import attention as attention_module
+from whet.models.layers.attention import PackedAttention
 from whet.models.layers.packing import Packing, pack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

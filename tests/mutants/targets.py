@@ -33,7 +33,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/table.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/values.py": _ALGORITHMS,
     "algorithms/weightings.py": _ALGORITHMS,
-    "batching.py": ("tests/test_batching.py", "tests/contracts/test_additivity.py"),
+    "batching.py": ("tests/test_batching.py", "tests/train/test_passes.py", "tests/contracts/test_additivity.py"),
     "models/logprobs.py": (
         *("tests/models/test_logprobs.py", "tests/models/test_values.py", "tests/models/test_chosen.py"),
         *("tests/models/test_packed.py", "tests/contracts/test_alignment.py"),
@@ -41,12 +41,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "evaluate/statistics.py": ("tests/evaluate/test_statistics.py",),
     "data/split.py": ("tests/data/test_split.py",),
     "train/online/annotate.py": (*_STEP, "tests/train/test_annotated.py", "tests/train/test_ranks.py"),
-    "train/online/frozen.py": (*_STEP, "tests/train/test_annotated.py", "tests/train/test_ranks.py"),
+    "train/online/old_logprobs.py": (
+        *("tests/train/test_agreement.py", *_STEP, "tests/train/test_annotated.py", "tests/train/test_ranks.py"),
+    ),
     "train/online/update.py": (*_STEP, "tests/train/test_ranks.py", "tests/train/test_moving.py"),
     "train/online/sampling.py": ("tests/train/test_collect.py",),
-    "train/online/agreement.py": ("tests/train/test_agreement.py",),
-    "train/setup/micro_batches.py": ("tests/train/test_passes.py",),
-    "train/online/controllers.py": ("tests/train/test_memory.py",),
     "train/online/critic.py": ("tests/train/test_critic.py", "tests/train/test_annotate.py"),
     "train/online/reference.py": ("tests/train/test_reference.py",),
     "train/setup/optimizer.py": ("tests/train/test_optim.py",),
@@ -58,7 +57,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "train/rows/preference.py": ("tests/train/test_preferring_logged.py",),
     "train/rows/reward_model.py": ("tests/train/test_rewarding_logged.py",),
     "train/rows/sft.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
-    "train/online/cells.py": ("tests/train/test_cells.py", "tests/test_own_cells.py"),
+    "train/online/learner.py": ("tests/train/test_memory.py", "tests/train/test_cells.py", "tests/test_own_cells.py"),
 }
 WHOLE_ROOMS = ("algorithms",)  # every file of these is a target
 EMPTY = {"algorithms/__init__.py", "algorithms/preference/__init__.py"}  # nothing to plant a bug in

@@ -14,9 +14,8 @@ from whet.models.layers.packing import Packing
 from whet.records import Batch, Example, Finish, Rollout, Score
 from whet.rollout import Group
 from whet.train.online.annotate import annotate
-from whet.train.online.controllers import ControllerState, StepOutcome
 from whet.train.online.critic import Critic
-from whet.train.online.learner import Learner
+from whet.train.online.learner import ControllerState, Learner, StepOutcome
 from whet.train.online.reference import Reference
 from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update

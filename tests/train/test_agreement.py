@@ -8,7 +8,7 @@ from torch import Tensor
 
 from whet.distributed.world import World
 from whet.errors import RunFailed
-from whet.train.online.agreement import Agreement
+from whet.train.online.old_logprobs import Agreement
 
 ALONE = World.alone()
 

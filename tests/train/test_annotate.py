@@ -10,7 +10,7 @@ import torch
 
 from tests.train.scenes import REWARDS, TOKENS, Table, annotated, config_of, gaps, groups_of, learner_of, rollout_of
 from whet.rollout import Group
-from whet.train.online.controllers import ControllerState
+from whet.train.online.learner import ControllerState
 from whet.train.online.update import update
 
 COUNTS = [[2, 1], [3, 1]]  # trained tokens

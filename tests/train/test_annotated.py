@@ -23,10 +23,9 @@ from tests.train.scenes import (
     rollout_of,
 )
 from whet.distributed.world import World
-from whet.train.online import frozen as module
+from whet.train.online import old_logprobs as module
 from whet.train.online.annotate import Everyone, annotate
-from whet.train.online.controllers import ControllerState
-from whet.train.online.learner import Old
+from whet.train.online.learner import ControllerState, Old
 from whet.train.online.sampling import SampledGroups
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}

@@ -10,8 +10,8 @@ from whet.config import EarlyStoppingConfig
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Change, Input, Inputs, accept
-from whet.train.session.early_stopping import past_best
 from whet.train.session.resume import watched_so_far, what_stands
+from whet.train.session.session import past_best
 
 BEST = {"step": 4, "accuracy": 0.5}
 

@@ -10,7 +10,7 @@ import torch
 from tests.small import small_model
 from whet.distributed.world import World
 from whet.records import Example, Rollout, Score
-from whet.train.online.describe import describe, rollout_rows
+from whet.train.online.sampling import describe, rollout_rows
 from whet.train.session.rollout_text import spelled
 
 _, TOKENIZER = small_model()

@@ -13,7 +13,7 @@ import yaml
 
 from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
-from whet.config.collecting import CollectConfig
+from whet.config.loops import CollectConfig
 from whet.data.load import Source, load_rows
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError

@@ -9,7 +9,7 @@ import torch
 
 from tests.cli.tiny import bigram_model
 from tests.evaluate.judge_server import judging
-from whet.config.comparing import CompareConfig
+from whet.config.pipeline import CompareConfig
 from whet.errors import RunFailed, UserError
 from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.train.scenes import config_of
-from whet.train.online.controllers import ControllerState, StepOutcome
+from whet.train.online.learner import ControllerState, StepOutcome
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.small import small_model
 from whet.config import OnlineConfig
-from whet.config.offload import OffloadConfig
+from whet.config.parts import OffloadConfig
 from whet.distributed.world import World
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer

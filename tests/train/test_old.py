@@ -17,7 +17,7 @@ from whet.config import OnlineConfig
 from whet.models.logprobs import read_tokens
 from whet.records import Batch
 from whet.rollout import Group
-from whet.train.online import frozen as frozen_module
+from whet.train.online import old_logprobs as frozen_module
 from whet.train.online import update as update_module
 from whet.train.online.learner import Old, _source
 from whet.train.online.update import update

@@ -8,12 +8,11 @@ import torch
 
 from tests.small import small_model
 from tests.train.scenes import Table
-from whet.batching import collate
+from whet import batching as module
+from whet.batching import collate, kept_bytes, packed, passes, tokens_that_fit
 from whet.config.parts import UpdateConfig
 from whet.models.decoder.families import family_named
 from whet.models.layers.decoder_config import DecoderConfig
-from whet.train.setup import micro_batches as module
-from whet.train.setup.micro_batches import kept_bytes, packed, passes, tokens_that_fit
 
 CPU = torch.device("cpu")
 # Two groups: a prompt of three tokens with answers of four and one, and a prompt of one with an answer of two.

@@ -12,8 +12,7 @@ from tests.train.scenes import ALONE, REWARDS, TOKENS, Table, config_of, learner
 from whet.distributed.world import World
 from whet.rollout import Group
 from whet.train.online.annotate import annotate
-from whet.train.online.controllers import ControllerState, StepOutcome
-from whet.train.online.learner import Old
+from whet.train.online.learner import ControllerState, Old, StepOutcome
 from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
 

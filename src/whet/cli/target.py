@@ -67,7 +67,7 @@ def is_url(text: str) -> bool:
 
 def find_target(text: str) -> Target:
     """The best model of a run, or a model by directory or pulled name."""
-    from whet.config.collecting import CollectConfig
+    from whet.config.loops import CollectConfig
     from whet.models.download.model_hub import resolve_model
     from whet.recipe import parse_yaml, validate
     from whet.runs.directory import Run

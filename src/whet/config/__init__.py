@@ -11,7 +11,6 @@ from pydantic import model_validator
 from whet.algorithms.cells import options, terms
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
 from whet.config.objective import refuse_objective
-from whet.config.offload import OffloadConfig
 from whet.config.parts import (
     ColdStartConfig,
     CriticConfig,
@@ -22,6 +21,7 @@ from whet.config.parts import (
     ModelConfig,
     NewModel,
     ObjectiveConfig,
+    OffloadConfig,
     OptimizerConfig,
     RewardHeadConfig,
     RolloutConfig,

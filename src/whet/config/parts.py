@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -165,7 +166,7 @@ class RolloutConfig(Section):
     mask_truncated: bool = False  # do not train on completions that were cut off
     max_resamples: Count = 4  # rounds of new prompts, at most, in place of groups that dynamic sampling drops
 
-    @property
+    @cached_property
     def sampling(self) -> Sampling:
         return Sampling(
             max_tokens=self.max_tokens,
@@ -273,3 +274,24 @@ def refuse_engine(engine: EngineConfig, rollout: RolloutConfig) -> None:
         raise ValueError(
             f"a temperature of {low:g} with engine.name vllm, which samples at {VLLM_COLDEST:g} or above: raise it"
         )
+
+
+Offload = Literal["auto", "never", "always"]
+
+
+class OffloadConfig(Section):
+    """On a GPU: `always` keeps a model in the host's memory until it is used, `never` keeps it on the GPU.
+
+    auto: offloaded only if together they would take most of the GPU's memory. It never changes a result. A plain value
+    is that of all four.
+    """
+
+    reference: Offload = "auto"
+    reward: Offload = "auto"  # the reward model
+    critic: Offload = "auto"
+    optimizer: Offload = "auto"  # the moments of policy and critic
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return dict.fromkeys(cls.model_fields, value) if isinstance(value, str) else value

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whet.batching import collate
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import token_logprobs
 from whet.models.protocol import CausalLM
 from whet.records import Completion, Prompt, Sampling

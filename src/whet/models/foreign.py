@@ -22,8 +22,8 @@ from transformers.activations import ACT2FN
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
 from whet.models.finite import not_finite
+from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing
-from whet.models.layers.precision import full_precision
 from whet.models.protocol import Cache
 from whet.models.storage.safetensors_files import CONFIG, stored_tensors
 from whet.models.storage.size_limits import check_claims, check_elements, check_small_files

@@ -199,7 +199,7 @@ class Run:
         """Makes a checkpoint of the files that `fill` writes into a directory, and keeps the newest `keep`."""
         if keep < 1:
             raise ValueError(f"keep is {keep}; a run keeps at least one checkpoint")
-        target = self.path / layout.CHECKPOINTS / layout.step_name(step)
+        target = self.path / layout.CHECKPOINTS / logs.step_name(step)
         if not self.is_writer:
             return target
         self._settle()
@@ -382,7 +382,7 @@ class Run:
         return layout.by_step(self.path / folder, layout.ENDINGS[folder])
 
     def _file(self, folder: str, step: int) -> Path:
-        return self._inside(folder) / f"{layout.step_name(step)}{layout.ENDINGS[folder]}"
+        return self._inside(folder) / f"{logs.step_name(step)}{layout.ENDINGS[folder]}"
 
     def _rows(self, folder: str, step: int) -> list[dict[str, Any]]:
         files = self._files(folder)

@@ -36,11 +36,6 @@ SEED = "seed-"  # of a run among those of a method: METHOD/seed-N
 STAGES = "stages"  # makes a directory that of a pipeline
 
 
-def step_name(step: int) -> str:
-    """The name of a step's file or directory, without its ending."""
-    return f"step-{step:06d}"
-
-
 def by_step(directory: Path, ending: str = "") -> dict[int, Path]:
     """The entries of a directory that belong to a step, in the order of steps."""
     pattern = re.compile(rf"step-(\d{{6,}}){re.escape(ending)}")

@@ -274,3 +274,8 @@ def _replaced(value: Any, not_finite: Callable[[float], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_replaced(item, not_finite) for item in value]
     return value
+
+
+def step_name(step: int) -> str:
+    """The name of a step's file or directory, without its ending."""
+    return f"step-{step:06d}"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from whet.records import Example, Message, Score
-from whet.tasks.marking import mark, require_level
-from whet.tasks.space import Problem, Space
+from whet.tasks.space import Problem, Space, mark, require_level
 
 
 class Kind(NamedTuple):

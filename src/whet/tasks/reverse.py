@@ -8,8 +8,7 @@ from string import ascii_lowercase
 
 from whet.errors import UserError
 from whet.records import Example, Message, Score
-from whet.tasks.marking import mark, require_level
-from whet.tasks.space import Problem, Space
+from whet.tasks.space import Problem, Space, mark, require_level
 
 HIGHEST_LEVEL = 10
 INSTRUCTION = 'Write the letters of "{question}" in reverse order. End with the reversed word.'

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from whet.records import Example, Message, Score
-from whet.tasks.marking import mark, require_level
-from whet.tasks.space import Problem, Space
+from whet.tasks.space import Problem, Space, mark, require_level
 
 HIGHEST_LEVEL = 10
 INSTRUCTION = "Sort these digits from smallest to largest: {question}. End with the sorted digits."

@@ -15,6 +15,7 @@ from itertools import count as integers
 from itertools import islice
 
 from whet.errors import UserError
+from whet.records import Score
 
 HELD_OUT_SHARE = 0.1
 WORD = 2**64
@@ -109,3 +110,28 @@ def _scramble(value: int) -> int:
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % WORD
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB % WORD
     return value ^ (value >> 31)
+
+
+CORRECT_WEIGHT = 0.8
+PARTIAL_WEIGHT = 0.2
+
+
+def mark(given: str, answer: str) -> Score:
+    """The score of `given` where `answer` is the only right text."""
+    correct = float(given == answer)
+    partial = share_in_place(given, answer)
+    reward = CORRECT_WEIGHT * correct + PARTIAL_WEIGHT * partial
+    return Score(reward=reward, parts={"correct": correct, "partial": partial})
+
+
+def share_in_place(given: str, answer: str) -> float:
+    """Characters of `given` that equal the answer's at the same position, over the longer length; 0 for no text."""
+    longest = max(len(given), len(answer))
+    same = sum(a == b for a, b in zip(given, answer, strict=False))
+    return same / longest if longest else 0.0
+
+
+def require_level(task: str, level: int, highest: int) -> None:
+    """Refuses a level outside 1 … highest."""
+    if not 1 <= level <= highest:
+        raise UserError(f"task {task}: level is {level}, must be between 1 and {highest}")

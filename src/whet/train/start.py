@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from whet.config import OfflineConfig, OnlineConfig
-from whet.config.collecting import CollectConfig
+from whet.config.loops import CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate

@@ -18,17 +18,21 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from whet.errors import UserError
-from whet.models.cpu.columns import are_few_rows, product_of_rows
-from whet.models.cpu.joined_columns import quickest_reader
+from whet.models.cpu.columns import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
 from whet.models.decoder.kv_cache import KVCache
-from whet.models.kernels.fused_block import JoinedWeights, fits_fused, fused_trunk
-from whet.models.layers.attention import causal_attention, rotary_angles, rotate
-from whet.models.layers.decoder_config import DecoderConfig, RopeScaling, parameter_count
+from whet.models.kernels.fused_block import JoinedWeights, fused_trunk
+from whet.models.layers.attention import PackedAttention, causal_attention, rotary_angles, rotate
+from whet.models.layers.decoder_config import (
+    DecoderConfig,
+    RopeScaling,
+    full_precision,
+    has_usual_blocks,
+    is_served,
+    parameter_count,
+)
 from whet.models.layers.initial import embedding, initialise
-from whet.models.layers.packed_attention import PackedAttention
 from whet.models.layers.packing import Packing
-from whet.models.layers.precision import full_precision
 from whet.models.protocol import Cache
 from whet.models.storage.safetensors_files import write_model
 
@@ -287,3 +291,19 @@ class Norm(nn.Module):
         else:
             normed = F.layer_norm(states.float(), shape, weight, self.bias.float(), self.eps)
         return normed.to(states.dtype)
+
+
+def fits_fused(trunk: Trunk) -> bool:
+    """Whether `kernels.fused_block` computes it: bf16 on CUDA or fp32 on a CPU, a served shape, no adapters."""
+    device = trunk.embed_tokens.weight.device
+    is_cuda = device.type == "cuda"
+    fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
+    if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
+        return False
+    return has_plain_products(trunk)
+
+
+def has_plain_products(trunk: Trunk) -> bool:
+    """Whether every product is a matrix in fp32: no adapter stands in its place."""
+    parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
+    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)

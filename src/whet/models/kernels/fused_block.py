@@ -1,6 +1,6 @@
 """A decoder block of packed rows as one function with its gradient written out: bf16 on CUDA, fp32 on a CPU.
 
-It computes what `whet.models.decoder.decoder.Block` does (on CUDA under autocast), for the shapes of `whet.models.layers.shapes`, with
+It computes what `whet.models.decoder.decoder.Block` does (on CUDA under autocast), for the shapes of `whet.models.layers.decoder_config`, with
 a tenth of the launches: products that share their input are joined, norms, rotations and gates are single kernels, and
 weights are cast once a pass. Kept for the backward pass are the residual stream before each half, what attention saw
 and gave, and the gate's input; norms and gates are computed again.
@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from whet.models.kernels import block_plain
-from whet.models.layers.attention import rotary_angles
-from whet.models.layers.packed_attention import Ragged, attend, attend_back
+from whet.models.layers.attention import Padded, Ragged, attend, attend_back, rotary_angles
+from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing
-from whet.models.layers.padded_attention import Padded
-from whet.models.layers.precision import full_precision
-from whet.models.layers.shapes import has_usual_blocks, is_served
 
 if TYPE_CHECKING:
     from whet.models.decoder.decoder import Trunk
@@ -116,22 +113,6 @@ def _parts(half: Joined) -> list[Tensor]:
     """Views of what was joined, in the order of `_matrices`."""
     biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
     return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.chunk(2), half.down]
-
-
-def fits_fused(trunk: Trunk) -> bool:
-    """Whether this file computes the trunk: bf16 on CUDA or fp32 on a CPU, a shape that is served, no adapters."""
-    device = trunk.embed_tokens.weight.device
-    is_cuda = device.type == "cuda"
-    fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
-    if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
-        return False
-    return has_plain_products(trunk)
-
-
-def has_plain_products(trunk: Trunk) -> bool:
-    """Whether every product is a matrix in fp32: no adapter stands in its place."""
-    parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
-    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
 
 
 def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:

@@ -1,10 +1,13 @@
-"""The shape of a decoder: everything about it except the numbers in its weights. Builds nothing."""
+"""The shape of a decoder, which shapes the fused kernels compute, and the precision of arithmetic. Imports no CUDA."""
 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Literal
+
+import torch
 
 from whet.errors import UserError
 
@@ -120,3 +123,32 @@ def _short(value: object) -> str:
     """As it stands in a message: a number may have thousands of digits."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"
+
+
+HEAD_WIDTHS = (16, 32, 64, 128)  # what the attention kernel's tiles fit
+
+
+def is_served(config: DecoderConfig) -> bool:
+    """Whether the kernels for CUDA compute this shape."""
+    return has_usual_blocks(config) and config.head_dim in HEAD_WIDTHS
+
+
+def has_usual_blocks(config: DecoderConfig) -> bool:
+    """RMS norms before attention and a gated MLP, rotary positions, biases at most in queries, keys and values."""
+    plain = (
+        config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
+    )
+    biases = config.attention_out_bias or config.mlp_bias
+    return plain and not biases and config.qk_norm != "full"
+
+
+def autocast(device: torch.device) -> AbstractContextManager[object]:
+    """The context that a model's arithmetic runs in. On a CPU bf16 is hundreds of times slower, so never there."""
+    if device.type == "cuda":
+        return torch.autocast("cuda", dtype=torch.bfloat16)
+    return nullcontext()
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """fp32 within a bf16 context, where rounding would show: the head."""
+    return torch.autocast(device.type, enabled=False)

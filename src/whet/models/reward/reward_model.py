@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whet.models.decoder.decoder import Decoder
+from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
-from whet.models.layers.precision import full_precision
 from whet.models.protocol import CausalLM
 from whet.models.reward.classifier_files import write_classifier
 from whet.models.reward.settings import BAD, RewardKind, RewardSettings, write_settings

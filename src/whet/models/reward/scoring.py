@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from whet.errors import UserError
 from whet.models.finite import not_finite
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.protocol import Tokenizer
 from whet.models.reward.load_reward import load_reward_model
 from whet.models.reward.reward_model import RewardModel, pack_through

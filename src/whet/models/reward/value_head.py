@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from whet.models.layers.precision import full_precision
+from whet.models.layers.decoder_config import full_precision
 
 
 class LinearValue(nn.Module):

@@ -34,8 +34,12 @@ def encode_conversation(
     control: Mapping[str, int],
     *,
     encode: Callable[[str], list[int]],
+    encode_rendered: Callable[[str], list[int]],
 ) -> list[int]:
-    """The ids of the rendered conversation, with the assistant's header; `encode` turns plain text into ids."""
+    """The ids of the rendered conversation, with the assistant's header.
+
+    `encode` turns plain text into ids, and `encode_rendered` a text whose control strings are control tokens.
+    """
     if not messages:
         raise UserError("the conversation is empty; give at least one message")
     pattern = _any_of(control)
@@ -45,7 +49,7 @@ def encode_conversation(
             raise UserError(f"role {message.role!r} holds the control string {found[0]}; use a plain name such as user")
     seen = render(hf, messages, add_generation_prompt=True)
     if not _may_forge(control, messages):
-        return _encode_whole(hf, seen, pattern, control, encode)
+        return _encode_whole(hf, seen, pattern, control, encode, encode_rendered)
     disguise = _disguise(control, messages)
     plain = str.maketrans({mark: letter for letter, mark in disguise.items()})
     hide = str.maketrans(disguise)
@@ -61,18 +65,8 @@ def encode_conversation(
         if pattern.findall(guarded) != own:
             raise UserError("the chat template makes other control tokens of these messages; take such strings out")
     if _places(pattern, guarded) == _places(pattern, seen):
-        return _encode_whole(hf, seen, pattern, control, encode)
+        return _encode_whole(hf, seen, pattern, control, encode, encode_rendered)
     return _encode_pieces(hf, guarded, pattern, control, lambda text: encode(text.translate(plain)))
-
-
-def encode_text(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
-    """The ids of a text, without tokens that the tokeniser would add around it."""
-    try:
-        tokens: list[int] = hf.encode(text, add_special_tokens=False, **how)
-    except Exception as error:  # the tokenizers library raises a bare Exception: a vocabulary without an unknown token
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
-    return tokens
 
 
 def text_of(hf: PreTrainedTokenizerBase, messages: Sequence[Message], control: Mapping[str, int]) -> str:
@@ -156,12 +150,13 @@ def _encode_whole(
     pattern: re.Pattern[str],
     control: Mapping[str, int],
     encode: Callable[[str], list[int]],
+    encode_rendered: Callable[[str], list[int]],
 ) -> list[int]:
     """The ids of a text whose control strings are the template's own, as transformers has them.
 
     A tokeniser that changes the text first may find more of them; then it is encoded in pieces.
     """
-    tokens = encode_text(hf, rendered)
+    tokens = encode_rendered(rendered)
     ids = set(control.values()) - {hf.unk_token_id}
     written = [control[found] for found in pattern.findall(rendered)]
     if [token for token in tokens if token in ids] == [token for token in written if token in ids]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> list[int]:
         """Plain text, no special tokens added; a control string such as "<|im_end|>" is text like any other."""
         self._check_spelling(text)
-        tokens = chat.encode_text(self._hf, text, split_special_tokens=True)
+        tokens = _encode(self._hf, text, split_special_tokens=True)
         wrong = self._never_text.intersection(tokens)
         if wrong:
             name = self._hf.convert_ids_to_tokens(min(wrong))
@@ -108,7 +109,8 @@ class HuggingFaceTokenizer:
             self._check_spelling(message.content)
         if self._alphabet is not None:  # the template's own words must be spelt too
             self._check_spelling(chat.text_of(self._hf, prompt, self._control))
-        return chat.encode_conversation(self._hf, prompt, self._control, encode=self.encode)
+        rendered = partial(_encode, self._hf)
+        return chat.encode_conversation(self._hf, prompt, self._control, encode=self.encode, encode_rendered=rendered)
 
     def save(self, directory: Path) -> None:
         """Writes the files that `load_tokenizer` and `AutoTokenizer.from_pretrained` read."""
@@ -252,3 +254,13 @@ def _update_json(path: Path, key: str, change: Callable[[Any], Any]) -> None:
     content = read_object(path) if path.exists() else {}
     content[key] = change(content.get(key))
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _encode(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
+    """The ids of a text, without tokens that the tokeniser would add around it."""
+    try:
+        tokens: list[int] = hf.encode(text, add_special_tokens=False, **how)
+    except Exception as error:  # the tokenizers library raises a bare Exception: a vocabulary without an unknown token
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
+    return tokens

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import torch
 
-from whet.batching import collate, micro_batches, take
-from whet.engines.native.engine import NativeEngine
-from whet.engines.native.finite_logits import check_logprobs
+from whet.batching import collate, micro_batches, take, tokens_that_fit
+from whet.engines.native.engine import NativeEngine, check_logprobs
 from whet.errors import UserError
 from whet.models.download.model_hub import resolve_model
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.load import load_model
 from whet.models.logprobs import token_logprobs
 from whet.models.protocol import CausalLM, Tokenizer
@@ -24,7 +23,6 @@ from whet.rollout import pose
 from whet.runs.directory import Run
 from whet.runs.judged import earlier_checkpoints
 from whet.train.setup.build import place
-from whet.train.setup.micro_batches import tokens_that_fit
 
 # Stands where a rollout has its step: no step of training and no evaluation shares a random stream with the judging.
 JUDGING_STEP = 2**31 - 2

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from whet.config.comparing import CompareConfig
+from whet.config.pipeline import CompareConfig
 from whet.engines.http.transport import Connection
 from whet.errors import UserError
 from whet.evaluate.contest import Entrant, contest_results
@@ -43,7 +43,7 @@ from whet.train.experiments.judged_models import (
     is_run,
     release,
 )
-from whet.train.session.session import PROMPTS_ONLY
+from whet.train.session.held_out import PROMPTS_ONLY
 
 Note = Callable[[str], None]
 NONE_FAILED: Mapping[tuple[str, int], str] = MappingProxyType({})

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.config.comparing import CompareConfig
-from whet.config.pipeline import references, resolve_references
+from whet.config.pipeline import CompareConfig, references, resolve_references
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.recipe import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from whet.config.collecting import CollectConfig
+from whet.config.loops import CollectConfig
 from whet.config.pipeline import REFERENCE, references
 from whet.errors import UserError
 from whet.recipe import Pipeline, Recipe, plain

@@ -11,8 +11,7 @@ from whet.algorithms.cells import plain
 from whet.algorithms.table import Algorithm
 from whet.batching import split_prompts
 from whet.config import OfflineConfig, OnlineConfig
-from whet.config.collecting import CollectConfig
-from whet.config.loops import Training
+from whet.config.loops import CollectConfig, Training
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.models.references import BIGRAM_LARGEST

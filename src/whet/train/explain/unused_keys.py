@@ -10,7 +10,7 @@ from whet.algorithms.cells import name, options, plain, terms
 from whet.algorithms.surrogates import clip, dual_clip, geometric_clip, stopped_ratio
 from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
-from whet.config.collecting import CollectConfig
+from whet.config.loops import CollectConfig
 from whet.recipe import Recipe
 from whet.tasks.table import TASKS
 

@@ -23,11 +23,8 @@ from whet.batching import collate, pad
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
-from whet.train.online.agreement import Agreement
-from whet.train.online.cells import ask
-from whet.train.online.controllers import StepOutcome, StepSettings
-from whet.train.online.frozen import Frozen, read, values_ahead
-from whet.train.online.learner import Learner
+from whet.train.online.learner import Learner, StepOutcome, StepSettings, ask
+from whet.train.online.old_logprobs import Agreement, Frozen, read, values_ahead
 from whet.train.online.sampling import SampledGroups
 
 

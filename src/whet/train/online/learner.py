@@ -1,19 +1,29 @@
-"""The models of the online loop: policy, reference, critic, and their optimizers."""
+"""What an online step works with: the models and their optimizers, the controllers, and calls of the algorithm's cells.
+
+`Learner` holds policy, reference and critic. `ControllerState` holds the few numbers that follow the run (KL
+coefficient, sampling temperature, running reward statistics, draws) and is saved with every checkpoint. `ask` calls a
+cell, which may be a user's own: what it cannot do ends the run in a sentence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from whet.algorithms.cells import terms
+from whet.algorithms.cells import Cell, call, name, terms
+from whet.algorithms.control import adapted, annealed, spread_temperature
 from whet.algorithms.importance_correction import uncorrected
 from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
 from whet.distributed.world import World
+from whet.errors import RunFailed
+from whet.imports import one_line
 from whet.models.protocol import CausalLM
+from whet.records import Sampling
 from whet.train.online.critic import Critic
 from whet.train.online.reference import Reference, build_reference
 from whet.train.setup.build import Parts, build_algorithm
@@ -84,3 +94,98 @@ def _source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Ol
     in_advantage = algorithm.needs_values or "logprobs_old" in terms(algorithm.advantage)
     compared = in_advantage or algorithm.needs_reference or algorithm.importance_correction is not uncorrected
     return "own" if updates == 1 and not compared and config.update.target_kl is None else "read"
+
+
+MISTAKES = (ValueError, TypeError, IndexError, KeyError, RuntimeError, AttributeError, ZeroDivisionError)
+
+
+def ask(cell: Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequence[int]]) -> Tensor:
+    """What the cell makes of the terms that it names, in one of these shapes."""
+    try:
+        answer: Tensor = call(cell, supply)
+        shape = tuple(answer.shape)
+    except torch.OutOfMemoryError:
+        raise
+    except MISTAKES as error:
+        raise RunFailed(f"{name(cell)!r} failed: {one_line(error)} (see whet check-loss)") from error
+    if shape not in [tuple(allowed) for allowed in shapes]:
+        wanted = " or ".join(str(tuple(allowed)) for allowed in shapes)
+        raise RunFailed(f"{name(cell)!r} gave a result of shape {shape} instead of {wanted} (see whet check-loss)")
+    return answer
+
+
+LONGEST_HISTORY = 1000  # steps: at any usual decay, older ones weigh nothing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSettings:
+    """What the controllers set for one step."""
+
+    sampling: Sampling
+    kl_coefficient: float
+    history: Tensor  # (steps,) mean rewards of the steps before, oldest first
+    moments: tuple[float, float, float]  # count, sum and sum of squares of all rewards before
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOutcome:
+    """What the controllers are told of a finished step."""
+
+    paid: float  # the mean reward as the advantage saw it
+    moments: tuple[float, float, float]
+    kl: float  # to the reference, nats a token
+    rollouts: int
+
+
+@dataclass(slots=True)
+class ControllerState:
+    """The state of all controllers; `draws` names the examples of the next sampling round."""
+
+    kl_coefficient: float
+    draws: int = 0
+    deviation: float | None = None  # of all rewards of the last step, as they were given
+    history: list[float] = field(default_factory=list)
+    moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def next_draw(self) -> int:
+        """The number of the next draw of examples: 1, 2, … over the whole run."""
+        self.draws += 1
+        return self.draws
+
+    def step_settings(self, config: OnlineConfig, *, tokens: int) -> StepSettings:
+        """The settings of the next step, after so many sampled tokens."""
+        sampling, span = config.rollout.sampling, config.rollout.adaptive_temperature
+        if span is not None:
+            temperature = spread_temperature(sampling.temperature, self.deviation, low=span.low, high=span.high)
+            sampling = replace(sampling, temperature=temperature)
+        return StepSettings(
+            sampling=sampling,
+            kl_coefficient=annealed(self.kl_coefficient, tokens, over=config.algorithm.kl.anneal_tokens),
+            history=torch.tensor(self.history, dtype=torch.float64),
+            moments=self.moments,
+        )
+
+    def learn(self, seen: StepOutcome, config: OnlineConfig) -> None:
+        """Takes up what a step has shown."""
+        self.history = [*self.history, seen.paid][-LONGEST_HISTORY:]
+        self.moments = seen.moments
+        kl = config.algorithm.kl
+        if kl.target is not None:
+            self.kl_coefficient = adapted(
+                self.kl_coefficient, seen.kl, target=kl.target, horizon=kl.horizon, count=seen.rollouts
+            )
+
+    def numbers(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """None: it is all numbers."""
+        return {}
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
+        """Puts back what `numbers` gave."""
+        self.kl_coefficient, self.draws = numbers["kl_coefficient"], numbers["draws"]
+        self.deviation, self.history = numbers["deviation"], list(numbers["history"])
+        count, total, squares = numbers["moments"]
+        self.moments = (count, total, squares)

@@ -16,11 +16,9 @@ from whet.rollout import draw, judge, pose, sample
 from whet.runs.directory import Run
 from whet.train.online.annotate import annotate
 from whet.train.online.cold_start import cold_start
-from whet.train.online.controllers import ControllerState
-from whet.train.online.describe import describe, rollout_rows
-from whet.train.online.learner import build_learner
+from whet.train.online.learner import ControllerState, build_learner
 from whet.train.online.offload_models import build_offloading
-from whet.train.online.sampling import SampledGroups
+from whet.train.online.sampling import SampledGroups, describe, rollout_rows
 from whet.train.online.update import update
 from whet.train.session.session import Progress, Session
 from whet.train.setup.build import build_parts

@@ -12,16 +12,14 @@ from whet.algorithms.cells import name
 from whet.algorithms.table import Algorithm, token_loss
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
-from whet.batching import global_weights, split_prompts, take_batch
+from whet.batching import global_weights, packed, passes, split_prompts, take_batch
 from whet.distributed.world import World
 from whet.errors import RunFailed
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import Reading, read_tokens
 from whet.records import Batch
-from whet.train.online.agreement import Agreement
-from whet.train.online.cells import ask
-from whet.train.online.learner import Learner
-from whet.train.setup.micro_batches import packed, passes
+from whet.train.online.learner import Learner, ask
+from whet.train.online.old_logprobs import Agreement
 from whet.train.setup.optimizer import Descent, descend, finite
 
 # Sums over tokens; `approx_kl` is KL(policy at the start of the step ‖ policy now).

@@ -9,7 +9,7 @@ from typing import Any
 
 from whet.algorithms import selection
 from whet.algorithms.selection import Place
-from whet.config.collecting import CollectConfig
+from whet.config.loops import CollectConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.models.download.model_hub import resolve_model

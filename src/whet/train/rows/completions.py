@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from whet.batching import collate, take
+from whet.batching import collate, packed, take, tokens_that_fit
 from whet.config.parts import UpdateConfig
 from whet.distributed.world import World
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import read_tokens
 from whet.models.protocol import CausalLM
 from whet.records import Row, Sampling, Sequences
-from whet.train.setup.micro_batches import packed, tokens_that_fit
 
 PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
 

@@ -25,7 +25,7 @@ from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.evaluate.reward_reports import outcome_report, pair_report, process_report
 from whet.evaluate.rewarding import Report, report_metrics
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.protocol import Tokenizer
 from whet.models.reward.load_reward import load_reward_model
 from whet.models.reward.reward_model import RewardModel, new_reward_model, pack_through

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from whet.algorithms.cells import call
 from whet.algorithms.table import OBJECTIVES, Objective
-from whet.batching import collate, global_weights, take
+from whet.batching import collate, global_weights, packed, passes, take
 from whet.config import OfflineConfig, TrainConfig
 from whet.data.split import kinship
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered, share_of_sums
-from whet.models.layers.precision import autocast
+from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Dialogue, Example, Pair, Row, Sequences
@@ -27,7 +27,6 @@ from whet.train.rows.examples import Material, Note, encoded
 from whet.train.rows.units import Unit
 from whet.train.setup.build import Parts
 from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.micro_batches import packed, passes
 from whet.train.setup.optimizer import descend, finite
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import whet
 from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.algorithm import OwnCell
-from whet.config.collecting import CollectConfig
+from whet.config.loops import CollectConfig
 from whet.config.pipeline import texts
 from whet.data.load import Source, rows_file
 from whet.distributed.world import World

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,6 @@ from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
 from whet.runs.lost import lost_lines
-from whet.train.session.early_stopping import watched
 
 BEFORE, AFTER = "before", "after"
 MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evaluations are made from
@@ -59,6 +59,12 @@ def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
     rows = [row for row in run.metrics() if "eval/accuracy" in row and row["step"] <= checkpoint.step]
     first = [row for row in rows if row["step"] == 0]
     return {name: _of_evaluation(row[-1]) for name, row in ((BEFORE, first), (AFTER, rows)) if row}
+
+
+def watched(rows: Iterable[Mapping[str, float | None]], settings: EarlyStoppingConfig) -> list[float]:
+    """What evaluations say of the metric that early stopping looks at, where it looks at one."""
+    known = (row.get(settings.metric) for row in rows) if settings.patience else ()
+    return [value for value in known if value is not None and math.isfinite(value)]
 
 
 def watched_so_far(run: Run, checkpoint: Checkpoint, stop: EarlyStoppingConfig) -> list[float]:

@@ -14,13 +14,9 @@ from typing import Any, Protocol
 import torch
 from safetensors.torch import load_file, save_file
 
-from whet.config import OfflineConfig, OnlineConfig
+from whet.config import EarlyStoppingConfig, OfflineConfig, OnlineConfig
 from whet.distributed.world import RankLost, World
-from whet.engines.protocol import Engine
 from whet.errors import RunFailed, UserError
-from whet.evaluate.evaluation import Evaluation, evaluate
-from whet.evaluate.statistics import mean_interval
-from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
@@ -28,18 +24,15 @@ from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
 from whet.tasks.grading.grader import GradingFailed
 from whet.train.session import resume
-from whet.train.session.early_stopping import over_budget, past_best, require_measured, watched
+from whet.train.session.held_out import Judge, best_by, held_out_metrics
 from whet.train.session.rollout_text import spelled
 from whet.train.session.trained import Kept, Trained
 from whet.train.setup.machine import machine, versions
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 
-PROMPTS_ONLY = "data"  # the task that knows no right answers
-Judge = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
-
 
 class Progress(Protocol):
-    """Who is told how it goes."""
+    """Progress callbacks: called after every step, and with notes for the user."""
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None: ...
 
@@ -201,10 +194,12 @@ class Session:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
-        metrics = {} if self.parts.engine is None else self._sample(self.parts.engine, step)
-        metrics |= self.measure()
+        metrics = {
+            **held_out_metrics(self.config, self.run, self.world, self.parts, self.judge, step=step),
+            **self.measure(),
+        }
         resume.remember(self.measured, step, plain_numbers(metrics))
-        self.watched += watched([metrics], self.config.early_stopping)
+        self.watched += resume.watched([metrics], self.config.early_stopping)
         # Of equally good models the later one: it has learned for longer, which a loss would show.
         name = best_by(metrics, self.config.task.name)
         if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
@@ -212,33 +207,6 @@ class Session:
             self.run.save_best(self.parts.save_model, self.best)
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics
-
-    def _sample(self, engine: Engine, step: int) -> dict[str, float]:
-        """What the policy answers to the held-out examples."""
-        self.parts.sync(step)
-        settings = self.config.eval
-        evaluation = evaluate(
-            engine,
-            self.parts.tokenizer,
-            self.parts.task,
-            examples=settings.examples,
-            sampling=self.config.eval_sampling,
-            samples=settings.samples,
-            ks=settings.ks,
-            seed=self.config.seed,
-            world=self.world,
-        )
-        self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-        return {**evaluation.metrics(), **self._rewarded(evaluation)}
-
-    def _rewarded(self, evaluation: Evaluation) -> dict[str, float]:
-        """The mean reward of the held-out greedy answers by a reward model, where training has one."""
-        if self.judge is None:
-            return {}
-        examples = self.parts.task.held_out(self.config.eval.examples)
-        texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
-        found = mean_interval(self.judge(examples, texts))
-        return {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
 
     def _save(self, step: int) -> None:
         def fill(directory: Path) -> None:
@@ -302,10 +270,29 @@ class Session:
         return f"; the last good checkpoint is {checkpoint.path}"
 
 
-def best_by(measured: Mapping[str, float], task: str) -> str:
-    """What the best model is chosen by: accuracy, or a reward model's opinion where the task has prompts alone."""
-    return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
-
-
 def _due(every: int, step: int, steps: int) -> bool:
     return step % every == 0 or step == steps
+
+
+def over_budget(metrics: Mapping[str, float], settings: EarlyStoppingConfig) -> str:
+    """Why a run has spent its KL, or nothing."""
+    if settings.kl is None or metrics.get("kl_rollout", 0.0) <= settings.kl:
+        return ""
+    return f"rollouts are {metrics['kl_rollout']:.3g} nats from the reference, above early_stopping.kl {settings.kl:g}"
+
+
+def past_best(values: Sequence[float], settings: EarlyStoppingConfig) -> str:
+    """Early stopping: why a run is past its best (over-optimised, if its training reward still rises), or nothing."""
+    if not settings.patience or not values:
+        return ""
+    since = len(values) - 1 - max(range(len(values)), key=lambda place: (values[place], place))
+    if since < settings.patience:
+        return ""
+    return f"{settings.metric} has been below its best, {max(values):.4g}, for {since} evaluations"
+
+
+def require_measured(settings: EarlyStoppingConfig, measured: Mapping[str, float]) -> None:
+    """Refuses to wait for the fall of a number that no evaluation gives."""
+    if settings.patience and settings.metric not in measured:
+        known = ", ".join(measured)
+        raise UserError(f"early_stopping.metric is {settings.metric!r}, which is not measured here; use one of {known}")

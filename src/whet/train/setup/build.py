@@ -24,7 +24,7 @@ from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
-from whet.train.setup.host_memory import keep_freed_memory
+from whet.train.setup.machine import keep_freed_memory
 from whet.train.setup.optimizer import make_optimizer
 
 TIKTOKEN = "tiktoken:"

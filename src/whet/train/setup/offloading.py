@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from whet.config.offload import OffloadConfig
+from whet.config.parts import OffloadConfig
 from whet.models.decoder.decoder import Trunk
 
 ROOM = 0.6  # of a GPU's memory may be weights, gradients and moments; the rest is for activations and caches

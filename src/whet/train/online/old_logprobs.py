@@ -1,7 +1,12 @@
-"""Log-probs of policy and reference, and values of the critic, before the first update: one forward pass each."""
+"""Before the first update of a step: log-probs of policy and reference, values of the critic, sampler against trainer.
+
+`Learner.old` says where the old log-probs come from. `Agreement` compares them with the sampler's (train-inference
+mismatch) and ends the run above `update.mismatch_limit`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,13 +14,13 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.kl import k3
-from whet.batching import take
-from whet.models.layers.precision import autocast
+from whet.batching import packed, passes, take
+from whet.distributed.world import World
+from whet.errors import RunFailed
+from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import read_tokens
 from whet.records import Rollout, Sequences
-from whet.train.online.controllers import StepSettings
-from whet.train.online.learner import Learner
-from whet.train.setup.micro_batches import packed, passes
+from whet.train.online.learner import Learner, StepSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,3 +95,33 @@ def values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, pr
         with autocast(s.mask.device):
             ahead[rows[some]] = learner.critic.values_after(learner.policy, take(s, rows[some]), prompts[rows[some]])
     return ahead
+
+
+class Agreement:
+    """Sums over the tokens that were looked at, kept on the device until they are asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # |difference|, KL(sampler ‖ trainer), tokens
+        self._worst = torch.zeros((), device=device)
+
+    def add(self, trained: Tensor, sampled: Tensor, mask: Tensor) -> None:
+        """(B, T) log-probs of both, before the policy has moved."""
+        trained = trained.detach()
+        apart, kl = (trained - sampled).abs().mul(mask), k3(sampled, trained).mul(mask)
+        self._sums += torch.stack([some.sum().double() for some in (apart, kl, mask)])
+        if apart.numel():
+            self._worst = torch.maximum(self._worst, apart.max())
+
+    def metrics(self, world: World, *, limit: float) -> dict[str, float]:
+        """Over all ranks; more than `limit` nats on average end the run."""
+        total, kl, count = world.sum(self._sums.cpu()).tolist()
+        mean = total / max(1.0, count)
+        if math.isnan(mean):  # a loss that does not read the sampler's numbers would not notice
+            raise RunFailed("the sampler's log-probs, or the trainer's, are no numbers: look at the weights")
+        if mean > limit:
+            raise RunFailed(
+                f"sampler and trainer disagree by {mean:.3g} nats a token on average (limit {limit:g}): "
+                "the engine's weights are not those of the policy"
+            )
+        worst = world.max(float(self._worst))
+        return {"mismatch/mean": mean, "mismatch/max": worst, "mismatch/kl": kl / max(1.0, count)}

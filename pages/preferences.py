@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from pages.markdown import header, paper_link, row_line
 from whet.algorithms.cells import Cell, options
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, Preference
-from whet.train.explain.formula import expression
-from whet.train.explain.preference_formula import UNITS, written
+from whet.train.explain.formula import UNITS, expression, written
 
 
 def preference_parts() -> dict[str, Callable[[], Iterable[str]]]:

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.small import small_model
-from whet.engines.check_engine import EngineProblem, check_engine
-from whet.engines.logprob_differences import differences
+from whet.engines.check_engine import EngineProblem, check_engine, differences
 from whet.engines.native.engine import NativeEngine, _closed_up, _up_to_stop, draw
 from whet.errors import UserError
 from whet.models.text.tokenizers import train_bpe

@@ -23,7 +23,7 @@ from whet.tasks.grading.grader import DirectGrader
 from whet.tasks.reverse import Reverse
 from whet.tasks.reviews import Reviews
 from whet.train.rows.collect import selected
-from whet.train.rows.encode import dialogue_rows
+from whet.train.rows.examples import dialogue_rows
 
 
 @pytest.mark.parametrize("select", ["pairs", "best", "outcomes"])

@@ -8,7 +8,7 @@ from tests.models.chats import CHAT, assistant, chat, spelled, user
 from tests.small import ALPHABET
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Dialogue, Row
-from whet.train.rows.encode import completion_rows, dialogue_rows, ended
+from whet.train.rows.examples import completion_rows, dialogue_rows, ended
 
 PLAIN = character_tokenizer(ALPHABET)
 FORGETFUL = "{% for m in messages[-1:] %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}<assistant>"

@@ -10,8 +10,7 @@ from whet.algorithms.cells import formula
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS
 from whet.config import OnlineConfig
 from whet.recipe import validate
-from whet.train.explain.formula import Loss, describe, expression, paper_name, policy_loss
-from whet.train.explain.reward_formula import shaped_reward
+from whet.train.explain.formula import Loss, describe, expression, paper_name, policy_loss, shaped_reward
 
 CLIP = "−min(ρA, clip(ρ, 1−low, 1+high)·A)"
 

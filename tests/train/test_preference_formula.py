@@ -6,7 +6,7 @@ from dataclasses import replace
 from whet.algorithms.cells import bind
 from whet.algorithms.preference import losses as preference
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
-from whet.train.explain.preference_formula import preference_loss, reward_loss
+from whet.train.explain.formula import preference_loss, reward_loss
 
 
 def test_dpo_as_it_is_set():

@@ -10,8 +10,8 @@ from whet.config.parts import UpdateConfig
 from whet.distributed.world import World
 from whet.models.logprobs import read_tokens
 from whet.records import Row
-from whet.train.rows import completions as module
-from whet.train.rows.completions import stacked, summed_logprobs, whole_units
+from whet.train.rows import units as module
+from whet.train.rows.units import stacked, summed_logprobs, whole_units
 
 ALONE = World.alone()
 MODEL, TOKENIZER = small_model()

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from tests.with_vllm.conftest import tiny
-from whet.engines.check_engine import check_engine
-from whet.engines.logprob_differences import differences
+from whet.engines.check_engine import check_engine, differences
 from whet.engines.native.engine import NativeEngine
 from whet.engines.vllm.engine import VllmEngine
 from whet.errors import RunFailed, UserError

@@ -51,7 +51,7 @@ def explain(
 def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
     """Every run of a pipeline in a few lines."""
     from whet.runs.logs import json_bytes
-    from whet.train.explain.pipeline import explain_pipeline
+    from whet.train.explain.recipe import explain_pipeline
 
     runs = explain_pipeline(pipeline)
     if as_json:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from whet.engines.logprob_differences import differences
+from whet.engines.check_engine import differences
 from whet.engines.vllm.weights import policy_checksums, require_equal, stored_weights
 from whet.errors import RunFailed
 from whet.models.protocol import CausalLM

@@ -7,6 +7,7 @@ dropout: the log-probs of a sequence must not depend on who asks. Knows nothing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,6 @@ from whet.models.layers.decoder_config import (
     is_served,
     parameter_count,
 )
-from whet.models.layers.initial import embedding, initialise
 from whet.models.layers.packing import Packing
 from whet.models.protocol import Cache
 from whet.models.storage.safetensors_files import write_model
@@ -307,3 +307,26 @@ def has_plain_products(trunk: Trunk) -> bool:
     """Whether every product is a matrix in fp32: no adapter stands in its place."""
     parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
     return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
+
+
+def embedding(rows: int, width: int) -> nn.Embedding:
+    """An embedding without values: drawing them on the meta device would import the compiler, which takes a second."""
+    made: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
+    return made
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, *, std: float, layers: int, seed: int) -> None:
+    """Normal weights, unit norms, zero biases; what writes to the residual stream is scaled by 1/√(2·layers).
+
+    The scale keeps the stream's variance independent of depth (Radford et al. 2019, §2.3). Uses its own generator.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif parameter.ndim == 1:
+            parameter.fill_(1.0)
+        else:
+            into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+            parameter.normal_(0.0, std / math.sqrt(2 * layers) if into_residual else std, generator=generator)

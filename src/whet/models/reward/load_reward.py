@@ -14,7 +14,7 @@ from whet.models.decoder.families import FAMILIES, Family
 from whet.models.decoder.hf_config import NotCovered, read_shape
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import read_config
-from whet.models.reward.classifier_files import head_name
+from whet.models.reward.foreign_classifier import head_name
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.settings import RewardSettings, read_settings
 from whet.models.storage.checksums import read_steadily, refuse_damage

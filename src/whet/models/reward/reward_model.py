@@ -18,7 +18,7 @@ from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
 from whet.models.protocol import CausalLM
-from whet.models.reward.classifier_files import write_classifier
+from whet.models.reward.foreign_classifier import write_classifier
 from whet.models.reward.settings import BAD, RewardKind, RewardSettings, write_settings
 
 HEAD_SPREAD = 0.1  # of the first scores, whatever the width: small, yet no two texts tie
@@ -147,3 +147,17 @@ def _initialise(head: nn.Linear, *, seed: int) -> None:
     head.weight.copy_(values * HEAD_SPREAD / head.in_features**0.5)
     if head.bias is not None:
         head.bias.zero_()
+
+
+class LinearValue(nn.Module):
+    """(N, D) states → (N,) values, in fp32. It starts at 0 everywhere, which adds no noise to the first advantages."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """The values of the states."""
+        with full_precision(states.device):
+            return states.float() @ self.weight + self.bias

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whet.algorithms.advantages import keep_all, unscaled
 from whet.algorithms.cells import Cell, formula, name, options, plain, terms
 from whet.algorithms.control import adapted
 from whet.algorithms.importance_correction import uncorrected
-from whet.algorithms.table import ALGORITHMS, CELLS, Algorithm, Objective
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, Preference, RewardObjective
+from whet.algorithms.shaping import standard
+from whet.algorithms.table import ALGORITHMS, CELLS, OBJECTIVES, Algorithm, Objective, tells_tokens_apart
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
-from whet.config import AlgorithmBase, OnlineConfig
-from whet.train.explain.reward_formula import reward_lines
+from whet.config import AlgorithmBase, OfflineConfig, OnlineConfig, RewardConfig
+from whet.config.objective import bound_loss, kind_of
 from whet.train.setup.build import build_algorithm
 
 NEUTRAL = frozenset({unscaled, uncorrected, keep_all})  # cells that leave everything as it is
@@ -246,3 +248,110 @@ def _paper(config: AlgorithmBase, algorithm: Algorithm) -> str:
     changed = [kind for kind, cell in algorithm.cells.items() if plain(cell) is not plain(row[kind])]
     paper = f"{paper_name(algorithm.paper)} ({config.preset})"
     return f"{paper}, but for {' and '.join(changed)}" if changed else paper
+
+
+SPANS = {"batch": "the step", "running": "all steps so far"}
+
+
+def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> list[str]:
+    """R_i and r_t; nothing where the advantage sees the score itself. `kl_weight` is empty without a KL."""
+    paid = kl_weight if algorithm.kl_place == "reward" else ""
+    shaped = shaped_reward(config.reward, config.rollout.max_tokens)
+    lines = []
+    if tells_tokens_apart(algorithm.advantage):
+        less = f", less {paid}·(d) on every token" if paid else ""
+        lines.append(f"r_t = R_i on the last token, 0 before{less}")
+        paid = ""
+    if paid:
+        shaped += f" − {paid}·Σ_t (d)"
+    if shaped != "score_i":
+        lines.append(f"R_i = {shaped}")
+    if config.reward.normalize != "none":
+        lines.append(f"mean and std over the rewards of {SPANS[config.reward.normalize]}")
+    if config.reward.functions:
+        parts = (f"{function.weight:g}·{function.use}" for function in config.reward.functions)
+        lines.append(f"score_i = {' + '.join(parts)}")
+    if "T_i" in shaped:
+        lines.append("T_i tokens of rollout i")
+    if "history" in terms(algorithm.advantage):
+        lines.append("b = 0 in the first step")
+    return lines
+
+
+def shaped_reward(reward: RewardConfig, max_tokens: int) -> str:
+    """Penalties for length, clipping, normalisation, in the order in which they happen."""
+    text = "score_i"
+    if reward.overlong_tokens and reward.overlong_penalty:
+        ramp = f"clip(({max_tokens - reward.overlong_tokens} − T_i)/{reward.overlong_tokens}, −1, 0)"
+        text += f" + {reward.overlong_penalty:g}·{ramp}"
+    if reward.length_penalty:
+        text += f" − {reward.length_penalty:g}·T_i"
+    if reward.clip is not None:
+        low, high = (f"{bound:g}".replace("-", "−") for bound in reward.clip)
+        text = f"clip({text}, {low}, {high})"
+    if reward.normalize != "none":
+        text = f"({text} − mean) / (std + {options(standard)['epsilon']:g})"
+    return text
+
+
+# What is averaged. Every unit counts the same, on all ranks.
+UNITS = {
+    "pair": "pairs",
+    "label": "completions",
+    "preference": "pairs",
+    "outcome": "completions",
+    "process": "steps",
+}
+LETTERS = {"beta": "β", "gamma": "γ"}  # how formulas write these options
+POINT = "point"
+
+
+def offline_loss(config: OfflineConfig) -> Loss:
+    """The loss on rows that exist."""
+    objective = config.objective
+    loss = bound_loss(objective)
+    match kind_of(objective):
+        case "imitation":
+            return supervised_loss(OBJECTIVES[objective.name])
+        case "reward":
+            return reward_loss(replace(REWARDS[objective.name], loss=loss))
+    row = replace(PREFERENCES[objective.name], loss=loss)
+    made = preference_loss(row)
+    reference = f"π_ref = {config.reference or 'the model before the first step'}"
+    return replace(made, where=(*made.where, reference)) if row.needs_reference else made
+
+
+def preference_loss(row: Preference) -> Loss:
+    """The loss of a method of direct alignment."""
+    cells = {"loss": row.loss, "implicit reward": row.implicit}
+    if row.point is None:
+        return _loss(row.loss, row.unit, cells, row.paper)
+    point, definitions = expression(row.point)
+    where = (", ".join([f"{POINT} = {point}", *definitions]),)
+    return _loss(row.loss, row.unit, {**cells, POINT: row.point}, row.paper, where)
+
+
+def reward_loss(row: RewardObjective) -> Loss:
+    """The loss of a reward model."""
+    return _loss(row.loss, row.kind, {"loss": row.loss}, row.paper)
+
+
+def settings(cell: Cell) -> list[str]:
+    """The options of a loss with the letters that its formula has for them."""
+    return [f"{LETTERS.get(key, key)} = {written(value)}" for key, value in options(cell).items()]
+
+
+def _loss(cell: Cell, unit: str, cells: dict[str, Cell], paper: str, where: tuple[str, ...] = ()) -> Loss:
+    inner, definitions = expression(cell)
+    described = {kind: f"{name(part)}: {formula(part)}" for kind, part in cells.items()}
+    return Loss(
+        line=f"loss = Σ [ {inner} ] / {UNITS[unit]}",
+        critic="",
+        where=(*definitions, *where, *settings(cell)),
+        cells={**described, "paper": paper_name(paper)},
+    )
+
+
+def written(value: float | bool) -> str:
+    """An option's value as a recipe has it."""
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()

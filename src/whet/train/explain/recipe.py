@@ -1,4 +1,4 @@
-"""Explaining a recipe before it runs: loss, batch sizes, memory, from the recipe alone, without loading a weight."""
+"""Explaining a recipe or the runs of a pipeline: loss, batch sizes, memory, from the recipe alone, without a weight."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from whet import recipe as recipes
 from whet.algorithms.advantages import keep_all
 from whet.algorithms.cells import plain
 from whet.algorithms.table import Algorithm
 from whet.batching import split_prompts
 from whet.config import OfflineConfig, OnlineConfig
 from whet.config.loops import CollectConfig, Training
+from whet.config.pipeline import REFERENCE, references
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.models.references import BIGRAM_LARGEST
-from whet.recipe import Recipe
+from whet.recipe import Pipeline, Recipe
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
-from whet.train.explain.formula import Loss, policy_loss
+from whet.train.explain.formula import Loss, offline_loss, policy_loss
 from whet.train.explain.memory import FP32_BYTES, Model, find_model
-from whet.train.explain.preference_formula import offline_loss
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.setup.build import build_algorithm
 from whet.train.setup.epochs import with_steps
@@ -244,3 +245,38 @@ def _room(prompt: int | None, config: Training, model: Model | None) -> Sequence
     if room < config.rollout.max_tokens:
         return [f"the context of {model.context} leaves {room} tokens after a prompt of {prompt}, not max_tokens"]
     return []
+
+
+def explain_pipeline(pipeline: Pipeline) -> dict[str, Explanation | str]:
+    """Dotted name of each run → what it will do; or why that cannot be known before an earlier stage has run."""
+    stages = {recipe.name: recipe for recipe in pipeline.stages()}
+    return {name: _explain(_with_model(recipe, stages)) for name, recipe in pipeline.runs().items()}
+
+
+def _explain(recipe: Recipe) -> Explanation | str:
+    if isinstance(recipe.config, CollectConfig):
+        return _collected(recipe.config)
+    try:
+        return explain(recipe)
+    except UserError as error:
+        missing = references(recipes.plain(recipe.config))
+        if not missing:
+            raise
+        return f"known when {' and '.join(sorted(missing))} is there ({error})"
+
+
+def _collected(config: CollectConfig) -> str:
+    drawn = config.steps * config.rollout.prompts
+    by = f"the reward model {config.reward.model.path}" if config.reward.model else f"task {config.task.name}"
+    return f"collects {config.select}: {drawn:,} prompts × {config.rollout.group:,} completions, scored by {by}"
+
+
+def _with_model(recipe: Recipe, stages: Mapping[str, Recipe]) -> Recipe:
+    """The recipe with the model that the stage it starts from has started from: the shape is the same."""
+    own = recipe.config.model
+    match = REFERENCE.fullmatch(own.path)
+    if match is None or match[2]:
+        return recipe
+    first = _with_model(stages[match[1]], stages).config.model
+    model = first.model_copy(update={"gradient_checkpointing": own.gradient_checkpointing})
+    return replace(recipe, config=recipe.config.model_copy(update={"model": model}))

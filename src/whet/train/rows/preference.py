@@ -28,10 +28,9 @@ from whet.models.load import load_model
 from whet.models.protocol import CausalLM
 from whet.models.storage.safetensors_files import fingerprint
 from whet.records import Sequences
-from whet.train.rows.completions import stacked, summed_logprobs, whole_units
 from whet.train.rows.examples import Material, Note, encoded
 from whet.train.rows.reference_cache import cache_directory, reference_logprobs
-from whet.train.rows.units import Unit, units_of
+from whet.train.rows.units import Unit, stacked, summed_logprobs, units_of, whole_units
 from whet.train.session.trained import Kept
 from whet.train.setup.build import Parts, place
 from whet.train.setup.epochs import EpochSampler

@@ -17,7 +17,7 @@ from whet.distributed.world import World
 from whet.files import home_directory
 from whet.models.protocol import CausalLM
 from whet.records import Row
-from whet.train.rows.completions import stacked, summed_logprobs, whole_units
+from whet.train.rows.units import stacked, summed_logprobs, whole_units
 
 LOGPROBS, CHECKSUM = "logprobs", "sha256"  # the tensor in a file, and the key of its checksum in the header
 CHUNK_ROWS = 256  # read at a time, so that padding to the longest of all rows costs no memory

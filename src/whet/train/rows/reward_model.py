@@ -36,9 +36,9 @@ from whet.records import Sequences
 from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import Run
 from whet.tasks.protocol import Task
-from whet.train.rows.completions import stacked, whole_units
 from whet.train.rows.examples import Material, Note, encoded
 from whet.train.rows.reward_tokens import Judged, groups_of, judged
+from whet.train.rows.units import stacked, whole_units
 from whet.train.setup.build import start_model
 from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import descend, finite, make_optimizer

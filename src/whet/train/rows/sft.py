@@ -21,10 +21,8 @@ from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Dialogue, Example, Pair, Row, Sequences
 from whet.rollout import draw
-from whet.train.rows.completions import PLAIN
-from whet.train.rows.encode import completion_rows, dialogue_rows, ended
-from whet.train.rows.examples import Material, Note, encoded
-from whet.train.rows.units import Unit
+from whet.train.rows.examples import Material, Note, completion_rows, dialogue_rows, encoded, ended
+from whet.train.rows.units import PLAIN, Unit
 from whet.train.setup.build import Parts
 from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import descend, finite

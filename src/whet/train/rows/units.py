@@ -1,18 +1,26 @@
-"""Units of a preference loss, as token rows: both completions of a pair, or one labelled completion."""
+"""Units of a preference loss as token rows (a pair, or one labelled completion), and log-probs of whole completions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from whet.algorithms.preference.preference_table import Preference
+from whet.batching import collate, packed, take, tokens_that_fit
+from whet.config.parts import UpdateConfig
 from whet.data.formats import Record
 from whet.data.pairs import unpaired
+from whet.distributed.world import World
 from whet.errors import UserError
-from whet.models.protocol import Tokenizer
-from whet.records import Labelled, Pair, Row
-from whet.train.rows.encode import completion_rows
+from whet.models.layers.decoder_config import autocast
+from whet.models.logprobs import read_tokens
+from whet.models.protocol import CausalLM, Tokenizer
+from whet.records import Labelled, Pair, Row, Sampling, Sequences
+from whet.train.rows.examples import completion_rows
 
 Kin = Callable[[Record], str]  # what rows that are alike have in common
 
@@ -76,3 +84,42 @@ def _pair(pair: Pair, tokenizer: Tokenizer, limit: int, kin: Kin) -> Unit | None
 def _labelled(one: Labelled, texts: Sequence[str], tokenizer: Tokenizer, limit: int, kin: Kin) -> Unit | None:
     rows = completion_rows(tokenizer, one.prompt, texts, limit)
     return None if rows is None else Unit(rows=tuple(rows), kin=kin(one), label=one.label)
+
+
+PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
+
+
+def stacked(rows: list[Row], world: World) -> Sequences:
+    """Rows as tensors on this process's device."""
+    return collate([row.tokens for row in rows], [row.mask for row in rows], world.device)
+
+
+def whole_units(sequences: Sequences, size: int, settings: UpdateConfig, policy: CausalLM) -> Iterator[Tensor]:
+    """Rows of whole units, `size` rows each, one forward pass after the other; a unit that is too long comes alone."""
+    most = settings.micro_batch_tokens or tokens_that_fit(policy)
+    lengths = sequences.lengths.view(-1, size).amax(dim=1)
+    order = torch.argsort(lengths, descending=True, stable=True)
+    sizes = lengths[order].tolist()
+    start = 0
+    while start < len(sizes):
+        count = max(1, most // (size * sizes[start]))
+        units = order[start : start + count]
+        yield (units[:, None] * size + torch.arange(size, device=units.device)).flatten()
+        start += count
+
+
+def summed_logprobs(
+    policy: CausalLM, sequences: Sequences, rows: Tensor, size: int, settings: UpdateConfig, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(n,) log-prob of each of these rows' trained tokens together, and how many tokens these are."""
+    s = take(sequences, rows)
+    with autocast(device):
+        reading = read_tokens(
+            policy,
+            s.tokens,
+            s.lengths,
+            s.mask,
+            PLAIN,
+            packing=packed(s, torch.div(rows, size, rounding_mode="floor"), settings),
+        )
+    return reading.logprobs.sum(dim=1), s.mask.sum(dim=1)

@@ -9,10 +9,10 @@ from typing import Any
 
 from whet.config import EarlyStoppingConfig, TrainConfig
 from whet.errors import RunFailed, UserError
+from whet.runs import layout
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
-from whet.runs.lost import lost_lines
 
 BEFORE, AFTER = "before", "after"
 MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evaluations are made from
@@ -136,3 +136,27 @@ def remember(measured: Measured, step: int, metrics: Mapping[str, Any]) -> None:
 
 def _of_evaluation(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in sorted(row.items()) if name.startswith("eval/")}
+
+
+def lost_lines(run: Run, step: int) -> list[str]:
+    """What is missing of the steps up to this one, a sentence each."""
+    found = []
+    metrics, timings = missing_steps(run.metrics(), 0, step), missing_steps(run.timings(), 1, step)
+    if metrics:
+        found.append(f"{layout.METRICS} has no lines of {metrics}, so curves and report do without")
+    if timings:
+        found.append(f"{layout.TIMINGS} has no lines of {timings}, so the results count the seconds of the others")
+    return found
+
+
+def missing_steps(rows: Iterable[Mapping[str, Any]], first: int, last: int) -> str:
+    """Which of the steps from `first` to `last` have no row, in words; nothing where each has one."""
+    found = {row["step"] for row in rows}
+    missing = [step for step in range(first, last + 1) if step not in found]
+    if not missing:
+        return ""
+    if len(missing) == 1:
+        return f"step {missing[0]}"
+    if missing[-1] - missing[0] == len(missing) - 1:
+        return f"steps {missing[0]} to {missing[-1]}"
+    return f"{len(missing)} steps between {missing[0]} and {missing[-1]}"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain, compress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from whet.config import EarlyStoppingConfig, OfflineConfig, OnlineConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
+from whet.models.protocol import Tokenizer
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
@@ -25,7 +27,6 @@ from whet.runs.logs import plain_numbers
 from whet.tasks.grading.grader import GradingFailed
 from whet.train.session import resume
 from whet.train.session.held_out import Judge, best_by, held_out_metrics
-from whet.train.session.rollout_text import spelled
 from whet.train.session.trained import Kept, Trained
 from whet.train.setup.machine import machine, versions
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
@@ -296,3 +297,12 @@ def require_measured(settings: EarlyStoppingConfig, measured: Mapping[str, float
     if settings.patience and settings.metric not in measured:
         known = ", ".join(measured)
         raise UserError(f"early_stopping.metric is {settings.metric!r}, which is not measured here; use one of {known}")
+
+
+def spelled(groups: Sequence[Sequence[Mapping[str, Any]]], tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+    """The rows of all groups, each with the text of its sampled tokens one by one."""
+    rows = list(chain.from_iterable(groups))
+    chosen = list(set(chain.from_iterable(compress(row["tokens"], row["mask"]) for row in rows)))
+    texts = dict(zip(chosen, tokenizer.decode_many([[token] for token in chosen]), strict=True))
+    for row in rows:
+        yield {**row, "pieces": [texts[token] for token in compress(row["tokens"], row["mask"])]}

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "runs": {"errors"},
     "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
     "report": {"runs", "evaluate", "data", "errors"},
-    "config": {"algorithms", "records", "imports"},
+    "config": {"algorithms", "records", "errors", "imports"},
     "recipe": {"config", "errors", "recipes"},
     "recipes": set(),
 }

@@ -276,7 +276,7 @@ def test_resolve_says_what_to_do(whole: Path, tmp_path: Path) -> None:
         resolve_model("org/name", cache=models)
     with pytest.raises(UserError, match="whet models pull smollm2-135m-instruct"):
         resolve_model("smollm2-135m-instruct", cache=models)
-    with pytest.raises(UserError, match="did you mean smollm2-135m-instruct"):
+    with pytest.raises(UserError, match="did you mean 'smollm2-135m-instruct'"):
         resolve_model("smollm2-135m", cache=models)
     with pytest.raises(UserError, match=r"no directory \./nothing"):
         resolve_model("./nothing", cache=models)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import count as integers
 from itertools import islice
@@ -101,6 +102,22 @@ def permutation(size: int, key: int) -> Iterator[int]:
         index = (left << half) | right
         if index < size:
             yield index
+
+
+def epoch_places(size: int, start: int, count: int, *name: int | str) -> Iterator[int]:
+    """Indices of rows `start`, … `start + count - 1` of a walk through `size` rows in epochs.
+
+    Every epoch has an order of its own, decided by (`name`, epoch): none comes again before all have come.
+    """
+    for number in range(start, start + count):
+        epoch, place = divmod(number, size)
+        yield _epoch_order(size, (*name, epoch))[place]
+
+
+@lru_cache(maxsize=4)
+def _epoch_order(size: int, name: tuple[int | str, ...]) -> tuple[int, ...]:
+    """Kept, because every step of an epoch asks for it."""
+    return tuple(permutation(size, fingerprint(*name)))
 
 
 def _scramble(value: int) -> int:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.errors import RunFailed, UserError, nearest
+from whet.manifests import sha256
 from whet.models.download.pulled import building, damage, models_directory
-from whet.models.storage.checksums import sha256
 
 Progress = Callable[[str, int, int], None]  # what is happening, bytes done, bytes in all (0: not known)
 

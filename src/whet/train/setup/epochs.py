@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Generic, TypeVar
 
-from whet.tasks.space import fingerprint, permutation
+from whet.tasks.space import epoch_places
 
 R = TypeVar("R")
 
@@ -28,13 +27,4 @@ class EpochSampler(Generic[R]):
         return [self.rows[index] for index in sorted(set(self._places(0, count * steps)))]
 
     def _places(self, start: int, count: int) -> Iterator[int]:
-        size = len(self.rows)
-        for number in range(start, start + count):
-            epoch, place = divmod(number, size)
-            yield _order(size, self._seed, epoch)[place]
-
-
-@lru_cache(maxsize=4)
-def _order(size: int, seed: int, epoch: int) -> tuple[int, ...]:
-    """The order of one epoch; kept, because every step of the epoch asks for it."""
-    return tuple(permutation(size, fingerprint("rows", seed, epoch)))
+        return epoch_places(len(self.rows), start, count, "rows", self._seed)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -143,21 +143,6 @@ def character_tokenizer(alphabet: str) -> HuggingFaceTokenizer:
     backend = Backend(models.WordLevel(vocabulary))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
-    return wrap_backend(backend, eos=EOS)
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int) -> HuggingFaceTokenizer:
-    """Byte-level BPE with at most `vocab_size` ids, learned from `texts`; it can spell any text."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    if vocab_size <= len(alphabet):
-        raise UserError(f"vocab_size={vocab_size} is too small for bytes and {EOS}; use {len(alphabet) + 1} or more")
-    backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False
-    )
-    backend.train_from_iterator(texts, trainer)
     return wrap_backend(backend, eos=EOS)
 
 

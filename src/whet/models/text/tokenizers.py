@@ -26,7 +26,6 @@ from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
 EOS = "<eos>"
-RANKS_FILE = "tokenizer.tiktoken"  # its presence says that a directory holds a tiktoken vocabulary
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 
@@ -155,12 +154,8 @@ def _load(directory: Path) -> Tokenizer:
     if not directory.is_dir():
         raise UserError(f"no directory {directory} to load a tokenizer from; check the path")
     refuse_damage(directory, with_weights=False)
-    if (directory / RANKS_FILE).exists():
-        from whet.models.text.tiktoken_bpe import load_tiktoken
-
-        return load_tiktoken(directory)
     if not any((directory / name).exists() for name in TOKENIZER_FILES):
-        raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join((*TOKENIZER_FILES, RANKS_FILE))}")
+        raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join(TOKENIZER_FILES)}")
     check_tokenizer_files(directory)
     try:
         hf = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)

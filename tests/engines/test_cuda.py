@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from whet.batching import pad
+from whet.models.layers.decoder_config import is_served
 from whet.models.layers.precision import autocast
-from whet.models.layers.shapes import is_served
 from whet.models.load import new_model
 from whet.models.logprobs import token_logprobs
 from whet.records import Prompt, Sampling

@@ -6,7 +6,7 @@ import torch
 from tests.small import small_model
 from whet.models.layers.packing import pack
 from whet.models.logprobs import read_tokens, token_logprobs, token_values
-from whet.models.reward.value_head import LinearValue
+from whet.models.reward.reward_model import LinearValue
 from whet.records import Sampling
 
 PLAIN = Sampling(max_tokens=1)

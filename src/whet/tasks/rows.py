@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 from whet import files
 from whet.errors import UserError
 from whet.records import Example, Message, Score
-from whet.tasks.space import HELD_OUT_SHARE, epoch_places, fingerprint, is_held_out, permutation
+from whet.tasks.space import HELD_OUT_SHARE, epoch_places, fingerprint, first_held_out, is_held_out
 
 RESERVED = ("prompts", "completions")  # a reward function receives lists under these names
 
@@ -47,10 +46,7 @@ class Rows:
         return [training[place] for place in places]
 
     def held_out(self, count: int) -> list[Example]:
-        evaluation = self._sides[1]
-        if not evaluation:
-            return []
-        return [evaluation[i] for i in islice(permutation(len(evaluation), fingerprint("held out")), count)]
+        return first_held_out(self._sides[1], count)
 
     def score(self, example: Example, text: str) -> Score:
         right = float(self.correct(example, text))

@@ -14,8 +14,11 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import count as integers
 from itertools import islice
+from typing import TypeVar
 
 from whet.errors import UserError
+
+R = TypeVar("R")
 
 HELD_OUT_SHARE = 0.1
 WORD = 2**64
@@ -118,6 +121,11 @@ def epoch_places(size: int, start: int, count: int, *name: int | str) -> Iterato
 def _epoch_order(size: int, name: tuple[int | str, ...]) -> tuple[int, ...]:
     """Kept, because every step of an epoch asks for it."""
     return tuple(permutation(size, fingerprint(*name)))
+
+
+def first_held_out(rows: Sequence[R], count: int) -> list[R]:
+    """The first `count` evaluation rows of a fixed order, or all if there are fewer."""
+    return [rows[place] for place in islice(permutation(len(rows), fingerprint("held out")), count)]
 
 
 def _scramble(value: int) -> int:

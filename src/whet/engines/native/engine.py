@@ -15,13 +15,13 @@ from torch import Tensor
 
 from whet.batching import pad
 from whet.engines.limits import above_coldest, token_limit, within_context, within_vocabulary
-from whet.engines.native.finite_logits import check_logprobs, doubt
 from whet.engines.native.token_sampling import draw
 from whet.engines.protocol import OnToken
 from whet.models.decoder.decoder import Decoder
+from whet.models.finite import check_logprobs, doubt
 from whet.models.kernels.fused_block import has_plain_products
+from whet.models.layers.decoder_config import is_served
 from whet.models.layers.precision import autocast
-from whet.models.layers.shapes import is_served
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Prompt, Sampling
 from whet.streams import stream_key

@@ -18,7 +18,7 @@ from torch import Tensor
 from whet.models.cpu.columns import Attend, fits_columns, read_columns, rotated
 from whet.models.kernels.fused_block import Joined
 from whet.models.layers.attention import rotary_frequencies
-from whet.models.layers.shapes import has_usual_blocks
+from whet.models.layers.decoder_config import has_usual_blocks
 
 if TYPE_CHECKING:
     from whet.models.decoder.decoder import Block, Trunk

@@ -1,6 +1,6 @@
 """A decoder block of packed rows as one function with its gradient written out: bf16 on CUDA, fp32 on a CPU.
 
-It computes what `whet.models.decoder.decoder.Block` does (on CUDA under autocast), for the shapes of `whet.models.layers.shapes`, with
+It computes what `whet.models.decoder.decoder.Block` does (on CUDA under autocast), for the shapes of `decoder_config.is_served`, with
 a tenth of the launches: products that share their input are joined, norms, rotations and gates are single kernels, and
 weights are cast once a pass. Kept for the backward pass are the residual stream before each half, what attention saw
 and gave, and the gate's input; norms and gates are computed again.
@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 
 from whet.models.kernels import block_plain
 from whet.models.layers.attention import rotary_angles
+from whet.models.layers.decoder_config import has_usual_blocks, is_served
 from whet.models.layers.packed_attention import Ragged, attend, attend_back
 from whet.models.layers.packing import Packing
 from whet.models.layers.padded_attention import Padded
 from whet.models.layers.precision import full_precision
-from whet.models.layers.shapes import has_usual_blocks, is_served
 
 if TYPE_CHECKING:
     from whet.models.decoder.decoder import Trunk

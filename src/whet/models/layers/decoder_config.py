@@ -8,6 +8,8 @@ from typing import Literal
 
 from whet.errors import UserError
 
+HEAD_WIDTHS = (16, 32, 64, 128)  # what the tiles of the attention kernel for CUDA fit
+
 # Far above every published model; what is larger is a mistake or a trap, and would be reserved before anyone looks.
 LARGEST = {
     "vocab_size": 2**24,
@@ -120,3 +122,17 @@ def _short(value: object) -> str:
     """As it stands in a message: a number may have thousands of digits."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"
+
+
+def is_served(config: DecoderConfig) -> bool:
+    """Whether the kernels for CUDA compute this shape."""
+    return has_usual_blocks(config) and config.head_dim in HEAD_WIDTHS
+
+
+def has_usual_blocks(config: DecoderConfig) -> bool:
+    """RMS norms before attention and a gated MLP, rotary positions, biases at most in queries, keys and values."""
+    plain = (
+        config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
+    )
+    biases = config.attention_out_bias or config.mlp_bias
+    return plain and not biases and config.qk_norm != "full"

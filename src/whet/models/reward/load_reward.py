@@ -13,8 +13,7 @@ from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import Family
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import checked_config, covered
-from whet.models.reward.classifier_files import head_name
-from whet.models.reward.reward_model import RewardModel
+from whet.models.reward.reward_model import RewardModel, head_name
 from whet.models.reward.settings import RewardSettings, read_settings
 from whet.models.storage.checksums import read_steadily
 from whet.models.storage.safetensors_files import (

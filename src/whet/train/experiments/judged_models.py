@@ -11,9 +11,9 @@ import torch
 
 from whet.batching import collate, micro_batches, take
 from whet.engines.native.engine import NativeEngine
-from whet.engines.native.finite_logits import check_logprobs
 from whet.errors import UserError
 from whet.models.download.model_hub import resolve_model
+from whet.models.finite import check_logprobs
 from whet.models.layers.precision import autocast
 from whet.models.load import load_model
 from whet.models.logprobs import token_logprobs

@@ -13,7 +13,7 @@ from whet.config import OnlineConfig
 from whet.models.layers.packing import Packing, pack
 from whet.models.logprobs import ValueHead, token_values
 from whet.models.protocol import CausalLM
-from whet.models.reward.value_head import LinearValue
+from whet.models.reward.reward_model import LinearValue
 from whet.records import Sequences
 from whet.train.setup.optimizer import (
     learning_rate,

@@ -10,7 +10,7 @@ from whet.config import DataConfig
 from whet.data.load import Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.errors import UserError
-from whet.tasks.space import fingerprint, permutation
+from whet.tasks.space import first_held_out
 
 U = TypeVar("U")
 Note = Callable[[str], None]
@@ -44,7 +44,7 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
         raise UserError(f"{config.path} holds {loaded.kind}, and {what} learns from {' or '.join(kinds)}")
     training, held_out = split_rows(loaded.rows, config.held_out_share, salt=salt_of(config.path))
     # In an order of their own: an evaluation may look at the first ones alone, and files come in parts.
-    held_out = [held_out[place] for place in permutation(len(held_out), fingerprint("held out"))]
+    held_out = first_held_out(held_out, len(held_out))
     if not training or not held_out:
         raise UserError(
             f"{config.path} has {len(loaded.rows)} rows, too few prompts for a training and a held-out side: add rows"

@@ -198,12 +198,23 @@ def test_the_first_failure_ends_the_others(native, served):
 @pytest.mark.parametrize("waiting_for", ["answer", "retry"])
 def test_ctrl_c_ends_it_at_once(native, served, waiting_for):
     served.fault = lambda handler, _: handler.hang() if waiting_for == "answer" else handler.error(503, "loading")
-    timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
+    everyone = threading.Event()
+    fault, served.fault = (
+        served.fault,
+        lambda handler, number: (number == 3 and everyone.set()) or fault(handler, number),
+    )
+
+    def interrupt():
+        assert everyone.wait(20)
+        time.sleep(0.2)  # the answers arrive, and the waits begin
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt)
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         ask(served, native, count=8, backoff_seconds=20.0)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 15  # neither the timeout nor the backoff of 20 s
     assert not [t for t in threading.enumerate() if t.name.startswith("whet-http")]
     assert len(served.requests) == 4
     if waiting_for == "answer":

@@ -111,6 +111,8 @@ FRAMES = {
     "switching": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "no valid HTTP answer: "),
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", "the answer is not JSON: ''"),
     "escapes": (b"HTTP/1.1 400 No\r\n\r\n\x1b]0;t\x07\xe2\x80\xae" + KEY.encode(), r"400: \x1b]0;t\x07\u202e***"),
+    "no place": (b"HTTP/1.1 302 No\r\nLocation: http://[\xff:x\r\n\r\n", "status 302: it redirects to http://["),
+    "cookie": (b"HTTP/1.1 400 No\r\nSet-Cookie: a=\xff; expires=" + b" 1" * 9000 + b"\r\n\r\nno", "status 400: no"),
     "date": (b"HTTP/1.1 503 No\r\nRetry-After: Mon, 1 Jan 2024 1:1:1 +9" + b"9" * 40 + b"\r\n\r\n", "status 503"),
     "for ever": (b"HTTP/1.1 503 No\r\nRetry-After: inf\r\n\r\n", "the server sent Retry-After: inf"),
 }

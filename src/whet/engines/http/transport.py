@@ -18,7 +18,7 @@ import os
 import random
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -140,10 +140,11 @@ class Transport:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        client = httpx2.AsyncClient(
-            verify=self._tls, trust_env=False, timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS)
-        )
-        async with client, client.stream("POST", url, content=payload, headers=headers) as response:
+        timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS).as_dict()
+        request = httpx2.Request("POST", url, content=payload, headers=headers, extensions={"timeout": timeout})
+        # Not a client, which reads cookies and redirects.
+        transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
+        async with transport, aclosing(await transport.handle_async_request(request)) as response:
             encoding = response.headers.get("Content-Encoding", "identity")
             if encoding.strip().lower() != "identity":
                 said = shown(self.safe(encoding))

@@ -214,7 +214,7 @@ def test_ctrl_c_ends_it_at_once(native, served, waiting_for):
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         ask(served, native, count=8, backoff_seconds=20.0)
-    assert time.monotonic() - start < 15  # neither the timeout nor the backoff of 20 s
+    assert time.monotonic() - start < 8  # the first backoff is 10 s at least
     assert not [t for t in threading.enumerate() if t.name.startswith("whet-http")]
     assert len(served.requests) == 4
     if waiting_for == "answer":

@@ -1,9 +1,10 @@
 """Small real models for tests."""
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from whet.models.load import new_model
-from whet.models.text.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import EOS, character_tokenizer, wrap_backend
 
 ALPHABET = "0123456789+=>abcdefgh"
 
@@ -30,8 +31,6 @@ def small_model(family="llama", *, seed=0, context=64, layers=2, width=32, vocab
 
 def small_chat_model(directory):
     """A Llama with a byte-level vocabulary and a chat template, saved as a directory."""
-    from whet.models.text.tokenizers import train_bpe
-
     tokenizer = train_bpe(["What is 12+34? Think if you must, and end with the number. 46"] * 4, 300)
     model = new_model(
         "llama", vocab_size=tokenizer.vocab_size, layers=2, heads=4, width=32, context=256, seed=0, eos=tokenizer.eos
@@ -40,3 +39,16 @@ def small_chat_model(directory):
     model.save(directory)
     tokenizer.save(directory)
     return directory
+
+
+def train_bpe(texts, vocab_size):
+    """A tokeniser of byte-level BPE with at most `vocab_size` ids, learned from `texts`; it can spell any text."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    return wrap_backend(backend, eos=EOS)

@@ -99,7 +99,7 @@ def test_a_surrogate_without_a_ratio_serves_one_update(update: dict[str, int]) -
         ),
         (
             {"algorithm": {"preset": "grpo", "kl": {"estimator": "k4"}}},
-            "unknown name 'k4' ",
+            "unknown name 'k4'; did you mean 'k3'?",
         ),
         ({"eval": {"samples": 2, "ks": [4]}}, "pass@4 needs at least 4 samples, not 2"),
         ({"reward": {"memory_limit_gb": 0.01}}, "greater than or equal to 0.1"),

@@ -72,11 +72,11 @@ def test_a_saved_config_names_them(tmp_path: Path) -> None:
     [
         (
             "surrogate: {own}:misspelt",
-            "wants 'advantage' (did you mean 'advantages'?); it may take: logprobs, logprobs_old, logprobs_ref, "
-            "advantages, mask (options of its own must be keyword-only, after a *)",
+            "wants 'advantage'; did you mean 'advantages'? (it may take: logprobs, logprobs_old, logprobs_ref, "
+            "advantages, mask; options of its own must be keyword-only, after a *)",
         ),
-        ("surrogate: {own}:with_default", "wants 'power'; it may take: logprobs, logprobs_old"),
-        ("advantage: {own}:steep", "wants 'logprobs' (did you mean 'logprobs_ref'?); it may take: rewards, counts,"),
+        ("surrogate: {own}:with_default", "wants 'power' (it may take: logprobs, logprobs_old"),
+        ("advantage: {own}:steep", "wants 'logprobs'; did you mean 'logprobs_ref'? (it may take: rewards, counts,"),
         ("surrogate: {{use: '{own}:steep', powr: 2}}", "has no option 'powr' (it has: power)"),
         ("advantage: {{use: '{own}:over_half', least: 2}}", "has no option 'least' (it has: none)"),
         ("surrogate: {own}:NOT_A_FUNCTION", "is not a function"),

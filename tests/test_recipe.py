@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.algorithms.table import ALGORITHMS
-from whet.errors import UserError
-from whet.recipe import dump, nearest, packaged_recipes, parse_yaml, read_any, read_recipe, validate
+from whet.errors import UserError, nearest
+from whet.recipe import dump, packaged_recipes, parse_yaml, read_any, read_recipe, validate
 
 TEXT = """
 steps: 10

@@ -1,6 +1,8 @@
 """The two ways in which whet stops, and how text of others is quoted. Any other traceback that users see is a bug."""
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 # What does something to a terminal instead of being shown: controls (C0, DEL, C1), half characters, separators of
 # lines, changes of direction, and what is invisible, in which text can hide: fillers, selectors of variants, tags.
@@ -25,3 +27,9 @@ class RunFailed(Exception):
 def escaped(text: str, *, keep: str = "") -> str:
     """The text with \\x1b for ESC and so on, in one line; `keep`, such as a newline, stays as it is."""
     return ACTIVE.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a word that is not known: `; did you mean 'x'?`, or nothing."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

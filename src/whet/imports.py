@@ -8,13 +8,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from whet.errors import UserError
+from whet.errors import UserError, nearest
 
 
 def load_named(spec: str, what: str) -> object:
@@ -49,12 +48,6 @@ def source_file(spec: str) -> Path | None:
                 return None
             search = list(found.submodule_search_locations or ())
     return Path(found.origin) if found is not None and found.has_location and found.origin else None
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A question that suggests the closest known name, or nothing."""
-    matches = get_close_matches(name, list(known), n=1)
-    return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def one_line(error: BaseException) -> str:

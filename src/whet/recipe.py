@@ -5,9 +5,8 @@ A recipe is of one run, or a pipeline of several.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,7 +19,7 @@ from whet.config import OnlineConfig, loops
 from whet.config.loops import LOOPS, WHOLE
 from whet.config.pipeline import PipelineConfig
 from whet.config.spellings import known_as
-from whet.errors import UserError
+from whet.errors import UserError, nearest
 
 Config = loops.Config
 PIPELINE = "pipeline"  # the loop of a recipe that consists of others
@@ -151,12 +150,6 @@ def parse_yaml(text: str, *, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{where}: a recipe is a mapping of keys to values, e.g. a line `steps: 100`")
     return value
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 class _Loader(yaml.SafeLoader):

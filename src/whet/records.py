@@ -47,6 +47,13 @@ class Example:
             return self.prompt
         return "\n".join(f"{message.role}: {message.content}" for message in self.prompt)
 
+    @property
+    def plain_prompt(self) -> str | list[dict[str, str]]:
+        """The prompt as JSON holds it: text, or messages as objects."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return [{"role": message.role, "content": message.content} for message in self.prompt]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:

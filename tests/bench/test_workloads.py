@@ -10,9 +10,10 @@ from bench.job import Job, grid, group_of
 from bench.rollouts import check_lengths
 from bench.shapes import NEVER, endless_directory, word_tokenizer
 from bench.task import COMMON, Words, reward, word
+from tests.small import train_bpe
 from whet.errors import RunFailed, UserError
 from whet.models.load import load_model
-from whet.models.text.tokenizers import load_tokenizer, train_bpe
+from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.check import check_task
 
 

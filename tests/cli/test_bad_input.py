@@ -128,8 +128,8 @@ def test_a_wrong_recipe_is_refused_and_leaves_nothing(
     ("overrides", "told"),
     [
         (("model=/nowhere",), "no directory /nowhere; give a model directory"),
-        (("model=nowhere",), "unknown model 'nowhere'; known: smollm2-135m-instruct"),
-        (("model=smollm",), "did you mean smollm2-135m-instruct?"),
+        (("model=nowhere",), "unknown model 'nowhere' (known: smollm2-135m-instruct"),
+        (("model=smollm2",), "did you mean 'smollm2-135m-instruct'?"),
         (("model=org/name",), "no model of that name is pulled; fetch it: whet models pull org/name"),
         (("track=[wandb]",), "tracker wandb: the package is not installed; pip install wandb"),
         (("device=cuda",), "device is 'cuda' and torch finds no CUDA device: use device=cpu"),

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tiny import Whet, bigram_model, chat_model, greedy
+from tests.small import train_bpe
 from whet.cli.commands.chat import Printer, fit
-from whet.models.text.tokenizers import load_tokenizer, train_bpe
+from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Message
 
 GREEDY = ("--temperature", 0, "--max-tokens", 6)

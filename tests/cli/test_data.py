@@ -52,7 +52,7 @@ def test_formats_are_listed(whet: Whet) -> None:
         ("", [], "a.jsonl has no rows"),
         ('{"text": "x"}\n', [], "no known format has the columns text"),
         ('{"prompt": "q", "chosen": "a"}\n', ["--format", "pairs"], "a.jsonl:1 has no 'rejected'"),
-        ('{"prompt": "q"}\n', ["--format", "pear"], "no data format 'pear', did you mean"),
+        ('{"prompt": "q"}\n', ["--format", "pear"], "no data format 'pear'; did you mean"),
         ('{"prompt": "q"}\n', ["--max-skipped", "7"], "max_skipped is 7"),
     ],
 )

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from whet.cli.commands.models import _progress, _readable, app
 from whet.cli.terminal import Screen
 from whet.errors import UserError
+from whet.manifests import sha256
 from whet.models.download.model_hub import KNOWN, Package
-from whet.models.download.pulled import building, damage, sha256
+from whet.models.download.pulled import building, damage
 
 pytest.importorskip("gguf")
 from tests.models.gguf_fixture import tiny_llama, write_gguf, write_wheel
@@ -87,8 +88,8 @@ def test_inspect_prints_a_table_for_a_directory(tmp_path: Path) -> None:
 
 def test_wrong_names_reach_the_top_level_as_one_line(home: Path) -> None:
     for command in ("pull", "inspect"):
-        with pytest.raises(UserError, match=r"^unknown model 'smollm'; did you mean [^\n]*$"):
-            run(command, "smollm")
+        with pytest.raises(UserError, match=r"^unknown model 'smollm2'; did you mean [^\n]*$"):
+            run(command, "smollm2")
 
 
 def test_progress_is_a_line_for_each_thing_outside_a_terminal() -> None:

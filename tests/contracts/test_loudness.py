@@ -236,7 +236,7 @@ def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_used(
     newest = run / "checkpoints" / "step-000006"
     flip_a_bit(newest / "model" / "model.safetensors")
     said = zygote.run("train", run, "--resume").said()
-    wrong = "model/model.safetensors does not match its checksum"
+    wrong = "model/model.safetensors has a wrong checksum"
     assert f"whet: checkpoint {newest} is corrupt: {wrong}; trying the one before it\n" in said
     assert "resumed after step 3\n" in said
     assert metrics(run) == metrics(whole)

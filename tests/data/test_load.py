@@ -106,7 +106,7 @@ def test_wrong_sources_are_refused(tmp_path: Path) -> None:
         Source(path="x", max_skipped=2)
     with pytest.raises(UserError, match="ties is 'lose', must be keep or drop"):
         Source(path="x", ties="lose")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="no data format 'pair', did you mean 'pairs'"):
+    with pytest.raises(UserError, match="no data format 'pair'; did you mean 'pairs'"):
         Source(path="x", format="pair")
 
 

@@ -1,5 +1,6 @@
 """The HTTP engine against a real server that samples from a real model: what it says is what the native engine says."""
 
+import asyncio
 import math
 
 import pytest
@@ -235,3 +236,13 @@ def test_server_text_gives_back_what_it_was_given(said):
     tokens = stand_in.prompt(said)
     assert stand_in.read(tokens) == said
     assert all(0 <= token < stand_in.vocab_size for token in tokens)
+
+
+def test_a_notebook_runs_an_event_loop_of_its_own(native, served):
+    prompts = pose(native.tokenizer, *TEXTS)
+    engine = HttpEngine(served.url, MODEL, native.tokenizer, connection=QUICK)
+
+    async def cell():
+        return engine.generate(prompts, GREEDY)
+
+    assert asyncio.run(cell()) == native.generate(prompts, GREEDY)

@@ -9,14 +9,12 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.client import HTTPMessage
 
 import pytest
 
 from tests.engines.hostile import floods
 from tests.engines.openai_server import MODEL, Served, serving
 from whet.engines.http.engine import HttpEngine
-from whet.engines.http.exchange import Unfit, _check_framing
 from whet.engines.http.transport import Connection, Transport
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling
@@ -97,7 +95,7 @@ def test_retry_after_is_honoured(native, served, form):
 
 def test_a_server_that_asks_for_hours_is_not_waited_for(native, served):
     served.fault = lambda handler, _: handler.error(429, "quota", Retry_After="7200")
-    with pytest.raises(RunFailed, match="left alone for 7200 s"):
+    with pytest.raises(RunFailed, match=r"status 429: quota \(the server sent Retry-After: 7200\), and 600 s is"):
         ask(served, native)
 
 
@@ -133,7 +131,7 @@ def test_nobody_listening():
         engine = HttpEngine(url, MODEL, connection=Connection(**QUICK))
         with pytest.raises(
             RunFailed,
-            match=r"/v1 failed 3 times; the last time: .*[Cc]onnection refused; is a server running at "
+            match=r"/v1 failed 3 times; the last time: .*connection attempts failed; is a server running at "
             + url
             + r"/v1\?",
         ):
@@ -200,12 +198,23 @@ def test_the_first_failure_ends_the_others(native, served):
 @pytest.mark.parametrize("waiting_for", ["answer", "retry"])
 def test_ctrl_c_ends_it_at_once(native, served, waiting_for):
     served.fault = lambda handler, _: handler.hang() if waiting_for == "answer" else handler.error(503, "loading")
-    timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
+    everyone = threading.Event()
+    fault, served.fault = (
+        served.fault,
+        lambda handler, number: (number == 3 and everyone.set()) or fault(handler, number),
+    )
+
+    def interrupt():
+        assert everyone.wait(20)
+        time.sleep(0.2)  # the answers arrive, and the waits begin
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt)
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         ask(served, native, count=8, backoff_seconds=20.0)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 8  # the first backoff is 10 s at least
     assert not [t for t in threading.enumerate() if t.name.startswith("whet-http")]
     assert len(served.requests) == 4
     if waiting_for == "answer":
@@ -245,28 +254,19 @@ def test_https_with_a_trusted_certificate_and_without(native, certificate, monke
             ask(served, native, timeout_seconds=0.3, retries=0)
 
 
-def test_waiting_times_grow_and_are_the_same_again():
+def test_waiting_times_grow_and_differ():
     transport = Transport("http://127.0.0.1:1/v1", Connection(backoff_seconds=1.0))
-    waits = [[transport._backoff((seed, 0), attempt) for attempt in range(8)] for seed in range(50)]
+    waits = [[transport._backoff(attempt) for attempt in range(8)] for _ in range(50)]
     for row in waits:
         for attempt, wait in enumerate(row):
             longest = min(30.0, 2.0**attempt)
             assert longest / 2 <= wait <= longest
     assert len({row[0] for row in waits}) == 50  # clients do not come back all at once
-    assert waits[7] == [transport._backoff((7, 0), attempt) for attempt in range(8)]
 
 
-@pytest.mark.parametrize("status", [103, 300, 304])
+@pytest.mark.parametrize("status", [300, 304])
 def test_other_statuses_below_400_are_no_answer(native, served, status):
     served.fault = lambda handler, _: handler.send(status, b"")
     with pytest.raises(UserError, match=f"refused the request with status {status}, which answers no such request"):
         ask(served, native)
     assert len(served.requests) == 1
-
-
-def test_an_announced_length_may_be_the_bound_and_not_a_byte_more():
-    headers = HTTPMessage()
-    headers["Content-Length"] = "5000"
-    _check_framing(headers, 5000)
-    with pytest.raises(Unfit, match="an answer of more than 4999 bytes"):
-        _check_framing(headers, 4999)

@@ -113,3 +113,9 @@ def test_addresses_carry_no_secrets(url):
 def test_connections_that_cannot_work(wrong):
     with pytest.raises(UserError, match="a connection needs"):
         Connection(**wrong)
+
+
+def test_proxies_of_the_environment_are_not_used(native, served, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert ask(served, native, retries=0) == native.generate(prompts(native), GREEDY)

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.small import small_model
+from tests.small import small_model, train_bpe
 from whet.engines.check_engine import EngineProblem, check_engine, differences
 from whet.engines.native.engine import NativeEngine, _closed_up, _up_to_stop, draw
 from whet.errors import UserError
-from whet.models.text.tokenizers import train_bpe
 from whet.records import Prompt, Sampling
 
 FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "olmo2"]

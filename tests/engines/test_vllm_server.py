@@ -155,7 +155,9 @@ def test_a_server_that_cannot_follow_is_refused_before_anything_is_sampled(habit
 
 def test_no_server_at_all():
     policy, tokenizer = small_model()
-    with pytest.raises(UserError, match=r"refused; is a server running at http://127\.0\.0\.1:9/v1\?$"):
+    with pytest.raises(
+        UserError, match=r"connection attempts failed; is a server running at http://127\.0\.0\.1:9/v1\?$"
+    ):
         VllmServerEngine("http://127.0.0.1:9", policy, tokenizer, connection=QUICK)
 
 

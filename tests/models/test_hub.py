@@ -20,10 +20,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from whet.errors import RunFailed, UserError
+from whet.manifests import sha256
 from whet.models.download import model_hub as hub
 from whet.models.download import pulled as store
 from whet.models.download.model_hub import KNOWN, Package, pull, resolve_model
-from whet.models.download.pulled import building, cached_names, damage, sha256
+from whet.models.download.pulled import building, cached_names, damage
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Message
 
@@ -218,6 +219,7 @@ PULL = """
 import sys
 from pathlib import Path
 from whet.errors import UserError
+from whet.manifests import sha256
 from whet.models.download.model_hub import pull
 try:
     print(pull(sys.argv[1], cache=Path(sys.argv[2])))
@@ -276,7 +278,7 @@ def test_resolve_says_what_to_do(whole: Path, tmp_path: Path) -> None:
         resolve_model("org/name", cache=models)
     with pytest.raises(UserError, match="whet models pull smollm2-135m-instruct"):
         resolve_model("smollm2-135m-instruct", cache=models)
-    with pytest.raises(UserError, match="did you mean smollm2-135m-instruct"):
+    with pytest.raises(UserError, match="did you mean 'smollm2-135m-instruct'"):
         resolve_model("smollm2-135m", cache=models)
     with pytest.raises(UserError, match=r"no directory \./nothing"):
         resolve_model("./nothing", cache=models)

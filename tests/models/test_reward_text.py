@@ -7,14 +7,14 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.models.places import last_places
-from tests.small import ALPHABET, small_model
+from tests.small import ALPHABET, small_model, train_bpe
 from whet.errors import RunFailed, UserError
 from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer, aggregated, load_scorer, one_step, split_steps, stepped_text, whole_text
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.padding import with_padding
-from whet.models.text.tokenizers import character_tokenizer, train_bpe
+from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Message
 
 PREFERENCE = RewardSettings(kind="preference")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from whet.errors import UserError
-from whet.models.text.tiktoken_bpe import TiktokenTokenizer, load_tiktoken, tiktoken_tokenizer
+from whet.models.text.tiktoken_bpe import from_encoding, tiktoken_tokenizer
 from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
 from whet.records import Message
 
@@ -43,7 +40,9 @@ def test_gpt2_ids_are_the_published_ones() -> None:
 
 @pytest.mark.usefixtures("gpt2_cache")
 def test_gpt2_reloads_without_network_and_for_other_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = tiktoken_tokenizer("gpt2")
+    import tiktoken
+
+    published, tokenizer = tiktoken.get_encoding("gpt2"), tiktoken_tokenizer("gpt2")
     tokenizer.save(tmp_path)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "nothing"))
     again, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
@@ -51,16 +50,12 @@ def test_gpt2_reloads_without_network_and_for_other_tools(tmp_path: Path, monkey
     @given(st.text(st.one_of(st.sampled_from(" \n\t'sdmtlvre09aZ<|endoftext|>é"), st.characters(codec="utf-8"))))
     @settings(deadline=None, max_examples=200)
     def same(text: str) -> None:
-        assert tokenizer.encode(text) == again.encode(text) == theirs.encode(text, split_special_tokens=True)
-        assert again.decode(tokenizer.encode(text)) == text
+        ids = published.encode_ordinary(text)
+        assert ids == tokenizer.encode(text) == again.encode(text) == theirs.encode(text, split_special_tokens=True)
+        assert again.decode(ids) == text
 
     same()
     assert theirs.eos_token_id == again.eos == 50256
-
-    ranks = tmp_path / "tokenizer.tiktoken"
-    ranks.write_bytes(b"".join(ranks.read_bytes().splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match="50255 ranks of 50256"):
-        load_tiktoken(tmp_path)
 
 
 def test_digit_groups_of_later_encodings_reach_other_tools(tmp_path: Path) -> None:
@@ -74,7 +69,7 @@ def test_digit_groups_of_later_encodings_reach_other_tools(tmp_path: Path) -> No
     ranks = {**{bytes([i]): i for i in range(256)}, **{pair: 256 + i for i, pair in enumerate(pairs)}}
     specials = {"<|endoftext|>": 300, "<|fim_prefix|>": 301}
     encoding = tiktoken.Encoding("small", pat_str=pattern, mergeable_ranks=ranks, special_tokens=specials)
-    tokenizer = TiktokenTokenizer(encoding)
+    tokenizer = from_encoding(encoding)
     tokenizer.save(tmp_path)
     theirs, again = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
     assert tokenizer.encode("1111") == [256, 49, 49]  # 111 then 1: the pair, and no merge across the split
@@ -82,7 +77,7 @@ def test_digit_groups_of_later_encodings_reach_other_tools(tmp_path: Path) -> No
     @given(st.text("1a \n\r's!é", max_size=20))
     @settings(deadline=None, max_examples=300)
     def same(text: str) -> None:
-        assert tokenizer.encode(text) == theirs.encode(text) == again.encode(text)
+        assert encoding.encode_ordinary(text) == tokenizer.encode(text) == theirs.encode(text) == again.encode(text)
 
     same()
     assert theirs.convert_tokens_to_ids("<|fim_prefix|>") == 301
@@ -100,50 +95,3 @@ def test_unknown_encoding_lists_the_known() -> None:
     pytest.importorskip("tiktoken")
     with pytest.raises(UserError, match="gpt2"):
         tiktoken_tokenizer("gpt1")
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"special_tokens": [1]}, "are damaged"),
-        ({"special_tokens": {"<|endoftext|>": -1}}, "are damaged"),
-        ({"special_tokens": {"<|endoftext|>": 2**40}}, "are damaged"),
-        ({"special_tokens": {"<|endoftext|>": 7}}, "a special token has the id of another token"),
-        ({"special_tokens": {"<|endoftext|>": 256, "<x>": 256}}, "a special token has the id of another token"),
-        ({"special_tokens": {"<|endoftext|>": 2**30}}, "is too large"),
-        ({"pattern": "("}, "are damaged"),
-        ({"ranks": [(bytes([byte]), 0) for byte in range(256)]}, "have the same rank"),
-        ({"ranks": [(bytes([byte]), byte) for byte in range(9)]}, "a byte has none"),
-        ({"ranks": [(bytes([byte]), -byte) for byte in range(256)]}, "are damaged"),
-    ],
-)
-def test_hostile_files_are_refused_in_a_sentence(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    write_files(tmp_path, **changes)
-    with pytest.raises(UserError, match=told):
-        load_tokenizer(tmp_path)
-
-
-def write_files(directory: Path, **changes: Any) -> None:
-    """One token per byte and an end, with changes."""
-    pytest.importorskip("tiktoken")
-    sound = {"name": "x", "pattern": r"[\s\S]", "special_tokens": {"<|endoftext|>": 256}}
-    ranks = changes.pop("ranks", [(bytes([byte]), byte) for byte in range(256)])
-    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks]
-    (directory / "tokenizer.tiktoken").write_text("".join(lines))
-    (directory / "tiktoken.json").write_text(json.dumps({**sound, "ranks": len(ranks), **changes}))
-
-
-def test_a_pattern_that_drops_text_is_noticed(tmp_path: Path) -> None:
-    write_files(tmp_path, pattern="[a-z]+")
-    tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.encode("abc") == [97, 98, 99]
-    with pytest.raises(UserError, match="the pattern of tokenizer x leaves out a part of 'abc 1'"):
-        tokenizer.encode("abc 1")
-    with pytest.raises(UserError, match="half of a surrogate pair"):
-        tokenizer.encode("a\ud800")
-
-
-def test_a_pattern_without_end_is_told_in_a_sentence(tmp_path: Path) -> None:
-    write_files(tmp_path, pattern=r"((?!z)x+)+y|[\s\S]")
-    with pytest.raises(UserError, match="the tokenizer x cannot read 'xxx"):
-        load_tokenizer(tmp_path).encode("x" * 60)

@@ -64,7 +64,7 @@ def test_a_step_may_be_larger_than_the_deck(count):
 
 def test_where_everything_is_needed_no_order_is_asked_for(monkeypatch):
     """A run may have more steps than anybody would count."""
-    monkeypatch.setattr(module, "_order", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(module, "epoch_places", lambda *_: pytest.fail("asked"))
     assert EpochSampler("abc", seed=0).needed(1, steps=3) == ["a", "b", "c"]
     assert EpochSampler("abc", seed=0).needed(2, steps=10**15) == ["a", "b", "c"]
 

@@ -19,7 +19,7 @@ from whet.config.loops import LOOPS
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.imports import source_file
-from whet.models.storage.checksums import sha256
+from whet.manifests import sha256
 from whet.recipe import Recipe, validate
 from whet.report.run.page import write_report
 from whet.runs.checkpoints import write_directory

@@ -56,7 +56,7 @@ def test_the_settings_reach_the_loader(tmp_path):
     assert len(kept.training) + len(kept.held_out) == 41
     asked, _ = read(path, chat=True)
     assert [message.role for message in asked.training[0].prompt] == ["user"]
-    with pytest.raises(UserError, match="no data format 'pear', did you mean"):
+    with pytest.raises(UserError, match="no data format 'pear'; did you mean"):
         read(path, format="pear")
 
 

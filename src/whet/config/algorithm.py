@@ -7,7 +7,6 @@ cell needs no change here. A cell of the user's is `file.py:function`, or `{use:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
 from whet.config.section import Above, Amount, Count, Decay, Positive, Section, merge, one_of
+from whet.errors import nearest
 from whet.imports import load_named
 
 BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no other means anything below 0
@@ -171,8 +171,8 @@ def _own_cell(kind: str, written: OwnCell) -> Cell:
     for term in terms(cell):
         if term not in SUPPLIED[kind]:
             raise ValueError(
-                f"{kind} {written.use!r} wants {term!r}{_nearest(term, SUPPLIED[kind])}; it may take: "
-                f"{', '.join(SUPPLIED[kind])} (options of its own must be keyword-only, after a *)"
+                f"{kind} {written.use!r} wants {term!r}{nearest(term, SUPPLIED[kind])} (it may take: "
+                f"{', '.join(SUPPLIED[kind])}; options of its own must be keyword-only, after a *)"
             )
     if kind == "surrogate" and "logprobs" not in terms(cell):
         raise ValueError(f"surrogate {written.use!r} does not take logprobs, so it could train nothing: add it")
@@ -181,11 +181,6 @@ def _own_cell(kind: str, written: OwnCell) -> Cell:
             known = ", ".join(options(cell)) or "none"
             raise ValueError(f"{kind} {written.use!r} has no option {option!r} (it has: {known})")
     return bind(cell, written.options)
-
-
-def _nearest(word: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _option_sections() -> dict[str, Any]:

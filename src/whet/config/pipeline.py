@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
@@ -16,6 +15,7 @@ from whet.config import OfflineConfig
 from whet.config.loops import LOOPS, WHOLE, AnyConfig, CollectConfig, Config, loop_of
 from whet.config.objective import kind_of
 from whet.config.section import Above, Amount, Count, Positive, Section, Seed, merge, one_of
+from whet.errors import nearest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # becomes the name of a directory
 REFERENCE = re.compile(r"@(\w[\w-]*)(/.*)?")  # a stage, and maybe a place inside its directory
@@ -172,8 +172,7 @@ def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Conf
             what = "the stage itself" if where == f"stages.{name}" else "a stage that comes later"
             raise ValueError(f"{place}, {what}: a stage can only use those that stand before it")
         else:
-            close = get_close_matches(name, earlier, n=1, cutoff=0.5)
-            hint = f"; did you mean '@{close[0]}'?" if close else ""
+            hint = nearest(f"@{name}", (f"@{stage}" for stage in earlier))
             raise ValueError(f"{place} and no stage is called {name!r}{hint} (stages: {', '.join(names) or 'none'})")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from whet.errors import nearest
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -37,9 +38,7 @@ class Section(BaseModel):
 def one_of(value: str, table: Mapping[str, Any], *, what: str = "name") -> str:
     """The value, if the table has it."""
     if value not in table:
-        close = get_close_matches(value, table, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"unknown {what} {value!r}{hint} (known: {', '.join(table)})")
+        raise ValueError(f"unknown {what} {value!r}{nearest(value, table)} (known: {', '.join(table)})")
     return value
 
 

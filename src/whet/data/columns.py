@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from whet import files
 from whet.errors import UserError
 from whet.records import Message
 
+T = TypeVar("T")
 Columns = Mapping[str, Any]
 Prompt = str | tuple[Message, ...]
 
@@ -19,10 +20,7 @@ TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 def text(row: Columns, name: str, where: str) -> str:
     """A column of text."""
-    value = _value(row, name, where)
-    if not isinstance(value, str):
-        raise UserError(f"{where}: '{name}' must be a string, not {files.json_type(value)}")
-    return value
+    return _typed(row, name, where, str)
 
 
 def optional_text(row: Columns, name: str, where: str) -> str:
@@ -40,10 +38,7 @@ def name(row: Columns, column: str, where: str) -> str:
 
 def items(row: Columns, name: str, where: str) -> list[Any]:
     """A column that holds a list."""
-    value = _value(row, name, where)
-    if not isinstance(value, list):
-        raise UserError(f"{where}: '{name}' must be a list, not {files.json_type(value)}")
-    return value
+    return _typed(row, name, where, list)
 
 
 def texts(row: Columns, name: str, where: str) -> tuple[str, ...]:
@@ -56,10 +51,7 @@ def texts(row: Columns, name: str, where: str) -> tuple[str, ...]:
 
 def fields(row: Columns, name: str, where: str) -> Columns:
     """A column that holds an object."""
-    value = _value(row, name, where)
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: '{name}' must be an object, not {files.json_type(value)}")
-    return value
+    return _typed(row, name, where, dict)
 
 
 def flag(row: Columns, name: str, where: str) -> bool:
@@ -124,6 +116,13 @@ def _shared(value: Any, name: str, where: str) -> Message:
     if not isinstance(said, str):
         raise UserError(f"{where}: the value of a message in '{name}' must be a string, not {files.json_type(said)}")
     return Message(role=SHARED_ROLES[role], content=said)
+
+
+def _typed(row: Columns, name: str, where: str, kind: type[T]) -> T:
+    value = _value(row, name, where)
+    if not isinstance(value, kind):
+        raise UserError(f"{where}: '{name}' must be {files.json_type(kind())}, not {files.json_type(value)}")
+    return value
 
 
 def _value(row: Columns, name: str, where: str) -> Any:

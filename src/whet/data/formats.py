@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from whet.data import dialogues, judged, pairs, traces
 from whet.data.columns import Columns
-from whet.errors import UserError
+from whet.errors import UserError, nearest
 from whet.records import Dialogue, Labelled, Outcomes, Pair, Trace
 
 Kind = Literal["dialogues", "pairs", "labelled", "outcomes", "traces"]
@@ -110,9 +109,7 @@ def named(name: str) -> Format:
     """The format of this name."""
     if name in FORMATS:
         return FORMATS[name]
-    near = difflib.get_close_matches(name, FORMATS, n=1)
-    hint = f", did you mean {near[0]!r}?" if near else ""
-    raise UserError(f"no data format {name!r}{hint} (formats: {AUTO}, {', '.join(FORMATS)})")
+    raise UserError(f"no data format {name!r}{nearest(name, FORMATS)} (formats: {AUTO}, {', '.join(FORMATS)})")
 
 
 def recognised(rows: Sequence[Columns], path: Any) -> str:

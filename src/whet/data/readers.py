@@ -90,14 +90,6 @@ def _after_space(text: str, place: int) -> int:
     return place
 
 
-def _csv(path: Path) -> Iterator[Raw]:
-    return _cells(path, ",")
-
-
-def _tsv(path: Path) -> Iterator[Raw]:
-    return _cells(path, "\t")
-
-
 def _cells(path: Path, delimiter: str) -> Iterator[Raw]:
     csv.field_size_limit(CELL_LIMIT)
     reader = csv.reader(io.StringIO(_text(path), newline=""), delimiter=delimiter, strict=True)
@@ -150,7 +142,7 @@ READERS: dict[str, Callable[[Path], Iterator[Raw]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".json": _json,
-    ".csv": _csv,
-    ".tsv": _tsv,
+    ".csv": lambda path: _cells(path, ","),
+    ".tsv": lambda path: _cells(path, "\t"),
     ".parquet": _parquet,
 }

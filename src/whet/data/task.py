@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import islice
+from functools import cached_property
 
 from whet.data.formats import Record
 from whet.data.load import Source, load_rows
 from whet.data.rows import answers_of
 from whet.data.split import salt_of, split_rows
 from whet.records import Example, Score
-from whet.tasks.space import HELD_OUT_SHARE, fingerprint, permutation
+from whet.tasks.space import HELD_OUT_SHARE, epoch_places, first_held_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +34,11 @@ class DataTask:
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         """Step by step (from 1) through the prompts in epochs: none comes again before all have come."""
         training, (*run, step) = self._sides[0], seed
-        places = (divmod((step - 1) * count + i, len(training)) for i in range(count))
-        return [training[_order(len(training), (*run, epoch))[place]] for epoch, place in places]
+        places = epoch_places(len(training), (step - 1) * count, count, "training", *run)
+        return [training[place] for place in places]
 
     def held_out(self, count: int) -> list[Example]:
-        evaluation = self._sides[1]
-        return [evaluation[i] for i in islice(permutation(len(evaluation), fingerprint("held out")), count)]
+        return first_held_out(self._sides[1], count)
 
     def score(self, example: Example, text: str) -> Score:  # noqa: ARG002 - of a task
         return Score(reward=0.0, parts={})
@@ -75,9 +73,3 @@ def _examples(rows: Sequence[Record]) -> list[Example]:
         asked = row.prompt
         found.setdefault(asked, Example(id=row.id, prompt=asked, answer=answers_of(row)[0], twin=row.twin))
     return list(found.values())
-
-
-@lru_cache(maxsize=2)
-def _order(size: int, name: tuple[int, ...]) -> tuple[int, ...]:
-    """The order of one epoch; kept, because every step of the epoch asks for it."""
-    return tuple(permutation(size, fingerprint("training", *name)))

@@ -37,13 +37,10 @@ def load_model(path: Path) -> CausalLM:
 
 
 def _load(path: Path) -> CausalLM:
-    refuse_damage(path)
-    hf = read_config(path)
-    if hf.get("quantization_config"):
-        raise UserError(f"{path} holds quantised weights, which cannot be trained: use the original checkpoint")
-    covered = _covered(path, hf)
-    if covered is not None:
-        return _load_decoder(path, *covered, hf)
+    hf = checked_config(path)
+    found = covered(path, hf)
+    if found is not None:
+        return _load_decoder(path, *found, hf)
     # Imported here because it takes seconds, and most models never need it.
     from whet.models.foreign import load_foreign
 
@@ -102,9 +99,9 @@ def model_summary(path: Path) -> dict[str, Any]:
     by_dtype: Counter[str] = Counter()
     for name, tensor in stored.items():
         by_dtype[DTYPES.get(tensor.dtype, tensor.dtype)] += elements[name]
-    covered = _covered(path, hf)
-    if covered is not None:
-        _, config = covered
+    found = covered(path, hf)
+    if found is not None:
+        _, config = found
         shape = {
             "parameters": parameter_count(config),
             "layers": config.layers,
@@ -122,7 +119,7 @@ def model_summary(path: Path) -> dict[str, Any]:
         }
     return {
         "family": hf["model_type"],
-        "implementation": "transformers" if covered is None else "decoder",
+        "implementation": "transformers" if found is None else "decoder",
         **shape,
         "dtype": by_dtype.most_common(1)[0][0] if by_dtype else None,
         "bytes": sum(file.stat().st_size for file in weight_files(path)),
@@ -141,7 +138,16 @@ def read_config(path: Path) -> dict[str, Any]:
     return hf
 
 
-def _covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] | None:
+def checked_config(path: Path) -> dict[str, Any]:
+    """config.json of a directory that is as its manifest says and holds weights that can be computed with."""
+    refuse_damage(path)
+    hf = read_config(path)
+    if hf.get("quantization_config"):
+        raise UserError(f"{path} holds quantised weights, which cannot be trained: use the original checkpoint")
+    return hf
+
+
+def covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] | None:
     """The family and the shape, or None where the decoder does not compute this architecture."""
     if hf["model_type"] not in FAMILIES:
         return None

@@ -12,7 +12,8 @@ products are of bf16 numbers and logits fp32, as the sampler's are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from whet.models.finite import not_finite
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing
 from whet.models.protocol import CausalLM
@@ -301,3 +303,21 @@ def _pull(
         d = logs.exp_().mul_(slopes)
     d.scatter_add_(-1, targets[:, None], of_logprobs[:, None].to(d.dtype))
     return d.div_(temperature)
+
+
+def doubt(head: Tensor | None) -> Tensor | float:
+    """What to add to log-probs: −0, which changes none, or NaN where a number of the head is not finite.
+
+    An infinite one may make a logit −∞, which looks like a token that the model forbids. A sum sees it without waiting
+    for the device.
+    """
+    return -0.0 if head is None else -(head.detach().sum(dtype=torch.float32) * 0).abs()
+
+
+def check_logprobs(logprobs: Sequence[float], policy: CausalLM, *, prompt: int) -> None:
+    """Refuses what was drawn from logits that are no distribution: NaN, or an infinity above all others."""
+    if not all(map(math.isfinite, logprobs)):
+        token = next(index for index, value in enumerate(logprobs) if not math.isfinite(value))
+        raise not_finite(
+            f"the model's logits are not finite at token {token + 1} of its completion of prompt {prompt + 1}", policy
+        )

@@ -6,19 +6,18 @@ then renamed. Knows nothing about models: the caller's `fill` writes the files.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
+from whet.manifests import MANIFEST, Sealed, checked_entries, list_files, mismatch, sync_file
 from whet.runs.layout import STATE, by_step
 from whet.runs.logs import reason, remove, sync_directory, temporary_beside, write_atomic
 
-MANIFEST = "manifest.json"
 SEALED = (".safetensors", ".json")  # no file that ends so may lie in a directory without being in its manifest
 MARK = b'{"checkpoints": true}\n'
 PREDECESSOR = ".old-"  # how the name of a directory begins while its successor takes its place
@@ -56,22 +55,14 @@ def defect(directory: Path) -> str | None:
         files = _read_manifest(directory)
     except OSError as error:
         return f"{MANIFEST} cannot be read: {reason(error)}"
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         return f"{MANIFEST} is damaged"
-    unlisted = _unlisted(directory, {name for name, _, _ in files})
+    lying = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.name.endswith(SEALED))
+    unlisted = [name for name in lying if name not in files and name != MANIFEST]
     if unlisted:
         return f"{unlisted[0]} is not in {MANIFEST}"
-    return next(filter(None, (_file_defect(directory, *file) for file in files)), None)
-
-
-def _file_defect(directory: Path, name: str, size: int, checksum: str) -> str | None:
-    try:
-        found = (directory / name).stat().st_size
-        if found != size:
-            return f"{name} has {found} bytes instead of {size}"
-        return None if _checksum(directory / name) == checksum else f"{name} does not match its checksum"
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
+    problems = ((name, mismatch(directory / name, sealed)) for name, sealed in files.items())
+    return next((f"{name} {problem}" for name, problem in problems if problem is not None), None)
 
 
 def newest_intact(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
@@ -130,11 +121,9 @@ def standing(target: Path) -> Path | None:
 
 def _seal(directory: Path) -> None:
     """Writes the manifest when everything that it lists is on the disk."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    listed = {str(path.relative_to(directory)): {"bytes": _sync(path), "sha256": _checksum(path)} for path in files}
-    manifest = directory / MANIFEST
+    listed, manifest = list_files(directory), directory / MANIFEST
     manifest.write_bytes(_manifest_bytes(listed))
-    _sync(manifest)
+    sync_file(manifest)
     for inner in (path for path in directory.rglob("*") if path.is_dir()):
         sync_directory(inner)
     sync_directory(directory)
@@ -152,33 +141,14 @@ def _place(temporary: Path, target: Path) -> None:
         recover(target.parent)
 
 
-def _sync(path: Path) -> int:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _manifest_bytes(listed: Mapping[str, Mapping[str, Any]]) -> bytes:
     return json.dumps({"files": listed}, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _read_manifest(directory: Path) -> list[tuple[str, int, str]]:
+def _read_manifest(directory: Path) -> dict[str, Sealed]:
     data = (directory / MANIFEST).read_bytes()
-    listed = json.loads(data)["files"]
-    files = [(name, entry["bytes"], entry["sha256"]) for name, entry in listed.items()]
-    if _manifest_bytes(listed) != data:  # so that no flipped bit goes unseen, not even one between the values
+    content = json.loads(data)
+    found = checked_entries(content)
+    if _manifest_bytes(content["files"]) != data:  # so that no flipped bit goes unseen, not even one between the values
         raise ValueError(f"{MANIFEST} is not as it was written")
-    names = [PurePosixPath(name) for name in listed]
-    if not names or any(name.is_absolute() or ".." in name.parts for name in names):
-        raise ValueError(f"{MANIFEST} lists no files of this directory")
-    return files
-
-
-def _unlisted(directory: Path, listed: set[str]) -> list[str]:
-    lying = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.name.endswith(SEALED))
-    return [name for name in lying if name not in listed and name != MANIFEST]
+    return found

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from whet.records import Example, Message, Score
-from whet.tasks.space import Problem, Space, mark, require_level
+from whet.tasks.procedural import Procedural
+from whet.tasks.space import Problem, Space
 
 
 class Kind(NamedTuple):
@@ -25,44 +25,22 @@ LEVELS: dict[int, tuple[Kind, ...]] = {
     4: (Kind("+", 3, 3), Kind("-", 3, 3), Kind("*", 2, 1)),
     5: (Kind("+", 4, 4), Kind("-", 4, 4), Kind("*", 3, 2)),
 }
-INSTRUCTION = "What is {question}? Think if you must, and end with the number."
 # A minus belongs to the number unless a digit stands before it: "7-12=-5" holds 7, 12 and -5.
 NUMBER = re.compile(r"(?:(?<!\d)-)?\d[\d,]*(?:\.\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arithmetic:
+class Arithmetic(Procedural):
     """Arithmetic with one (level 1) to four digits (level 5): + from level 1, - from level 3, * from level 4."""
 
-    level: int = 1  # 1 … 5
-    chat: bool = False  # pose it as an instruction, and grade the last number of the answer
-
-    def __post_init__(self) -> None:
-        require_level(self.name, self.level, max(LEVELS))
-        self._space.require_both_sides(f"task {self.name} at level {self.level}")
+    name = "arithmetic"
+    highest_level = max(LEVELS)
+    instruction = "What is {question}? Think if you must, and end with the number."
+    sign = "="
 
     @property
-    def name(self) -> str:
-        return "arithmetic"
-
-    @property
-    def alphabet(self) -> str:
-        """Every character of prompts and answers, sorted."""
-        operations = "".join(kind.operation for kind in LEVELS[self.level])
-        frame = INSTRUCTION.format(question="") if self.chat else "="
-        return "".join(sorted(set("0123456789" + operations + frame)))
-
-    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        return [self._example(problem) for problem in self._space.training(count, seed)]
-
-    def held_out(self, count: int) -> list[Example]:
-        return [self._example(problem) for problem in self._space.held_out(count)]
-
-    def score(self, example: Example, text: str) -> Score:
-        return mark(self._given(text), example.answer)
-
-    def correct(self, example: Example, text: str) -> bool:
-        return self._given(text) == example.answer
+    def _characters(self) -> str:
+        return "0123456789" + "".join(kind.operation for kind in LEVELS[self.level])
 
     @property
     def _space(self) -> Space:
@@ -78,18 +56,8 @@ class Arithmetic:
             question=f"{left}{operation}{right}", answer=str(results[operation]), twin=f"{small}{operation}{large}"
         )
 
-    def _example(self, problem: Problem) -> Example:
-        instruction = Message(role="user", content=INSTRUCTION.format(question=problem.question))
-        return Example(
-            id=f"{self.name}:{problem.question}",
-            prompt=(instruction,) if self.chat else f"{problem.question}=",
-            answer=problem.answer,
-            columns={"question": problem.question, "level": self.level},
-            twin=problem.twin,
-        )
-
-    def _given(self, text: str) -> str:
-        return last_number(text) if self.chat else text.strip()
+    def _last(self, text: str) -> str:
+        return last_number(text)
 
 
 def last_number(text: str) -> str:

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeVar
 
 from whet.errors import UserError
 from whet.records import Example, Score
-from whet.tasks.space import fingerprint, is_held_out, permutation
+from whet.tasks.space import fingerprint, first_held_out, is_held_out, permutation
 
 T = TypeVar("T")
 
@@ -88,9 +88,7 @@ class Reviews:
 
     def held_out(self, count: int) -> list[Example]:
         """Each prompt once, so that an interval over them is not too narrow."""
-        prompts = _prompts(held_out=True)
-        order = permutation(len(prompts), fingerprint("held out"))
-        return [self._example(prompts[index], writer=0) for index in islice(order, count)]
+        return [self._example(prompt, writer=0) for prompt in first_held_out(_prompts(held_out=True), count)]
 
     def score(self, example: Example, text: str) -> Score:
         """The gold reward; its parts are those of the formula above."""

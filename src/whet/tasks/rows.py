@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 from whet import files
 from whet.errors import UserError
 from whet.records import Example, Message, Score
-from whet.tasks.space import HELD_OUT_SHARE, fingerprint, is_held_out, permutation
+from whet.tasks.space import HELD_OUT_SHARE, epoch_places, fingerprint, first_held_out, is_held_out
 
 RESERVED = ("prompts", "completions")  # a reward function receives lists under these names
 
@@ -46,14 +46,11 @@ class Rows:
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         """Step by step (from 1) through the file in epochs: no row comes again before all have come."""
         training, (*run, step) = self._sides[0], seed
-        places = (divmod((step - 1) * count + i, len(training)) for i in range(count))
-        return [training[_order(len(training), ("training", *run, epoch))[place]] for epoch, place in places]
+        places = epoch_places(len(training), (step - 1) * count, count, "training", *run)
+        return [training[place] for place in places]
 
     def held_out(self, count: int) -> list[Example]:
-        evaluation = self._sides[1]
-        if not evaluation:
-            return []
-        return [evaluation[i] for i in islice(permutation(len(evaluation), fingerprint("held out")), count)]
+        return first_held_out(self._sides[1], count)
 
     def score(self, example: Example, text: str) -> Score:
         right = float(self.correct(example, text))
@@ -77,12 +74,6 @@ class Rows:
         if not self.chat or not isinstance(example.prompt, str):
             return example
         return replace(example, prompt=(Message(role="user", content=example.prompt),))
-
-
-@lru_cache(maxsize=2)
-def _order(size: int, name: tuple[int | str, ...]) -> tuple[int, ...]:
-    """The order of one epoch; kept, because every step of the epoch asks for it."""
-    return tuple(permutation(size, fingerprint(*name)))
 
 
 def read_rows(path: Path) -> Iterator[Example]:

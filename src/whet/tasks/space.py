@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import count as integers
 from itertools import islice
+from typing import TypeVar
 
 from whet.errors import UserError
-from whet.records import Score
+
+R = TypeVar("R")
 
 HELD_OUT_SHARE = 0.1
 WORD = 2**64
@@ -104,34 +107,30 @@ def permutation(size: int, key: int) -> Iterator[int]:
             yield index
 
 
+def epoch_places(size: int, start: int, count: int, *name: int | str) -> Iterator[int]:
+    """Indices of rows `start`, … `start + count - 1` of a walk through `size` rows in epochs.
+
+    Every epoch has an order of its own, decided by (`name`, epoch): none comes again before all have come.
+    """
+    for number in range(start, start + count):
+        epoch, place = divmod(number, size)
+        yield _epoch_order(size, (*name, epoch))[place]
+
+
+@lru_cache(maxsize=4)
+def _epoch_order(size: int, name: tuple[int | str, ...]) -> tuple[int, ...]:
+    """Kept, because every step of an epoch asks for it."""
+    return tuple(permutation(size, fingerprint(*name)))
+
+
+def first_held_out(rows: Sequence[R], count: int) -> list[R]:
+    """The first `count` evaluation rows of a fixed order, or all if there are fewer."""
+    return [rows[place] for place in islice(permutation(len(rows), fingerprint("held out")), count)]
+
+
 def _scramble(value: int) -> int:
     """A bijection of 64-bit words in which every input bit moves every output bit (SplitMix64, Steele et al. 2014)."""
     value = (value + 0x9E3779B97F4A7C15) % WORD
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % WORD
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB % WORD
     return value ^ (value >> 31)
-
-
-CORRECT_WEIGHT = 0.8
-PARTIAL_WEIGHT = 0.2
-
-
-def mark(given: str, answer: str) -> Score:
-    """The score of `given` where `answer` is the only right text."""
-    correct = float(given == answer)
-    partial = share_in_place(given, answer)
-    reward = CORRECT_WEIGHT * correct + PARTIAL_WEIGHT * partial
-    return Score(reward=reward, parts={"correct": correct, "partial": partial})
-
-
-def share_in_place(given: str, answer: str) -> float:
-    """Characters of `given` that equal the answer's at the same position, over the longer length; 0 for no text."""
-    longest = max(len(given), len(answer))
-    same = sum(a == b for a, b in zip(given, answer, strict=False))
-    return same / longest if longest else 0.0
-
-
-def require_level(task: str, level: int, highest: int) -> None:
-    """Refuses a level outside 1 … highest."""
-    if not 1 <= level <= highest:
-        raise UserError(f"task {task}: level is {level}, must be between 1 and {highest}")

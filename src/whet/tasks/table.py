@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from whet.errors import UserError
-from whet.imports import load_named, nearest, one_line
+from whet.errors import UserError, nearest
+from whet.imports import load_named, one_line
 from whet.tasks.arithmetic import Arithmetic
 from whet.tasks.protocol import Task
 from whet.tasks.reverse import Reverse

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from whet.cli.terminal import Screen, say, say_json, say_text
-from whet.errors import UserError
+from whet.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from whet.records import Example
@@ -67,7 +67,7 @@ def recipes(
 
     whet recipes grpo-sorting > mine.yaml
     """
-    from whet.recipe import nearest, packaged_recipes
+    from whet.recipe import packaged_recipes
 
     packaged = packaged_recipes()
     if name is not None:

@@ -14,12 +14,14 @@ two are the same, at temperature 1 without filters, and are NaN elsewhere.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from types import MappingProxyType
 from typing import Any, Literal
 
-from whet.engines.http.exchange import Flight
+from anyio.from_thread import start_blocking_portal
+
 from whet.engines.http.reply import Asked, is_plain, read_reply
 from whet.engines.http.server_text import ServerText
 from whet.engines.http.transport import Connection, Transport
@@ -95,28 +97,33 @@ class HttpEngine:
         firsts = range(0, count, self._choices)
         jobs = [(index, first, min(self._choices, count - first)) for index in range(len(prompts)) for first in firsts]
         done: dict[tuple[int, int], list[Completion]] = {}
-        flight = Flight()
-        with ThreadPoolExecutor(max_workers=self.connection.concurrency, thread_name_prefix="whet-http") as pool:
-            try:
-                waiting = {pool.submit(self._ask, prompts[i], sampling, j, n, flight): (i, j) for i, j, n in jobs}
-                for future in as_completed(waiting):
-                    done[waiting[future]] = future.result()
-                    self._tell(*waiting[future], done[waiting[future]])
-            finally:  # the first failure, or Ctrl-C, ends all that is under way
-                flight.cancel()
-                pool.shutdown(wait=False, cancel_futures=True)
+        limit = asyncio.Semaphore(self.connection.concurrency)
+        with start_blocking_portal() as portal:  # leaving it by the first failure, or Ctrl-C, cancels all under way
+            waiting = {
+                portal.start_task_soon(self._ask, prompts[i], sampling, first, choices, limit): (i, first)
+                for i, first, choices in jobs
+            }
+            for future in as_completed(waiting):
+                done[waiting[future]] = future.result()
+                self._tell(*waiting[future], done[waiting[future]])
         return [[completion for first in firsts for completion in done[i, first]] for i in range(len(prompts))]
 
-    def _ask(self, prompt: Prompt, sampling: Sampling, first: int, count: int, flight: Flight) -> list[Completion]:
+    async def _ask(
+        self, prompt: Prompt, sampling: Sampling, first: int, count: int, limit: asyncio.Semaphore
+    ) -> list[Completion]:
         """Samples `first`, `first` + 1, … of a prompt, from one request."""
-        stream = (*prompt.stream, first)
         path, body = self._request(prompt, sampling)
-        body |= {"seed": stream_key(stream) & SEED_MASK, **({"n": count} if count > 1 else {}), **self.extra}
+        body |= {
+            "seed": stream_key((*prompt.stream, first)) & SEED_MASK,
+            "n": count if count > 1 else None,
+            **self.extra,
+        }
         given = {key: value for key, value in body.items() if value is not None}
         limits = [given[key] for key in TOKEN_LIMITS if isinstance(given.get(key), int)]
         most_tokens = max(limits, default=UNSTATED_TOKENS)
         most_bytes = ANSWER_BYTES + TOKEN_BYTES * count * most_tokens
-        reply = self._transport.post(path, given, stream=stream, flight=flight, most_bytes=most_bytes)
+        async with limit:
+            reply = await self._transport.post(path, given, most_bytes=most_bytes)
         asked = Asked(
             count=count,
             most_tokens=most_tokens,

@@ -8,6 +8,7 @@ tell must be possible: the messages name the field that is not, and are written 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,7 @@ from whet.models.protocol import Tokenizer
 from whet.records import Completion, Finish, Sampling
 
 UNKNOWN = -1  # the id of a token that only the server knows
-TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM spells a token as its id
-ID_DIGITS = 10
+SPELLED_ID = re.compile(r"token_id:([0-9]{1,10})")  # how vLLM spells a token as its id
 HIGHEST_LOGPROB = 1e-3  # rounding may lift the log-prob of a certain token above 0 by a little
 # Anything else (abort, error, null, what we do not know) is no completion, and the run ends with a sentence.
 FINISHES: Mapping[str, Finish] = {
@@ -90,28 +90,25 @@ def _completion(choice: dict[str, Any], asked: Asked, where: str, used: Any) -> 
             f"answered with {where}.finish_reason = {shown(reason)}, which is neither stop nor length: "
             "the completion is not whole"
         )
-    given = _given_logprobs(choice, where, asked.most_tokens)
+    spelled, values, name = _given_logprobs(choice, where, asked.most_tokens)
     if asked.tokenizer is not None:
-        tokens = _ids(choice, given.tokens if given else (), where, asked)
+        tokens = _ids(choice, spelled, where, asked)
         text = cut(asked.tokenizer.decode(tokens), asked.sampling.stop)
     else:
-        tokens = (UNKNOWN,) * (len(given.tokens) if given else _count(used, asked.most_tokens))
+        tokens = (UNKNOWN,) * (len(spelled) or _count(used, asked.most_tokens))
         text = _text(choice, asked.sampling.stop, where)
-    logprobs = _logprobs(given, len(tokens), asked, where)
+    for place, value in enumerate(values):  # broken weights show also where log-probs are not used
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _wrong(name.format(place), value, "finite: look at the weights that it serves")
+    logprobs = _logprobs(values, name, len(tokens), asked, where)
     return Completion(tokens=tokens, logprobs=logprobs, text=text, finish=FINISHES[reason])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Given:
-    """The log-probs of a choice as the server gave them: as many as tokens, and not looked at yet."""
+def _given_logprobs(choice: dict[str, Any], where: str, most: int) -> tuple[list[str], list[Any], str]:
+    """Tokens as the server spells them, as many values that are not looked at yet, and the name of each value's field.
 
-    tokens: Sequence[str]  # as the server spells them
-    values: Sequence[Any]
-    name: str  # of the field of each value
-
-
-def _given_logprobs(choice: dict[str, Any], where: str, most: int) -> _Given | None:
-    """In the form of either endpoint; None where there are none."""
+    In the form of either endpoint; empty lists where there are none.
+    """
     said = _dict(choice.get("logprobs"))
     content = said.get("content")
     if isinstance(content, list):  # of chats; llama.cpp has it everywhere
@@ -119,17 +116,17 @@ def _given_logprobs(choice: dict[str, Any], where: str, most: int) -> _Given | N
         values: list[Any] = [_dict(entry).get("logprob") for entry in content]
         names = f"{where}.logprobs.content[{{}}].token", f"{where}.logprobs.content[{{}}].logprob"
     else:
-        tokens, values = _list(said.get("tokens")), _list(said.get("token_logprobs"))
+        tokens, values = (_list(said.get(key)) for key in ("tokens", "token_logprobs"))
         names = f"{where}.logprobs.tokens[{{}}]", f"{where}.logprobs.token_logprobs[{{}}]"
     if not tokens or not values:
-        return None
+        return [], [], ""
     if len(tokens) != len(values):
         raise RunFailed(f"answered with {len(values)} log-probs for {len(tokens)} tokens in {where}.logprobs")
     _check_count(f"{where}.logprobs", len(tokens), most)
     for place, token in enumerate(tokens):
         if not isinstance(token, str):
             raise _wrong(names[0].format(place), token, "text")
-    return _Given(tokens=tokens, values=values, name=names[1])
+    return tokens, values, names[1]
 
 
 def _ids(choice: dict[str, Any], spelled: Sequence[str], where: str, asked: Asked) -> tuple[int, ...]:
@@ -149,12 +146,12 @@ def _ids(choice: dict[str, Any], spelled: Sequence[str], where: str, asked: Aske
 
 
 def _spelled_ids(spelled: Sequence[str]) -> list[int]:
-    numbers = [token.removeprefix(TOKEN_ID) for token in spelled if token.startswith(TOKEN_ID)]
-    if not numbers or len(numbers) != len(spelled) or not all(_is_number(number) for number in numbers):
+    found = [SPELLED_ID.fullmatch(token) for token in spelled]
+    if not found or None in found:
         raise UserError(
             "does not return the ids of its tokens (vLLM does): leave the tokenizer out to go by text alone"
         )
-    return [int(number) for number in numbers]
+    return [int(match[1]) for match in found if match]
 
 
 def _count(used: Any, most: int) -> int:
@@ -187,40 +184,22 @@ def _text(choice: dict[str, Any], stop: Sequence[str], where: str) -> str:
     return text + cause if isinstance(cause, str) and cause in stop and not text.endswith(cause) else text
 
 
-def _logprobs(given: _Given | None, length: int, asked: Asked, where: str) -> tuple[float, ...]:
+def _logprobs(values: Sequence[Any], name: str, length: int, asked: Asked, where: str) -> tuple[float, ...]:
     """Under the distribution that was sampled from, as `Completion` promises; NaN where that is not known."""
-    if given is not None:
-        _refuse_broken(given)
     if asked.sampling.temperature == 0:
         return (0.0,) * length
-    if given is None or not (asked.processed or is_plain(asked.sampling)):
+    if not values or not (asked.processed or is_plain(asked.sampling)):
         return (math.nan,) * length
-    if len(given.values) != length:
-        raise RunFailed(f"answered with {len(given.values)} log-probs for {length} tokens in {where}")
-    for place, value in enumerate(given.values):
-        if not _is_logprob(value):
-            raise _wrong(given.name.format(place), value, "a log-prob (a number, not above 0)")
-    return tuple(float(value) for value in given.values)
-
-
-def _refuse_broken(given: _Given) -> None:
-    """A log-prob that is not finite is a sign of broken weights, also where it is not used."""
-    for place, value in enumerate(given.values):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise _wrong(given.name.format(place), value, "finite: look at the weights that it serves")
-
-
-def _is_logprob(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value <= HIGHEST_LOGPROB
+    if len(values) != length:
+        raise RunFailed(f"answered with {len(values)} log-probs for {length} tokens in {where}")
+    for place, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value > HIGHEST_LOGPROB:
+            raise _wrong(name.format(place), value, "a log-prob (a number, not above 0)")
+    return tuple(float(value) for value in values)
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS
 
 
 def _wrong(where: str, value: Any, wanted: str) -> RunFailed:

@@ -1,36 +1,37 @@
-"""JSON requests to a server: retries, a key that stays secret, and what to say of an answer that is no use.
+"""JSON requests to a server: deadlines, retries, a key that stays secret, and what to say of an answer that is no use.
 
-Each attempt has a deadline of its own (`Connection.timeout_seconds`), so a request takes at most `retries` + 1 times as
-long, and the waits between them: up to LONGEST_BACKOFF, or up to LONGEST_WAIT where the server says Retry-After. What
-may be over soon is tried again: a connection that fails or breaks, a deadline, the statuses in PASSING and from 500 on,
-an answer that is not HTTP or not JSON. What the server would do again is not: any other status, an answer that is too
-long or encoded, or one whose values are wrong. Redirects are not followed: a key goes to the address it was given for.
+Each attempt has one deadline (`Connection.timeout_seconds`) from connecting to the last byte, because the timeouts of
+httpx begin again with every operation and a server could send a byte a second. So a request takes at most `retries` + 1
+times as long, and the waits between them: up to LONGEST_BACKOFF, or up to LONGEST_WAIT where the server sends
+Retry-After. What may be over soon is tried again: a connection that fails or breaks, a deadline, the statuses in
+PASSING and from 500 on, an answer that is not HTTP or not JSON. What the server would do again is not: any other
+status, an answer that is too long or encoded, or one whose values are wrong. Redirects are not followed: a key goes to
+the address it was given for. Proxies of the environment are not used.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import os
-import socket
+import random
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.client import BadStatusLine, HTTPException, RemoteDisconnected, UnknownProtocol
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-import torch
+import httpx2
 
-from whet.engines.http.exchange import Answer, Flight, Request, Unfit, exchange
 from whet.engines.http.untrusted import parse_object, printable, shown
 from whet.errors import RunFailed, UserError
-from whet.streams import stream_key, uniform
 
 DEFAULT_PATH = "/v1"
+CONNECT_SECONDS = 10.0
 LONGEST_BACKOFF = 30.0
 LONGEST_TIMEOUT = 86400.0
 LONGEST_WAIT = 600.0  # a server that wants more patience than this is not waited for
@@ -83,81 +84,100 @@ class Transport:
     """Posts JSON to the paths below one address."""
 
     def __init__(self, url: str, connection: Connection) -> None:
-        self._parts = parse_url(url)
-        self._path = self._parts.path.rstrip("/") or DEFAULT_PATH
-        self.url = f"{self._parts.scheme}://{self._parts.netloc}{self._path}"
+        parts = parse_url(url)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self.url = self._origin + (parts.path.rstrip("/") or DEFAULT_PATH)
         self._connection = connection
-        self._key = _read_key(connection, self._parts)
-        self._tls = ssl.create_default_context() if self._parts.scheme == "https" else None
+        self._key = _read_key(connection, parts)
+        self._tls = ssl.create_default_context()
 
-    def post(
-        self, path: str, body: Mapping[str, Any], *, stream: tuple[int, ...], flight: Flight, most_bytes: int
-    ) -> dict[str, Any]:
-        """The server's answer; `stream` names the random waiting times between attempts.
+    async def post(self, path: str, body: Mapping[str, Any], *, most_bytes: int) -> dict[str, Any]:
+        """The server's answer.
 
         A path that begins with a slash is the server's own, any other lies below the address. The answer may have
         `most_bytes`, and some for every byte of the request, because servers repeat a prompt as text or as ids.
         """
+        url = self._origin + path if path.startswith("/") else f"{self.url}/{path}"
         payload = json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        request = Request(
-            path=path if path.startswith("/") else f"{self._path}/{path}",
-            headers=headers,
-            payload=payload,
-            seconds=self._connection.timeout_seconds,
-            most_bytes=most_bytes + REPEATED * len(payload),
-        )
         attempts = self._connection.retries + 1
         for attempt in range(attempts):
             try:
-                return self._attempt(request, flight)
+                return await self._attempt(url, payload, most_bytes + REPEATED * len(payload))
             except _Passing as problem:
                 if attempt == attempts - 1:
                     times = f" {attempts} times; the last time" if attempts > 1 else ""
                     raise RunFailed(f"{self.url} failed{times}: {problem}") from problem
-                wait = max(self._backoff(stream, attempt), problem.wait_seconds)
-            flight.pause(wait)
+                wait = max(self._backoff(attempt), problem.wait_seconds)
+            await asyncio.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
-    def _backoff(self, stream: tuple[int, ...], attempt: int) -> float:
+    def _backoff(self, attempt: int) -> float:
         longest = min(LONGEST_BACKOFF, self._connection.backoff_seconds * 2.0 ** min(attempt, 60))
-        share = float(uniform(torch.tensor([stream_key(stream)]), torch.tensor([attempt])))
-        return longest * (1 + share) / 2
+        return longest * random.uniform(0.5, 1)  # noqa: S311 - so that clients do not come back all at once
 
-    def _attempt(self, request: Request, flight: Flight) -> dict[str, Any]:
-        flight.check()
+    async def _attempt(self, url: str, payload: bytes, most_bytes: int) -> dict[str, Any]:
+        seconds = self._connection.timeout_seconds
         try:
-            answer = exchange(self._parts, request, flight, tls=self._tls)
-        except ssl.SSLCertVerificationError as error:
-            raise UserError(f"{self.url} has a certificate that cannot be trusted: {error.verify_message}") from error
+            async with asyncio.timeout(seconds):
+                response, raw = await self._exchange(url, payload, most_bytes)
+        except httpx2.ConnectTimeout as error:
+            raise _Passing(f"no connection within {CONNECT_SECONDS:g} s") from error
         except TimeoutError as error:
-            raise _Passing(f"no complete answer within {request.seconds:g} s") from error
-        except Unfit as error:
-            raise RunFailed(f"{self.url} {self.safe(str(error))}: is that the right address?") from error
-        except (OSError, HTTPException) as error:
-            flight.check()  # the sockets of a cancelled flight break on purpose
-            absent = isinstance(error, ConnectionRefusedError | socket.gaierror)
-            hint = f"; is a server running at {self.url}?" if absent else ""
-            raise _Passing(self.safe(_what_broke(error)) + hint) from error
-        if not 200 <= answer.status < 300:
-            raise self._refusal(answer)
+            raise _Passing(f"no complete answer within {seconds:g} s") from error
+        except httpx2.TransportError as error:
+            raise self._broken(error) from error
+        if not response.is_success:
+            raise self._refusal(response, raw)
         try:
-            return parse_object(answer.raw)
+            return parse_object(raw)
         except json.JSONDecodeError as error:
-            raise _Passing(f"the answer is not JSON: {shown(self.safe(_text(answer.raw)))}") from error
+            raise _Passing(f"the answer is not JSON: {shown(self.safe(_text(raw)))}") from error
         except ValueError as error:
             raise _Passing(f"the answer {self.safe(str(error))}") from error
+
+    async def _exchange(self, url: str, payload: bytes, most_bytes: int) -> tuple[httpx2.Response, bytes]:
+        """Posts on a connection of its own, which closes with the exchange: a server then stops computing."""
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS).as_dict()
+        request = httpx2.Request("POST", url, content=payload, headers=headers, extensions={"timeout": timeout})
+        # Not a client, which reads cookies and redirects.
+        transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
+        async with transport, aclosing(await transport.handle_async_request(request)) as response:
+            encoding = response.headers.get("Content-Encoding", "identity")
+            if encoding.strip().lower() != "identity":
+                said = shown(self.safe(encoding))
+                raise RunFailed(f"{self.url} sent an answer with Content-Encoding: {said}, which was not asked for")
+            raw = bytearray()
+            async for piece in response.aiter_raw():
+                raw += piece
+                if len(raw) > most_bytes:
+                    raise RunFailed(
+                        f"{self.url} sent an answer of more than {most_bytes} bytes, and an answer to what was asked "
+                        "is shorter: is that the right address?"
+                    )
+            return response, bytes(raw)
 
     def safe(self, said: str) -> str:
         """What a server said, in one printable line, without our key."""
         return printable(said.replace(self._key, "***") if self._key else said)
 
-    def _refusal(self, answer: Answer) -> Exception:
+    def _broken(self, error: httpx2.TransportError) -> Exception:
+        """What an exchange that broke means to the caller."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return UserError(f"{self.url} has a certificate that cannot be trusted: {cause.verify_message}")
+            cause = cause.__cause__ or cause.__context__
+        hint = f"; is a server running at {self.url}?" if isinstance(error, httpx2.ConnectError) else ""
+        what = "no valid HTTP answer: " if isinstance(error, httpx2.ProtocolError) else ""
+        return _Passing(what + self.safe(str(error) or type(error).__name__) + hint)
+
+    def _refusal(self, response: httpx2.Response, raw: bytes) -> Exception:
         """What a status other than success means to the caller."""
-        status, headers = answer.status, answer.headers
-        message = f"status {status}: {self.safe(_server_message(answer.raw))}"
+        status, headers = response.status_code, response.headers
+        message = ": ".join(filter(None, (f"status {status}", self.safe(_server_message(raw)))))
         if status not in PASSING and status < 500:
             if status < 400 and "Location" in headers:
                 place = self.safe(headers["Location"])
@@ -166,9 +186,14 @@ class Transport:
                 message = f"status {status}, which answers no such request: is that the right address?"
             said = f"{self.url} refused the request with {message}{HINTS.get(status, '')}"
             return Refused(said, status=status)
-        wait = _retry_after(headers.get("Retry-After", ""))
+        asked = headers.get("Retry-After", "")
+        if asked:
+            message += f" (the server sent Retry-After: {self.safe(asked)})"
+        wait = _retry_after(asked)
         if wait > LONGEST_WAIT:
-            return RunFailed(f"{self.url} wants to be left alone for {wait:.0f} s ({message}): try again later")
+            return RunFailed(
+                f"{self.url} failed: {message}, and {LONGEST_WAIT:g} s is the longest wait: try again later"
+            )
         return _Passing(message, wait_seconds=wait)
 
 
@@ -223,14 +248,6 @@ def _retry_after(text: str) -> float:
         date = parsedate_to_datetime(text)
         return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
     return 0.0
-
-
-def _what_broke(error: OSError | HTTPException) -> str:
-    if isinstance(error, RemoteDisconnected):
-        return "the connection was closed without an answer"
-    if isinstance(error, BadStatusLine | UnknownProtocol):
-        return f"the answer is not HTTP: {str(error.args[0])!r}"
-    return str(error) or type(error).__name__
 
 
 def _server_message(raw: bytes) -> str:

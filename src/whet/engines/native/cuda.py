@@ -19,9 +19,9 @@ from torch import Tensor
 
 from whet.engines.limits import token_limit
 from whet.engines.native.decode import BUCKET, DecodeLoop
-from whet.engines.native.engine import check_logprobs, doubt
 from whet.engines.native.slots import slot_bytes
 from whet.models.decoder.decoder import Decoder, parameter_count
+from whet.models.logprobs import check_logprobs, doubt
 from whet.records import Prompt, Sampling
 from whet.streams import stream_key
 

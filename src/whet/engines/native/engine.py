@@ -11,7 +11,6 @@ to a token's edge that rounding could decide.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,9 +22,8 @@ from whet.batching import pad
 from whet.engines.limits import above_coldest, token_limit, within_context, within_vocabulary
 from whet.engines.protocol import OnToken
 from whet.models.decoder.decoder import Decoder, has_plain_products
-from whet.models.finite import not_finite
 from whet.models.layers.decoder_config import autocast, is_served
-from whet.models.logprobs import log_distribution
+from whet.models.logprobs import check_logprobs, doubt, log_distribution
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Prompt, Sampling
 from whet.streams import stream_key, uniform
@@ -285,21 +283,3 @@ def _draw_quickly(probabilities: Tensor, numbers: Tensor) -> tuple[Tensor, Tenso
     doubt = DOUBT * edges[:, -1:]
     is_doubtful = ~((target - below >= doubt) & (above - target >= doubt))  # also where something is not a number
     return places.gather(-1, index - 1)[:, 0], is_doubtful[:, 0], edges[:, -1]
-
-
-def doubt(head: Tensor | None) -> Tensor | float:
-    """What to add to log-probs: −0, which changes none, or NaN where a number of the head is not finite.
-
-    An infinite one may make a logit −∞, which looks like a token that the model forbids. A sum sees it without waiting
-    for the device.
-    """
-    return -0.0 if head is None else -(head.detach().sum(dtype=torch.float32) * 0).abs()
-
-
-def check_logprobs(logprobs: Sequence[float], policy: CausalLM, *, prompt: int) -> None:
-    """Refuses what was drawn from logits that are no distribution: NaN, or an infinity above all others."""
-    if not all(map(math.isfinite, logprobs)):
-        token = next(index for index, value in enumerate(logprobs) if not math.isfinite(value))
-        raise not_finite(
-            f"the model's logits are not finite at token {token + 1} of its completion of prompt {prompt + 1}", policy
-        )

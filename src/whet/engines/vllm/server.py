@@ -9,17 +9,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import torch
+from anyio.from_thread import start_blocking_portal
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from whet.engines.http.engine import USUAL, HttpEngine
-from whet.engines.http.exchange import Flight
 from whet.engines.http.transport import Connection, Refused, Transport
 from whet.engines.http.untrusted import printable, shown
 from whet.engines.limits import within_context
@@ -162,7 +163,8 @@ class VllmServerEngine:
         return RunFailed(f"{self._control.url} did not answer {method} with {wanted}: {SAME}")
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._control.post(path, body, stream=(0,), flight=Flight(), most_bytes=CONTROL_BYTES)
+        with start_blocking_portal() as portal:
+            return portal.call(partial(self._control.post, path, body, most_bytes=CONTROL_BYTES))
 
 
 def read_described(said: Any, url: str) -> Described:

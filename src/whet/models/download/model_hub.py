@@ -5,7 +5,6 @@ What arrives is data: packages are unzipped, never installed, imported or run, a
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import importlib.util
@@ -21,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet.errors import RunFailed, UserError
+from whet.errors import RunFailed, UserError, nearest
+from whet.manifests import sha256
 from whet.models.download.pulled import building, damage, models_directory
-from whet.models.storage.checksums import sha256
 
 Progress = Callable[[str, int, int], None]  # what is happening, bytes done, bytes in all (0: not known)
 
@@ -106,9 +105,8 @@ def _check_name(name: str) -> None:
     """Refuses what neither the table nor the hub can know."""
     if name in KNOWN or ("/" in name and NAME.fullmatch(name)):
         return
-    near = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise UserError(f"unknown model {name!r}; {hint}known: {', '.join(KNOWN)}, or a Hugging Face id such as org/name")
+    hint = nearest(name.lower(), KNOWN)
+    raise UserError(f"unknown model {name!r}{hint} (known: {', '.join(KNOWN)}, or a Hugging Face id such as org/name)")
 
 
 def _silent(what: str, done: int, total: int) -> None:

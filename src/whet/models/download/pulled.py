@@ -14,7 +14,8 @@ from typing import Any
 
 from whet.errors import UserError
 from whet.files import home_directory, read_object
-from whet.models.storage.checksums import MANIFEST, Sealed, checked_entries, mismatch, read_files, sha256
+from whet.manifests import MANIFEST, Sealed, checked_entries, list_files, mismatch, sync_file
+from whet.models.storage.checksums import read_files
 
 FORMAT = 1  # raised when a conversion changes, so that older results are made again
 ABANDONED_SECONDS = 24 * 3600  # a build directory this old belongs to a process that was killed
@@ -89,20 +90,10 @@ def building(target: Path, *, origin: dict[str, Any]) -> Iterator[tuple[Path, Pa
 
 def _seal(model: Path, origin: dict[str, Any]) -> None:
     """Writes the manifest, after every other file has reached the disk."""
-    paths = sorted(path for path in model.rglob("*") if path.is_file())
-    for path in paths:
-        _flush(path)
-    files = {
-        path.relative_to(model).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in paths
-    }
+    files = list_files(model)
     manifest = model / MANIFEST
     manifest.write_text(json.dumps({"format": FORMAT, **origin, "files": files}, indent=2) + "\n", encoding="utf-8")
-    _flush(manifest)
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_file(manifest)
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -1,6 +1,6 @@
 """A decoder block of packed rows as one function with its gradient written out: bf16 on CUDA, fp32 on a CPU.
 
-It computes what `whet.models.decoder.decoder.Block` does (on CUDA under autocast), for the shapes of `whet.models.layers.decoder_config`, with
+It computes what `decoder.Block` does (on CUDA under autocast), for the shapes of `decoder_config.is_served`, with
 a tenth of the launches: products that share their input are joined, norms, rotations and gates are single kernels, and
 weights are cast once a pass. Kept for the backward pass are the residual stream before each half, what attention saw
 and gave, and the gate's input; norms and gates are computed again.

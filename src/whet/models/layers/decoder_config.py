@@ -11,6 +11,8 @@ import torch
 
 from whet.errors import UserError
 
+HEAD_WIDTHS = (16, 32, 64, 128)  # what the tiles of the attention kernel for CUDA fit
+
 # Far above every published model; what is larger is a mistake or a trap, and would be reserved before anyone looks.
 LARGEST = {
     "vocab_size": 2**24,
@@ -123,9 +125,6 @@ def _short(value: object) -> str:
     """As it stands in a message: a number may have thousands of digits."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"
-
-
-HEAD_WIDTHS = (16, 32, 64, 128)  # what the attention kernel's tiles fit
 
 
 def is_served(config: DecoderConfig) -> bool:

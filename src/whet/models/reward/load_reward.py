@@ -10,14 +10,12 @@ from torch import nn
 
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
-from whet.models.decoder.families import FAMILIES, Family
-from whet.models.decoder.hf_config import NotCovered, read_shape
+from whet.models.decoder.families import Family
 from whet.models.layers.decoder_config import DecoderConfig
-from whet.models.load import read_config
-from whet.models.reward.foreign_classifier import head_name
-from whet.models.reward.reward_model import RewardModel
+from whet.models.load import checked_config, covered
+from whet.models.reward.reward_model import RewardModel, head_name
 from whet.models.reward.settings import RewardSettings, read_settings
-from whet.models.storage.checksums import read_steadily, refuse_damage
+from whet.models.storage.checksums import read_steadily
 from whet.models.storage.safetensors_files import (
     CONFIG,
     StoredTensor,
@@ -37,10 +35,7 @@ def load_reward_model(directory: Path) -> RewardModel:
 
 
 def _load(directory: Path) -> RewardModel:
-    refuse_damage(directory)
-    hf = read_config(directory)
-    if hf.get("quantization_config"):
-        raise UserError(f"{directory} holds quantised weights, which cannot be read here: use the original checkpoint")
+    hf = checked_config(directory)
     stored = stored_tensors(directory)
     heads = {name: tensor for name, tensor in stored.items() if name.startswith(HEADS)}
     if not heads:
@@ -54,31 +49,17 @@ def _load(directory: Path) -> RewardModel:
             f"{directory} gives {classes} numbers per text, but a {settings.kind} reward model gives "
             f"{settings.classes}: use a checkpoint trained with as many labels"
         )
-    covered = _covered(directory, hf)
-    if covered is None:
+    found = covered(directory, {**hf, "tie_word_embeddings": True})  # there is no second matrix, tied or not
+    if found is None:
         # Imported here because it takes seconds, and most models never need it.
         from whet.models.reward.foreign_classifier import load_foreign_classifier
 
         trunk, head = load_foreign_classifier(directory, classes=classes)
         return RewardModel(trunk, head, settings, pad=_pad(hf, trunk.vocab_size))
     rest = {name: tensor for name, tensor in stored.items() if name not in heads}
-    decoder = _load_trunk(directory, *covered, hf, rest)
+    decoder = _load_trunk(directory, *found, hf, rest)
     head = _load_head(directory, decoder, heads, classes)
     return RewardModel(decoder, head, settings, pad=_pad(hf, decoder.vocab_size))
-
-
-def _covered(directory: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] | None:
-    """The family and the shape, or None where the decoder does not compute this architecture."""
-    family = FAMILIES.get(hf["model_type"])
-    if family is None:
-        return None
-    try:
-        tied = {**hf, "tie_word_embeddings": True}  # there is no second matrix, tied or not
-        return family, read_shape(family.read, family.keys, tied)
-    except NotCovered:
-        return None
-    except UserError as error:
-        raise UserError(f"{directory / CONFIG}: {error}") from error
 
 
 def _load_trunk(

@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import Family, export_config
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
 from whet.models.protocol import CausalLM
-from whet.models.reward.foreign_classifier import write_classifier
 from whet.models.reward.settings import BAD, RewardKind, RewardSettings, write_settings
+from whet.models.storage.safetensors_files import write_model
 
 HEAD_SPREAD = 0.1  # of the first scores, whatever the width: small, yet no two texts tie
 
@@ -161,3 +162,31 @@ class LinearValue(nn.Module):
         """The values of the states."""
         with full_precision(states.device):
             return states.float() @ self.weight + self.bias
+
+
+def write_classifier(directory: Path, trunk: Decoder, head: nn.Linear, *, pad: int | None) -> None:
+    """Writes config.json and model.safetensors as transformers' classifiers of this family read them."""
+    name = head_name(trunk.family, head.out_features)
+    weights: dict[str, Tensor] = trunk.family.export_weights(trunk.state_dict())
+    weights |= {f"{name}.{leaf}": tensor for leaf, tensor in head.state_dict().items()}
+    config = export_config(trunk.family, trunk.config, trunk.source) | _classifier_entries(trunk.family, head, pad)
+    write_model(directory, config, weights)
+
+
+def head_name(family: Family, classes: int) -> str:
+    """What transformers calls the head: one class is a sequence classifier's, more are a token classifier's."""
+    return "classifier" if classes > 1 and family.model_type == "gpt2" else "score"
+
+
+def _classifier_entries(family: Family, head: nn.Linear, pad: int | None) -> dict[str, Any]:
+    classes = head.out_features
+    suffix = "ForSequenceClassification" if classes == 1 else "ForTokenClassification"
+    stem = family.architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    labels = [f"LABEL_{index}" for index in range(classes)]  # transformers counts labels by this table
+    return {
+        "architectures": [stem + suffix],
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+        "problem_type": "regression" if classes == 1 else None,
+        "pad_token_id": pad,
+    }

@@ -12,7 +12,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from whet.models.protocol import Tokenizer
-from whet.models.text.tokenizers import RANKS_FILE, HuggingFaceTokenizer
+from whet.models.text.tokenizers import HuggingFaceTokenizer
 
 PAD = "<|pad|>"
 
@@ -21,7 +21,6 @@ def with_padding(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
     """The tokeniser with a padding token of its own, on the right, and that token's id."""
     with tempfile.TemporaryDirectory() as directory:  # files are the one form that all kinds of tokenisers share
         tokenizer.save(Path(directory))
-        (Path(directory) / RANKS_FILE).unlink(missing_ok=True)
         hf = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         used = {*tokenizer.stops, hf.bos_token_id, hf.unk_token_id, None}
         if hf.pad_token_id in used:

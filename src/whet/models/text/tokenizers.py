@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -27,7 +27,6 @@ from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
 EOS = "<eos>"
-RANKS_FILE = "tokenizer.tiktoken"  # its presence says that a directory holds a tiktoken vocabulary
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 
@@ -148,21 +147,6 @@ def character_tokenizer(alphabet: str) -> HuggingFaceTokenizer:
     return wrap_backend(backend, eos=EOS)
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int) -> HuggingFaceTokenizer:
-    """Byte-level BPE with at most `vocab_size` ids, learned from `texts`; it can spell any text."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    if vocab_size <= len(alphabet):
-        raise UserError(f"vocab_size={vocab_size} is too small for bytes and {EOS}; use {len(alphabet) + 1} or more")
-    backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False
-    )
-    backend.train_from_iterator(texts, trainer)
-    return wrap_backend(backend, eos=EOS)
-
-
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokeniser that lies in a model directory, whichever kind it is."""
     return read_steadily(directory, _load)
@@ -172,12 +156,8 @@ def _load(directory: Path) -> Tokenizer:
     if not directory.is_dir():
         raise UserError(f"no directory {directory} to load a tokenizer from; check the path")
     refuse_damage(directory, with_weights=False)
-    if (directory / RANKS_FILE).exists():
-        from whet.models.text.tiktoken_bpe import load_tiktoken
-
-        return load_tiktoken(directory)
     if not any((directory / name).exists() for name in TOKENIZER_FILES):
-        raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join((*TOKENIZER_FILES, RANKS_FILE))}")
+        raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join(TOKENIZER_FILES)}")
     check_tokenizer_files(directory)
     try:
         hf = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)

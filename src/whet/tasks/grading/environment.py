@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from whet.errors import UserError
-from whet.imports import nearest
+from whet.errors import UserError, nearest
 
 # Words between underscores: TOKENIZERS_PARALLELISM and KEYBOARD hold no secret, HF_TOKEN and SSH_KEY_PATH may.
 SECRET = re.compile(

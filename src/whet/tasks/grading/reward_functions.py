@@ -19,7 +19,7 @@ from typing import Any, SupportsFloat
 
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named, one_line
-from whet.records import Example, Message, Score
+from whet.records import Example, Score
 from whet.tasks.grading.reward_range import is_reward, too_large
 
 ALWAYS_OFFERED = ("prompts", "completions", "answer")
@@ -152,16 +152,12 @@ def _offered(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, lis
     return {
         **columns,
         "answer": [example.answer for example in examples],
-        "prompts": [_plain(example.prompt) for example in examples],
+        "prompts": [example.plain_prompt for example in examples],
         "completions": [
             text if isinstance(example.prompt, str) else [{"role": "assistant", "content": text}]
             for example, text in pairs
         ],
     }
-
-
-def _plain(prompt: str | tuple[Message, ...]) -> str | list[dict[str, str]]:
-    return prompt if isinstance(prompt, str) else [{"role": m.role, "content": m.content} for m in prompt]
 
 
 def _arguments(function: RewardFunction, offered: dict[str, list[Any]]) -> dict[str, list[Any]]:

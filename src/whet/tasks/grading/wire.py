@@ -127,11 +127,9 @@ def _is_row(value: object, rows: int) -> bool:
 
 
 def _pack_example(example: Example) -> dict[str, Any]:
-    prompt = example.prompt
-    plain = prompt if isinstance(prompt, str) else [{"role": m.role, "content": m.content} for m in prompt]
     return {
         "id": example.id,
-        "prompt": plain,
+        "prompt": example.plain_prompt,
         "answer": example.answer,
         "columns": dict(example.columns),
         "twin": example.twin,

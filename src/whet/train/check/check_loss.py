@@ -9,8 +9,8 @@ from typing import Any
 
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ADVANTAGES, ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED, SURROGATES
-from whet.errors import UserError
-from whet.imports import load_named, nearest
+from whet.errors import UserError, nearest
+from whet.imports import load_named
 from whet.train.check.advantage import check_advantage
 from whet.train.check.findings import Finding
 from whet.train.check.surrogate import check_surrogate

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from whet.batching import collate, micro_batches, take, tokens_that_fit
-from whet.engines.native.engine import NativeEngine, check_logprobs
+from whet.engines.native.engine import NativeEngine
 from whet.errors import UserError
 from whet.models.download.model_hub import resolve_model
 from whet.models.layers.decoder_config import autocast
 from whet.models.load import load_model
-from whet.models.logprobs import token_logprobs
+from whet.models.logprobs import check_logprobs, token_logprobs
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Example, Finish, Sampling

@@ -9,13 +9,12 @@ from typing import Any
 
 from whet.config.pipeline import CompareConfig, references, resolve_references
 from whet.distributed.world import World
-from whet.errors import RunFailed, UserError
+from whet.errors import RunFailed, UserError, nearest
 from whet.recipe import (
     Pipeline,
     Recipe,
     apply_override,
     dump,
-    nearest,
     parse_yaml,
     plain,
     read_any,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from whet.algorithms.table import ALGORITHMS
 from whet.config import OnlineConfig
-from whet.errors import UserError
-from whet.recipe import Config, Recipe, nearest, read_recipe
+from whet.errors import UserError, nearest
+from whet.recipe import Config, Recipe, read_recipe
 from whet.runs.comparison import ComparisonDirectory
 from whet.train.experiments.jobs import Job, State, Watch, do_job, job_state
 

@@ -116,9 +116,7 @@ def _chosen(config: CollectConfig, rewards: Sequence[Sequence[float]]) -> list[P
 
 def _asked(rollout: Rollout) -> dict[str, Any]:
     """The columns of a row that say what was asked: the prompt, and by what name the task knows its twins."""
-    prompt = rollout.example.prompt
-    plain = prompt if isinstance(prompt, str) else [{"role": m.role, "content": m.content} for m in prompt]
-    return {"prompt": plain} | ({"twin": rollout.example.twin} if rollout.example.twin else {})
+    return {"prompt": rollout.example.plain_prompt} | ({"twin": rollout.example.twin} if rollout.example.twin else {})
 
 
 def _metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.models.text.prompt_truncation import fitting_prompt
 from whet.records import Dialogue, Message, Row
-from whet.tasks.space import fingerprint, permutation
+from whet.tasks.space import first_held_out
 from whet.train.setup.epochs import load_sides
 
 U = TypeVar("U")
@@ -34,7 +34,7 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
     if loaded.kind not in kinds:
         raise UserError(f"{config.path} holds {loaded.kind}, and {what} learns from {' or '.join(kinds)}")
     # In an order of their own: an evaluation may look at the first ones alone, and files come in parts.
-    held_out = [held_out[place] for place in permutation(len(held_out), fingerprint("held out"))]
+    held_out = first_held_out(held_out, len(held_out))
     if not training or not held_out:
         raise UserError(
             f"{config.path} has {len(loaded.rows)} rows, too few prompts for a training and a held-out side: add rows"

@@ -22,8 +22,9 @@ from whet.data.load import Source, rows_file
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.imports import source_file
+from whet.manifests import sha256
 from whet.models.download.model_hub import resolve_model
-from whet.models.storage.checksums import MADE_BY_A_RUN, WEIGHTS, read_files, sealed_files, sha256
+from whet.models.storage.checksums import MADE_BY_A_RUN, WEIGHTS, read_files, sealed_files
 from whet.recipe import Config
 from whet.runs.directory import Run
 from whet.runs.inputs import Change, Input, Inputs, accept, changes, from_json, to_json

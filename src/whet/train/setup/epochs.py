@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from whet.config import DataConfig, OfflineConfig
 from whet.data.load import Loaded, Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.recipe import Config
-from whet.tasks.space import fingerprint, permutation
+from whet.tasks.space import epoch_places
 
 R = TypeVar("R")
 
@@ -33,10 +32,7 @@ class EpochSampler(Generic[R]):
         return [self.rows[index] for index in sorted(set(self._places(0, count * steps)))]
 
     def _places(self, start: int, count: int) -> Iterator[int]:
-        size = len(self.rows)
-        for number in range(start, start + count):
-            epoch, place = divmod(number, size)
-            yield _order(size, self._seed, epoch)[place]
+        return epoch_places(len(self.rows), start, count, "rows", self._seed)
 
 
 def with_steps(config: Config) -> Config:
@@ -54,9 +50,3 @@ def load_sides(config: DataConfig) -> tuple[Loaded, list[Any], list[Any]]:
     named = config.model_dump(exclude={"held_out_share", "max_tokens", "turns"})
     loaded = load_rows(Source(**named))
     return loaded, *split_rows(loaded.rows, config.held_out_share, salt=salt_of(config.path))
-
-
-@lru_cache(maxsize=4)
-def _order(size: int, seed: int, epoch: int) -> tuple[int, ...]:
-    """The order of one epoch; kept, because every step of the epoch asks for it."""
-    return tuple(permutation(size, fingerprint("rows", seed, epoch)))

@@ -76,8 +76,7 @@ def _trials(path: Path) -> Told:
 
 
 def _run(path: Path) -> Told:
-    from whet.report.run.headline import ACCURACY, LOSS, evaluations
-    from whet.report.run.page import write_report
+    from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
     from whet.runs.directory import Run
 
     page = write_report(path)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.report.fake_run import online_run, supervised_run
-from whet.report.run.curves import training_curves
+from whet.report.run.training_curves import training_curves
 from whet.report.run.panels import panels
 from whet.runs.directory import Run
 

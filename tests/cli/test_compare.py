@@ -71,7 +71,7 @@ def test_it_leaves_four_runs_a_table_curves_and_numbers(made: Path) -> None:
     }
     assert {entry["method"] for entry in saved["methods"]} == {"rloo", "grpo"}
     assert [seed["seed"] for seed in saved["methods"][0]["seeds"]] == [0, 1]
-    assert saved["methods"][0]["seeds"][0]["curve"]["steps"] == [0, 2, 3]
+    assert saved["curves"]["rloo"]["0"]["eval/accuracy"]["steps"] == [0, 2, 3]
     assert saved["command"].startswith("whet compare --methods rloo,grpo --seeds 2 ")
     assert saved["command"].endswith(f"--set grpo:lr=1e-3 --target 0.5 --out {out}")
     assert saved["versions"][0]["torch"]
@@ -143,8 +143,9 @@ def test_it_tells_how_far_it_is_and_what_it_found(whet: Whet, tmp_path: Path) ->
     assert lines[3].startswith("2/2  rloo seed 3   elapsed ")
     assert lines[3].endswith(" left")
     assert len(lines) == 5
-    assert result.out.startswith("| method ")
+    assert "\n| method " in result.out
     assert "One finished seed cannot tell methods apart" in result.out
+    assert f"page     {out / 'comparison.html'}" in result.out
     assert f"table    {out / 'comparison.md'}" in result.out
     command = json.loads((out / "comparison.json").read_text())["command"]
     assert command == f"whet compare --methods 'reinforce, rloo' --seeds 3, {recipe}"

@@ -16,7 +16,6 @@ from whet.report.run.page import write_report
 from whet.report.templating import ENVIRONMENT
 from whet.runs.directory import Run
 
-
 VOID = frozenset({"br", "input", "meta", "link", "img"})
 
 
@@ -214,7 +213,7 @@ def test_wrong_places_are_one_line(tmp_path):
 
 def test_values_are_escaped_and_what_a_macro_wrote_is_not_escaped_twice():
     template = ENVIRONMENT.from_string(
-        "{% macro bold(text) %}<b>{{ text }}</b>{% endmacro %}<p title=\"{{ value }}\">{{ bold(value) }}{{ 3 }}</p>"
+        '{% macro bold(text) %}<b>{{ text }}</b>{% endmacro %}<p title="{{ value }}">{{ bold(value) }}{{ 3 }}</p>'
     )
     written = template.render(value="1 < \"2\" & '3'\x1b")
     escaped = "1 &lt; &#34;2&#34; &amp; &#39;3&#39;\ufffd"

@@ -1,4 +1,4 @@
-"""Shared by all figures: a sheet in inches, plain axes, legends, points with their intervals, and the bytes of a PNG."""
+"""Shared by all figures: a sheet in inches, plain axes, legends, points with their intervals, and PNG bytes."""
 
 from __future__ import annotations
 

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from whet.cli.terminal import say, say_json, say_text
 from whet.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
     from whet.recipe import Pipeline
-    from whet.report.comparison.comparison_writer import Setup, Written
-    from whet.runs.comparison import ComparisonDirectory
+    from whet.report.comparison.sweep_results import Setup
+    from whet.runs.comparison_directory import ComparisonDirectory
     from whet.train.experiments.sweep import Trial
 
 TIP = "A packaged recipe or a YAML file: of one run, whose algorithm is replaced by each method, or a pipeline."
@@ -53,9 +52,10 @@ def compare(
 
     whet compare --methods ppo,grpo,dpo --seeds 3 pipeline.yaml
     """
-    from whet.cli.pipeline import compare_pipeline
+    from whet.cli.pipeline_console import compare_pipeline
     from whet.recipe import is_pipeline
-    from whet.report.comparison.comparison_writer import Setup
+    from whet.report.comparison.sweep_results import Setup
+    from whet.runs.comparison_directory import ComparisonDirectory
     from whet.train.experiments.sweep import read_trials
 
     _check(target)
@@ -74,21 +74,17 @@ def compare(
         seeds=numbers,
         target=target,
     )
-    _compare(trials, setup, _directory(runs, recipe, out), words, as_json=as_json)
-
-
-def _directory(runs: Path, recipe: str, out: Path | None) -> ComparisonDirectory:
-    from whet.runs.comparison import ComparisonDirectory
-
-    return ComparisonDirectory.create(runs, recipe) if out is None else ComparisonDirectory.open(out.expanduser())
+    directory = ComparisonDirectory.create(runs, recipe) if out is None else ComparisonDirectory.open(out.expanduser())
+    _compare(trials, setup, directory, words, as_json=as_json)
 
 
 def _compare(
     trials: Sequence[Trial], setup: Setup, directory: ComparisonDirectory, words: Sequence[str], *, as_json: bool
 ) -> None:
     """Makes the runs of one recipe, and the table, curves and verdict."""
-    from whet.cli.comparing import Watcher
-    from whet.report.comparison.comparison_writer import write_comparison
+    from whet.cli.watcher import Watcher, show_comparison
+    from whet.report.comparison.comparison_page import write_page
+    from whet.report.comparison.sweep_results import sweep_results
     from whet.train.experiments.sweep import run_states, run_trials
 
     states = run_states(trials, directory)
@@ -102,23 +98,12 @@ def _compare(
     except UserError:
         directory.remove_if_unused()
         raise
-    written = write_comparison(directory, setup, failures)
-    _show(written, directory, as_json=as_json)
+    directory.write_results(sweep_results(directory, setup, failures))
+    write_page(directory)
+    show_comparison(directory, as_json=as_json)
     if failures:
         (method, seed), why = next(iter(failures.items()))
         raise RunFailed(f"{len(failures)} of {len(trials)} runs failed, first {method} seed {seed}: {why}")
-
-
-def _show(written: Written, directory: ComparisonDirectory, *, as_json: bool) -> None:
-    from whet.runs.logs import json_bytes
-
-    if as_json:
-        say_json(json_bytes(written.results, indent=2).decode())
-        return
-    say_text(f"{written.table}\n\n{written.verdict.sentence}\n")
-    say(f"table    {directory.table_path}")
-    say(f"curves   {directory.curves_path}")
-    say(f"numbers  {directory.results_path}")
 
 
 def read_seeds(text: str) -> list[int]:
@@ -143,7 +128,7 @@ def _pipeline(
     target: float,
 ) -> Pipeline:
     """The pipeline with these methods; METHOD:KEY=VALUE is methods.METHOD.KEY=VALUE of its recipe."""
-    from whet.train.experiments.pipeline import chosen
+    from whet.train.experiments.pipeline_runs import chosen
 
     if target != TARGET:
         raise UserError("--target is for recipes of one run; how a pipeline's methods are judged stands in its compare")

@@ -10,10 +10,21 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from whet.evaluate.calibration import Bin, Slice
-from whet.evaluate.reward_reports import OutcomeReport, PairReport, ProcessReport
-from whet.evaluate.rewarding import Report
+from whet.evaluate.reward_reports import OutcomeReport, PairReport, ProcessReport, Report
 from whet.evaluate.statistics import Interval
-from whet.report.figures import AXIS, INK, PALETTE, QUIET, ROUND, axes_at, frame, legend_above, plain_numbers, png, sheet
+from whet.report.figures import (
+    AXIS,
+    INK,
+    PALETTE,
+    QUIET,
+    ROUND,
+    axes_at,
+    frame,
+    legend_above,
+    plain_numbers,
+    png,
+    sheet,
+)
 from whet.report.numbers import number
 
 Draw = Callable[[Axes], None]

@@ -26,7 +26,9 @@ def before_after(first: Sequence[Row], last: Sequence[Row]) -> tuple[str, list[t
     shown = {pair[1]["id"] for pair in changed[:CHANGED] + same[:SAME]}
     learned = sum(after["correct"] for _, after in changed)
     count = f"{len(shown)} of {len(pairs)}" if len(shown) < len(pairs) else f"{len(pairs)}"
-    lead = f"{count} held-out examples, answered greedily. {learned} became right, {len(changed) - learned} became wrong."
+    lead = (
+        f"{count} held-out examples, answered greedily. {learned} became right, {len(changed) - learned} became wrong."
+    )
     return lead, [pair for pair in pairs if pair[1]["id"] in shown]
 
 

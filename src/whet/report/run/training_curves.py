@@ -8,7 +8,19 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from whet.report.figures import LEFT, MARKED, PALETTE, QUIET, ROUND, frame, legend_above, literal, png, sheet, whole_steps
+from whet.report.figures import (
+    LEFT,
+    MARKED,
+    PALETTE,
+    QUIET,
+    ROUND,
+    frame,
+    legend_above,
+    literal,
+    png,
+    sheet,
+    whole_steps,
+)
 from whet.report.numbers import number
 from whet.report.run.panels import Line, Panel
 from whet.report.series import thin

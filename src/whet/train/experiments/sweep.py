@@ -10,7 +10,7 @@ from whet.algorithms.table import ALGORITHMS
 from whet.config import OnlineConfig
 from whet.errors import UserError
 from whet.recipe import Config, Recipe, nearest, read_recipe
-from whet.runs.comparison import ComparisonDirectory
+from whet.runs.comparison_directory import ComparisonDirectory
 from whet.train.experiments.jobs import Job, State, Watch, do_job, job_state
 
 OURS = ("algorithm", "algorithm.preset", "seed")  # keys that a comparison itself sets

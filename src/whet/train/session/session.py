@@ -303,7 +303,7 @@ class Session:
 
 
 def best_by(measured: Mapping[str, float], task: str) -> str:
-    """What the best model is chosen by: accuracy, or a reward model's opinion where the task has prompts alone."""
+    """What the best model is chosen by: accuracy, or a reward model's score where the task has prompts alone."""
     return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
 
 

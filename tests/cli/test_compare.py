@@ -145,8 +145,8 @@ def test_it_tells_how_far_it_is_and_what_it_found(whet: Whet, tmp_path: Path) ->
     assert len(lines) == 5
     assert "\n| method " in result.out
     assert "One finished seed cannot tell methods apart" in result.out
-    assert f"page     {out / 'comparison.html'}" in result.out
-    assert f"table    {out / 'comparison.md'}" in result.out
+    assert f"page      {out / 'comparison.html'}" in result.out
+    assert f"table     {out / 'comparison.md'}" in result.out
     command = json.loads((out / "comparison.json").read_text())["command"]
     assert command == f"whet compare --methods 'reinforce, rloo' --seeds 3, {recipe}"
 
@@ -164,7 +164,7 @@ def test_a_run_that_fails_does_not_lose_the_others(whet: Whet, tmp_path: Path, m
     result = whet(*words, "--set", f"rloo:reward.functions=[{tmp_path / 'rewards.py'}:breaks]")
     assert result.code == 1
     last = result.err.splitlines()[-1]
-    assert last.startswith("whet: 1 of 2 runs failed, first rloo seed 0: step 1: ")
+    assert last.startswith("whet: 1 of 2 runs of methods failed, first rloo seed 0: step 1: ")
     assert "no reward today" in last
     assert "Traceback" not in result.err
     assert "2/2  grpo seed 0" in result.err

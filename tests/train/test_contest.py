@@ -311,7 +311,7 @@ def test_a_server_that_is_not_there_is_known_before_anything_is_sampled(tmp_path
 
 
 def test_wrong_input_is_one_line(tmp_path, start):
-    with pytest.raises(UserError, match="nothing to judge"):
+    with pytest.raises(UserError, match="nothing to compare"):
         judge(tmp_path, start, {})
     other = bigram_model(tmp_path / "other", {">": {"a": 1.0}}, alphabet="x" + ALPHABET)
     with pytest.raises(UserError, match=r"different tokenizers.*compare.start"):

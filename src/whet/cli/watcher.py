@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
+from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Recipe
 from whet.report.numbers import duration
 from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
 from whet.runs.logs import json_bytes
+from whet.runs.pipeline_directory import PipelineDirectory
 from whet.train.experiments.jobs import State
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.session.session import Progress
@@ -76,9 +80,31 @@ def show_comparison(directory: ComparisonDirectory, *, as_json: bool) -> None:
         return
     text, _, _ = directory.table_path.read_text("utf-8").partition("\n![")  # without the links to pictures
     say_text(f"{text.rstrip()}\n")
-    say(f"page     {directory.page_path}")
-    say(f"table    {directory.table_path}")
-    say(f"numbers  {directory.results_path}")
+    say(f"page      {directory.page_path}")
+    say(f"table     {directory.table_path}")
+    say(f"numbers   {directory.results_path}")
+
+
+@contextmanager
+def stoppable(directory: ComparisonDirectory | PipelineDirectory, go_on: Sequence[str]) -> Iterator[None]:
+    """Says how to go on with what Ctrl-C or a failure stopped; wrong input leaves no directory behind."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; go on with: {shlex.join(go_on)}", err=True)
+        raise
+    except RunFailed as error:
+        raise RunFailed(f"{error}; go on with: {shlex.join(go_on)}") from error
+    except UserError:
+        directory.remove_if_unused()
+        raise
+
+
+def refuse_failures(failures: Mapping[tuple[str, int], str], count: int) -> None:
+    """Fails where one of so many runs did, once everything that the others came to is shown."""
+    if failures:
+        (method, seed), why = next(iter(failures.items()))
+        raise RunFailed(f"{len(failures)} of {count} runs of methods failed, first {method} seed {seed}: {why}")
 
 
 class _Passing:

@@ -210,23 +210,20 @@ Report = PairReport | OutcomeReport | ProcessReport
 
 def report_metrics(report: Report) -> dict[str, float]:
     """The numbers of a report under the names that a run records; what could not be measured is left out."""
-    shared: dict[str, Interval | float | None] = {
-        "accuracy": report.accuracy,
-        "calibration_error": report.calibration_error,
+    names = {
+        PairReport: (),
+        OutcomeReport: ("top", "chance", "ceiling", "pairwise", "area"),
+        ProcessReport: ("fine_recall", "bad_recall", "area", "first_error", "no_error"),
     }
-    match report:
-        case PairReport():
-            longer = None if report.longer is None else report.longer.mean
-            return _flat(
-                {**shared, "margin": report.mean_margin.mean, "ties": report.ties / report.pairs, "longer": longer}
-            )
-        case OutcomeReport():
-            names = ("top", "chance", "ceiling", "pairwise", "area")
-            values = (report.top, report.chance, report.ceiling, report.pairwise, report.area)
-            return _flat({**shared, **dict(zip(names, values, strict=True))})
-    steps = {"fine_recall": report.fine_recall, "bad_recall": report.bad_recall, "area": report.area}
-    firsts = {"first_error": report.first_error, "no_error": report.no_error, "first_error_f1": report.f1}
-    return _flat({**shared, **steps, **firsts})
+    values: dict[str, Interval | float | None] = {
+        name: getattr(report, name) for name in ("accuracy", "calibration_error", *names[type(report)])
+    }
+    if isinstance(report, PairReport):
+        values |= {"margin": report.mean_margin.mean, "ties": report.ties / report.pairs}
+        values |= {"longer": None if report.longer is None else report.longer.mean}
+    if isinstance(report, ProcessReport):
+        values["first_error_f1"] = report.f1
+    return _flat(values)
 
 
 def sigmoid(value: float) -> float:

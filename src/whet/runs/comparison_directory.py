@@ -89,13 +89,10 @@ class ComparisonDirectory:
             )
         return found
 
-    def has_samples(self, name: str) -> bool:
-        """Whether the completions of a model are there: whoever shares the numbers may leave them out."""
-        return self.samples_path(name).is_file()
-
     def samples(self, name: str) -> list[dict[str, Any]]:
-        """The completions of a model, one row each."""
-        return logs.read_rows(self.samples_path(name))
+        """The completions of a model, one row each; none where whoever shares the numbers left them out."""
+        path = self.samples_path(name)
+        return logs.read_rows(path) if path.is_file() else []
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Writes the numbers, with the number of their format; call it last but for what is drawn from them."""

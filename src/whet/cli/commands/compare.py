@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from whet.errors import RunFailed, UserError
+from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.recipe import Pipeline
     from whet.report.comparison.sweep_results import Setup
     from whet.runs.comparison_directory import ComparisonDirectory
-    from whet.train.experiments.sweep import Trial
+    from whet.train.experiments.sweep import Sweep
 
 TIP = "A packaged recipe or a YAML file: of one run, whose algorithm is replaced by each method, or a pipeline."
 TARGET = 0.8
@@ -56,7 +56,7 @@ def compare(
     from whet.recipe import is_pipeline
     from whet.report.comparison.sweep_results import Setup
     from whet.runs.comparison_directory import ComparisonDirectory
-    from whet.train.experiments.sweep import read_trials
+    from whet.train.experiments.sweep import read_sweep
 
     _check(target)
     names, numbers = _names(methods), read_seeds(seeds)
@@ -65,45 +65,37 @@ def compare(
         pipeline = _pipeline(source, names, numbers, overrides or [], changes or [], target)
         compare_pipeline(pipeline, runs, out, words=words, as_json=as_json)
         return
-    trials = read_trials(source, names, numbers, overrides or [], changes or [])
-    recipe = trials[0].recipe.name
+    sweep = read_sweep(source, names, numbers, overrides or [], changes or [])
     setup = Setup(
-        recipe=recipe,
+        recipe=sweep.recipe,
         command=shlex.join(words if out is None else [*words, "--out", str(out.expanduser())]),
-        overrides=_overrides(trials, names),
+        overrides=sweep.overrides,
         seeds=numbers,
         target=target,
     )
-    directory = ComparisonDirectory.create(runs, recipe) if out is None else ComparisonDirectory.open(out.expanduser())
-    _compare(trials, setup, directory, words, as_json=as_json)
+    where = runs if out is None else out.expanduser()
+    directory = ComparisonDirectory.create(where, sweep.recipe) if out is None else ComparisonDirectory.open(where)
+    _compare(sweep, setup, directory, words, as_json=as_json)
 
 
 def _compare(
-    trials: Sequence[Trial], setup: Setup, directory: ComparisonDirectory, words: Sequence[str], *, as_json: bool
+    sweep: Sweep, setup: Setup, directory: ComparisonDirectory, words: Sequence[str], *, as_json: bool
 ) -> None:
     """Makes the runs of one recipe, and the table, curves and verdict."""
-    from whet.cli.watcher import Watcher, show_comparison
+    from whet.cli.watcher import Watcher, refuse_failures, show_comparison, stoppable
     from whet.report.comparison.comparison_page import write_page
     from whet.report.comparison.sweep_results import sweep_results
-    from whet.train.experiments.sweep import run_states, run_trials
+    from whet.train.experiments.jobs import do_jobs, job_state
 
-    states = run_states(trials, directory)
-    first = {trial.method: trial.recipe for trial in reversed(trials)}
-    watcher = Watcher(f"comparison: {directory.path}", states, {method: first[method] for method in setup.overrides})
-    try:
-        failures = run_trials(trials, directory, watcher)
-    except KeyboardInterrupt:
-        watcher.say(f"stopped; go on with: {shlex.join([*words, '--out', str(directory.path)])}")
-        raise
-    except UserError:
-        directory.remove_if_unused()
-        raise
+    with stoppable(directory, [*words, "--out", str(directory.path)]):
+        jobs = sweep.jobs(directory)
+        states = [job_state(job) for job in jobs.values()]
+        first = {method: sweep.recipes[method, setup.seeds[0]] for method in sweep.overrides}
+        failures = do_jobs(jobs, states, Watcher(f"comparison: {directory.path}", states, first))
     directory.write_results(sweep_results(directory, setup, failures))
     write_page(directory)
     show_comparison(directory, as_json=as_json)
-    if failures:
-        (method, seed), why = next(iter(failures.items()))
-        raise RunFailed(f"{len(failures)} of {len(trials)} runs failed, first {method} seed {seed}: {why}")
+    refuse_failures(failures, len(jobs))
 
 
 def read_seeds(text: str) -> list[int]:
@@ -160,8 +152,3 @@ def _words(
     words = ["whet", "compare", "--methods", methods, "--seeds", seeds, source, *overrides]
     words += [word for change in changes for word in ("--set", change)]
     return words if target == TARGET else [*words, "--target", f"{target:g}"]
-
-
-def _overrides(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Method → its overrides, but for the seed, which comes last."""
-    return {name: next(trial.overrides[:-1] for trial in trials if trial.method == name) for name in names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whet.evaluate.win_rates import WIN, outcome
@@ -69,11 +68,10 @@ def _picture(name: str, picture: bytes) -> dict[str, str]:
 def _side_by_side(directory: ComparisonDirectory, results: Values) -> tuple[list[dict[str, Any]], str]:
     """The first prompts with the first completion of everybody: of a method, that of its first finished seed."""
     start = _first_samples(directory, START)
-    others: list[tuple[Values, Mapping[str, Values]]] = []
+    others = []
     for method in measured_methods(results):
         name = next(seed["samples"] for seed in method["seeds"] if seed["failure"] is None)
-        if directory.has_samples(name):
-            others.append((method, _first_samples(directory, name)))
+        others.append((method, _first_samples(directory, name)))
     margin = results["settings"]["tie_margin"]
     prompts = []
     for row in list(start.values())[:SHOWN]:
@@ -84,13 +82,12 @@ def _side_by_side(directory: ComparisonDirectory, results: Values) -> tuple[list
                 replies.append(_reply(method["method"], style(method["colour"])["color"], own[row["id"]], mark))
         prompts.append({"text": row["prompt"], "replies": replies})
     lead = f"The first {len(prompts)} of {len(start)} held-out prompts, one completion of each model"
-    return prompts, lead + ("; methods with their first seed." if others else ".")
+    return prompts, lead + ("; methods with their first seed." if any(own for _, own in others) else ".")
 
 
 def _first_samples(directory: ComparisonDirectory, name: str) -> dict[str, Values]:
-    """Prompt → the first completion; none where the file was left out."""
-    rows: Sequence[Values] = directory.samples(name) if directory.has_samples(name) else []
-    return {row["id"]: row for row in rows if row["sample"] == 0}
+    """Prompt → the first completion."""
+    return {row["id"]: row for row in directory.samples(name) if row["sample"] == 0}
 
 
 def _reply(name: str, shade: str, row: Values, mark: str) -> dict[str, Any]:

@@ -231,11 +231,7 @@ def _best_of(axes: Axes, results: Values) -> None:
         for key in ("proxy", "truth")
     }
     for key, found in gains.items():
-        look = {"linestyle": PROXY_DASH, "markerfacecolor": "white"} if key == "proxy" else {"linestyle": "solid"}
-        for place, (_, low, high) in zip(x, found, strict=True):
-            whisker(axes, x=(place, place), y=(low, high), colour=INK)
-        means = [mean for mean, _, _ in found]
-        axes.plot(x, means, color=INK, marker="o", markersize=5, linewidth=1.6, zorder=3, **look)
+        _gain_line(axes, x, found, key=key, colour=INK, shape="o")
     for place, point, *found in zip(x, points, *gains.values(), strict=True):
         at = (place, max(high for _, _, high in found))
         label: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
@@ -249,17 +245,24 @@ def _trained(axes: Axes, results: Values) -> None:
         colour, shape = style(method["colour"])["color"], marker(method["colour"])
         own = [point for point in results["pooled_checkpoints"] if point["method"] == method["method"]]
         own.sort(key=lambda point: point["kl"]["mean"])
-        x = [0.0, *(distance(point["kl"]["mean"]) for point in own)]
+        x = [distance(point["kl"]["mean"]) for point in own]
         for key in ("proxy", "truth"):
             found = [_gain(results, key, point[key]) for point in own]
-            means = [0.0, *(mean for mean, _, _ in found)]
-            dash, face = (PROXY_DASH, "white") if key == "proxy" else ("solid", colour)
-            axes.plot(x, means, color=colour, linewidth=1.5, linestyle=dash)
-            axes.plot(x[1:], means[1:], shape, color=colour, markerfacecolor=face, markersize=5, zorder=3)
-            for place, (_, low, high) in zip(x[1:], found, strict=True):
-                whisker(axes, x=(place, place), y=(low, high), colour=colour)
+            _gain_line(axes, x, found, key=key, colour=colour, shape=shape)
     axes.set_xlim(left=-0.03 * axes.get_xlim()[1])
     axes.margins(y=0.12)
+
+
+def _gain_line(
+    axes: Axes, x: Sequence[float], gains: Sequence[tuple[float, float, float]], *, key: str, colour: str, shape: str
+) -> None:
+    """Mean, low and high at each place, joined from the start model on, which has gone nowhere and gained nothing."""
+    dash, face = (PROXY_DASH, "white") if key == "proxy" else ("solid", colour)
+    means = [mean for mean, _, _ in gains]
+    axes.plot([0.0, *x], [0.0, *means], color=colour, linewidth=1.5, linestyle=dash)
+    axes.plot(x, means, shape, color=colour, markerfacecolor=face, markersize=5, zorder=3)
+    for place, (_, low, high) in zip(x, gains, strict=True):
+        whisker(axes, x=(place, place), y=(low, high), colour=colour)
 
 
 def _gain(results: Values, key: str, interval: Values, *, base: float | None = None) -> tuple[float, float, float]:
@@ -281,18 +284,11 @@ def _keys(results: Values, truth: str) -> list[Line2D]:
 
 def _method_keys(results: Values, **look: Any) -> list[Line2D]:
     """How the lines of the methods look, with their names, in the order in which they were named."""
-    return [
-        Line2D(
-            [],
-            [],
-            **{**style(method["colour"]), **look},
-            marker=marker(method["colour"]),
-            markersize=4.5,
-            linewidth=2,
-            label=literal(method["method"]),
-        )
-        for method in sorted(measured_methods(results), key=lambda method: method["colour"])
-    ]
+    keys = []
+    for method in sorted(measured_methods(results), key=lambda method: method["colour"]):
+        own = {**style(method["colour"]), "marker": marker(method["colour"]), "markersize": 4.5, "linewidth": 2, **look}
+        keys.append(Line2D([], [], **own, label=literal(method["method"])))
+    return keys
 
 
 def _rows(results: Values, methods: Sequence[Values]) -> list[tuple[Values, str]]:

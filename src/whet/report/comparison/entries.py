@@ -93,16 +93,19 @@ def document(comparison: Comparison, pictures: Sequence[tuple[str, str]]) -> str
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def read_curves(run: Run) -> dict[str, dict[str, list[float]]]:
-    """Metric → its steps and values, for the metrics that a comparison shows."""
-    rows = run.metrics()
-    parts = sorted({name for row in rows for name in row if name.startswith(PARTS)})
-    found = {name: thin(series(rows, name), BUCKETS) for name in (*METRICS, *parts)}
-    return {
-        name: {"steps": list(curve.steps), "values": list(curve.values)}
-        for name, curve in found.items()
-        if len(curve) > 1
-    }
+def read_curves(runs: Mapping[tuple[str, int], Run]) -> dict[str, dict[str, Any]]:
+    """Method → seed → metric → its steps and values, of runs by method and seed: what a comparison shows of them."""
+    found: dict[str, dict[str, Any]] = {}
+    for (method, seed), run in runs.items():
+        rows = run.metrics()
+        parts = sorted({name for row in rows for name in row if name.startswith(PARTS)})
+        curves = {name: thin(series(rows, name), BUCKETS) for name in (*METRICS, *parts)}
+        found.setdefault(method, {})[str(seed)] = {
+            name: {"steps": list(curve.steps), "values": list(curve.values)}
+            for name, curve in curves.items()
+            if len(curve) > 1
+        }
+    return found
 
 
 def curves_of(results: Values, method: str) -> dict[str, list[Series]]:

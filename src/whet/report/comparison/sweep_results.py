@@ -122,7 +122,11 @@ def sweep_results(
     methods = list(setup.overrides)
     found = read_methods(directory, methods, setup.seeds, failures)
     verdict = compare_with_best(found)
-    runs = {method: {seed: directory.run(method, seed) for seed in setup.seeds} for method in methods}
+    runs = {
+        (result.method, seed.seed): directory.run(result.method, seed.seed)
+        for result in found
+        for seed in result.finished
+    }
     return {
         "kind": "sweep",
         "title": f"{setup.recipe}: {len(methods)} method{'s' if len(methods) > 1 else ''} compared",
@@ -134,11 +138,7 @@ def sweep_results(
         "notes": _notes(found),
         "machines": _distinct(found, "machine"),
         "versions": _distinct(found, "versions"),
-        # Of finished runs alone, as the numbers are.
-        "curves": {
-            method: {str(seed): read_curves(run) for seed, run in own.items() if run is not None and run.finished}
-            for method, own in runs.items()
-        },
+        "curves": read_curves({key: run for key, run in runs.items() if run is not None}),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,8 +26,8 @@ from whet.runs.directory import Run
 from whet.train.setup.build import place
 from whet.train.setup.micro_batches import tokens_that_fit
 
-# Stands where a rollout has its step: no step of training and no evaluation shares a random stream with the judging.
-JUDGING_STEP = 2**31 - 2
+# Stands where a rollout has its step: no step of training and no evaluation shares a random stream with a contest.
+CONTEST_STEP = 2**31 - 2
 MODEL = "model"  # where a checkpoint keeps the policy and its tokeniser
 
 
@@ -55,50 +55,44 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
-    """What one model said; for each completion the log-prob of each token under the model itself."""
+    """What one model said; for each completion the log-prob of each token under that model and the start model."""
 
     said: list[Said]
     logprobs: list[list[float]]
+    logprobs_start: list[list[float]]
 
 
 def final_model(path: Path) -> Path:
     """The model that a run ended with, which no evaluation has chosen; or the model in a directory."""
-    checkpoint = Run.open(path, is_writer=False).latest() if is_run(path) else None
+    run = Run.find(path)
+    checkpoint = run.latest() if run else None
     return resolve_model(str(path)) if checkpoint is None else checkpoint.path / MODEL
 
 
 def earlier_models(path: Path, most: int) -> dict[int, Path]:
     """Step → model that a run passed on its way, of the checkpoints that it still has; at most so many."""
-    found = earlier_checkpoints(path, most) if most and is_run(path) else {}
+    found = earlier_checkpoints(path, most) if most and Run.find(path) else {}
     return {step: directory / MODEL for step, directory in found.items()}
 
 
-def is_run(path: Path) -> bool:
-    """Whether the directory is a run's, and not just a model's."""
-    try:
-        Run.open(path, is_writer=False)
-    except UserError:
-        return False
-    return True
-
-
 def answers_of(directory: Path, asked: Asked, *, count: int) -> Answers:
-    """`count` completions of each example by the model in a directory."""
+    """`count` completions of each example by the model in a directory, which the start model has not read yet."""
     policy, tokenizer = _opened(directory, asked.device)
     said = _sampled(policy, tokenizer, asked, count)
-    return Answers(said=said, logprobs=completion_logprobs(policy, said, asked.sampling))
+    return Answers(said=said, logprobs=completion_logprobs(policy, said, asked.sampling), logprobs_start=[])
 
 
 def answers_of_start(
-    directory: Path, asked: Asked, others: Sequence[Sequence[Said]], *, count: int
-) -> tuple[Answers, list[list[list[float]]]]:
-    """The start model's own completions, and what it makes of everybody else's."""
+    directory: Path, asked: Asked, others: Sequence[Answers], *, count: int
+) -> tuple[Answers, list[Answers]]:
+    """The start model's own completions, and everybody else's with what it makes of them."""
     policy, tokenizer = _opened(directory, asked.device)
     for other in others:
-        _check_same_ids(directory, tokenizer, other)
+        _check_same_ids(directory, tokenizer, other.said)
     said = _sampled(policy, tokenizer, asked, count)
-    answers = Answers(said=said, logprobs=completion_logprobs(policy, said, asked.sampling))
-    return answers, [completion_logprobs(policy, other, asked.sampling) for other in others]
+    own = completion_logprobs(policy, said, asked.sampling)
+    read = [replace(one, logprobs_start=completion_logprobs(policy, one.said, asked.sampling)) for one in others]
+    return Answers(said=said, logprobs=own, logprobs_start=own), read
 
 
 def release(device: torch.device) -> None:
@@ -135,7 +129,7 @@ def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]
 def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: Asked, count: int) -> list[Said]:
     """The random numbers of a sample are the same whatever the model, so equal models say the same."""
     engine = NativeEngine(policy, tokenizer, device=asked.device)
-    prompts = pose(asked.examples, tokenizer, stream=(asked.seed, JUDGING_STEP))
+    prompts = pose(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
     groups = engine.generate(prompts, asked.sampling, count=count)
     engine.close()
     return [

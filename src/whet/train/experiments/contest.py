@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -39,7 +39,6 @@ from whet.train.experiments.compared_models import (
     answers_of_start,
     earlier_models,
     final_model,
-    is_run,
     release,
 )
 from whet.train.session.session import PROMPTS_ONLY
@@ -77,29 +76,29 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
     note: Note = lambda _: None,
     load: LoadScorer = load_scorer,
 ) -> dict[str, Any]:
-    """Judges finished runs, (method, seed) → directory, and writes numbers, completions, pictures and a page to `out`.
+    """Compares finished runs, (method, seed) → directory; writes numbers, completions, pictures and a page to `out`.
 
-    `failures` are the runs that did not finish, and why; they are listed and not judged. Returns what
+    `failures` are the runs that did not finish, and why; they are listed and not compared. Returns what
     comparison.json holds.
     """
     if not runs:
-        raise UserError("no run finished, so there is nothing to judge")
+        raise UserError("no run finished, so there is nothing to compare")
     scorers = {name: resolve_model(str(path)) for name, path in (("proxy", reward), ("judge", judge)) if path}
     if settings.judge_url:
         _ask(settings, [PROBE])  # a server that does not answer is better known now than in an hour
     asked = _asked(settings, task, seed, device)
-    heard = _hear(settings, asked, resolve_model(str(start)), _models(runs, settings.checkpoints), note)
+    own, others = _answers(settings, asked, resolve_model(str(start)), _models(runs, settings.checkpoints), note)
     scores: dict[str, Scores] = {}
     for name, directory in scorers.items():
-        note(f"judging: scores of the {name} in {directory}")
-        scores[name] = _scored(load(directory, device), [said for one in heard for said in one.answers.said])
+        note(f"comparing: scores of the {name} in {directory}")
+        scores[name] = _scored(load(directory, device), [said for one in (own, *others.values()) for said in one.said])
         release(device)
     asks_task = settings.gold and task.name != PROMPTS_ONLY
-    start_rows, *others = ([*_rows(task, one, scores, asks_task=asks_task)] for one in heard)
-    rows = {one.entrant: own for one, own in zip(heard[1:], others, strict=True) if one.entrant}
+    start_rows = [*_rows(task, own, scores, asks_task=asks_task)]
+    rows = {entrant: [*_rows(task, one, scores, asks_task=asks_task)] for entrant, one in others.items()}
     results = {
         **{"kind": "contest", "title": title, "task": task.name, "seed": seed, "prompts": len(asked.examples)},
-        **{"start_name": start.name, "proxy_path": _text(reward), "judge_path": _text(judge)},
+        **{"start_name": start.name, "proxy_path": reward and str(reward), "judge_path": judge and str(judge)},
         "settings": settings.model_dump(mode="json"),
         **contest_results(
             start_rows,
@@ -110,19 +109,14 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
             verdicts=_verdicts(settings, start_rows, rows, note) if settings.judge_url else {},
             failures=failures,
         ),
-        "curves": _curves(runs),
+        "curves": read_curves({method: run for method, path in runs.items() if (run := Run.find(path))}),
     }
-    _write(ComparisonDirectory(out), results, start_rows, rows)
+    comparison = ComparisonDirectory(out)
+    for name, completions in {START: start_rows, **{entrant.name: own for entrant, own in rows.items()}}.items():
+        comparison.write_samples(name, [asdict(row) for row in completions])
+    comparison.write_results(results)
+    write_page(comparison)
     return results
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Heard:
-    """What one model said, and the log-prob of each token of it under the start model."""
-
-    entrant: Entrant | None  # None: the start model itself
-    answers: Answers
-    logprobs_start: list[list[float]]
 
 
 def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entrant, Path]:
@@ -143,24 +137,19 @@ def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device)
     return Asked(examples=examples, sampling=sampling, seed=seed, device=device)
 
 
-def _hear(
+def _answers(
     settings: CompareConfig, asked: Asked, start: Path, models: Mapping[Entrant, Path], note: Note
-) -> list[_Heard]:
-    """What everybody says, the start model first: it is loaded last, when all that it has to read is there."""
-    answers: dict[Entrant, Answers] = {}
+) -> tuple[Answers, dict[Entrant, Answers]]:
+    """What the start model says, and everybody else: it is loaded last, when all that it has to read is there."""
+    answers: list[Answers] = []
     for entrant, directory in models.items():
-        note(f"judging: {entrant.name} answers {len(asked.examples)} prompts")
-        answers[entrant] = answers_of(directory, asked, count=settings.samples)
+        note(f"comparing: {entrant.name} answers {len(asked.examples)} prompts")
+        answers.append(answers_of(directory, asked, count=settings.samples))
         release(asked.device)
-    note("judging: the start model answers them and reads what the others said")
-    said = [one.said for one in answers.values()]
-    own, readings = answers_of_start(start, asked, said, count=settings.start_samples)
+    note("comparing: the start model answers them and reads what the others said")
+    own, read = answers_of_start(start, asked, answers, count=settings.start_samples)
     release(asked.device)
-    others = zip(answers.items(), readings, strict=True)
-    return [
-        _Heard(entrant=None, answers=own, logprobs_start=own.logprobs),
-        *(_Heard(entrant=entrant, answers=one, logprobs_start=reading) for (entrant, one), reading in others),
-    ]
+    return own, dict(zip(models, read, strict=True))
 
 
 def _scored(scorer: Scorer, said: Sequence[Said]) -> Scores:
@@ -170,11 +159,10 @@ def _scored(scorer: Scorer, said: Sequence[Said]) -> Scores:
     return dict(zip(different, scores, strict=True))
 
 
-def _rows(task: Task, heard: _Heard, scores: Mapping[str, Scores], *, asks_task: bool) -> Iterator[ScoredCompletion]:
-    answers = heard.answers
+def _rows(task: Task, answers: Answers, scores: Mapping[str, Scores], *, asks_task: bool) -> Iterator[ScoredCompletion]:
     known = task if asks_task and isinstance(task, Gold) else None
     scoring = task if asks_task and known is None else None
-    for said, own, start in zip(answers.said, answers.logprobs, heard.logprobs_start, strict=True):
+    for said, own, start in zip(answers.said, answers.logprobs, answers.logprobs_start, strict=True):
         key = said.example.id, said.text
         ratios = [b - a for a, b in zip(own, start, strict=True)]
         yield ScoredCompletion(
@@ -214,7 +202,7 @@ def _verdicts(
             )
     verdicts = {}
     for method, compared in pairs.items():
-        note(f"judging: {settings.judge_model} compares {len(compared)} answers of {method}")
+        note(f"comparing: {settings.judge_model} compares {len(compared)} answers of {method}")
         verdicts[method] = _ask(settings, compared)
     return verdicts
 
@@ -222,29 +210,3 @@ def _verdicts(
 def _ask(settings: CompareConfig, pairs: Sequence[Compared]) -> JudgeVerdicts:
     connection = Connection(api_key_env=settings.judge_key_env, timeout_seconds=JUDGE_SECONDS, retries=JUDGE_RETRIES)
     return ask_judge(settings.judge_url, settings.judge_model, pairs, connection=connection)
-
-
-def _curves(runs: Mapping[tuple[str, int], Path]) -> dict[str, dict[str, Any]]:
-    """Method → seed → metric → what was logged on the way."""
-    curves: dict[str, dict[str, Any]] = {}
-    for (method, seed), path in runs.items():
-        if is_run(path):
-            curves.setdefault(method, {})[str(seed)] = read_curves(Run.open(path, is_writer=False))
-    return curves
-
-
-def _write(
-    directory: ComparisonDirectory,
-    results: Mapping[str, Any],
-    start: Sequence[ScoredCompletion],
-    rows: Mapping[Entrant, Sequence[ScoredCompletion]],
-) -> None:
-    directory.write_samples(START, [asdict(row) for row in start])
-    for entrant, own in rows.items():
-        directory.write_samples(entrant.name, [asdict(row) for row in own])
-    directory.write_results(results)
-    write_page(directory)
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

@@ -26,9 +26,7 @@ from whet.recipe import (
 from whet.runs.pipeline_directory import PipelineDirectory, portable
 from whet.tasks.guard import guarded_task
 from whet.train.experiments.contest import run_contest
-from whet.train.experiments.jobs import Job, State, Watch, do_job, job_state
-
-Method = tuple[str, int]  # name and seed
+from whet.train.experiments.jobs import Job, Method, State, Watch, do_job, do_jobs, job_state
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,11 +123,8 @@ def run_pipeline(plan: Plan, watch: Watch, *, accept_changes: bool = False) -> O
             failure = do_job(job, plan.states[job.path], watch, accept_changes=accept_changes)
             if failure:
                 raise RunFailed(f"{job.label}: {failure}")
-        ends = {
-            method: do_job(job, plan.states[job.path], watch, accept_changes=accept_changes)
-            for method, job in plan.methods.items()
-        }
-        failures = {method: failure for method, failure in ends.items() if failure}
+        states = [plan.states[job.path] for job in plan.methods.values()]
+        failures = do_jobs(plan.methods, states, watch, accept_changes=accept_changes)
         settings = plan.pipeline.config.compare
         compared = settings is not None and len(failures) < len(plan.methods)
         if settings is not None and compared:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -68,24 +66,13 @@ def _run(path: Path) -> Told:
     page = write_report(path)
     run = Run.open(path, is_writer=False)
     metrics, results = run.metrics(), run.results()
-    measured = evaluations(metrics, results, ACCURACY)
-    losses = evaluations(metrics, results, LOSS)
     lines = []
-    if measured:
-        lines.append(f"held-out accuracy: {_change(*measured, _accuracy)} (95 % intervals)")
-    if losses:
-        lines.append(f"held-out loss: {_change(*losses, _loss)}")
+    for label, names, shown in (
+        ("held-out accuracy: {} (95 % intervals)", ACCURACY, "{:.1%} [{:.1%} … {:.1%}]"),
+        ("held-out loss: {}", LOSS, "{:.4f}"),
+    ):
+        ends = evaluations(metrics, results, names)
+        if ends is not None:
+            told = [shown.format(*(row[name] for name in names)) for row in ends]
+            lines.append(label.format(told[1] if ends[0] is ends[1] else " → ".join(told)))
     return page, lines or ["no evaluation yet"]
-
-
-def _change(before: Mapping[str, Any], after: Mapping[str, Any], tell: Any) -> str:
-    return str(tell(after)) if before is after else f"{tell(before)} → {tell(after)}"
-
-
-def _accuracy(row: Mapping[str, Any]) -> str:
-    low, high = row["eval/accuracy_low"], row["eval/accuracy_high"]
-    return f"{row['eval/accuracy']:.1%} [{low:.1%} … {high:.1%}]"
-
-
-def _loss(row: Mapping[str, Any]) -> str:
-    return f"{row['eval/loss']:.4f}"

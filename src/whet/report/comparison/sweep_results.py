@@ -76,29 +76,16 @@ class MethodResult:
         """Of training, mean over seeds."""
         return fmean(seed.seconds for seed in self.finished) if self.finished else None
 
-    def steps_to(self, target: float) -> StepsTo:
-        """When the target was reached: a seed that never did counts as later than all others."""
+    def steps_to(self, target: float) -> dict[str, Any]:
+        """When the target was reached: a seed that never did counts as later than all others.
+
+        The median step is None where fewer than half of the seeds reached it; first and last are of those that did.
+        """
         steps = [seed.reached(target) for seed in self.finished]
         found = [int(step) for step in steps if step < math.inf]
         middle = median(steps) if steps else math.inf
-        return StepsTo(
-            median=middle if middle < math.inf else None,
-            first=min(found, default=None),
-            last=max(found, default=None),
-            reached=len(found),
-            of=len(steps),
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepsTo:
-    """At which step the seeds of a method reached the target."""
-
-    median: float | None  # None where fewer than half of the seeds reached it
-    first: int | None  # of the seeds that reached it
-    last: int | None
-    reached: int  # seeds
-    of: int  # seeds
+        ends = {"first": min(found, default=None), "last": max(found, default=None)}
+        return {"median": middle if middle < math.inf else None, **ends, "reached": len(found), "of": len(steps)}
 
 
 def read_methods(
@@ -222,7 +209,7 @@ def _method(directory: ComparisonDirectory, setup: Setup, result: MethodResult, 
         "method": result.method,
         "colour": list(setup.overrides).index(result.method),
         "accuracy": accuracy and asdict(accuracy),
-        "steps_to_target": asdict(result.steps_to(setup.target)),
+        "steps_to_target": result.steps_to(setup.target),
         "seconds": result.seconds,
         "behind_best": gap and {**asdict(gap.interval), "seeds": gap.seeds, "below": gap.below},
         "seeds": [

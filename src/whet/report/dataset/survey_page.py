@@ -15,8 +15,7 @@ from whet.report.dataset.survey import length_rows, overview
 from whet.report.dataset.survey_panels import Bars, Histogram, Panel, survey_panels
 from whet.report.figures import INK, LEFT, PALETTE, QUIET, frame, legend_above, literal, plain_numbers, png, sheet
 from whet.report.numbers import number, percent
-from whet.report.run import charts
-from whet.report.run.charts import Bar, Chart, Stroke, ticks
+from whet.report.run.charts import HEIGHT, TOP, WIDTH, Bar, Chart, Scale, Stroke, joined, ticks
 from whet.report.templating import render
 from whet.runs.logs import reason, write_atomic
 
@@ -103,37 +102,30 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
 
 def _histogram(panel: Histogram) -> Chart:
     end = panel.start + panel.width * panel.bins
-
-    def x(value: float) -> float:
-        return charts.LEFT + (charts.WIDTH - charts.LEFT - charts.RIGHT) * (value - panel.start) / (end - panel.start)
-
-    def y(share: float) -> float:
-        bottom = charts.HEIGHT - charts.BOTTOM
-        return bottom - (bottom - charts.TOP) * share / panel.ceiling
-
+    scale = Scale(first=panel.start, last=end, low=0, high=panel.ceiling)
     strokes = []
     for series in panel.series:
-        edges = [(panel.start + panel.width * (i + j), share) for i, share in enumerate(series.shares) for j in (0, 1)]
-        corners = [(panel.start, 0.0), *edges, (end, 0.0)]
-        outline = " ".join(f"{x(value):.1f},{y(share):.1f}" for value, share in corners)
+        edges = [panel.start + panel.width * (place + side) for place in range(panel.bins) for side in (0, 1)]
+        levels = [share for share in series.shares for _ in (0, 1)]
+        outline = joined(scale.points([panel.start, *edges, end], [0, *levels, 0]))
         strokes.append(Stroke(colour=series.colour % 5, curve=outline, band=outline))
     return Chart(
         title=panel.title,
         unit=panel.unit,
         about=f"{panel.title}, {panel.unit}",
         keys=[(series.colour % 5, series.about, "") for series in panel.series],
-        levels=[(y(level), percent(level)) for level in ticks(0, panel.ceiling, 4)],
-        ticks=[(x(value), number(value)) for value in ticks(panel.start, end, 6)],
+        levels=[(scale.y(level), percent(level)) for level in ticks(0, panel.ceiling, 4)],
+        ticks=[(scale.x(value), number(value)) for value in ticks(panel.start, end, 6)],
         strokes=strokes,
-        zero=x(0) if panel.zero and panel.start < 0 < end else None,
+        zero=scale.x(0) if panel.zero and panel.start < 0 < end else None,
     )
 
 
 def _bars(panel: Bars) -> Chart:
-    room, most = charts.WIDTH - NAMES - 60, max(share for _, share in panel.bars)
-    height = min(26.0, (charts.HEIGHT - charts.TOP) / len(panel.bars))
+    room, most = WIDTH - NAMES - 60, max(share for _, share in panel.bars)
+    height = min(26.0, (HEIGHT - TOP) / len(panel.bars))
     bars = [
-        Bar(name=name, shown=percent(share), y=charts.TOP + place * height, height=height, width=room * share / most)
+        Bar(name=name, shown=percent(share), y=TOP + place * height, height=height, width=room * share / most)
         for place, (name, share) in enumerate(panel.bars)
     ]
     return Chart(title=panel.title, unit=panel.unit, about=f"{panel.title}, {panel.unit}", bars=bars)

@@ -66,7 +66,7 @@ class Chart:
 
 def chart(panel: Panel) -> Chart:
     """One panel as a figure: heading, latest value, legend, drawing."""
-    scale = _Scale.of(panel)
+    scale = Scale.of(panel)
     latest = [number(line.curve.values[-1]) for line in panel.lines]
     keys = [(line.colour, line.label, value) for line, value in zip(panel.lines, latest, strict=True)]
     steps = [step for step in ticks(scale.first, scale.last, 5) if step == int(step)]
@@ -92,17 +92,17 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Scale:
+class Scale:
     """From steps and values to places in the drawing."""
 
-    first: int
-    last: int
+    first: float
+    last: float
     low: float  # of the axis; its logarithm where `log`
     high: float
-    log: bool
+    log: bool = False
 
     @classmethod
-    def of(cls, panel: Panel) -> _Scale:
+    def of(cls, panel: Panel) -> Scale:
         """The scale on which all of a panel can be seen."""
         steps = [step for line in panel.lines for step in line.curve.steps]
         values = [value for line in panel.lines for value in _extent(line)]
@@ -118,13 +118,15 @@ class _Scale:
         )
 
     def x(self, step: float) -> float:
+        """Pixels from the left."""
         return LEFT + (WIDTH - LEFT - RIGHT) * (step - self.first) / (self.last - self.first)
 
     def y(self, value: float) -> float:
+        """Pixels from the top."""
         share = ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
 
-    def points(self, steps: Sequence[int], values: Sequence[float]) -> list[tuple[str, str]]:
+    def points(self, steps: Sequence[float], values: Sequence[float]) -> list[tuple[str, str]]:
         """Places as SVG writes them."""
         return [(f"{self.x(step):.1f}", f"{self.y(value):.1f}") for step, value in zip(steps, values, strict=True)]
 
@@ -142,7 +144,7 @@ def _extent(line: Line) -> list[float]:
     return shown + list(line.faint.values if line.faint else ())
 
 
-def _stroke(line: Line, scale: _Scale) -> Stroke:
+def _stroke(line: Line, scale: Scale) -> Stroke:
     around: list[tuple[str, str]] = []
     if line.low is not None and line.high is not None:
         steps = line.curve.steps
@@ -152,18 +154,19 @@ def _stroke(line: Line, scale: _Scale) -> Stroke:
     places = scale.points(curve.steps, curve.values)
     return Stroke(
         colour=line.colour,
-        curve=_joined(places),
-        band=_joined(around),
-        faint=_joined(scale.points(raw.steps, raw.values)),
+        curve=joined(places),
+        band=joined(around),
+        faint=joined(scale.points(raw.steps, raw.values)),
         dots=places if len(line.curve) <= MARKED else (),
     )
 
 
-def _joined(points: Sequence[tuple[str, str]]) -> str:
+def joined(points: Sequence[tuple[str, str]]) -> str:
+    """Points as the attribute of a line has them."""
     return " ".join(f"{x},{y}" for x, y in points)
 
 
-def _data(panel: Panel, scale: _Scale) -> str:
+def _data(panel: Panel, scale: Scale) -> str:
     """What the reading under the pointer needs: the place of each step, and the values as they are shown."""
     curves = []
     for line in panel.lines:

@@ -15,7 +15,6 @@ import typer
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.recipe import Pipeline
     from whet.report.comparison.sweep_results import Setup
     from whet.runs.comparison_directory import ComparisonDirectory
     from whet.train.experiments.sweep import Sweep
@@ -48,7 +47,7 @@ def compare(
 
     whet compare --methods rloo,grpo --set grpo:update.epochs=2 grpo-sorting --out runs/epochs
 
-    Methods of a pipeline start from its stages, which are made once, and are judged as its `compare` section says:
+    Methods of a pipeline start from its stages, which are made once, and are compared as its `compare` section says:
 
     whet compare --methods ppo,grpo,dpo --seeds 3 pipeline.yaml
     """
@@ -56,16 +55,20 @@ def compare(
     from whet.recipe import is_pipeline
     from whet.report.comparison.sweep_results import Setup
     from whet.runs.comparison_directory import ComparisonDirectory
+    from whet.train.experiments.pipeline_runs import chosen
     from whet.train.experiments.sweep import read_sweep
 
     _check(target)
-    names, numbers = _names(methods), read_seeds(seeds)
+    names, numbers, own = _names(methods), read_seeds(seeds), _changes(changes or [])
     words = _words(methods, seeds, source, overrides or [], changes or [], target)
     if is_pipeline(source):
-        pipeline = _pipeline(source, names, numbers, overrides or [], changes or [], target)
+        if target != TARGET:
+            raise UserError("--target is for recipes of one run; how a pipeline compares stands in its compare section")
+        keys = [f"methods.{method}.{override}" for method, override in own]
+        pipeline = chosen(source, names, numbers, [*(overrides or []), *keys])
         compare_pipeline(pipeline, runs, out, words=words, as_json=as_json)
         return
-    sweep = read_sweep(source, names, numbers, overrides or [], changes or [])
+    sweep = read_sweep(source, names, numbers, overrides or [], own)
     setup = Setup(
         recipe=sweep.recipe,
         command=shlex.join(words if out is None else [*words, "--out", str(out.expanduser())]),
@@ -111,31 +114,22 @@ def read_seeds(text: str) -> list[int]:
     return numbers if listed else list(range(numbers[0]))
 
 
-def _pipeline(
-    source: str,
-    names: Sequence[str],
-    seeds: Sequence[int],
-    overrides: Sequence[str],
-    changes: Sequence[str],
-    target: float,
-) -> Pipeline:
-    """The pipeline with these methods; METHOD:KEY=VALUE is methods.METHOD.KEY=VALUE of its recipe."""
-    from whet.train.experiments.pipeline_runs import chosen
-
-    if target != TARGET:
-        raise UserError("--target is for recipes of one run; how a pipeline's methods are judged stands in its compare")
-    for change in changes:
-        if not re.match(r"[^:=]+:[^=]+=", change):
-            raise UserError(f"--set {change}: write METHOD:KEY=VALUE, e.g. grpo:update.epochs=2")
-    own = [f"methods.{method}.{override}" for method, _, override in (change.partition(":") for change in changes)]
-    return chosen(source, names, seeds, [*overrides, *own])
-
-
 def _names(methods: str) -> list[str]:
     names = [name for name in (part.strip() for part in methods.split(",")) if name]
     if not names:
         raise UserError("--methods names no method: write e.g. --methods reinforce,rloo,grpo")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"method {twice!r} comes twice in --methods; name it once")
     return names
+
+
+def _changes(changes: Sequence[str]) -> list[tuple[str, str]]:
+    """METHOD:KEY=VALUE as a method and an override."""
+    wrong = next((change for change in changes if not re.match(r"[^:=]+:[^=]+=", change)), None)
+    if wrong is not None:
+        raise UserError(f"--set {wrong}: write METHOD:KEY=VALUE, e.g. grpo:update.epochs=2")
+    return [(method, override) for method, _, override in (change.partition(":") for change in changes)]
 
 
 def _check(target: float) -> None:

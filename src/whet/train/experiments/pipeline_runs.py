@@ -58,8 +58,6 @@ def chosen(source: str, methods: Sequence[str], seeds: Sequence[int], overrides:
         if method not in known:
             listed = ", ".join(known) or "none"
             raise UserError(f"recipe {source} has no method {method!r}{nearest(method, known)} (it has: {listed})")
-        if methods.count(method) > 1:
-            raise UserError(f"method {method!r} comes twice in --methods; name it once")
     if found.config.compare is None:
         raise UserError(f"recipe {source} does not say how to compare its methods: add e.g. compare: {{start: '@sft'}}")
     # Every run has what is shared, some of which may be for methods that are not chosen.

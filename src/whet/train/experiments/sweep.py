@@ -36,10 +36,16 @@ class Sweep:
 
 
 def read_sweep(
-    source: str, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str], changes: Sequence[str]
+    source: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+    changes: Sequence[tuple[str, str]],
 ) -> Sweep:
-    """The runs to make, every recipe of them valid; `changes` are METHOD:KEY=VALUE, for that method alone."""
-    _check_methods(methods)
+    """The runs to make, every recipe of them valid; `changes` are method and KEY=VALUE, for that method alone."""
+    for method in methods:
+        if method not in ALGORITHMS:
+            raise UserError(f"no method {method!r}{nearest(method, ALGORITHMS)} (known: {', '.join(ALGORITHMS)})")
     for override in overrides:
         _check_override(override)
     _check_loop(source, overrides)
@@ -48,14 +54,6 @@ def read_sweep(
     whole = {method: (f"algorithm={method}", *overrides, *own[method]) for method in methods}
     recipes = {(method, seed): _recipe(source, method, seed, whole[method]) for seed in seeds for method in methods}
     return Sweep(recipe=next(iter(recipes.values())).name, overrides=whole, recipes=recipes)
-
-
-def _check_methods(methods: Sequence[str]) -> None:
-    for method in methods:
-        if method not in ALGORITHMS:
-            raise UserError(f"no method {method!r}{nearest(method, ALGORITHMS)} (known: {', '.join(ALGORITHMS)})")
-        if methods.count(method) > 1:
-            raise UserError(f"method {method!r} comes twice in --methods; name it once")
 
 
 def _check_override(override: str) -> None:
@@ -77,14 +75,11 @@ def _check_loop(source: str, overrides: Sequence[str]) -> None:
         )
 
 
-def _changes(changes: Sequence[str], methods: Sequence[str]) -> dict[str, list[str]]:
+def _changes(changes: Sequence[tuple[str, str]], methods: Sequence[str]) -> dict[str, list[str]]:
     own: dict[str, list[str]] = {method: [] for method in methods}
-    for change in changes:
-        method, colon, override = change.partition(":")
-        if not colon or "=" in method:
-            raise UserError(f"--set {change}: write METHOD:KEY=VALUE, e.g. grpo:update.epochs=2")
+    for method, override in changes:
         if method not in own:
-            raise UserError(f"--set {change}: {method!r} is not among the methods{nearest(method, methods)}")
+            raise UserError(f"--set {method}:{override}: {method!r} is not among the methods{nearest(method, methods)}")
         _check_override(override)
         own[method].append(override)
     return own

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bench.command import run_command
 from bench.results import RESULTS, newest_results
 from whet.errors import UserError
-from whet.report.run.curves import png
+from whet.report.figures import png
 
 COLOURS = ("#2a6fbb", "#c8553d", "#3d8b5f", "#7a5195", "#b08900")
 

@@ -2,7 +2,7 @@
 
     python studies/gather.py runs/20260101-120000-hh runs/20260102-120000-hh --to studies/hh/results
 
-A pipeline, or a run by itself, goes into the folder of its seed: seed-N/comparison holds the numbers of the judging,
+A pipeline, or a run by itself, goes into the folder of its seed: seed-N/comparison holds the numbers of the contest,
 seed-N/runs.json the first and last evaluation of every run, its seconds, and the analysis of a reward model. Pictures
 are taken of the lowest seed in the folder of results: `whet report seed-N/comparison` draws them for any other.
 """
@@ -21,14 +21,14 @@ from typing import Any
 from whet.errors import UserError
 from whet.recipe import parse_yaml
 from whet.runs import layout, logs
+from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
-from whet.runs.judged import TABLE, JudgedDirectory
-from whet.runs.pipeline import PipelineDirectory, is_pipeline, portable
+from whet.runs.pipeline_directory import PipelineDirectory, is_pipeline, portable
 
 RUNS = "runs.json"
 KEPT = ("ended", "rows", "select", "best", "versions")  # of the results of a run, where it has them
 MACHINE = ("device", "threads", "processes")  # what its speed depends on
-MODELS, PATHS = ("start", "reward", "judge"), ("proxy_path", "judge_path")  # where a judging names directories
+MODELS, PATHS = ("start", "reward", "judge"), ("proxy_path", "judge_path")  # where a contest names directories
 BY_ROW = ("margins", "worst")  # of an analysis: they speak of single rows of the data
 
 
@@ -79,7 +79,7 @@ def without_texts(analysis: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_places(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a judging with `@stage` where they name directories of one machine."""
+    """The numbers of a contest with `@stage` where they name directories of one machine."""
     settings = {key: _placeless(value) if key in MODELS else value for key, value in results["settings"].items()}
     return {**results, **{key: _placeless(results[key]) for key in PATHS}, "settings": settings}
 
@@ -101,7 +101,7 @@ def _seed_and_name(source: Path) -> tuple[int, str]:
     if not is_pipeline(source):
         run = Run.open(source, is_writer=False)
         return int(_results(run)["seed"]), run.recipe
-    results = JudgedDirectory(PipelineDirectory.open(source).comparison_path).results()
+    results = ComparisonDirectory(PipelineDirectory.open(source).comparison_path).results()
     return int(results["seed"]), str(results["title"])
 
 
@@ -113,8 +113,9 @@ def _take_run(run: Run, name: str, folder: Path, *, with_pictures: bool) -> None
 
 
 def _take_pipeline(pipeline: PipelineDirectory, folder: Path, *, with_pictures: bool) -> None:
-    judged, target = JudgedDirectory(pipeline.comparison_path), JudgedDirectory(folder / pipeline.comparison_path.name)
-    results = judged.results()
+    compared = ComparisonDirectory(pipeline.comparison_path)
+    target = ComparisonDirectory(folder / pipeline.comparison_path.name)
+    results = compared.results()
     _write_json(target.results_path, without_places(results))
     finished = {
         str(path.relative_to(pipeline.path)): Run.open(path, is_writer=False)
@@ -124,7 +125,7 @@ def _take_pipeline(pipeline: PipelineDirectory, folder: Path, *, with_pictures: 
     for place, run in finished.items():
         _take_picture(run, folder / f"{Path(place).name}.png", wanted=with_pictures)
     if with_pictures:
-        for path in (judged.path / TABLE, *sorted(judged.path.glob("*.png"))):
+        for path in (compared.table_path, *sorted(compared.path.glob("*.png"))):
             shutil.copyfile(path, target.path / path.name)
 
 
@@ -135,7 +136,7 @@ def _stages(pipeline: PipelineDirectory) -> list[Path]:
 
 
 def _methods(pipeline: PipelineDirectory, results: Mapping[str, Any]) -> list[Path]:
-    """The runs that were judged: those that failed have nothing to show."""
+    """The runs that were compared: those that failed have nothing to show."""
     return [
         pipeline.method_path(method["method"], seed["seed"])
         for method in results["methods"]

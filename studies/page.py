@@ -30,7 +30,7 @@ def render(template: str, studies: Path) -> str:
 
 def _lines(study: Study) -> Iterator[str]:
     """Who is better than the start, and how good the models are that say so; of single runs how good each model is."""
-    if study.seeds[0].judged is None:
+    if study.seeds[0].contest is None:
         yield from reward_model_lines(study)
     else:
         ranks = list(rank_lines(study))

@@ -10,8 +10,8 @@ from typing import Any
 from studies.gather import RUNS, seed_folders
 from whet.errors import UserError
 from whet.runs import layout, logs
-from whet.runs.judged import JudgedDirectory, is_judged
-from whet.runs.pipeline import COMPARISON
+from whet.runs.comparison_directory import ComparisonDirectory, is_comparison
+from whet.runs.pipeline_directory import COMPARISON
 
 SAME = ("task", "prompts", "start_name", "truth")  # in all seeds, or their numbers are about different things
 
@@ -24,7 +24,7 @@ class Seed:
 
     seed: int
     runs: Mapping[str, Values]  # place in the pipeline, or name → its entry of runs.json
-    judged: Values | None  # final_results.json of the comparison; None for runs by themselves
+    contest: Values | None  # comparison.json; None for runs by themselves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Study:
     @property
     def contests(self) -> list[Values]:
         """The comparison of every seed."""
-        found = [seed.judged for seed in self.seeds if seed.judged is not None]
+        found = [seed.contest for seed in self.seeds if seed.contest is not None]
         if len(found) < len(self.seeds):
             raise UserError(f"{self.path}: a seed has no {COMPARISON}; gather all seeds from finished pipelines")
         return found
@@ -57,14 +57,14 @@ def _read(seed: int, folder: Path) -> Seed:
     if not (folder / RUNS).is_file():
         raise UserError(f"{folder} has no {RUNS}; fill it with studies/gather.py")
     comparison = folder / COMPARISON
-    judged = JudgedDirectory(comparison).results() if is_judged(comparison) else None
-    return Seed(seed=seed, runs=logs.read_json(folder / RUNS), judged=judged)
+    contest = ComparisonDirectory(comparison).results() if is_comparison(comparison) else None
+    return Seed(seed=seed, runs=logs.read_json(folder / RUNS), contest=contest)
 
 
 def _refuse_different(study: Study) -> None:
-    judged = [(seed.seed, seed.judged) for seed in study.seeds if seed.judged is not None]
-    for seed, results in judged[1:]:
-        first, known = judged[0]
+    contests = [(seed.seed, seed.contest) for seed in study.seeds if seed.contest is not None]
+    for seed, results in contests[1:]:
+        first, known = contests[0]
         for key in SAME:
             if results[key] != known[key]:
                 raise UserError(
@@ -72,4 +72,4 @@ def _refuse_different(study: Study) -> None:
                     "gather runs of the same recipe"
                 )
         if results["settings"] != known["settings"]:
-            raise UserError(f"{study.path}: seeds {first} and {seed} were judged differently; gather the same recipe")
+            raise UserError(f"{study.path}: seeds {first} and {seed} were compared differently; gather the same recipe")

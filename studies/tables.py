@@ -13,9 +13,10 @@ from typing import Any
 
 from studies.results import Seed, Study, Values
 from whet.evaluate.statistics import Interval, wilson
-from whet.report.comparison.methods import bracketed, fixed, judged_methods, mean_text, task_key, truth_label
-from whet.report.comparison.methods_table import markdown
-from whet.report.comparison.methods_verdict import listed
+from whet.report.comparison.contest_figures import truth_label
+from whet.report.comparison.contest_view import contest_view
+from whet.report.comparison.entries import bracketed, fixed, mean_text, table
+from whet.report.comparison.verdict import listed, measured_methods, task_key
 from whet.report.numbers import duration
 
 NONE = "–"
@@ -25,7 +26,7 @@ CPUS = ("x86_64", "aarch64", "arm64", "AMD64")  # what a run calls its device wh
 def contest_lines(study: Study) -> Iterator[str]:
     """The table of methods, and under it how it was measured."""
     contests = study.contests
-    yield from [markdown(contests[0])] if len(contests) == 1 else _rows(_over_seeds(contests))
+    yield from [table(contest_view(contests[0]))] if len(contests) == 1 else _rows(_over_seeds(contests))
     first = contests[0]
     samples = first["settings"]["samples"]
     start = first["start_name"]
@@ -107,7 +108,7 @@ def _summaries(contests: Sequence[Values]) -> dict[str, list[tuple[Values, Value
     """Method → its numbers with each seed that finished, beside those of the start model of that seed."""
     found: dict[str, list[tuple[Values, Values]]] = {}
     for contest in contests:
-        for method in judged_methods(contest):
+        for method in measured_methods(contest):
             own = [seed["summary"] for seed in method["seeds"] if seed["summary"] is not None]
             found.setdefault(method["method"], []).extend((summary, contest["start"]) for summary in own)
     return found

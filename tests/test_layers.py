@@ -52,11 +52,11 @@ ROOMS_INSIDE = {
     "cli": {
         "terminal": set(),
         "progress": {"terminal"},
-        "comparing": {"terminal"},
+        "watcher": {"terminal"},
         "target": {"terminal", "server"},
         "server": {"target"},
-        "pipeline": {"terminal", "progress", "comparing"},
-        "commands": {"terminal", "progress", "comparing", "target", "server", "pipeline"},
+        "pipeline_console": {"terminal", "progress", "watcher"},
+        "commands": {"terminal", "progress", "watcher", "target", "server", "pipeline_console"},
         "app": {"terminal", "commands"},
     },
     "models": {
@@ -86,13 +86,13 @@ ROOMS_INSIDE = {
         "guard": {"protocol", "table", "grading", "check"},
     },
     "report": {
-        "markup": set(),
         "numbers": set(),
         "series": set(),
-        "run": {"markup", "numbers", "series"},
-        "drawing": {"numbers", "run"},
-        "dataset": {"markup", "numbers", "run"},
-        "comparison": {"markup", "numbers", "series", "drawing", "run"},
+        "templating": {"numbers"},
+        "figures": {"numbers", "templating"},
+        "run": {"numbers", "series", "templating", "figures"},
+        "dataset": {"numbers", "templating", "figures", "run"},
+        "comparison": {"numbers", "series", "templating", "figures"},
     },
     "engines": {
         "protocol": set(),

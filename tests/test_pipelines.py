@@ -14,8 +14,8 @@ from tests.small import small_chat_model
 from whet.cli.progress import SilentProgress
 from whet.recipe import Pipeline, is_pipeline, packaged_recipes, read_any, read_recipe
 from whet.runs.directory import Run
-from whet.runs.pipeline import PipelineDirectory
-from whet.train.experiments.pipeline import make_plan, run_pipeline
+from whet.runs.pipeline_directory import PipelineDirectory
+from whet.train.experiments.pipeline_runs import make_plan, run_pipeline
 from whet.train.explain.recipe import explain_pipeline
 from whet.train.start import start_run
 
@@ -76,7 +76,7 @@ def test_the_packaged_pipelines(name, methods, tmp_path, monkeypatch):
     more = ["stages.sft.steps=60", "stages.sft.batch_size=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
     directory, outcome = run(name, more, tmp_path)
     assert not outcome.failures
-    results = json.loads((directory.comparison_path / "final_results.json").read_text())
+    results = json.loads((directory.comparison_path / "comparison.json").read_text())
     assert sorted(method["method"] for method in results["methods"]) == methods
     assert (directory.comparison_path / "comparison.html").stat().st_size > 10_000
     gather([directory.path], tmp_path / "results")
@@ -183,7 +183,7 @@ def test_the_study_of_dialogues(place):
 def test_the_study_of_scored_answers(place):
     directory, outcome = run(STUDIES / "ultrafeedback" / "ultrafeedback.yaml", [], place)
     assert not outcome.failures
-    results = json.loads((directory.comparison_path / "final_results.json").read_text())
+    results = json.loads((directory.comparison_path / "comparison.json").read_text())
     assert sorted(method["method"] for method in results["methods"]) == ["dpo", "grpo", "ppo"]
 
 

@@ -71,7 +71,7 @@ def test_it_leaves_four_runs_a_table_curves_and_numbers(made: Path) -> None:
     }
     assert {entry["method"] for entry in saved["methods"]} == {"rloo", "grpo"}
     assert [seed["seed"] for seed in saved["methods"][0]["seeds"]] == [0, 1]
-    assert saved["methods"][0]["seeds"][0]["curve"]["steps"] == [0, 2, 3]
+    assert saved["curves"]["rloo"]["0"]["eval/accuracy"]["steps"] == [0, 2, 3]
     assert saved["command"].startswith("whet compare --methods rloo,grpo --seeds 2 ")
     assert saved["command"].endswith(f"--set grpo:lr=1e-3 --target 0.5 --out {out}")
     assert saved["versions"][0]["torch"]
@@ -143,9 +143,10 @@ def test_it_tells_how_far_it_is_and_what_it_found(whet: Whet, tmp_path: Path) ->
     assert lines[3].startswith("2/2  rloo seed 3   elapsed ")
     assert lines[3].endswith(" left")
     assert len(lines) == 5
-    assert result.out.startswith("| method ")
+    assert "\n| method " in result.out
     assert "One finished seed cannot tell methods apart" in result.out
-    assert f"table    {out / 'comparison.md'}" in result.out
+    assert f"page      {out / 'comparison.html'}" in result.out
+    assert f"table     {out / 'comparison.md'}" in result.out
     command = json.loads((out / "comparison.json").read_text())["command"]
     assert command == f"whet compare --methods 'reinforce, rloo' --seeds 3, {recipe}"
 
@@ -163,7 +164,7 @@ def test_a_run_that_fails_does_not_lose_the_others(whet: Whet, tmp_path: Path, m
     result = whet(*words, "--set", f"rloo:reward.functions=[{tmp_path / 'rewards.py'}:breaks]")
     assert result.code == 1
     last = result.err.splitlines()[-1]
-    assert last.startswith("whet: 1 of 2 runs failed, first rloo seed 0: step 1: ")
+    assert last.startswith("whet: 1 of 2 runs of methods failed, first rloo seed 0: step 1: ")
     assert "no reward today" in last
     assert "Traceback" not in result.err
     assert "2/2  grpo seed 0" in result.err

@@ -81,12 +81,13 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_it_leaves_a_run_for_each_stage_and_method_and_a_comparison(made: Path) -> None:
     assert made.name.endswith("-tiny")
     found = {str(path.parent.relative_to(made)) for path in made.rglob("final_results.json")}
-    assert found == {*RUNS, "comparison"}
+    assert found == set(RUNS)
+    assert (made / "comparison" / "comparison.json").is_file()
     names = [json.loads((made / run / "final_results.json").read_text())["recipe"] for run in RUNS]
     assert names == ["sft", "more", "grpo", "rloo"]  # none is called seed-4
     path = yaml.safe_load((made / "methods/grpo/seed-4/config.yaml").read_text())["model"]["path"]
     assert Path(path) == made / "stages" / "more"
-    judged = json.loads((made / "comparison" / "final_results.json").read_text())
+    judged = json.loads((made / "comparison" / "comparison.json").read_text())
     assert [method["method"] for method in judged["methods"]] == ["grpo", "rloo"]
 
 
@@ -222,7 +223,7 @@ def test_a_stage_that_fails_ends_the_pipeline_and_a_method_does_not(whet: Whet, 
     (out,) = (tmp_path / "b").iterdir()
     assert message.startswith("1 of 2 runs of methods failed, first grpo seed 4: step 1: ")
     assert Run.open(out / "methods/rloo/seed-4", is_writer=False).finished
-    judged = json.loads((out / "comparison" / "final_results.json").read_text())
+    judged = json.loads((out / "comparison" / "comparison.json").read_text())
     failures = {method["method"]: method["seeds"][0]["failure"] for method in judged["methods"]}
     assert failures["rloo"] is None
     assert "no reward today" in failures["grpo"]
@@ -237,7 +238,7 @@ def test_compare_makes_the_stages_once_and_the_chosen_methods_with_every_seed(
     result = whet(*words)
     assert result.code == 0, result.err
     assert names == ["sft 4", "rloo 0", "rloo 5"]
-    assert json.loads(result.out) == json.loads((out / "comparison" / "final_results.json").read_text())
+    assert json.loads(result.out) == json.loads((out / "comparison" / "comparison.json").read_text())
     assert Run.open(out / "methods/rloo/seed-5", is_writer=False).metrics()[-1]["lr"] == 1e-3
     more = whet(*(word if word != "rloo" else "grpo,rloo" for word in words))
     assert more.code == 0, more.err

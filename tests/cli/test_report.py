@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tiny import Whet
-from tests.report.fake_comparison import comparison
-from tests.report.fake_methods import METHODS, fake_contest
-from whet.report.comparison.comparison_writer import Setup, write_comparison
-from whet.report.comparison.methods_page import write_methods_page
-from whet.runs.comparison import ComparisonDirectory
+from tests.report.fake_contest import METHODS, fake_contest
+from tests.report.fake_sweep import comparison
+from whet.report.comparison.comparison_page import write_page
+from whet.report.comparison.sweep_results import Setup, sweep_results
+from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
 
 ACCURACY = {"eval/accuracy": 0.25, "eval/accuracy_low": 0.125, "eval/accuracy_high": 0.5}
@@ -65,12 +65,13 @@ def test_what_is_neither_run_nor_comparison_is_refused_in_one_sentence(whet: Whe
     assert f"{tmp_path / 'nowhere'} {told}" in refused(whet, tmp_path / "nowhere")
 
 
-def test_the_page_of_judged_methods_is_made_again(whet: Whet, tmp_path: Path) -> None:
-    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=20, opinions=False)
-    drawn = write_methods_page(directory)
+def test_the_page_of_a_contest_is_made_again(whet: Whet, tmp_path: Path) -> None:
+    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=20, pairwise=False)
+    write_page(directory)
+    drawn = {path: path.read_bytes() for path in tmp_path.glob("*.png")}
     page, table = directory.page_path.read_bytes(), directory.table_path.read_bytes()
     numbers = directory.results_path.read_bytes()
-    for path in (directory.page_path, directory.table_path, *(directory.picture_path(name) for name in drawn)):
+    for path in (directory.page_path, directory.table_path, *drawn):
         path.unlink()
     result = whet("report", tmp_path)
     assert result.code == 0, result.err
@@ -81,13 +82,13 @@ def test_the_page_of_judged_methods_is_made_again(whet: Whet, tmp_path: Path) ->
     ]
     assert directory.page_path.read_bytes() == page
     assert directory.table_path.read_bytes() == table
-    assert {name: directory.picture_path(name).read_bytes() for name in drawn} == drawn
+    assert {path: path.read_bytes() for path in drawn} == drawn
     assert directory.results_path.read_bytes() == numbers
     assert "Side by side" in page.decode()
 
 
 def test_numbers_without_completions_still_have_a_page(whet: Whet, tmp_path: Path) -> None:
-    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=20, opinions=False)
+    directory = fake_contest(tmp_path, methods={"ppo": METHODS["ppo"]}, seeds=1, prompts=20, pairwise=False)
     shutil.rmtree(tmp_path / "samples")
     assert whet("report", tmp_path).code == 0
     page = directory.page_path.read_text("utf-8")
@@ -100,16 +101,15 @@ def test_a_pipeline_is_reported_by_its_comparison(whet: Whet, tmp_path: Path) ->
     (tmp_path / "stages").mkdir()
     (tmp_path / "config.yaml").write_text("loop: pipeline\n", "utf-8")
     assert f"has no comparison yet: go on with whet train {tmp_path} --resume" in refused(whet, tmp_path)
-    fake_contest(tmp_path / "comparison", methods={"dpo": METHODS["dpo"]}, seeds=1, prompts=20, opinions=False)
+    fake_contest(tmp_path / "comparison", methods={"dpo": METHODS["dpo"]}, seeds=1, prompts=20, pairwise=False)
     result = whet("report", tmp_path)
     assert result.out.splitlines()[0] == f"report: {tmp_path / 'comparison' / 'comparison.html'}"
 
 
-def test_results_of_something_else_are_no_comparison(whet: Whet, tmp_path: Path) -> None:
-    (tmp_path / "final_results.json").write_text('{"accuracy": 1}', "utf-8")
-    assert "has no 'title': it is no comparison of methods" in refused(whet, tmp_path)
-    (tmp_path / "final_results.json").rename(tmp_path / "comparison.json")
-    assert "has no 'recipe': it is no comparison of this version" in refused(whet, tmp_path)
+@pytest.mark.parametrize("name", ["final_results.json", "comparison.json"])
+def test_a_comparison_of_an_older_format_is_refused(whet: Whet, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"accuracy": 1}', "utf-8")
+    assert f"{tmp_path} holds no comparison of format 2" in refused(whet, tmp_path)
 
 
 def compared(path: Path) -> ComparisonDirectory:
@@ -122,33 +122,28 @@ def compared(path: Path) -> ComparisonDirectory:
         seeds=[0, 1],
         target=0.8,
     )
-    write_comparison(directory, setup, {("grpo", 1): "step 3: the loss is not finite"})
+    directory.write_results(sweep_results(directory, setup, {("grpo", 1): "step 3: the loss is not finite"}))
+    write_page(directory)
     return directory
 
 
-def test_a_comparison_is_made_again_from_its_runs(whet: Whet, tmp_path: Path) -> None:
+def test_the_page_of_a_sweep_is_made_again_from_its_numbers(whet: Whet, tmp_path: Path) -> None:
     directory = compared(tmp_path)
-    made = {path: path.read_bytes() for path in (directory.results_path, directory.table_path, directory.curves_path)}
+    paths = (directory.results_path, directory.table_path, directory.page_path, directory.picture_path("curves"))
+    made = {path: path.read_bytes() for path in paths}
     directory.table_path.unlink()
-    directory.curves_path.write_bytes(b"")
+    directory.picture_path("curves").write_bytes(b"")
+    shutil.rmtree(directory.run_path("rloo", 1))  # whoever shares the numbers may leave the runs out
     result = whet("report", tmp_path)
     assert result.code == 0, result.err
     assert {path: path.read_bytes() for path in made} == made
     assert "step 3: the loss is not finite" in directory.table_path.read_text("utf-8")
     verdict = json.loads(directory.results_path.read_bytes())["verdict"]
-    assert result.out.splitlines() == [
-        f"report: {directory.table_path}",
-        f"curves: {directory.curves_path}",
-        verdict,
-    ]
+    assert result.out.splitlines() == [f"report: {directory.page_path}", verdict]
 
 
-def test_a_comparison_is_not_made_from_fewer_runs_than_before(whet: Whet, tmp_path: Path) -> None:
+def test_runs_without_their_numbers_are_no_comparison(whet: Whet, tmp_path: Path) -> None:
     directory = compared(tmp_path)
-    before = directory.results_path.read_bytes()
-    shutil.rmtree(directory.run_path("rloo", 1))
-    assert f"{directory.run_path('rloo', 1)} is gone, and the comparison was made from it" in refused(whet, tmp_path)
-    assert directory.results_path.read_bytes() == before
     directory.results_path.unlink()
     told = f"holds several runs and no comparison of them; name one of them, e.g. {directory.run_path('grpo', 0)}"
     assert told in refused(whet, tmp_path)

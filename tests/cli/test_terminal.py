@@ -14,10 +14,10 @@ from rich.table import Table
 from tests.cli.hostile import HOSTILE, SEEN, does_something
 from whet.cli import terminal
 from whet.cli.commands.models import _progress
-from whet.cli.comparing import _Passing
 from whet.cli.progress import LineProgress, LiveProgress
 from whet.cli.target import sampling_status
 from whet.cli.terminal import Screen, say, say_json, say_text
+from whet.cli.watcher import _Passing
 from whet.errors import escaped
 
 SOURCE = Path(terminal.__file__).parents[1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.data.real import real
 from whet.data.load import Source, load_rows
 from whet.data.rows import prompt_text
-from whet.data.split import kinship, opening, salt_of, split_rows
+from whet.data.split import clustering, opening, salt_of, split_rows
 from whet.errors import UserError
 from whet.records import Dialogue, Labelled, Message, Pair
 from whet.tasks.space import fingerprint, is_held_out
@@ -113,8 +113,8 @@ def test_real_conversations_that_recur_stay_on_one_side() -> None:
     training, held_out = split_rows(rows)
     assert not {opening(row) for row in training} & {opening(row) for row in held_out}
     assert 0.08 < len(held_out) / len(rows) < 0.12
-    kin = kinship(rows)
-    assert len({kin(row) for row in held_out}) < len({row.prompt for row in held_out})
+    cluster = clustering(rows)
+    assert len({cluster(row) for row in held_out}) < len({row.prompt for row in held_out})
 
 
 def test_twins_are_parted_by_their_name_and_not_by_their_prompts():
@@ -128,7 +128,7 @@ def test_twins_are_parted_by_their_name_and_not_by_their_prompts():
     assert {row.id for row in more} >= {row.id for row in split_rows(rows, 0.3)[1]}
 
 
-def test_kin_are_rows_with_the_same_twin_or_the_same_beginning():
+def test_a_cluster_are_rows_with_the_same_twin_or_the_same_beginning():
     rows = [
         pair(0, "why?"),
         pair(1, talk("why? ", "because", "and then?")),
@@ -136,25 +136,25 @@ def test_kin_are_rows_with_the_same_twin_or_the_same_beginning():
         replace(pair(3, "more words"), twin="t"),
         pair(4, "t"),  # a prompt that is spelled as a twin is none
     ]
-    kin = kinship(rows)
-    alike = [[kin(a) == kin(b) for b in rows] for a in rows]
+    cluster = clustering(rows)
+    alike = [[cluster(a) == cluster(b) for b in rows] for a in rows]
     first, second, third = [True, True, False, False, False], [False, False, True, True, False], [False] * 4 + [True]
     assert alike == [first, first, second, second, third]
 
 
-def test_one_opening_for_all_rows_makes_no_kin():
+def test_one_opening_for_all_rows_makes_no_cluster():
     """What the split parts counts by itself, too."""
     rows = [pair(i, talk("Let us begin.", "Yes?", f"question {i // 2}")) for i in range(100)]
-    assert len({kinship(rows)(row) for row in rows}) == 50
+    assert len({clustering(rows)(row) for row in rows}) == 50
 
 
 @given(st.lists(st.tuples(PROMPTS, st.sampled_from(["", "", "s", "t"])), min_size=2, max_size=60))
-def test_kin_are_never_parted(given_rows):
+def test_clusters_are_never_parted(given_rows):
     rows = [replace(pair(i, prompt), twin=twin) for i, (prompt, twin) in enumerate(given_rows)]
-    kin = kinship(rows)
-    if len({kin(row) for row in rows}) > 1:
+    cluster = clustering(rows)
+    if len({cluster(row) for row in rows}) > 1:
         training, held_out = split_rows(rows, 0.4)
-        assert not {kin(row) for row in training} & {kin(row) for row in held_out}
+        assert not {cluster(row) for row in training} & {cluster(row) for row in held_out}
 
 
 def test_rows_that_a_task_made_are_not_all_on_the_side_that_it_drew_them_from():

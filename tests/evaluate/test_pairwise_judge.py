@@ -43,11 +43,11 @@ def test_reading_a_verdict(text, choice):
 
 def test_an_honest_judge_is_believed():
     with judging(longer) as server:
-        opinion = ask_judge(
+        verdicts = ask_judge(
             server.url, "m", pairs(("aaa", "b"), ("a", "bbb"), ("aa", "bb"), ("c", "c")), connection=QUICK
         )
-    assert opinion.outcomes == (1.0, 0.0, 0.5, 0.5)
-    assert (opinion.contradictions, opinion.unreadable) == (0, 0)
+    assert verdicts.outcomes == (1.0, 0.0, 0.5, 0.5)
+    assert (verdicts.contradictions, verdicts.unreadable) == (0, 0)
     assert len(server.requests) == 6  # equal answers are not asked about, all others twice
     asked = [request["messages"][-1]["content"] for request in server.requests]
     assert sum("[Answer A]\naaa\n\n[Answer B]\nb\n" in text for text in asked) == 1
@@ -58,16 +58,16 @@ def test_an_honest_judge_is_believed():
 
 def test_a_judge_that_likes_the_first_place_decides_nothing():
     with judging(lambda first, second: "VERDICT: A") as server:
-        opinion = ask_judge(server.url, "m", pairs(("a", "b"), ("c", "d")), connection=QUICK)
-    assert opinion.outcomes == (0.5, 0.5)
-    assert opinion.contradictions == 2
+        verdicts = ask_judge(server.url, "m", pairs(("a", "b"), ("c", "d")), connection=QUICK)
+    assert verdicts.outcomes == (0.5, 0.5)
+    assert verdicts.contradictions == 2
 
 
 def test_unreadable_answers_are_counted_and_decide_nothing():
     with judging(lambda first, second: "Hm." if first == "a" else "VERDICT: B") as server:
-        opinion = ask_judge(server.url, "m", pairs(("a", "b")), connection=QUICK)
-    assert opinion.outcomes == (0.5,)
-    assert (opinion.contradictions, opinion.unreadable) == (0, 1)
+        verdicts = ask_judge(server.url, "m", pairs(("a", "b")), connection=QUICK)
+    assert verdicts.outcomes == (0.5,)
+    assert (verdicts.contradictions, verdicts.unreadable) == (0, 1)
 
 
 def test_a_server_that_comes_back_is_asked_again_and_one_that_does_not_fails_the_run():

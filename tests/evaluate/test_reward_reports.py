@@ -14,7 +14,7 @@ from whet.evaluate.calibration import (
     calibration_error,
     clustered,
     clustered_share,
-    kin_mean,
+    mean_by_cluster,
     quartiles,
     share_of_sums,
 )
@@ -23,10 +23,10 @@ from whet.evaluate.reward_reports import (
     outcome_report,
     pair_report,
     process_report,
+    report_metrics,
     sigmoid,
     softplus,
 )
-from whet.evaluate.rewarding import report_metrics
 from whet.evaluate.statistics import Interval, mean_interval, wilson
 
 
@@ -201,12 +201,12 @@ TRACES = {
 @pytest.mark.parametrize(
     ("report", "rows"), [(pair_report, PAIRS), (outcome_report, OUTCOMES), (process_report, TRACES)]
 )
-def test_rows_of_the_same_kin_are_not_independent(report, rows):
+def test_rows_of_the_same_cluster_are_not_independent(report, rows):
     """Five copies of each row: as much is known as from one of each, and every interval says so."""
     once = report(**rows)
     copied = {name: copies(column) for name, column in rows.items()}
-    kin = copies([f"k{number}" for number in NUMBERS])
-    together, apart = intervals(report(**copied, kin=kin)), intervals(report(**copied))
+    clusters = copies([f"k{number}" for number in NUMBERS])
+    together, apart = intervals(report(**copied, clusters=clusters)), intervals(report(**copied))
     known = intervals(once)
     assert known.keys() == together.keys() == apart.keys()
     assert len(known) >= 9
@@ -214,26 +214,26 @@ def test_rows_of_the_same_kin_are_not_independent(report, rows):
         assert together[name].mean == pytest.approx(apart[name].mean) == pytest.approx(interval.mean), name
         assert width(together[name]) == pytest.approx(width(interval), rel=0.25), name
         assert width(apart[name]) < 0.8 * width(together[name]), name
-    assert report(**rows, kin=list(NUMBERS)) == once
+    assert report(**rows, clusters=list(NUMBERS)) == once
 
 
 def test_the_mean_margin_of_unequal_clusters_by_hand():
     """Sums 3, 1 and 8 of 2, 1 and 3 values around a mean of 2: residuals −1, −1 and 2, and t of two degrees."""
-    report = pair_report([1.0, 2.0, 1.0, 2.0, 2.0, 4.0], [0.0] * 6, kin=["a", "a", "b", "c", "c", "c"])
+    report = pair_report([1.0, 2.0, 1.0, 2.0, 2.0, 4.0], [0.0] * 6, clusters=["a", "a", "b", "c", "c", "c"])
     half = 4.302652729911275 * math.sqrt((1 + 1 + 4) / 36 * 3 / 2)
     assert astuple(report.mean_margin) == pytest.approx((2.0, 2.0 - half, 2.0 + half))
 
 
 @given(st.lists(st.floats(-9, 9), min_size=2, max_size=30))
 def test_a_mean_of_values_that_are_not_alike_has_students_interval(values):
-    found, expected = kin_mean(range(len(values)), values), mean_interval(values)
+    found, expected = mean_by_cluster(range(len(values)), values), mean_interval(values)
     assert astuple(found) == pytest.approx(astuple(expected), abs=1e-9)
 
 
-def test_values_of_one_kin_say_nothing_about_their_spread():
-    assert kin_mean(["a", "a"], [1.0, 3.0]) == Interval(2.0, -math.inf, math.inf)
+def test_values_of_one_cluster_say_nothing_about_their_spread():
+    assert mean_by_cluster(["a", "a"], [1.0, 3.0]) == Interval(2.0, -math.inf, math.inf)
     with pytest.raises(ValueError, match="at least one value"):
-        kin_mean([], [])
+        mean_by_cluster([], [])
 
 
 def test_stated_margins_are_those_of_all_pairs():

@@ -9,6 +9,12 @@ from hypothesis import strategies as st
 from whet.report.run.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, ticks
 from whet.report.run.panels import Line, Panel
 from whet.report.series import Series
+from whet.report.templating import render
+
+
+def drawn(panel):
+    """The figure as it stands on the page."""
+    return render("chart.html", chart=chart(panel))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +40,7 @@ def test_ticks_are_inside_even_and_not_too_many(low, width):
 
 def test_points_stand_where_their_values_belong():
     line = Line(label="a", curve=Series((0, 50, 100), (0.0, 100.0, 50.0)), colour=0)
-    drawing = chart(Panel(title="t", unit="%", lines=(line,), floor=0, ceiling=100))
+    drawing = drawn(Panel(title="t", unit="%", lines=(line,), floor=0, ceiling=100))
     points = re.search(r'class="curve" points="([^"]*)"', drawing).group(1)
     left, right, bottom = LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM
     middle_x, middle_y = (left + right) / 2, (TOP + bottom) / 2
@@ -45,7 +51,7 @@ def test_points_stand_where_their_values_belong():
 
 def test_a_logarithmic_panel_puts_equal_ratios_at_equal_distances():
     line = Line(label="a", curve=Series((1, 2, 3), (1e-6, 1e-5, 1e-4)), colour=0)
-    drawing = chart(Panel(title="t", unit="nats", lines=(line,), log=True))
+    drawing = drawn(Panel(title="t", unit="nats", lines=(line,), log=True))
     points = re.search(r'class="curve" points="([^"]*)"', drawing).group(1)
     first, second, third = (float(pair.split(",")[1]) for pair in points.split())
     assert first - second == pytest.approx(second - third, abs=0.11)
@@ -56,7 +62,7 @@ def test_one_point_and_a_constant_are_drawn_inside_the_frame():
     for values in ((0.0,), (7.0,), (0.0, 0.0)):
         line = Line(label="a", curve=Series(tuple(range(1, len(values) + 1)), values), colour=0)
         for floor in (None, 0):
-            drawing = chart(Panel(title="t", unit="", lines=(line,), floor=floor))
+            drawing = drawn(Panel(title="t", unit="", lines=(line,), floor=floor))
             for x, y in re.findall(r'cx="([^"]*)" cy="([^"]*)"', drawing):
                 assert LEFT <= float(x) <= WIDTH - RIGHT
                 assert TOP <= float(y) <= HEIGHT - BOTTOM

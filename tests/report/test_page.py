@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 import pytest
+from jinja2 import UndefinedError
 
 from tests.report.fake_run import hostile_run, online_run, supervised_run
 from whet.errors import RunFailed, UserError
-from whet.report.markup import VOID, element, join
 from whet.report.run.page import write_report
+from whet.report.templating import ENVIRONMENT
 from whet.runs.directory import Run
+
+VOID = frozenset({"br", "input", "meta", "link", "img"})
 
 
 @dataclass
@@ -208,11 +211,15 @@ def test_wrong_places_are_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_markup_is_escaped_unless_it_was_made_by_us():
-    inner = element("b", "1 < 2")
-    assert (
-        element("p", inner, "<i>", title='"', hidden="", lang=None)
-        == '<p title="&quot;" hidden><b>1 &lt; 2</b>&lt;i&gt;</p>'
+def test_values_are_escaped_and_what_a_macro_wrote_is_not_escaped_twice():
+    template = ENVIRONMENT.from_string(
+        '{% macro bold(text) %}<b>{{ text }}</b>{% endmacro %}<p title="{{ value }}">{{ bold(value) }}{{ 3 }}</p>'
     )
-    assert join("a&b", inner) == "a&amp;b<b>1 &lt; 2</b>"
-    assert element("br") == "<br>"
+    written = template.render(value="1 < \"2\" & '3'\x1b")
+    escaped = "1 &lt; &#34;2&#34; &amp; &#39;3&#39;\ufffd"
+    assert written == f'<p title="{escaped}"><b>{escaped}</b>3</p>'
+
+
+def test_a_value_that_a_template_needs_cannot_be_forgotten():
+    with pytest.raises(UndefinedError, match="absent"):
+        ENVIRONMENT.from_string("{{ absent }}").render()

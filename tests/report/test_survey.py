@@ -102,7 +102,7 @@ def test_picture_and_page_are_written_and_hostile_texts_are_shown(tmp_path: Path
     text = page.read_text("utf-8")
     assert "<script" not in text
     assert "&lt;script&gt;alert(" in text
-    assert "default-src &#x27;none&#x27;" in text
+    assert "default-src 'none'" in text
     assert "<h1>$a_b$ &lt;i&gt;</h1>" in text
 
 

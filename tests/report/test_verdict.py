@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from whet.report.comparison.results import MethodResult, SeedResult
-from whet.report.comparison.verdict import judge
+from whet.report.comparison.sweep_results import MethodResult, SeedResult
+from whet.report.comparison.verdict import compare_with_best, side
 from whet.report.series import Series
 
 
@@ -18,17 +18,24 @@ def method(name, *accuracies, examples=1000):
             curve=Series((), ()),
             examples=examples,
             seconds=1.0,
-            failure="" if accuracy is not None else "broke",
-            machine={},
-            versions={},
+            failure=None if accuracy is not None else "broke",
         )
         for seed, accuracy in enumerate(accuracies)
     )
     return MethodResult(method=name, seeds=seeds)
 
 
+def test_an_interval_is_on_one_side_of_a_level_only_as_a_whole():
+    assert side(0.51, 0.7, 0.5) == 1
+    assert side(0.49, 0.7, 0.5) == 0
+    assert side(0.3, 0.49, 0.5) == -1
+    assert side(None, None, 0.5) == 0
+
+
 def test_a_clear_and_an_unclear_difference():
-    verdict = judge([method("a", 0.90, 0.92, 0.94), method("b", 0.89, 0.93, 0.91), method("c", 0.30, 0.33, 0.35)])
+    verdict = compare_with_best(
+        [method("a", 0.90, 0.92, 0.94), method("b", 0.89, 0.93, 0.91), method("c", 0.30, 0.33, 0.35)]
+    )
     assert verdict.best == "a"
     assert not verdict.gaps["b"].below
     assert verdict.gaps["c"].below
@@ -42,25 +49,29 @@ def test_a_clear_and_an_unclear_difference():
 
 def test_pairs_find_what_means_cannot():
     """Seeds differ by 40 points and methods by 10, in every seed: only the differences within seeds show it."""
-    verdict = judge([method("a", 0.40, 0.61, 0.80, examples=10**6), method("b", 0.30, 0.51, 0.70, examples=10**6)])
+    verdict = compare_with_best(
+        [method("a", 0.40, 0.61, 0.80, examples=10**6), method("b", 0.30, 0.51, 0.70, examples=10**6)]
+    )
     assert verdict.gaps["b"].below
-    crossed = judge([method("a", 0.40, 0.61, 0.80, examples=10**6), method("b", 0.70, 0.51, 0.30, examples=10**6)])
+    crossed = compare_with_best(
+        [method("a", 0.40, 0.61, 0.80, examples=10**6), method("b", 0.70, 0.51, 0.30, examples=10**6)]
+    )
     assert not crossed.gaps["b"].below
 
 
 def test_nothing_to_tell_apart():
-    verdict = judge([method("a", 0.90, 0.80, 0.85), method("b", 0.80, 0.90, 0.84)])
+    verdict = compare_with_best([method("a", 0.90, 0.80, 0.85), method("b", 0.80, 0.90, 0.84)])
     assert verdict.sentence.startswith(
         "a has the highest mean held-out accuracy, 85.0 %; but b cannot be told apart from a (a 95 % interval, from"
     )
 
 
 def test_equal_seeds_are_no_certainty():
-    few = judge([method("a", 1.0, 1.0, examples=5), method("b", 0.8, 0.8, examples=5)])
+    few = compare_with_best([method("a", 1.0, 1.0, examples=5), method("b", 0.8, 0.8, examples=5)])
     assert not few.gaps["b"].below
-    many = judge([method("a", 1.0, 1.0, examples=500), method("b", 0.8, 0.8, examples=500)])
+    many = compare_with_best([method("a", 1.0, 1.0, examples=500), method("b", 0.8, 0.8, examples=500)])
     assert many.gaps["b"].below
-    tied = judge([method("a", 1.0, 1.0), method("b", 1.0, 1.0), method("c", 0.2, 0.2)])
+    tied = compare_with_best([method("a", 1.0, 1.0), method("b", 1.0, 1.0), method("c", 0.2, 0.2)])
     assert tied.sentence.startswith("a and b share the highest mean held-out accuracy, 100.0 %; significantly below")
     assert "told apart" not in tied.sentence
 
@@ -68,26 +79,26 @@ def test_equal_seeds_are_no_certainty():
 def test_more_methods_need_stronger_evidence():
     a, b = method("a", 0.9, 0.9, 0.9, examples=400), method("b", 0.82, 0.83, 0.81, examples=400)
     others = [method(f"m{i}", 0.5, 0.5, 0.5, examples=400) for i in range(14)]
-    assert judge([a, b]).gaps["b"].below
-    assert not judge([a, b, *others]).gaps["b"].below
+    assert compare_with_best([a, b]).gaps["b"].below
+    assert not compare_with_best([a, b, *others]).gaps["b"].below
 
 
 def test_one_seed_one_method_and_no_run_claim_nothing():
-    one = judge([method("a", 1.0), method("b", 0.0)])
+    one = compare_with_best([method("a", 1.0), method("b", 0.0)])
     assert (one.best, one.gaps) == (None, {})
     assert one.sentence == (
         "One finished seed cannot tell methods apart, so nothing is claimed; the highest held-out accuracy is that of "
         "a, 100.0 %."
     )
-    alone = judge([method("a", 1.0, 1.0)])
+    alone = compare_with_best([method("a", 1.0, 1.0)])
     assert alone.sentence.startswith("There is one method, so there is nothing to compare")
-    assert judge([method("a", None, None), method("b", None, None)]).sentence == (
+    assert compare_with_best([method("a", None, None), method("b", None, None)]).sentence == (
         "No run finished, so nothing can be said."
     )
 
 
 def test_failed_runs_take_their_seed_out_of_the_pairs():
-    verdict = judge([method("a", 0.9, None, 0.8), method("b", 0.5, 0.1, 0.4), method("c", None, 0.3, None)])
+    verdict = compare_with_best([method("a", 0.9, None, 0.8), method("b", 0.5, 0.1, 0.4), method("c", None, 0.3, None)])
     assert verdict.gaps["b"].seeds == 2
     assert verdict.gaps["b"].interval.mean == pytest.approx(0.4)  # 0.4 and 0.4: the seed that only b finished is out
     assert "c" not in verdict.gaps
@@ -95,7 +106,9 @@ def test_failed_runs_take_their_seed_out_of_the_pairs():
 
 
 def test_a_single_lucky_seed_is_not_the_best_method():
-    verdict = judge([method("lucky", 1.0, None, None), method("a", 0.9, 0.8, 0.85), method("b", 0.7, 0.8, 0.75)])
+    verdict = compare_with_best(
+        [method("lucky", 1.0, None, None), method("a", 0.9, 0.8, 0.85), method("b", 0.7, 0.8, 0.75)]
+    )
     assert verdict.best == "a"
     assert "nothing can be said of lucky" in verdict.sentence
 
@@ -105,7 +118,7 @@ def simulate(draw, rates):
     results = [
         method(f"m{i}", *(draw.gauss(rate, 0.1) for _ in range(3)), examples=10**6) for i, rate in enumerate(rates)
     ]
-    return judge(sorted(results, key=lambda result: -result.accuracy.mean)).gaps
+    return compare_with_best(sorted(results, key=lambda result: -result.accuracy.mean)).gaps
 
 
 @pytest.mark.parametrize("methods", [2, 5, 9])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.report.fake_methods import METHODS, fake_contest
+from tests.report.fake_contest import METHODS, fake_contest
 from whet.evaluate.reward_reports import pair_report
 from whet.runs.directory import Run
 
@@ -67,7 +67,7 @@ def write_pipeline(path: Path, *, seed: int = 0, failed=()) -> Path:
     for name in NAMES:
         write_run(path / "methods" / name / f"seed-{seed}", seed=seed, finished=(name, seed) not in failed)
     methods = {name: METHODS[name] for name in NAMES}
-    directory = fake_contest(path / "comparison", methods=methods, seeds=1, prompts=30, opinions=False)
+    directory = fake_contest(path / "comparison", methods=methods, seeds=1, prompts=30, pairwise=False)
     results = {**directory.results(), "title": "fake", "seed": seed}
     here = str(path.absolute())
     results |= {"proxy_path": f"{here}/stages/reward", "judge_path": f"{here}/stages/judge"}

@@ -11,7 +11,7 @@ from studies.gather import gather, main
 from studies.results import read_study
 from tests.studies.fake_pipeline import SECRET, write_pipeline, write_reward_model, write_run
 from whet.errors import UserError
-from whet.runs.judged import JudgedDirectory
+from whet.runs.comparison_directory import ComparisonDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,8 +25,8 @@ def test_a_pipeline_leaves_its_numbers_and_pictures(tmp_path):
     (folder,) = gather([pipeline], tmp_path / "results")
     assert folder == tmp_path / "results" / "seed-0"
     assert files(folder) == [
+        "comparison/comparison.json",
         "comparison/comparison.md",
-        "comparison/final_results.json",
         "comparison/overview.png",
         "judge.png",
         "reward.png",
@@ -49,7 +49,7 @@ def test_a_pipeline_leaves_its_numbers_and_pictures(tmp_path):
 def test_no_text_of_the_data_and_no_place_of_the_machine(tmp_path):
     pipeline = write_pipeline(tmp_path / "runs" / "one")
     (folder,) = gather([pipeline], tmp_path / "results")
-    said = {row["text"] for row in JudgedDirectory(pipeline / "comparison").samples("start")}
+    said = {row["text"] for row in ComparisonDirectory(pipeline / "comparison").samples("start")}
     assert len(said) > 10
     for name in files(folder):
         content = (folder / name).read_bytes().decode("utf-8", "replace")
@@ -61,17 +61,19 @@ def test_no_text_of_the_data_and_no_place_of_the_machine(tmp_path):
     assert {"pairs", "accuracy", "bins", "calibration_error", "by_length", "longer"} <= analysis.keys()
 
 
-def test_the_numbers_are_those_of_the_judging_but_for_places(tmp_path):
+def test_the_numbers_are_those_of_the_contest_but_for_places(tmp_path):
     pipeline = write_pipeline(tmp_path / "one")
     (folder,) = gather([pipeline], tmp_path / "results")
-    before, after = (JudgedDirectory(path / "comparison").results() for path in (pipeline, folder))
+    before, after = (ComparisonDirectory(path / "comparison").results() for path in (pipeline, folder))
     assert (after["proxy_path"], after["judge_path"]) == ("@reward", "@judge")
     assert (after["settings"]["start"], after["settings"]["reward"]) == ("@sft", "@reward")
     pipeline = write_pipeline(tmp_path / "two")
-    judged = JudgedDirectory(pipeline / "comparison")
-    judged.write_results({**judged.results(), "judge_path": str(tmp_path / "models" / "a-judge"), "proxy_path": None})
+    compared = ComparisonDirectory(pipeline / "comparison")
+    compared.write_results(
+        {**compared.results(), "judge_path": str(tmp_path / "models" / "a-judge"), "proxy_path": None}
+    )
     gather([pipeline], tmp_path / "others")
-    named = JudgedDirectory(tmp_path / "others" / "seed-0" / "comparison").results()
+    named = ComparisonDirectory(tmp_path / "others" / "seed-0" / "comparison").results()
     assert (named["judge_path"], named["proxy_path"]) == ("a-judge", None)
     same = [key for key in before if key not in ("proxy_path", "judge_path", "settings")]
     assert {key: before[key] for key in same} == {key: after[key] for key in same}
@@ -83,7 +85,7 @@ def test_every_seed_has_a_folder_and_the_lowest_has_the_pictures(tmp_path):
     assert "reward.png" in files(tmp_path / "results" / "seed-0")
     gather([write_pipeline(tmp_path / "1", seed=1)], tmp_path / "results")
     for seed in (1, 2):
-        assert files(tmp_path / "results" / f"seed-{seed}") == ["comparison/final_results.json", "runs.json"]
+        assert files(tmp_path / "results" / f"seed-{seed}") == ["comparison/comparison.json", "runs.json"]
     assert [seed.seed for seed in read_study(tmp_path / "results").seeds] == [0, 1, 2]
 
 
@@ -112,8 +114,8 @@ def test_what_cannot_be_gathered_is_refused(tmp_path):
     pipeline = write_pipeline(tmp_path / "one")
     with pytest.raises(UserError, match="seed 0 of fake comes twice"):
         gather([pipeline, pipeline], tmp_path / "results")
-    (pipeline / "comparison" / "final_results.json").unlink()
-    with pytest.raises(UserError, match="holds no comparison of methods"):
+    (pipeline / "comparison" / "comparison.json").unlink()
+    with pytest.raises(UserError, match="holds no comparison"):
         gather([pipeline], tmp_path / "results")
     with pytest.raises(UserError, match="is not a run directory"):
         gather([tmp_path / "nowhere"], tmp_path / "results")

@@ -14,9 +14,10 @@ from studies.results import read_study
 from studies.tables import contest_lines, pooled_rate, rank_lines, reward_model_lines
 from tests.studies.fake_pipeline import write_pipeline, write_reward_model
 from whet.errors import UserError
-from whet.evaluate.winning import outcome, tally
-from whet.report.comparison.methods_table import markdown
-from whet.runs.judged import JudgedDirectory
+from whet.evaluate.win_rates import outcome, tally
+from whet.report.comparison.contest_view import contest_view
+from whet.report.comparison.entries import table
+from whet.runs.comparison_directory import ComparisonDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "docs" / "preferences.template.md"
@@ -69,7 +70,7 @@ def test_one_seed_has_the_table_of_its_comparison(tmp_path):
     gather([write_pipeline(tmp_path / "one")], tmp_path / "results")
     study = read_study(tmp_path / "results")
     lines = list(contest_lines(study))
-    assert lines[0] == markdown(study.contests[0])
+    assert lines[0] == table(contest_view(study.contests[0]))
     assert lines[-1] == (
         "Seed 0; 30 held-out prompts; 95 % intervals over prompts; x86_64, 2 threads, torch 2.13.0; "
         "20.5 s of steps and evaluations."  # five runs of 2 + 0.5 seconds, and 8 of collecting
@@ -81,7 +82,7 @@ def three(tmp_path):
     """A study of three seeds whose numbers were set by hand."""
     gather([write_pipeline(tmp_path / str(seed), seed=seed) for seed in range(3)], tmp_path / "results")
     for seed, (gold, wins, kl) in enumerate([(3.0, 0.9, 4.0), (3.3, 0.8, 5.5), (2.7, 0.7, 4.0)]):
-        directory = JudgedDirectory(tmp_path / "results" / f"seed-{seed}" / "comparison")
+        directory = ComparisonDirectory(tmp_path / "results" / f"seed-{seed}" / "comparison")
         results = directory.results()
         results["start"] |= {"gold": interval(-1.0, 0.5), "length": interval(40.0, 1.5)}
         for method in results["methods"]:
@@ -118,7 +119,7 @@ def test_pooled_wins_are_those_of_all_comparisons_by_prompt(tmp_path):
     """The completions themselves, put together by prompt, have the same rate and the same interval."""
     prompts, outcomes, summaries = [], [], []
     for seed in range(3):
-        directory = JudgedDirectory(write_pipeline(tmp_path / str(seed), seed=seed) / "comparison")
+        directory = ComparisonDirectory(write_pipeline(tmp_path / str(seed), seed=seed) / "comparison")
         base = {(row["id"], row["sample"]): row["judge"] for row in directory.samples("start")}
         own = directory.samples("ppo-seed-0")
         found = [outcome(row["judge"] - seed, base[row["id"], row["sample"]]) for row in own]  # a worse one each time
@@ -164,14 +165,14 @@ def test_single_reward_models_have_a_row_for_each_seed(tmp_path):
     ]
 
 
-def test_seeds_that_were_judged_differently_are_refused(three):
-    directory = JudgedDirectory(three / "seed-2" / "comparison")
+def test_seeds_that_were_compared_differently_are_refused(three):
+    directory = ComparisonDirectory(three / "seed-2" / "comparison")
     results = directory.results()
     directory.write_results({**results, "prompts": 31})
     with pytest.raises(UserError, match="prompts is 30 with seed 0 and 31 with seed 2; gather runs of the same recipe"):
         read_study(three)
     directory.write_results({**results, "settings": {**results["settings"], "temperature": 0.5}})
-    with pytest.raises(UserError, match="seeds 0 and 2 were judged differently"):
+    with pytest.raises(UserError, match="seeds 0 and 2 were compared differently"):
         read_study(three)
 
 

@@ -1,4 +1,4 @@
-"""Held-out intervals know what belongs together: tokens of a conversation, completions of a prompt, rows of a kin."""
+"""Held-out intervals know what belongs together: tokens of a conversation, completions of a prompt, a cluster."""
 
 import math
 import random
@@ -75,12 +75,12 @@ def test_tokens_of_a_row_belong_together(place):
     every = [hit for cluster in clusters for hit in cluster]
     alone = wilson(sum(every), len(every))
     assert found["eval/accuracy_high"] - found["eval/accuracy_low"] > 1.1 * (alone.high - alone.low)
-    # A conversation that became two rows is still one, and so are two that are kin.
+    # A conversation that became two rows is still one, and so are two of one cluster.
     twos = list(zip(lesson.held_out[::2], lesson.held_out[1::2], strict=True))
     joined = by_hand([a + b for a, b in zip(clusters[::2], clusters[1::2], strict=True)])
     lesson.held_out = [replace(a, rows=a.rows + b.rows) for a, b in twos]
     assert measured(lesson.measure(), "accuracy") == pytest.approx(joined)
-    lesson.held_out = [a for a, _ in twos] + [replace(b, kin=a.kin) for a, b in twos]
+    lesson.held_out = [a for a, _ in twos] + [replace(b, cluster=a.cluster) for a, b in twos]
     assert measured(lesson.measure(), "accuracy") == pytest.approx(joined)
 
 
@@ -133,7 +133,7 @@ def test_completions_of_a_prompt_belong_together(place, objective):
         level = rewards[1] if objective == "dpo" else BETA * point
         gap = (rewards[0] - level) * (1 if unit.label else -1)
         assert abs(gap) > ROUNDING
-        clusters.setdefault(unit.kin, []).append(float(gap > 0))
+        clusters.setdefault(unit.cluster, []).append(float(gap > 0))
     assert max(map(len, clusters.values())) > 1
     assert len(clusters) > 1
     assert measured(lesson.measure(), "pair_accuracy") == pytest.approx(by_hand(list(clusters.values())))
@@ -211,7 +211,7 @@ def decisions(objective, row, told):
 
 
 @pytest.mark.parametrize(("objective", "units"), [("dpo", 3), ("kto", 6), ("sft", 3)])
-def test_units_of_a_conversation_that_recurs_are_of_one_kin(place, objective, units):
+def test_units_of_a_conversation_that_recurs_are_of_one_cluster(place, objective, units):
     talks(place / "rows.jsonl", chosen=word, rejected=word)
     evaluated = {"examples": 1000, "max_tokens": 8}
     config = on_disk.config(chat_model(place / "chat"), place / "rows.jsonl", objective, eval=evaluated)
@@ -219,6 +219,6 @@ def test_units_of_a_conversation_that_recurs_are_of_one_kin(place, objective, un
     beginnings = {}
     for unit in lesson.held_out:
         text = spelled(unit.rows[0].tokens)
-        beginnings.setdefault(unit.kin, []).append(text.split("<eos>")[0])
+        beginnings.setdefault(unit.cluster, []).append(text.split("<eos>")[0])
     assert len(beginnings) > 1
     assert all(len(texts) == units and len(set(texts)) == 1 for texts in beginnings.values())

@@ -13,8 +13,7 @@ from tests.train.test_stop import Listening
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
-from whet.report.run.headline import ACCURACY, evaluations
-from whet.report.run.page import write_report
+from whet.report.run.page import ACCURACY, evaluations, write_report
 from whet.runs.directory import Run
 from whet.train.experiments.jobs import Job, do_job, job_state
 from whet.train.start import resume_run, start_run

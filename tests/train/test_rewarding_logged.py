@@ -257,7 +257,7 @@ def test_what_a_report_is_made_of(place: Any, name: str, monkeypatch: pytest.Mon
     lesson.report()
     ((of, given, more),) = asked
     data = [one.data for one in lesson.held_out]
-    assert more.pop("kin") == [lesson.kin(row) for row in data]
+    assert more.pop("clusters") == [lesson.cluster(row) for row in data]
     ends = [[score(parts, row, -1) for row in one.rows] for one in lesson.held_out]
     if name == "bradley_terry":
         assert given[0] == pytest.approx([float(rows[0][0]) for rows in ends], rel=1e-4)

@@ -180,9 +180,9 @@ def test_of_a_task_the_held_out_loss_is_measured_and_nothing_else(place: Any) ->
     parts, lesson = lesson_of(place, **TASK)
     held_out = parts.task.held_out(5)
     assert [unit.rows for unit in lesson.held_out] == [(supervised_row(PLAIN, one, 64),) for one in held_out]
-    assert [unit.kin for unit in lesson.held_out] == [one.twin or one.id for one in held_out]
+    assert [unit.cluster for unit in lesson.held_out] == [one.twin or one.id for one in held_out]
     alone, twin = lesson._answers([example(), example(twin="like 3")])
-    assert (alone.kin, twin.kin) == ("7", "like 3")
+    assert (alone.cluster, twin.cluster) == ("7", "like 3")
     found = lesson.measure()
     assert found == {"eval/loss": pytest.approx(mean_loss(parts, lesson.held_out), rel=1e-5)}
     assert not any(parameter.grad is not None for parameter in parts.policy.parameters())

@@ -54,8 +54,8 @@ def spelled(unit: Unit | None) -> list[str] | None:
     ]
 
 
-def kin(row: Any) -> str:
-    return f"kin of {row.prompt}"
+def cluster(row: Any) -> str:
+    return f"cluster of {row.prompt}"
 
 
 PAIRS = [
@@ -66,7 +66,7 @@ PAIRS = [
 
 
 def units(rows: list[Any], name: str) -> list[Unit | None]:
-    return units_of(rows, PREFERENCES[name], PLAIN, 7, kin)
+    return units_of(rows, PREFERENCES[name], PLAIN, 7, cluster)
 
 
 def test_a_pair_is_two_rows_behind_one_prompt_and_none_where_one_does_not_fit() -> None:
@@ -74,18 +74,20 @@ def test_a_pair_is_two_rows_behind_one_prompt_and_none_where_one_does_not_fit() 
     assert [spelled(unit) for unit in found] == [["ab=|c", "ab=|dd"], None, ["b=|g", "b=|h"]]
     first = found[0]
     assert first is not None
-    assert (first.kin, first.label, first.refs) == ("kin of ab=", True, ())
+    assert (first.cluster, first.label, first.refs) == ("cluster of ab=", True, ())
 
 
 def test_the_halves_of_a_pair_are_units_of_their_own() -> None:
     found = units(PAIRS, "bco")
     assert [spelled(unit) for unit in found] == [["ab=|c"], ["ab=|dd"], None, ["a=|f"], ["b=|g"], ["b=|h"]]
     assert [unit.label for unit in found if unit] == [True, False, False, True, False]
-    assert [unit.kin for unit in found if unit] == [f"kin of {prompt}" for prompt in ("ab=", "ab=", "a=", "b=", "b=")]
+    assert [unit.cluster for unit in found if unit] == [
+        f"cluster of {prompt}" for prompt in ("ab=", "ab=", "a=", "b=", "b=")
+    ]
     labelled = [Labelled(id="x", prompt="a=", completion="b", label=False)]
     (unit,) = units(labelled, "bco")
     assert unit is not None
-    assert (spelled(unit), unit.label, unit.kin) == (["a=|b"], False, "kin of a=")
+    assert (spelled(unit), unit.label, unit.cluster) == (["a=|b"], False, "cluster of a=")
 
 
 def test_behind_each_completion_stands_that_of_another_prompt() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from whet.data import dialogues, judged, pairs, traces
+from whet.data import dialogues, labelled, pairs, traces
 from whet.data.columns import Columns
 from whet.errors import UserError, nearest
 from whet.records import Dialogue, Labelled, Outcomes, Pair, Trace
@@ -80,9 +80,11 @@ FORMATS: Mapping[str, Format] = {
     "math_shepherd": Format(kind="traces", parse=traces.math_shepherd, columns=("input", "label"), looks=_is_shepherd),
     "steps": Format(kind="traces", parse=traces.steps, columns=("prompt", "completions", "labels")),
     "gsm8k_solutions": Format(
-        kind="outcomes", parse=judged.gsm8k_solutions, columns=("question",), looks=_has_solutions
+        kind="outcomes", parse=labelled.gsm8k_solutions, columns=("question",), looks=_has_solutions
     ),
-    "outcomes": Format(kind="outcomes", parse=judged.outcomes, columns=("prompt", "completions"), looks=_has_outcomes),
+    "outcomes": Format(
+        kind="outcomes", parse=labelled.outcomes, columns=("prompt", "completions"), looks=_has_outcomes
+    ),
     "hhh_judged": Format(kind="pairs", parse=pairs.hhh_judged, columns=("chosen_instruction", "rejected_instruction")),
     "hhh": Format(kind="pairs", parse=pairs.hhh, columns=("input", "targets"), looks=_are_objects("targets")),
     "sharegpt_pairs": Format(kind="pairs", parse=pairs.sharegpt_pairs, columns=("conversations", *SIDES)),
@@ -90,10 +92,10 @@ FORMATS: Mapping[str, Format] = {
     "pairs": Format(kind="pairs", parse=pairs.pairs, columns=("prompt", *SIDES)),
     "hh": Format(kind="pairs", parse=pairs.hh, columns=SIDES, looks=_is_hh),
     "implicit_pairs": Format(kind="pairs", parse=pairs.implicit_pairs, columns=SIDES, looks=_are_lists(*SIDES)),
-    "labelled": Format(kind="labelled", parse=judged.labelled, columns=("prompt", "completion", "label")),
-    "labelled_messages": Format(kind="labelled", parse=judged.labelled_messages, columns=("messages", "label")),
+    "labelled": Format(kind="labelled", parse=labelled.labelled, columns=("prompt", "completion", "label")),
+    "labelled_messages": Format(kind="labelled", parse=labelled.labelled_messages, columns=("messages", "label")),
     "labelled_alpaca": Format(
-        kind="labelled", parse=judged.labelled_alpaca, columns=("instruction", "output", "kto_tag")
+        kind="labelled", parse=labelled.labelled_alpaca, columns=("instruction", "output", "kto_tag")
     ),
     "messages": Format(kind="dialogues", parse=dialogues.messages, columns=("messages",)),
     "sharegpt": Format(kind="dialogues", parse=dialogues.sharegpt, columns=("conversations",)),

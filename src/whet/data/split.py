@@ -33,10 +33,10 @@ def split_rows(rows: Sequence[Row], share: float = HELD_OUT_SHARE, *, salt: str 
         raise UserError(f"data: the held-out share is {share}, must be at least 0 and below 1")
     if share == 0:
         return list(rows), []
-    kin = kinship(rows)
+    cluster = clustering(rows)
 
     def key(row: Record) -> str:
-        return salt + kin(row)
+        return salt + cluster(row)
 
     held_out = _held_out({key(row) for row in rows}, share)
     return _side(rows, key, held_out, is_in=False), _side(rows, key, held_out, is_in=True)
@@ -47,18 +47,18 @@ def telling(rows: Sequence[Record]) -> Callable[[Record], str]:
     return opening if len({opening(row) for row in rows}) > 1 else prompt_text
 
 
-def kinship(rows: Sequence[Record]) -> Callable[[Record], str]:
+def clustering(rows: Sequence[Record]) -> Callable[[Record], str]:
     """What a row has in common with those of these rows that are alike: no split parts them, no interval counts each.
 
     That is its `twin`; where it has none, what tells it apart.
     """
     tell = telling(rows)
 
-    def kin(row: Record) -> str:
+    def cluster(row: Record) -> str:
         # A task parts its own examples by a hash of `twin` alone; by the same one all of them would be on one side.
         return f"twin {row.twin}" if row.twin else tell(row)
 
-    return kin
+    return cluster
 
 
 def salt_of(path: str) -> str:

@@ -33,13 +33,13 @@ class Slice:
 
 
 def calibration(
-    predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float], kin: Sequence[Hashable] = ()
+    predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float], clusters: Sequence[Hashable] = ()
 ) -> tuple[Bin, ...]:
     """The bins that hold something; outcomes are in [0, 1], edges ascend, and the last bin holds its upper edge too.
 
-    Decisions of the same kin are alike, which the intervals know; without kin every decision is one of its own.
+    Decisions of a cluster are alike, which the intervals know; without clusters every decision is one of its own.
     """
-    kin = kin or range(len(outcomes))
+    clusters = clusters or range(len(outcomes))
     members: list[list[int]] = [[] for _ in edges[1:]]
     for index, value in enumerate(predicted):
         if not edges[0] <= value <= edges[-1]:
@@ -51,7 +51,7 @@ def calibration(
             high=edges[number + 1],
             count=len(some),
             predicted=math.fsum(predicted[index] for index in some) / len(some),
-            observed=kin_share([kin[index] for index in some], [outcomes[index] for index in some]),
+            observed=share_by_cluster([clusters[index] for index in some], [outcomes[index] for index in some]),
         )
         for number, some in enumerate(members)
         if some
@@ -64,14 +64,16 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     return math.fsum(some.count / total * abs(some.predicted - some.observed.mean) for some in bins)
 
 
-def quartiles(values: Sequence[float], outcomes: Sequence[float], kin: Sequence[Hashable] = ()) -> tuple[Slice, ...]:
+def quartiles(
+    values: Sequence[float], outcomes: Sequence[float], clusters: Sequence[Hashable] = ()
+) -> tuple[Slice, ...]:
     """Accuracy by quarter of the values, lowest first; equal values stay together, so there may be fewer than four.
 
-    Kin is as in `calibration`.
+    Clusters are as in `calibration`.
     """
     if not values:
         return ()
-    kin = kin or range(len(outcomes))
+    clusters = clusters or range(len(outcomes))
     ranked = sorted(values)
     cuts = [ranked[len(ranked) * quarter // 4] for quarter in (1, 2, 3)]
     order = sorted(range(len(values)), key=lambda index: values[index])
@@ -83,7 +85,7 @@ def quartiles(values: Sequence[float], outcomes: Sequence[float], kin: Sequence[
                 low=values[some[0]],
                 high=values[some[-1]],
                 count=len(some),
-                accuracy=kin_share([kin[index] for index in some], [outcomes[index] for index in some]),
+                accuracy=share_by_cluster([clusters[index] for index in some], [outcomes[index] for index in some]),
             )
         )
     return tuple(slices)
@@ -97,23 +99,23 @@ def clustered(keys: Sequence[Hashable], values: Sequence[float]) -> list[list[fl
     return list(together.values())
 
 
-def kin_share(kin: Sequence[Hashable], outcomes: Sequence[float]) -> Interval:
-    """The mean over all values in [0, 1], with an interval for values that are alike where their kin is the same."""
-    return clustered_share(clustered(kin, outcomes))
+def share_by_cluster(clusters: Sequence[Hashable], outcomes: Sequence[float]) -> Interval:
+    """The mean over all values in [0, 1], with an interval for values that are alike within a cluster."""
+    return clustered_share(clustered(clusters, outcomes))
 
 
-def kin_mean(kin: Sequence[Hashable], values: Sequence[float]) -> Interval:
-    """The mean over all values, with Student's t interval for values that are alike where their kin is the same.
+def mean_by_cluster(clusters: Sequence[Hashable], values: Sequence[float]) -> Interval:
+    """The mean over all values, with Student's t interval for values that are alike within a cluster.
 
-    If it is the same for all of them, nothing is seen of their spread: the interval is infinite.
+    If there is one cluster, nothing is seen of their spread: the interval is infinite.
     """
-    clusters = [(math.fsum(cluster), len(cluster)) for cluster in clustered(kin, values)]
-    if not clusters:
+    sums = [(math.fsum(cluster), len(cluster)) for cluster in clustered(clusters, values)]
+    if not sums:
         raise ValueError("a mean needs at least one value")
-    mean = math.fsum(total for total, _ in clusters) / len(values)
-    if len(clusters) == 1:
+    mean = math.fsum(total for total, _ in sums) / len(values)
+    if len(sums) == 1:
         return Interval(mean, -math.inf, math.inf)
-    half = t_quantile(len(clusters) - 1) * math.sqrt(_variance(clusters, mean))
+    half = t_quantile(len(sums) - 1) * math.sqrt(_variance(sums, mean))
     return Interval(mean, mean - half, mean + half)
 
 

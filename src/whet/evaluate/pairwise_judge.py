@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from whet.engines.http.engine import HttpEngine
 from whet.engines.http.transport import Connection
-from whet.evaluate.winning import Choice, outcome_of_both_orders
+from whet.evaluate.win_rates import Choice, outcome_of_both_orders
 from whet.records import Message, Prompt, Sampling
 from whet.streams import name_number
 
@@ -38,7 +38,7 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Opinion:
+class JudgeVerdicts:
     """What the judge said of many pairs."""
 
     outcomes: tuple[float, ...]  # for our answers, one for each pair: 1 won, 0.5 tie, 0 lost
@@ -46,7 +46,7 @@ class Opinion:
     unreadable: int  # answers without a verdict, of two for each pair; such a pair counts as a tie
 
 
-def ask_judge(url: str, model: str, pairs: Sequence[Compared], *, connection: Connection) -> Opinion:
+def ask_judge(url: str, model: str, pairs: Sequence[Compared], *, connection: Connection) -> JudgeVerdicts:
     """Asks about every pair twice, our answer in front and then behind; equal answers are not asked about."""
     different = [index for index, pair in enumerate(pairs) if pair.own != pair.start]
     engine = HttpEngine(url, model, connection=connection, logprobs="none")
@@ -55,7 +55,7 @@ def ask_judge(url: str, model: str, pairs: Sequence[Compared], *, connection: Co
     said = [read_choice(completion.text) for (completion,) in replies]
     both = dict(zip(different, zip(said[::2], said[1::2], strict=True), strict=True))
     choices: list[tuple[Choice, Choice]] = [both.get(index, ("tie", "tie")) for index in range(len(pairs))]
-    return Opinion(
+    return JudgeVerdicts(
         outcomes=tuple(outcome_of_both_orders(*pair) for pair in choices),
         contradictions=sum(_contradicts(*pair) for pair in choices),
         unreadable=Counter(said)["unreadable"],

@@ -1,7 +1,7 @@
 """How good a reward model is: on pairs, on whole solutions, on steps. Plain Python; knows scores, no models.
 
-Equal scores are half right, so a model that says the same of everything has an accuracy of one half. Rows of the same
-kin are alike, which all intervals know; without kin every row is one of its own.
+Equal scores are half right, so a model that says the same of everything has an accuracy of one half. Rows of a
+cluster are alike, which all intervals know; without clusters every row is one of its own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from whet.evaluate.calibration import (
     calibration,
     calibration_error,
     half_for_ties,
-    kin_mean,
-    kin_share,
+    mean_by_cluster,
     quartiles,
+    share_by_cluster,
 )
 from whet.evaluate.statistics import Interval
 
@@ -53,32 +53,34 @@ def pair_report(
     *,
     lengths: Sequence[tuple[int, int]] = (),
     stated: Sequence[float | None] = (),
-    kin: Sequence[Hashable] = (),
+    clusters: Sequence[Hashable] = (),
     worst: int = WORST,
 ) -> PairReport:
     """From the scores of both completions, their lengths, and by how much the data says one was preferred."""
     margins = [first - second for first, second in zip(chosen, rejected, strict=True)]
     if not margins:
         raise ValueError("a report on pairs needs at least one pair")
-    kin = kin or range(len(margins))
+    clusters = clusters or range(len(margins))
     right = [half_for_ties(margin, 0.0) for margin in margins]
-    bins = calibration([sigmoid(abs(margin)) for margin in margins], right, CONFIDENCES, kin)
+    bins = calibration([sigmoid(abs(margin)) for margin in margins], right, CONFIDENCES, clusters)
     differences = [float(first - second) for first, second in lengths]
     if differences and len(differences) != len(margins):
         raise ValueError(f"lengths of {len(differences)} pairs for the scores of {len(margins)}")
     order = sorted(range(len(margins)), key=lambda index: margins[index])
     return PairReport(
         pairs=len(margins),
-        accuracy=kin_share(kin, right),
+        accuracy=share_by_cluster(clusters, right),
         ties=margins.count(0.0),
         margins=tuple(margins),
-        mean_margin=kin_mean(kin, margins),
+        mean_margin=mean_by_cluster(clusters, margins),
         loss=math.fsum(softplus(-margin) for margin in margins) / len(margins),
         bins=bins,
         calibration_error=calibration_error(bins),
-        longer=kin_share(kin, [half_for_ties(value, 0.0) for value in differences]) if differences else None,
-        by_length=quartiles(differences, right, kin) if differences else (),
-        by_margin=_by_margin(stated, right, kin),
+        longer=share_by_cluster(clusters, [half_for_ties(value, 0.0) for value in differences])
+        if differences
+        else None,
+        by_length=quartiles(differences, right, clusters) if differences else (),
+        by_margin=_by_margin(stated, right, clusters),
         worst=tuple(index for index in order[:worst] if margins[index] < 0),
     )
 
@@ -104,7 +106,7 @@ def outcome_report(
     probabilities: Sequence[Sequence[float]],
     correct: Sequence[Sequence[bool]],
     *,
-    kin: Sequence[Hashable] = (),
+    clusters: Sequence[Hashable] = (),
     worst: int = WORST,
 ) -> OutcomeReport:
     """From the stated probability of each solution of each problem, and whether it is right."""
@@ -118,8 +120,10 @@ def outcome_report(
     every_right = [value for right, _ in split for value in right]
     every_wrong = [value for _, wrong in split for value in wrong]
     contests = {number: both for number, both in enumerate(split) if all(both)}
-    kin = kin or range(len(problems))
-    flat = [(one, value, is_right) for one, problem in zip(kin, problems, strict=True) for value, is_right in problem]
+    clusters = clusters or range(len(problems))
+    flat = [
+        (one, value, is_right) for one, problem in zip(clusters, problems, strict=True) for value, is_right in problem
+    ]
     own = [one for one, _, _ in flat]
     bins = calibration([value for _, value, _ in flat], [float(mark) for _, _, mark in flat], PROBABILITIES, own)
     gaps = {number: max(wrong) - max(right) for number, (right, wrong) in contests.items()}
@@ -127,11 +131,11 @@ def outcome_report(
     return OutcomeReport(
         problems=len(problems),
         solutions=len(flat),
-        accuracy=kin_share(own, [float((value >= 0.5) == mark) for _, value, mark in flat]),
-        top=kin_share(kin, [_top(problem) for problem in problems]),
+        accuracy=share_by_cluster(own, [float((value >= 0.5) == mark) for _, value, mark in flat]),
+        top=share_by_cluster(clusters, [_top(problem) for problem in problems]),
         chance=math.fsum(len(right) / (len(right) + len(wrong)) for right, wrong in split) / len(problems),
         ceiling=sum(bool(right) for right, _ in split) / len(problems),
-        pairwise=_share_of({number: area_under_curve(*both) for number, both in contests.items()}, kin),
+        pairwise=_share_of({number: area_under_curve(*both) for number, both in contests.items()}, clusters),
         area=area_under_curve(every_right, every_wrong) if every_right and every_wrong else None,
         bins=bins,
         calibration_error=calibration_error(bins),
@@ -162,7 +166,7 @@ def process_report(
     labels: Sequence[Sequence[int]],
     *,
     threshold: float = 0.5,
-    kin: Sequence[Hashable] = (),
+    clusters: Sequence[Hashable] = (),
     worst: int = WORST,
 ) -> ProcessReport:
     """From the stated probability that each step is fine, and its label: 1 good, 0 neither, −1 bad.
@@ -172,8 +176,8 @@ def process_report(
     traces = [list(zip(*both, strict=True)) for both in zip(probabilities, labels, strict=True)]
     if not traces or not all(traces):
         raise ValueError("a report on steps needs traces with at least one step each")
-    kin = kin or range(len(traces))
-    own = [one for one, trace in zip(kin, traces, strict=True) for _ in trace]
+    clusters = clusters or range(len(traces))
+    own = [one for one, trace in zip(clusters, traces, strict=True) for _ in trace]
     flat = [step for trace in traces for step in trace]
     fine = [value for value, label in flat if label >= 0]
     bad = [value for value, label in flat if label < 0]
@@ -181,14 +185,14 @@ def process_report(
     found = [_first_bad([value < threshold for value, _ in trace]) for trace in traces]
     truth = [_first_bad([label < 0 for _, label in trace]) for trace in traces]
     hits = {number: float(a == b) for number, (a, b) in enumerate(zip(found, truth, strict=True))}
-    first_error = _share_of({number: hit for number, hit in hits.items() if truth[number] is not None}, kin)
-    no_error = _share_of({number: hit for number, hit in hits.items() if truth[number] is None}, kin)
+    first_error = _share_of({number: hit for number, hit in hits.items() if truth[number] is not None}, clusters)
+    no_error = _share_of({number: hit for number, hit in hits.items() if truth[number] is None}, clusters)
     mistakes = [max(abs(value - float(label >= 0)) for value, label in trace) for trace in traces]
     order = sorted(range(len(traces)), key=lambda number: -mistakes[number])
     return ProcessReport(
         traces=len(traces),
         steps=len(flat),
-        accuracy=kin_share(own, [float((value >= threshold) == (label >= 0)) for value, label in flat]),
+        accuracy=share_by_cluster(own, [float((value >= threshold) == (label >= 0)) for value, label in flat]),
         fine_recall=sum(value >= threshold for value in fine) / len(fine) if fine else None,
         bad_recall=sum(value < threshold for value in bad) / len(bad) if bad else None,
         area=area_under_curve(fine, bad) if fine and bad else None,
@@ -199,6 +203,27 @@ def process_report(
         calibration_error=calibration_error(bins),
         worst=tuple(number for number in order[:worst] if mistakes[number] > 0.5),
     )
+
+
+Report = PairReport | OutcomeReport | ProcessReport
+
+
+def report_metrics(report: Report) -> dict[str, float]:
+    """The numbers of a report under the names that a run records; what could not be measured is left out."""
+    names = {
+        PairReport: (),
+        OutcomeReport: ("top", "chance", "ceiling", "pairwise", "area"),
+        ProcessReport: ("fine_recall", "bad_recall", "area", "first_error", "no_error"),
+    }
+    values: dict[str, Interval | float | None] = {
+        name: getattr(report, name) for name in ("accuracy", "calibration_error", *names[type(report)])
+    }
+    if isinstance(report, PairReport):
+        values |= {"margin": report.mean_margin.mean, "ties": report.ties / report.pairs}
+        values |= {"longer": None if report.longer is None else report.longer.mean}
+    if isinstance(report, ProcessReport):
+        values["first_error_f1"] = report.f1
+    return _flat(values)
 
 
 def sigmoid(value: float) -> float:
@@ -218,12 +243,14 @@ def harmonic_mean(first: float, second: float) -> float:
     return 0.0 if first + second == 0 else 2 * first * second / (first + second)
 
 
-def _by_margin(stated: Sequence[float | None], right: Sequence[float], kin: Sequence[Hashable]) -> tuple[Slice, ...]:
+def _by_margin(
+    stated: Sequence[float | None], right: Sequence[float], clusters: Sequence[Hashable]
+) -> tuple[Slice, ...]:
     """Accuracy by quarter of the stated margin, of the pairs that have one."""
     if stated and len(stated) != len(right):
         raise ValueError(f"stated margins of {len(stated)} pairs for the scores of {len(right)}")
     known = {index: value for index, value in enumerate(stated) if value is not None}
-    return quartiles(list(known.values()), [right[index] for index in known], [kin[index] for index in known])
+    return quartiles(list(known.values()), [right[index] for index in known], [clusters[index] for index in known])
 
 
 def _top(problem: Sequence[tuple[float, bool]]) -> float:
@@ -236,6 +263,17 @@ def _first_bad(is_bad: Sequence[bool]) -> int | None:
     return is_bad.index(True) if True in is_bad else None
 
 
-def _share_of(outcomes: Mapping[int, float], kin: Sequence[Hashable]) -> Interval | None:
+def _share_of(outcomes: Mapping[int, float], clusters: Sequence[Hashable]) -> Interval | None:
     """Of some of the rows, by their numbers; None where there are none."""
-    return kin_share([kin[number] for number in outcomes], list(outcomes.values())) if outcomes else None
+    return share_by_cluster([clusters[number] for number in outcomes], list(outcomes.values())) if outcomes else None
+
+
+def _flat(values: Mapping[str, Interval | float | None]) -> dict[str, float]:
+    """What is known, under eval/; an interval also gives its ends."""
+    flat: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Interval):
+            flat |= {f"eval/{name}": value.mean, f"eval/{name}_low": value.low, f"eval/{name}_high": value.high}
+        elif value is not None:
+            flat[f"eval/{name}"] = float(value)
+    return flat

@@ -31,6 +31,8 @@ def series(rows: Rows, name: str) -> Series:
 
 def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
     """A centred moving mean, so that the curve does not lag; at the ends, the mean of what is there."""
+    if window == 1:
+        return tuple(values)  # as they are, without the rounding of sums
     sums, half = [0.0, *accumulate(values)], window // 2
     spans = [(max(0, i - half), min(len(values), i + half + 1)) for i in range(len(values))]
     return tuple((sums[stop] - sums[start]) / (stop - start) for start, stop in spans)

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from whet.cli.terminal import say, say_json, say_text
-from whet.errors import RunFailed, UserError
+from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.recipe import Pipeline
-    from whet.report.comparison.comparison_writer import Setup, Written
-    from whet.runs.comparison import ComparisonDirectory
-    from whet.train.experiments.sweep import Trial
+    from whet.report.comparison.sweep_results import Setup
+    from whet.runs.comparison_directory import ComparisonDirectory
+    from whet.train.experiments.sweep import Sweep
 
 TIP = "A packaged recipe or a YAML file: of one run, whose algorithm is replaced by each method, or a pipeline."
 TARGET = 0.8
@@ -49,76 +47,58 @@ def compare(
 
     whet compare --methods rloo,grpo --set grpo:update.epochs=2 grpo-sorting --out runs/epochs
 
-    Methods of a pipeline start from its stages, which are made once, and are judged as its `compare` section says:
+    Methods of a pipeline start from its stages, which are made once, and are compared as its `compare` section says:
 
     whet compare --methods ppo,grpo,dpo --seeds 3 pipeline.yaml
     """
-    from whet.cli.pipeline import compare_pipeline
+    from whet.cli.pipeline_console import compare_pipeline
     from whet.recipe import is_pipeline
-    from whet.report.comparison.comparison_writer import Setup
-    from whet.train.experiments.sweep import read_trials
+    from whet.report.comparison.sweep_results import Setup
+    from whet.runs.comparison_directory import ComparisonDirectory
+    from whet.train.experiments.pipeline_runs import chosen
+    from whet.train.experiments.sweep import read_sweep
 
     _check(target)
-    names, numbers = _names(methods), read_seeds(seeds)
+    names, numbers, own = _names(methods), read_seeds(seeds), _changes(changes or [])
     words = _words(methods, seeds, source, overrides or [], changes or [], target)
     if is_pipeline(source):
-        pipeline = _pipeline(source, names, numbers, overrides or [], changes or [], target)
+        if target != TARGET:
+            raise UserError("--target is for recipes of one run; how a pipeline compares stands in its compare section")
+        keys = [f"methods.{method}.{override}" for method, override in own]
+        pipeline = chosen(source, names, numbers, [*(overrides or []), *keys])
         compare_pipeline(pipeline, runs, out, words=words, as_json=as_json)
         return
-    trials = read_trials(source, names, numbers, overrides or [], changes or [])
-    recipe = trials[0].recipe.name
+    sweep = read_sweep(source, names, numbers, overrides or [], own)
     setup = Setup(
-        recipe=recipe,
+        recipe=sweep.recipe,
         command=shlex.join(words if out is None else [*words, "--out", str(out.expanduser())]),
-        overrides=_overrides(trials, names),
+        overrides=sweep.overrides,
         seeds=numbers,
         target=target,
     )
-    _compare(trials, setup, _directory(runs, recipe, out), words, as_json=as_json)
-
-
-def _directory(runs: Path, recipe: str, out: Path | None) -> ComparisonDirectory:
-    from whet.runs.comparison import ComparisonDirectory
-
-    return ComparisonDirectory.create(runs, recipe) if out is None else ComparisonDirectory.open(out.expanduser())
+    where = runs if out is None else out.expanduser()
+    directory = ComparisonDirectory.create(where, sweep.recipe) if out is None else ComparisonDirectory.open(where)
+    _compare(sweep, setup, directory, words, as_json=as_json)
 
 
 def _compare(
-    trials: Sequence[Trial], setup: Setup, directory: ComparisonDirectory, words: Sequence[str], *, as_json: bool
+    sweep: Sweep, setup: Setup, directory: ComparisonDirectory, words: Sequence[str], *, as_json: bool
 ) -> None:
     """Makes the runs of one recipe, and the table, curves and verdict."""
-    from whet.cli.comparing import Watcher
-    from whet.report.comparison.comparison_writer import write_comparison
-    from whet.train.experiments.sweep import run_states, run_trials
+    from whet.cli.watcher import Watcher, refuse_failures, show_comparison, stoppable
+    from whet.report.comparison.comparison_page import write_page
+    from whet.report.comparison.sweep_results import sweep_results
+    from whet.train.experiments.jobs import do_jobs, job_state
 
-    states = run_states(trials, directory)
-    first = {trial.method: trial.recipe for trial in reversed(trials)}
-    watcher = Watcher(f"comparison: {directory.path}", states, {method: first[method] for method in setup.overrides})
-    try:
-        failures = run_trials(trials, directory, watcher)
-    except KeyboardInterrupt:
-        watcher.say(f"stopped; go on with: {shlex.join([*words, '--out', str(directory.path)])}")
-        raise
-    except UserError:
-        directory.remove_if_unused()
-        raise
-    written = write_comparison(directory, setup, failures)
-    _show(written, directory, as_json=as_json)
-    if failures:
-        (method, seed), why = next(iter(failures.items()))
-        raise RunFailed(f"{len(failures)} of {len(trials)} runs failed, first {method} seed {seed}: {why}")
-
-
-def _show(written: Written, directory: ComparisonDirectory, *, as_json: bool) -> None:
-    from whet.runs.logs import json_bytes
-
-    if as_json:
-        say_json(json_bytes(written.results, indent=2).decode())
-        return
-    say_text(f"{written.table}\n\n{written.verdict.sentence}\n")
-    say(f"table    {directory.table_path}")
-    say(f"curves   {directory.curves_path}")
-    say(f"numbers  {directory.results_path}")
+    with stoppable(directory, [*words, "--out", str(directory.path)]):
+        jobs = sweep.jobs(directory)
+        states = [job_state(job) for job in jobs.values()]
+        first = {method: sweep.recipes[method, setup.seeds[0]] for method in sweep.overrides}
+        failures = do_jobs(jobs, states, Watcher(f"comparison: {directory.path}", states, first))
+    directory.write_results(sweep_results(directory, setup, failures))
+    write_page(directory)
+    show_comparison(directory, as_json=as_json)
+    refuse_failures(failures, len(jobs))
 
 
 def read_seeds(text: str) -> list[int]:
@@ -134,31 +114,22 @@ def read_seeds(text: str) -> list[int]:
     return numbers if listed else list(range(numbers[0]))
 
 
-def _pipeline(
-    source: str,
-    names: Sequence[str],
-    seeds: Sequence[int],
-    overrides: Sequence[str],
-    changes: Sequence[str],
-    target: float,
-) -> Pipeline:
-    """The pipeline with these methods; METHOD:KEY=VALUE is methods.METHOD.KEY=VALUE of its recipe."""
-    from whet.train.experiments.pipeline import chosen
-
-    if target != TARGET:
-        raise UserError("--target is for recipes of one run; how a pipeline's methods are judged stands in its compare")
-    for change in changes:
-        if not re.match(r"[^:=]+:[^=]+=", change):
-            raise UserError(f"--set {change}: write METHOD:KEY=VALUE, e.g. grpo:update.epochs=2")
-    own = [f"methods.{method}.{override}" for method, _, override in (change.partition(":") for change in changes)]
-    return chosen(source, names, seeds, [*overrides, *own])
-
-
 def _names(methods: str) -> list[str]:
     names = [name for name in (part.strip() for part in methods.split(",")) if name]
     if not names:
         raise UserError("--methods names no method: write e.g. --methods reinforce,rloo,grpo")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"method {twice!r} comes twice in --methods; name it once")
     return names
+
+
+def _changes(changes: Sequence[str]) -> list[tuple[str, str]]:
+    """METHOD:KEY=VALUE as a method and an override."""
+    wrong = next((change for change in changes if not re.match(r"[^:=]+:[^=]+=", change)), None)
+    if wrong is not None:
+        raise UserError(f"--set {wrong}: write METHOD:KEY=VALUE, e.g. grpo:update.epochs=2")
+    return [(method, override) for method, _, override in (change.partition(":") for change in changes)]
 
 
 def _check(target: float) -> None:
@@ -175,8 +146,3 @@ def _words(
     words = ["whet", "compare", "--methods", methods, "--seeds", seeds, source, *overrides]
     words += [word for change in changes for word in ("--set", change)]
     return words if target == TARGET else [*words, "--target", f"{target:g}"]
-
-
-def _overrides(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Method → its overrides, but for the seed, which comes last."""
-    return {name: next(trial.overrides[:-1] for trial in trials if trial.method == name) for name in names}

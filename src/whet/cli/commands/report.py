@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -34,20 +32,17 @@ def report(
 
 def _write(path: Path) -> Told:
     """Writes what belongs to the kind of directory that it is."""
-    from whet.runs.comparison import first_of_several, is_comparison
+    from whet.runs.comparison_directory import first_of_several, is_comparison
     from whet.runs.directory import Run
-    from whet.runs.judged import is_judged
-    from whet.runs.pipeline import PipelineDirectory, is_pipeline
+    from whet.runs.pipeline_directory import PipelineDirectory, is_pipeline
 
     if is_pipeline(path):
-        judged = PipelineDirectory.open(path).comparison_path
-        if not is_judged(judged):
+        compared = PipelineDirectory.open(path).comparison_path
+        if not is_comparison(compared):
             raise UserError(f"pipeline {path} has no comparison yet: go on with whet train {path} --resume")
-        return _methods(judged)
-    if is_judged(path):
-        return _methods(path)
+        return _comparison(compared)
     if is_comparison(path):
-        return _trials(path)
+        return _comparison(path)
     if Run.find(path) is not None:
         return _run(path)
     one = first_of_several(path)
@@ -56,51 +51,28 @@ def _write(path: Path) -> Told:
     raise UserError(f"{path} is neither a run nor a comparison; name a directory that whet train or whet compare made")
 
 
-def _methods(path: Path) -> Told:
-    from whet.report.comparison.methods_page import write_methods_page
-    from whet.report.comparison.methods_verdict import verdict
-    from whet.runs.judged import JudgedDirectory
-
-    judged = JudgedDirectory(path)
-    write_methods_page(judged)
-    return judged.page_path, verdict(judged.results())
-
-
-def _trials(path: Path) -> Told:
-    from whet.report.comparison.comparison_writer import rewrite_comparison
-    from whet.runs.comparison import ComparisonDirectory
+def _comparison(path: Path) -> Told:
+    from whet.report.comparison.comparison_page import write_page
+    from whet.runs.comparison_directory import ComparisonDirectory
 
     directory = ComparisonDirectory(path)
-    written = rewrite_comparison(directory)
-    return directory.table_path, [f"curves: {directory.curves_path}", written.verdict.sentence]
+    return directory.page_path, list(write_page(directory).verdict)
 
 
 def _run(path: Path) -> Told:
-    from whet.report.run.headline import ACCURACY, LOSS, evaluations
-    from whet.report.run.page import write_report
+    from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
     from whet.runs.directory import Run
 
     page = write_report(path)
     run = Run.open(path, is_writer=False)
     metrics, results = run.metrics(), run.results()
-    measured = evaluations(metrics, results, ACCURACY)
-    losses = evaluations(metrics, results, LOSS)
     lines = []
-    if measured:
-        lines.append(f"held-out accuracy: {_change(*measured, _accuracy)} (95 % intervals)")
-    if losses:
-        lines.append(f"held-out loss: {_change(*losses, _loss)}")
+    for label, names, shown in (
+        ("held-out accuracy: {} (95 % intervals)", ACCURACY, "{:.1%} [{:.1%} … {:.1%}]"),
+        ("held-out loss: {}", LOSS, "{:.4f}"),
+    ):
+        ends = evaluations(metrics, results, names)
+        if ends is not None:
+            told = [shown.format(*(row[name] for name in names)) for row in ends]
+            lines.append(label.format(told[1] if ends[0] is ends[1] else " → ".join(told)))
     return page, lines or ["no evaluation yet"]
-
-
-def _change(before: Mapping[str, Any], after: Mapping[str, Any], tell: Any) -> str:
-    return str(tell(after)) if before is after else f"{tell(before)} → {tell(after)}"
-
-
-def _accuracy(row: Mapping[str, Any]) -> str:
-    low, high = row["eval/accuracy_low"], row["eval/accuracy_high"]
-    return f"{row['eval/accuracy']:.1%} [{low:.1%} … {high:.1%}]"
-
-
-def _loss(row: Mapping[str, Any]) -> str:
-    return f"{row['eval/loss']:.4f}"

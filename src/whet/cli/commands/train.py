@@ -30,10 +30,10 @@ def train(
 
     whet train pipeline.yaml stages.sft.steps=100 methods.grpo.lr=1e-4
     """
-    from whet.cli.pipeline import resume_pipeline, train_pipeline
+    from whet.cli.pipeline_console import resume_pipeline, train_pipeline
     from whet.cli.progress import make_progress
     from whet.recipe import Pipeline, read_any
-    from whet.runs.pipeline import is_pipeline
+    from whet.runs.pipeline_directory import is_pipeline
     from whet.train.start import resume_run, start_run
 
     if resume:

@@ -1,176 +1,166 @@
-"""curves.png of a comparison: all methods' means in one picture, then each method with its band on its own."""
+"""curves.png of a comparison: what its runs logged, metric by metric, and the accuracy of each method alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.lines import Line2D
 
 from whet.evaluate.statistics import clipped, mean_interval
-from whet.report.comparison.results import MethodResult
-from whet.report.run.curves import DOTS_PER_INCH, GRID, INK, MARKED, QUIET, ROUND, STYLE, literal, png
+from whet.report.comparison.entries import METRICS, PARTS, Comparison, Entry, style
+from whet.report.figures import (
+    INK,
+    LEFT,
+    LEGEND,
+    MARKED,
+    QUIET,
+    axes_at,
+    frame,
+    literal,
+    plain_numbers,
+    png,
+    sheet,
+    whole_steps,
+)
+from whet.report.series import Series, smooth, smoothing_window
 
-# Okabe & Ito 2008 without the yellow, which white paper swallows; beyond seven methods the dashes tell them apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b98100", "#56b4e9", "#4d4d4d")
-DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.6)), (0, (1.4, 1.4)))
+ACCURACY = "eval/accuracy"
+WIDTH = 11.6  # inches
+CELL, ALONE = 2.35, 2.2  # height of a row of metrics, and of a row of methods
+COLUMNS, ALONE_COLUMNS = 3, 4
+LEGEND_ROW = 0.23  # of a line of colours and names
 OTHERS = "#d3d8de"  # the other methods behind the one that a small picture is about
-COLUMNS = 4
-LABEL_GAP = 5.4  # percentage points between two labels at the ends of the lines
-WIDTH, OVERVIEW, ROW = 11.6, 3.9, 2.2  # inches
+DOTTED = (0, (2, 3))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Curve:
-    """The mean of one method over its finished seeds, in per cent."""
+def curves_figure(comparison: Comparison) -> bytes | None:
+    """The figure as PNG bytes; None where nothing was logged.
 
-    method: str
-    steps: tuple[int, ...]
-    mean: tuple[float, ...]
-    low: tuple[float, ...]  # the band; empty where there is none
-    high: tuple[float, ...]
-    seeds: int
-
-    @property
-    def band(self) -> str:
-        """What the band is, in words."""
-        if self.seeds == 1:
-            return "1 seed, no band"
-        return f"band: {'95 % interval' if self.seeds > 2 else 'lowest to highest'}, {self.seeds} seeds"
-
-
-def mean_curve(result: MethodResult) -> Curve:
-    """Mean and band at the steps that all finished seeds evaluated: t interval from three seeds on, range for two."""
-    runs = [dict(zip(seed.curve.steps, seed.curve.values, strict=True)) for seed in result.finished]
-    steps = tuple(sorted(set.intersection(*map(set, runs)))) if runs else ()
-    values = [[run[step] for run in runs] for step in steps]
-    intervals = [clipped(mean_interval(found)) for found in values]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    if len(runs) > 2:
-        low, high = tuple(i.low for i in intervals), tuple(i.high for i in intervals)
-    elif len(runs) == 2:
-        low, high = tuple(map(min, values)), tuple(map(max, values))
-    return Curve(
-        method=result.method,
-        steps=steps,
-        mean=tuple(100 * i.mean for i in intervals),
-        low=tuple(100 * value for value in low),
-        high=tuple(100 * value for value in high),
-        seeds=len(runs),
-    )
-
-
-def comparison_curves(results: Sequence[MethodResult], *, target: float, title: str, subtitle: str) -> bytes:
-    """The figure as PNG bytes; a method without a finished run has no curve."""
-    curves = [curve for curve in map(mean_curve, results) if curve.steps]
-    rows = math.ceil(len(curves) / COLUMNS)
-    height = 1.15 + OVERVIEW + 0.55 + ROW * rows
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), dpi=DOTS_PER_INCH, facecolor="white")
-        FigureCanvasAgg(figure)
-        figure.text(0.62 / WIDTH, 1 - 0.4 / height, literal(title), size=15, weight="bold", color=INK, va="center")
-        figure.text(0.62 / WIDTH, 1 - 0.7 / height, literal(subtitle), size=9.5, color=QUIET, va="center")
-        if not curves:
-            figure.text(0.5, 0.4, "no run finished", size=11, color=QUIET, ha="center", va="center")
-            return png(figure)
-        top = _place(figure, left=0.62, width=WIDTH - 2.9, top=1.15, height=OVERVIEW - 0.55)
-        _overview(top, curves, target)
-        cell = (WIDTH - 0.62 - 0.3) / COLUMNS
-        for index in range(len(curves)):
-            above = 1.15 + OVERVIEW + 0.55 + ROW * (index // COLUMNS)
-            left = 0.62 + cell * (index % COLUMNS)
-            axes = _place(figure, left=left, width=cell - 0.42, top=above, height=ROW - 0.9)
-            _alone(axes, index, curves, target)
+    Where a step was looked for at which a target is reached, each method also stands by itself, with its band.
+    """
+    entries = sorted((entry for entry in comparison.entries if entry.curves), key=lambda entry: entry.colour or 0)
+    metrics = _metrics(entries)
+    if not metrics:
+        return None
+    keys = [line_key(entry) for entry in entries]
+    top = 1.55 + LEGEND_ROW * (len(legend_rows(keys)) - 1)
+    columns = min(COLUMNS, len(metrics))
+    below = top + CELL * math.ceil(len(metrics) / columns)
+    alone = [entry for entry in comparison.entries if ACCURACY in entry.curves] if comparison.target else []
+    height = below - 0.2 + ALONE * math.ceil(len(alone) / ALONE_COLUMNS) + 0.2 * bool(alone)
+    about = f"strong: mean over seeds   faint: single seeds   {comparison.subtitle}"
+    with sheet(WIDTH, height, title=comparison.title, subtitle=about) as figure:
+        draw_legend(figure, keys)
+        width = (WIDTH - LEFT) / columns
+        for index, (metric, (title, unit, scale)) in enumerate(metrics.items()):
+            left, above = LEFT + width * (index % columns), top + CELL * (index // columns)
+            axes = axes_at(figure, left=left, top=above, width=width - 0.6, height=CELL - 0.95)
+            for entry in entries:
+                _lines(axes, entry, metric, scale)
+            _frame(axes, title, unit, comparison.target if metric == ACCURACY else None)
+        width = (WIDTH - LEFT) / ALONE_COLUMNS
+        for index, entry in enumerate(alone):
+            left, above = LEFT + width * (index % ALONE_COLUMNS), below + 0.2 + ALONE * (index // ALONE_COLUMNS)
+            axes = axes_at(figure, left=left, top=above, width=width - 0.42, height=ALONE - 0.95)
+            _alone(axes, entry, alone)
+            _frame(axes, entry.name, band(entry.curves[ACCURACY])[0], comparison.target)
         return png(figure)
 
 
-def spread(places: Sequence[float], gap: float, *, low: float, high: float) -> list[float]:
-    """The places moved little, until each is at least `gap` from the next and all are in [low, high]; order is kept."""
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    groups: list[tuple[float, int]] = []  # centre and size of neighbours that touch
-    for index in order:
-        centre, size = places[index], 1
-        while groups and centre - (size - 1) * gap / 2 < groups[-1][0] + (groups[-1][1] + 1) * gap / 2:
-            before, count = groups.pop()
-            centre, size = (before * count + centre * size) / (count + size), count + size
-        groups.append((centre, size))
-    moved = [centre + (i - (size - 1) / 2) * gap for centre, size in groups for i in range(size)]
-    moved = [min(place, high - (len(moved) - 1 - i) * gap) for i, place in enumerate(moved)]
-    moved = [max(place, low + i * gap) for i, place in enumerate(moved)]
-    return [place for _, place in sorted(zip(order, moved, strict=True))]
+def mean_over_seeds(curves: Sequence[Series], scale: float = 1.0) -> Series:
+    """The mean at the steps that all seeds have."""
+    runs = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    steps = tuple(sorted(set.intersection(*map(set, runs))))
+    return Series(steps, tuple(scale * math.fsum(run[step] for run in runs) / len(runs) for step in steps))
 
 
-def _overview(axes: Axes, curves: Sequence[Curve], target: float) -> None:
-    for index, curve in enumerate(curves):
-        _line(axes, curve, index, width=1.9)
-    _frame(axes, target, curves)
-    axes.set_title("Mean over seeds", loc="left", size=10.5, weight="bold", color=INK, pad=10)
-    last = max(curve.steps[-1] for curve in curves)
-    # Best at the top also where the ends are equal: the sort of `spread` keeps the order of equal places.
-    names = list(reversed(list(enumerate(curves))))
-    gap = min(LABEL_GAP, 100 / len(curves))
-    places = spread([curve.mean[-1] for _, curve in names], gap, low=0, high=100)
-    for (index, curve), place in zip(names, places, strict=True):
-        colour = _style(index)["color"]
-        reach = axes.get_xlim()[1]
-        elbow = [curve.steps[-1], reach + 0.010 * last, reach + 0.022 * last]
-        ends = [curve.mean[-1], place, place]
-        axes.plot(elbow, ends, color=colour, linewidth=0.7, alpha=0.6, clip_on=False)
-        sample = [reach + 0.026 * last, reach + 0.062 * last]
-        axes.plot(sample, [place, place], **_style(index), linewidth=1.9, clip_on=False)
-        label = f"{literal(curve.method)}  {curve.mean[-1]:.1f}"
-        axes.text(reach + 0.070 * last, place, label, size=8.5, color=INK, va="center")
+def band(curves: Sequence[Series]) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
+    """The band around the mean of shares, in words and in per cent: t interval from three seeds on, range for two."""
+    if len(curves) == 1:
+        return "1 seed, no band", (), ()
+    runs = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    values = [[run[step] for run in runs] for step in mean_over_seeds(curves).steps]
+    if len(curves) == 2:
+        pairs = [(min(found), max(found)) for found in values]
+    else:
+        pairs = [(interval.low, interval.high) for interval in (clipped(mean_interval(found)) for found in values)]
+    words = f"band: {'95 % interval' if len(curves) > 2 else 'lowest to highest'}, {len(curves)} seeds"
+    return words, tuple(100 * low for low, _ in pairs), tuple(100 * high for _, high in pairs)
 
 
-def _alone(axes: Axes, index: int, curves: Sequence[Curve], target: float) -> None:
-    curve = curves[index]
-    for other in curves:
-        if other is not curve:
-            axes.plot(other.steps, other.mean, color=OTHERS, linewidth=0.9)
-    if curve.low:
-        axes.fill_between(curve.steps, curve.low, curve.high, color=_style(index)["color"], alpha=0.2, linewidth=0)
-    _line(axes, curve, index, width=1.7)
-    _frame(axes, target, curves)
-    axes.set_title(literal(curve.method), loc="left", size=9.5, weight="bold", color=INK, pad=16)
-    axes.text(0, 1.06, curve.band, transform=axes.transAxes, size=7.5, color=QUIET)
+def line_key(entry: Entry) -> Line2D:
+    """How a method's line looks, with its name."""
+    return Line2D([], [], **style(entry.colour or 0), linewidth=2, label=literal(entry.name))
 
 
-def _line(axes: Axes, curve: Curve, index: int, *, width: float) -> None:
+def legend_rows(keys: Sequence[Line2D]) -> list[list[Line2D]]:
+    """The keys in rows, none longer than the figure is wide."""
+    rows: list[list[Line2D]] = [[]]
+    used = 0.0
+    for key in keys:
+        size = 0.5 + 0.075 * len(str(key.get_label()))  # inches
+        if rows[-1] and used + size > WIDTH - 2 * LEFT:
+            rows.append([])
+            used = 0.0
+        rows[-1].append(key)
+        used += size
+    return rows
+
+
+def draw_legend(figure: Figure, keys: Sequence[Line2D]) -> None:
+    """Colours and names under the heading, in as many rows as they need."""
+    width, height = figure.get_size_inches()
+    look = {**LEGEND, "fontsize": 9, "labelcolor": INK, "handlelength": 1.3, "columnspacing": 1.4}
+    for index, row in enumerate(legend_rows(keys)):
+        place = ((LEFT - 0.02) / width, 1 - (1.0 + LEGEND_ROW * index) / height)
+        figure.legend(handles=row, bbox_to_anchor=place, ncols=len(row), loc="center left", **look)
+
+
+def _metrics(entries: Sequence[Entry]) -> dict[str, tuple[str, str, float]]:
+    """Metric → title, unit and factor, of everything that at least one run logged."""
+    found = {metric for entry in entries for metric in entry.curves}
+    parts = sorted(metric for metric in found if metric.startswith(PARTS))
+    known = {metric: about for metric, about in METRICS.items() if metric in found}
+    return known | {metric: (f"Part: {metric.removeprefix(PARTS)}", "mean per rollout", 1.0) for metric in parts}
+
+
+def _lines(axes: Axes, entry: Entry, metric: str, scale: float) -> None:
+    own, look = entry.curves.get(metric, ()), style(entry.colour or 0)
+    if not own:
+        return
+    for curve in own if len(own) > 1 else ():
+        values = [scale * value for value in curve.values]
+        axes.plot(curve.steps, _smoothed(values), color=look["color"], linewidth=0.7, alpha=0.3)
+    mean = mean_over_seeds(own, scale)
     # Dots between dashes would hide them.
-    marker = "o" if len(curve.steps) <= MARKED and index < len(COLOURS) else ""
-    axes.plot(curve.steps, curve.mean, **_style(index), linewidth=width, marker=marker, markersize=width * 1.5)
+    marker = "o" if len(mean) <= MARKED and look["linestyle"] == "solid" else ""
+    axes.plot(mean.steps, _smoothed(mean.values), **look, linewidth=1.7, marker=marker, markersize=2.6)
 
 
-def _style(index: int) -> dict[str, Any]:
-    dashes = DASHES[index // len(COLOURS) % len(DASHES)]
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": dashes}
+def _alone(axes: Axes, entry: Entry, entries: Sequence[Entry]) -> None:
+    for other in entries:
+        if other is not entry:
+            mean = mean_over_seeds(other.curves[ACCURACY], 100)
+            axes.plot(mean.steps, mean.values, color=OTHERS, linewidth=0.9)
+    own, look = mean_over_seeds(entry.curves[ACCURACY], 100), style(entry.colour or 0)
+    _, low, high = band(entry.curves[ACCURACY])
+    if low:
+        axes.fill_between(own.steps, low, high, color=look["color"], alpha=0.2, linewidth=0)
+    axes.plot(own.steps, own.values, **look, linewidth=1.7)
 
 
-def _frame(axes: Axes, target: float, curves: Sequence[Curve]) -> None:
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color("#c3cad2")
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=QUIET, labelsize=8, length=0, pad=4)
-    axes.axhline(100 * target, color=QUIET, linewidth=0.8, linestyle=(0, (2, 3)))
-    last = max(curve.steps[-1] for curve in curves)
-    axes.set_xlim(-0.02 * last, 1.02 * last if last else 1)
-    axes.set_ylim(-2, 102)
-    axes.set_xlabel("step", size=8, color=QUIET, labelpad=2)
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
+def _frame(axes: Axes, title: str, unit: str, target: float | None) -> None:
+    frame(axes, title=title, unit=unit, x="step")
+    plain_numbers(axes)
+    whole_steps(axes)
+    axes.margins(x=0.02)
+    if target is not None:
+        axes.axhline(100 * target, color=QUIET, linewidth=0.8, linestyle=DOTTED)
+        axes.set_ylim(-2, 102)
 
 
-def _place(figure: Figure, *, left: float, width: float, top: float, height: float) -> Axes:
-    """Axes at a place in inches from the upper left corner."""
-    whole_width, whole_height = figure.get_size_inches()
-    box = (left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height)
-    return figure.add_axes(box)
+def _smoothed(values: Sequence[float]) -> tuple[float, ...]:
+    return smooth(values, smoothing_window(len(values)))

@@ -1,14 +1,34 @@
-"""The verdict of a sweep, in one sentence that claims no more than the intervals allow."""
+"""Verdicts in sentences that claim no more than the intervals allow.
+
+One rule for all comparisons: a method is above or below another one where the whole 95 % interval of their difference
+is; otherwise the two cannot be told apart. A sweep compares its methods with the best of them, a pipeline with the
+model that they began with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from whet.evaluate.statistics import Interval, paired_interval
-from whet.report.comparison.results import MethodResult
+from whet.report.comparison.entries import Values
+
+if TYPE_CHECKING:
+    from whet.report.comparison.sweep_results import MethodResult
 
 PAIRS = 2  # seeds that two methods must share before anything can be said of their difference
+TRUTHS = {"gold": "gold reward", "score": "score by the task", "judge": "judge's reward"}
+
+
+def side(low: float | None, high: float | None, level: float) -> int:
+    """1 where a whole interval is above the level, −1 where it is below, else 0; None: there is no interval."""
+    return 0 if low is None or high is None else int(low > level) - int(high < level)
+
+
+def listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +41,7 @@ class Gap:
     @property
     def below(self) -> bool:
         """Whether the method is significantly below the best."""
-        return self.interval.low > 0
+        return side(self.interval.low, self.interval.high, 0.0) > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +53,7 @@ class Verdict:
     gaps: dict[str, Gap]  # of the other methods that share enough seeds with it
 
 
-def judge(results: Sequence[MethodResult]) -> Verdict:
+def compare_with_best(results: Sequence[MethodResult]) -> Verdict:
     """Compares the method of the highest mean with each other one by paired differences over seeds.
 
     The same seed means the same first weights, prompts and held-out examples, so differences within a seed vary less
@@ -85,14 +105,14 @@ def _sentence(best: MethodResult, results: Sequence[MethodResult], gaps: Mapping
     left_out = [result.method for result in results if result is not best and result.method not in gaps]
     verb = "share" if tied else "has"
     parts = [
-        f"{_listed([best.method, *tied])} {verb} the highest mean held-out accuracy, {_percent(best.accuracy.mean)}"
+        f"{listed([best.method, *tied])} {verb} the highest mean held-out accuracy, {_percent(best.accuracy.mean)}"
     ]
     if below:
-        parts.append(f"significantly below the best {'is' if len(below) == 1 else 'are'} {_listed(below)}")
+        parts.append(f"significantly below the best {'is' if len(below) == 1 else 'are'} {listed(below)}")
     if unclear:
-        parts.append(f"{'' if below else 'but '}{_listed(unclear)} cannot be told apart from {best.method}")
+        parts.append(f"{'' if below else 'but '}{listed(unclear)} cannot be told apart from {best.method}")
     if left_out:
-        parts.append(f"nothing can be said of {_listed(left_out)}, where too few seeds finished")
+        parts.append(f"nothing can be said of {listed(left_out)}, where too few seeds finished")
     return "; ".join(parts) + (f" ({_basis(best, gaps)})." if gaps else ".")
 
 
@@ -107,5 +127,58 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+def compare_with_start(results: Values) -> list[str]:
+    """Of a pipeline: a sentence on what the task says, one on each judge, and one on methods that exploit the proxy."""
+    methods, start, key = measured_methods(results), results["start_name"], task_key(results)
+    name = TRUTHS[key] if key else ""
+    task = {m["method"]: _sign(m["summary"][f"{key}_gain"], 0.0) for m in methods} if key else {}
+    judge = {m["method"]: _sign(m["summary"]["wins"]["rate"], 0.5) for m in methods if m["summary"]["wins"]}
+    asked = {m["method"]: _sign(m["pairwise"]["rate"], 0.5) for m in methods if m["pairwise"]}
+    proxy = {m["method"]: _sign(m["summary"]["proxy_gain"], 0.0) for m in methods}
+    fooled = [method for method, sign in task.items() if sign <= 0 and proxy[method] > 0]
+    preferred = ("is", "are", f"preferred to {start}", f"liked less than {start}")
+    sentences = [
+        _claims(task, start, ("has", "have", f"a higher {name} than {start}", "a lower one")),
+        _claims(judge, start, preferred, by="By the judge: "),
+        _claims(asked, start, preferred, by=f"By {results['settings']['judge_model']}: "),
+        _fooled(fooled, name),
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def measured_methods(results: Values) -> list[Values]:
+    """The methods that have numbers, best first."""
+    return [method for method in results["methods"] if method["summary"] is not None]
+
+
+def task_key(results: Values) -> str | None:
+    """What the task itself said: its true reward (gold), its own score, or nothing."""
+    return next((key for key in ("gold", "score") if results["start"][key] is not None), None)
+
+
+def _sign(interval: Values | None, level: float) -> int:
+    return 0 if interval is None else side(interval["low"], interval["high"], level)
+
+
+def _claims(signs: Mapping[str, int], start: str, words: tuple[str, str, str, str], by: str = "") -> str:
+    """Who is better, who is worse, and of whom nothing can be said: method → sign."""
+    up, down, unclear = ([method for method, sign in signs.items() if sign == wanted] for wanted in (1, -1, 0))
+    one, many, better, worse = words
+    parts = [
+        f"{listed(names)} {one if len(names) == 1 else many} {what}"
+        for names, what in ((up, better), (down, worse))
+        if names
+    ]
+    if unclear:
+        parts.append(f"{listed(unclear)} cannot be told apart from {start}")
+    return f"{by}{'; '.join(parts)}." if parts else ""
+
+
+def _fooled(names: Sequence[str], truth: str) -> str:
+    if not names:
+        return ""
+    one = len(names) == 1
+    return (
+        f"{listed(names)} {'pleases' if one else 'please'} the reward model that {'it was' if one else 'they were'} "
+        f"trained against, but not the {truth}: over-optimised."
+    )

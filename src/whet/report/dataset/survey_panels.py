@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from whet.data.explore import Survey
 from whet.report.dataset.survey import quantile
+from whet.report.numbers import number
 
 BINS = 28  # at most
 TAIL = 0.98  # of the texts are drawn where they are; what is beyond stands in the last bin
@@ -24,6 +25,11 @@ class Distribution:
     shares: tuple[float, ...]  # one for each bin
     median: float
 
+    @property
+    def about(self) -> str:
+        """What the legend says."""
+        return f"{self.label}, median {number(self.median)}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Histogram:
@@ -38,6 +44,11 @@ class Histogram:
     open_high: bool
     series: tuple[Distribution, ...]
     zero: bool  # whether a line at 0 tells two sides apart
+
+    @property
+    def ceiling(self) -> float:
+        """Where the axis of shares ends."""
+        return 1.06 * max(share for series in self.series for share in series.shares)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,11 +115,11 @@ def _histogram(
         series=tuple(
             Distribution(
                 label=name,
-                colour=first_colour + number,
+                colour=first_colour + place,
                 shares=_shares(found, start, width, bins),
                 median=quantile(sorted(found), 0.5),
             )
-            for number, (name, found) in enumerate(values.items())
+            for place, (name, found) in enumerate(values.items())
         ),
         zero=zero,
     )

@@ -1,4 +1,7 @@
-"""The panels as inline SVG: sharp at any size, in the page's own fonts and colours, light or dark."""
+"""The panels as inline SVG: sharp at any size, in the page's own fonts and colours, light or dark.
+
+Places are computed here, templates/chart.html draws them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.report.markup import Markup, element, join
 from whet.report.numbers import number
 from whet.report.run.panels import Line, Panel
 from whet.report.series import Series, thin
@@ -18,29 +20,66 @@ BUCKETS = 150  # of a curve: about two points per pixel
 MARKED = 30  # a curve with at most this many points shows each of them
 
 
-def chart(panel: Panel) -> Markup:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stroke:
+    """One line of a drawing: points as SVG writes them, empty where there is nothing to draw."""
+
+    colour: int
+    curve: str
+    band: str = ""
+    faint: str = ""
+    dots: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One bar of a drawing, with its name and its share."""
+
+    name: str
+    shown: str
+    y: float
+    height: float
+    width: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """What templates/chart.html draws."""
+
+    title: str
+    unit: str
+    about: str  # for those who cannot see the drawing
+    keys: Sequence[tuple[int, str, str]] = ()  # colour, name and latest value of each line
+    levels: Sequence[tuple[float, str]] = ()  # y and label of each grid line
+    ticks: Sequence[tuple[float, str]] = ()  # x and label
+    strokes: Sequence[Stroke] = ()
+    bars: Sequence[Bar] = ()
+    zero: float | None = None  # x of a line that tells two sides apart
+    data: str = ""  # what the reading under the pointer needs
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    top: int = TOP
+    bottom: int = HEIGHT - BOTTOM
+
+
+def chart(panel: Panel) -> Chart:
     """One panel as a figure: heading, latest value, legend, drawing."""
-    scale = _Scale.of(panel)
+    scale = Scale.of(panel)
     latest = [number(line.curve.values[-1]) for line in panel.lines]
-    readings = [element("span", value, class_="reading", data_latest=value) for value in latest]
-    alone = len(panel.lines) == 1
-    heading = element(
-        "figcaption",
-        element("span", panel.title, class_="chart-title"),
-        element("span", panel.unit, class_="chart-unit"),
-        element("span", element("span", class_="at"), readings[0] if alone else "", class_="chart-value"),
+    keys = [(line.colour, line.label, value) for line, value in zip(panel.lines, latest, strict=True)]
+    steps = [step for step in ticks(scale.first, scale.last, 5) if step == int(step)]
+    return Chart(
+        title=panel.title,
+        unit=panel.unit,
+        about=f"{panel.title}, {panel.unit}: latest {', '.join(latest)}",
+        keys=keys,
+        levels=[(scale.y(level), number(level)) for level in scale.levels()],
+        ticks=[(scale.x(step), f"{int(step):,}") for step in steps],
+        strokes=[_stroke(line, scale) for line in panel.lines],
+        data=_data(panel, scale),
     )
-    legend = join() if alone else element("div", *map(_key, panel.lines, readings), class_="legend")
-    drawing = element(
-        "svg",
-        *_axes(scale),
-        *(_line(line, scale) for line in panel.lines),
-        element("line", class_="cursor", y1=str(TOP), y2=str(HEIGHT - BOTTOM), x1="-9", x2="-9"),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        aria_label=f"{panel.title}, {panel.unit}: latest {', '.join(latest)}",
-    )
-    return element("figure", heading, legend, drawing, class_="chart", data_curves=_data(panel, scale))
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -53,17 +92,17 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Scale:
+class Scale:
     """From steps and values to places in the drawing."""
 
-    first: int
-    last: int
+    first: float
+    last: float
     low: float  # of the axis; its logarithm where `log`
     high: float
-    log: bool
+    log: bool = False
 
     @classmethod
-    def of(cls, panel: Panel) -> _Scale:
+    def of(cls, panel: Panel) -> Scale:
         """The scale on which all of a panel can be seen."""
         steps = [step for line in panel.lines for step in line.curve.steps]
         values = [value for line in panel.lines for value in _extent(line)]
@@ -79,11 +118,17 @@ class _Scale:
         )
 
     def x(self, step: float) -> float:
+        """Pixels from the left."""
         return LEFT + (WIDTH - LEFT - RIGHT) * (step - self.first) / (self.last - self.first)
 
     def y(self, value: float) -> float:
+        """Pixels from the top."""
         share = ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+
+    def points(self, steps: Sequence[float], values: Sequence[float]) -> list[tuple[str, str]]:
+        """Places as SVG writes them."""
+        return [(f"{self.x(step):.1f}", f"{self.y(value):.1f}") for step, value in zip(steps, values, strict=True)]
 
     def levels(self) -> list[float]:
         """The values that get a grid line."""
@@ -99,50 +144,29 @@ def _extent(line: Line) -> list[float]:
     return shown + list(line.faint.values if line.faint else ())
 
 
-def _axes(scale: _Scale) -> list[Markup]:
-    parts = []
-    for level in scale.levels():
-        y = f"{scale.y(level):.1f}"
-        parts.append(element("line", class_="grid", x1=str(LEFT), x2=str(WIDTH - RIGHT), y1=y, y2=y))
-        parts.append(
-            element("text", number(level), class_="tick", x=str(LEFT - 7), y=y, dy="0.32em", text_anchor="end")
-        )
-    for step in ticks(scale.first, scale.last, 5):
-        if step == int(step):
-            x = f"{scale.x(step):.1f}"
-            parts.append(element("text", f"{int(step):,}", class_="tick", x=x, y=str(HEIGHT - 5), text_anchor="middle"))
-    return parts
-
-
-def _line(line: Line, scale: _Scale) -> Markup:
-    parts = []
+def _stroke(line: Line, scale: Scale) -> Stroke:
+    around: list[tuple[str, str]] = []
     if line.low is not None and line.high is not None:
         steps = line.curve.steps
-        around = [*zip(steps, line.high, strict=True), *reversed(list(zip(steps, line.low, strict=True)))]
-        parts.append(element("polygon", class_="band", points=_points(around, scale)))
-    if line.faint is not None:
-        parts.append(element("polyline", class_="faint", points=_points(_pairs(thin(line.faint, BUCKETS)), scale)))
+        around = [*scale.points(steps, line.high), *reversed(scale.points(steps, line.low))]
+    raw = thin(line.faint, BUCKETS) if line.faint else Series((), ())
     curve = thin(line.curve, BUCKETS)
-    parts.append(element("polyline", class_="curve", points=_points(_pairs(curve), scale)))
-    if len(line.curve) <= MARKED:
-        places = [(f"{scale.x(step):.1f}", f"{scale.y(value):.1f}") for step, value in _pairs(curve)]
-        parts.extend(element("circle", class_="dot", cx=x, cy=y, r="2.4") for x, y in places)
-    return element("g", *parts, class_=f"colour{line.colour}")
+    places = scale.points(curve.steps, curve.values)
+    return Stroke(
+        colour=line.colour,
+        curve=joined(places),
+        band=joined(around),
+        faint=joined(scale.points(raw.steps, raw.values)),
+        dots=places if len(line.curve) <= MARKED else (),
+    )
 
 
-def _pairs(curve: Series) -> list[tuple[int, float]]:
-    return list(zip(curve.steps, curve.values, strict=True))
+def joined(points: Sequence[tuple[str, str]]) -> str:
+    """Points as the attribute of a line has them."""
+    return " ".join(f"{x},{y}" for x, y in points)
 
 
-def _points(pairs: Sequence[tuple[int, float]], scale: _Scale) -> str:
-    return " ".join(f"{scale.x(step):.1f},{scale.y(value):.1f}" for step, value in pairs)
-
-
-def _key(line: Line, reading: Markup) -> Markup:
-    return element("span", line.label, " ", reading, class_=f"key colour{line.colour}")
-
-
-def _data(panel: Panel, scale: _Scale) -> str:
+def _data(panel: Panel, scale: Scale) -> str:
     """What the reading under the pointer needs: the place of each step, and the values as they are shown."""
     curves = []
     for line in panel.lines:

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from whet.errors import RunFailed, UserError
-from whet.report.markup import Markup, element, join, verbatim
-from whet.report.numbers import duration
+from whet.report.numbers import duration, number, percent
 from whet.report.run.charts import chart
-from whet.report.run.curves import training_curves
-from whet.report.run.headline import headline
 from whet.report.run.health import Finding, findings
 from whet.report.run.panels import Panel, panels
-from whet.report.run.samples import before_after, last_rollouts
+from whet.report.run.training_curves import training_curves
+from whet.report.templating import own_source, render
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
 from whet.runs.logs import reason, write_atomic
+
+Row = Mapping[str, Any]
+
+ACCURACY = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
+LOSS = ("eval/loss",)
+CHANGED, SAME = 40, 20  # examples that are shown, of those whose mark changed and of the others
+GROUPS, ROLLOUTS = 2, 8  # groups that are shown, and rollouts of each
+HEAT = 6  # shades; the last one means a log-prob of -3 (5 %) or less
+COLDEST = -3.0
+LABELS = {"eval/length": "Answer length", "eval/truncated": "Cut off", "eval/loss": "Held-out loss"}
 
 
 def write_report(run_path: Path) -> Path:
@@ -42,37 +51,47 @@ def write_report(run_path: Path) -> Path:
     return run.report_path
 
 
-def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) -> Markup:
+def evaluations(metrics: Sequence[Row], results: Row | None, names: Sequence[str]) -> tuple[Row, Row] | None:
+    """The evaluation before training and the last one: those of the final results, else those recorded so far.
+
+    The last one twice where the one before training is lost: a later one would not be what it seems.
+    """
+    if results is not None and _has(results.get("after"), names):
+        return results["before" if _has(results.get("before"), names) else "after"], results["after"]
+    rows = [row for row in metrics if _has(row, names)]
+    if not rows:
+        return None
+    return rows[0] if rows[0].get("step", 0) == 0 else rows[-1], rows[-1]
+
+
+def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) -> str:
     metrics, results = run.metrics(), run.results()
-    style, script = _part("page.css"), _part("page.js")
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{title} · whet report"),
-        element("style", verbatim(style)),
+    script = own_source("page.js")
+    sampled = run.rollout_steps()
+    return render(
+        "run.html",
+        title=title,
+        facts=facts,
+        # What the browser may do: no network, and no script but ours, whatever a completion says.
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        script=script,
+        headline=_headline(metrics, results),
+        findings=[*_doubts(run, results), *findings(metrics)],
+        charts=[chart(panel) for panel in drawn],
+        changes=_changes(run),
+        groups=_rollout_groups(run.rollouts(sampled[-1])) if sampled else [],
+        rollout_step=sampled[-1] if sampled else None,
+        config=run.config_yaml().strip(),
+        setup=[(key.capitalize(), results[key]) for key in ("machine", "versions") if results and results.get(key)],
+        directory=run.path.name,
     )
-    main = element(
-        "main",
-        element("h1", title),
-        element("div", *(element("span", fact) for fact in facts), class_="facts"),
-        headline(metrics, results),
-        _health([*_doubts(run, results), *findings(metrics)]),
-        _curves(drawn),
-        _samples(run),
-        _setup(run, results),
-        element("footer", f"Written by whet from {run.path.name}."),
-    )
-    body = element("body", main, element("script", verbatim(script)))
-    return join(verbatim("<!doctype html>\n"), element("html", head, body, lang="en"))
 
 
-def _title(run: Run, results: Mapping[str, Any] | None) -> str:
+def _title(run: Run, results: Row | None) -> str:
     return str(results["recipe"]) if results else re.sub(r"^\d{8}-\d{6}-", "", run.path.name)
 
 
-def _facts(run: Run, results: Mapping[str, Any] | None, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+def _facts(run: Run, results: Row | None, metrics: Sequence[Row]) -> list[str]:
     try:
         config = yaml.safe_load(run.config_yaml())
     except yaml.YAMLError as error:
@@ -87,71 +106,133 @@ def _facts(run: Run, results: Mapping[str, Any] | None, metrics: Sequence[Mappin
     return [run.path.name, f"{results['loop']} loop", f"{results['steps']:,} steps", f"seed {results['seed']}", time]
 
 
-def _policy(script: str) -> str:
-    """What the browser may do with the page: no network, and no script but ours, whatever a completion says."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    ours = f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return f"default-src 'none'; {ours}; base-uri 'none'; form-action 'none'"
-
-
-def _part(name: str) -> str:
-    return (resources.files("whet.report") / "template" / name).read_text("utf-8")
-
-
-def _health(found: Sequence[Finding]) -> Markup:
-    rows = [
-        element(
-            "li",
-            element("span", finding.level, class_=f"badge {finding.level}"),
-            element("span", _capital(finding.sentence)),
-        )
-        for finding in found
-    ]
-    return join(element("h2", "Health"), element("ul", *rows, class_="findings card"))
-
-
-def _doubts(run: Run, results: Mapping[str, Any] | None) -> list[Finding]:
+def _doubts(run: Run, results: Row | None) -> list[Finding]:
     """What the numbers of the page do not show of the run: files that changed on its way, and files that were lost."""
     changed = (run.inputs() or Inputs()).accepted_sentences
     lost = [f"lost: {sentence}" for sentence in (results or {}).get("lost", ())]
     return [Finding("warning", sentence) for sentence in (*changed, *lost)]
 
 
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+def _changes(run: Run) -> dict[str, Any] | None:
+    steps = run.answer_steps()
+    if len(steps) < 2:
+        return None
+    lead, pairs = _before_after(run.answers(steps[0]), run.answers(steps[-1]))
+    return {"lead": lead, "pairs": pairs, "steps": (steps[0], steps[-1])} if pairs else None
 
 
-def _curves(drawn: Sequence[Panel]) -> Markup:
-    if not drawn:
-        return join()
-    lead = "Faint lines are single steps, strong lines their moving mean. Point at a chart to read it."
-    charts = element("div", *(chart(panel) for panel in drawn), class_="charts")
-    return join(element("h2", "Curves"), element("p", lead, class_="lead"), charts)
+def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:
+    """The result in one glance: before, after, their intervals, and the few numbers that belong to them."""
+    for label, names in (("Held-out accuracy", ACCURACY), ("Held-out loss", LOSS)):
+        ends = evaluations(metrics, results, names)
+        if ends is not None:
+            before, after = ends
+            rows = {"after": after} if before is after else {"before": before, "after": after}
+            told = _accuracies(rows) if names is ACCURACY else _losses(rows)
+            return {"label": label, "details": _details(before, after, results), **told}
+    return {"label": "Held-out result", "values": [], "spans": [], "note": "No evaluation yet.", "details": []}
 
 
-def _samples(run: Run) -> Markup:
-    steps, sampled = run.answer_steps(), run.rollout_steps()
-    pairs = rollouts = join()
-    if len(steps) > 1:
-        first, last = steps[0], steps[-1]
-        pairs = before_after(run.answers(first), run.answers(last), first_step=first, last_step=last)
-    if sampled:
-        rollouts = last_rollouts(run.rollouts(sampled[-1]), step=sampled[-1])
-    return join(pairs, rollouts)
+def _accuracies(rows: Mapping[str, Row]) -> dict[str, Any]:
+    intervals = [f"{100 * row[ACCURACY[1]]:.1f} to {100 * row[ACCURACY[2]]:.1f} %" for row in rows.values()]
+    return {
+        "values": [percent(row[ACCURACY[0]]) for row in rows.values()],
+        "spans": [(name, row[ACCURACY[1]], row[ACCURACY[2]], row[ACCURACY[0]]) for name, row in rows.items()],
+        "note": f"95 % interval{'s' if len(rows) > 1 else ''}: {' and '.join(intervals)}",
+    }
 
 
-def _setup(run: Run, results: Mapping[str, Any] | None) -> Markup:
-    config = element("div", element("h3", "Config"), element("pre", run.config_yaml().strip()), class_="card")
-    tables = [
-        element("div", element("h3", heading), _facts_table(results[key]), class_="card")
-        for heading, key in (("Machine", "machine"), ("Versions", "versions"))
-        if results and results.get(key)
+def _losses(rows: Mapping[str, Row]) -> dict[str, Any]:
+    values = [number(row["eval/loss"]) for row in rows.values()]
+    return {"values": values, "spans": [], "note": "nats per token, lower is better"}
+
+
+def _has(row: Row | None, names: Sequence[str]) -> bool:
+    return row is not None and all(row.get(name) is not None for name in names)
+
+
+def _details(before: Row, after: Row, results: Row | None) -> list[tuple[str, str]]:
+    sampled = [name for name in after if name.startswith("eval/pass@") and name[10:].isdigit()]
+    return [
+        *_best(results),
+        *_change(before, after, sorted(sampled, key=lambda name: int(name[10:])), percent),
+        *_change(before, after, ["eval/length"], lambda value: f"{number(value)} tokens"),
+        *_change(before, after, ["eval/truncated"], percent),
+        # In a run with an accuracy the loss is a detail; in one without, it is the headline itself.
+        *_change(before, after, LOSS if _has(after, ACCURACY) else (), number),
     ]
-    right = element("div", *tables, class_="stack") if tables else join()
-    return join(element("h2", "Setup"), element("div", config, right, class_="columns"))
 
 
-def _facts_table(facts: Mapping[str, Any]) -> Markup:
-    return element(
-        "dl", *(part for name, value in facts.items() for part in (element("dt", name), element("dd", str(value))))
+def _best(results: Row | None) -> list[tuple[str, str]]:
+    best = results.get("best") if results else None
+    if not best:
+        return []
+    value = best.get("accuracy")
+    return [("Best model", f"step {best['step']:,}" + (f", {percent(value)}" if value is not None else ""))]
+
+
+def _change(before: Row, after: Row, names: Sequence[str], show: Callable[[float], str]) -> list[tuple[str, str]]:
+    rows = []
+    for name in (name for name in names if after.get(name) is not None):
+        ends = [after] if before is after or before.get(name) is None else [before, after]
+        label = LABELS.get(name, name.removeprefix("eval/"))
+        rows.append((label, " → ".join(show(row[name]) for row in ends)))
+    return rows
+
+
+def _before_after(first: Sequence[Row], last: Sequence[Row]) -> tuple[str, list[tuple[Row, Row]]]:
+    """What two evaluations come to in a sentence, and greedy answers of both to the same examples."""
+    before = {row["id"]: row for row in first if row["sample"] == 0}
+    pairs = [(before[row["id"]], row) for row in last if row["sample"] == 0 and row["id"] in before]
+    changed = [pair for pair in pairs if pair[0]["correct"] != pair[1]["correct"]]
+    same = [pair for pair in pairs if pair[0]["correct"] == pair[1]["correct"]]
+    shown = {pair[1]["id"] for pair in changed[:CHANGED] + same[:SAME]}
+    learned = sum(after["correct"] for _, after in changed)
+    count = f"{len(shown)} of {len(pairs)}" if len(shown) < len(pairs) else f"{len(pairs)}"
+    lead = (
+        f"{count} held-out examples, answered greedily. {learned} became right, {len(changed) - learned} became wrong."
     )
+    return lead, [pair for pair in pairs if pair[1]["id"] in shown]
+
+
+def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A few groups of one step: reward, its parts, advantage, and every token shaded by its log-prob."""
+    groups = [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
+    # A group whose rewards differ shows more; sorted() is stable, so the order is kept otherwise.
+    groups = sorted(groups, key=lambda group: len({row["reward"] for row in group}) == 1)[:GROUPS]
+    return [_group(group) for group in groups]
+
+
+def _heat(logprob: float) -> int:
+    """The shade of a token: 0 for certain, `HEAT` for COLDEST or less."""
+    return round(HEAT * min(1.0, logprob / COLDEST)) if logprob < 0 else 0
+
+
+def _group(group: Sequence[Row]) -> dict[str, Any]:
+    mean = sum(row["reward"] for row in group) / len(group)
+    more = f", {ROLLOUTS} shown" if len(group) > ROLLOUTS else ""
+    return {
+        "about": f"{len(group)} rollouts, mean reward {number(mean)}{more}",
+        "parts": list(dict.fromkeys(name for row in group for name in row["parts"])),
+        "rows": [_rollout(row) for row in group[:ROLLOUTS]],
+    }
+
+
+def _rollout(row: Row) -> dict[str, Any]:
+    chosen = zip(row["tokens"], row["mask"], row["logprobs"], strict=True)
+    shades = [
+        {"id": token, "heat": _heat(logprob), "label": _label(logprob)} for token, picked, logprob in chosen if picked
+    ]
+    return {**row, "shades": shades, "pieces": _pieces(row, len(shades))}
+
+
+def _pieces(row: Row, count: int) -> Sequence[str] | None:
+    """The text of each token: as recorded, or by characters where the numbers match; "" is a special token."""
+    if "pieces" in row:
+        return list(row["pieces"])
+    ended = 1 if row["finish"] == "stop" else 0
+    return [*row["text"], *[""] * ended] if len(row["text"]) + ended == count else None
+
+
+def _label(logprob: float) -> str:
+    return f"log-prob {logprob:.3f} ({100 * math.exp(min(0.0, logprob)):.1f} %)".replace("-0.000", "0.000")

@@ -42,37 +42,29 @@ class Panel:
 
 def panels(metrics: Rows, timings: Rows) -> list[Panel]:
     """The panels of a run that have something to show, the most important first."""
-    nats = "nats per token"
+    nats, held_out = "nats per token", (("eval/length", "held-out"),)
+    length = _smoothed(metrics, (("length/mean", "training"),)) + _plain(metrics, held_out, colour=1)
     candidates = [
         _accuracy(metrics),
         Panel(title="Held-out loss", unit=nats, lines=_plain(metrics, (("eval/loss", "held-out loss"),))),
-        Panel(title="Reward", unit="mean per rollout", lines=_smoothed(metrics, (("reward/mean", "reward"),))),
+        _single(metrics, "Reward", "mean per rollout", "reward/mean", "reward"),
         _parts(metrics),
         _loss(metrics),
-        Panel(title="KL to the reference", unit=nats, lines=_smoothed(metrics, (("kl", "KL"),))),
-        Panel(title="Entropy", unit=nats, lines=_smoothed(metrics, (("entropy", "entropy"),)), floor=0),
-        Panel(
-            title="Length",
-            unit="tokens per completion",
-            lines=_smoothed(metrics, (("length/mean", "training"),))
-            + _plain(metrics, (("eval/length", "held-out"),), colour=1),
-            floor=0,
-        ),
+        _single(metrics, "KL to the reference", nats, "kl", "KL"),
+        _single(metrics, "Entropy", nats, "entropy", "entropy", floor=0),
+        Panel(title="Length", unit="tokens per completion", lines=length, floor=0),
         Panel(title="Shares", unit="%", lines=_smoothed(metrics, SHARES, scale=100), floor=0),
-        Panel(
-            title="Gradient norm", unit="before clipping", lines=_smoothed(metrics, (("grad_norm", "norm"),)), floor=0
-        ),
+        _single(metrics, "Gradient norm", "before clipping", "grad_norm", "norm", floor=0),
         Panel(title="Learning rate", unit="", lines=_plain(metrics, (("lr", "learning rate"),)), floor=0),
         _mismatch(metrics),
         Panel(title="Time per step", unit="seconds", lines=_smoothed(timings, TIMES), floor=0),
-        Panel(
-            title="Speed",
-            unit="tokens per second",
-            lines=_smoothed(timings, (("tokens_per_second", "speed"),)),
-            floor=0,
-        ),
+        _single(timings, "Speed", "tokens per second", "tokens_per_second", "speed", floor=0),
     ]
     return [panel for panel in candidates if panel.lines]
+
+
+def _single(rows: Rows, title: str, unit: str, name: str, label: str, floor: float | None = None) -> Panel:
+    return Panel(title=title, unit=unit, lines=_smoothed(rows, ((name, label),)), floor=floor)
 
 
 def _plain(rows: Rows, names: tuple[tuple[str, str], ...], *, colour: int = 0) -> tuple[Line, ...]:

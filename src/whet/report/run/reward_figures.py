@@ -6,18 +6,26 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from whet.evaluate.calibration import Bin, Slice
-from whet.evaluate.reward_reports import OutcomeReport, PairReport, ProcessReport
-from whet.evaluate.rewarding import Report
+from whet.evaluate.reward_reports import OutcomeReport, PairReport, ProcessReport, Report
 from whet.evaluate.statistics import Interval
+from whet.report.figures import (
+    AXIS,
+    INK,
+    PALETTE,
+    QUIET,
+    ROUND,
+    axes_at,
+    frame,
+    legend_above,
+    plain_numbers,
+    png,
+    sheet,
+)
 from whet.report.numbers import number
-from whet.report.run.curves import DOTS_PER_INCH, GRID, INK, PALETTE, QUIET, ROUND, STYLE, literal, png
 
 Draw = Callable[[Axes], None]
 
@@ -25,20 +33,16 @@ RIGHT, WRONG = PALETTE[0], PALETTE[1]
 PANEL, HEIGHT = 3.9, 4.1  # inches
 TAIL = 0.005  # of margins at either end that the histogram gathers in its outermost bars
 BARS = 40
+ABOVE = 16  # points from the axes to their heading, the same with and without a legend between them
 
 
 def reward_figures(report: Report, *, title: str, subtitle: str) -> bytes:
     """The figure as PNG bytes."""
     panels = _panels(report)
     width = PANEL * len(panels) + 0.3
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, HEIGHT), dpi=DOTS_PER_INCH, facecolor="white")
-        FigureCanvasAgg(figure)
-        figure.text(0.62 / width, 1 - 0.4 / HEIGHT, literal(title), size=15, weight="bold", color=INK, va="center")
-        figure.text(0.62 / width, 1 - 0.7 / HEIGHT, literal(subtitle), size=9.5, color=QUIET, va="center")
+    with sheet(width, HEIGHT, title=title, subtitle=subtitle) as figure:
         for index, draw in enumerate(panels):
-            place = ((PANEL * index + 0.62) / width, 0.62 / HEIGHT, (PANEL - 0.8) / width, (HEIGHT - 2.0) / HEIGHT)
-            draw(figure.add_axes(place))
+            draw(axes_at(figure, left=PANEL * index + 0.62, top=1.38, width=PANEL - 0.8, height=HEIGHT - 2.0))
         return png(figure)
 
 
@@ -98,8 +102,8 @@ def _calibration(axes: Axes, bins: Sequence[Bin], error: float, scale: tuple[flo
     lowest = min([low, *(some.observed.low for some in bins)])
     axes.set_xlim(low - 0.02 * (1 - low), 1 + 0.02 * (1 - low))
     axes.set_ylim(math.floor(lowest * 10) / 10 - 0.01, 1.02)
-    _frame(axes, "Calibration", f"error {100 * error:.1f} points", label)
-    _percent(axes, "both")
+    frame(axes, title="Calibration", unit=f"error {100 * error:.1f} points", x=label, above=ABOVE)
+    plain_numbers(axes, show=_shown)
     axes.set_xticks([low + (1 - low) * index / 5 for index in range(6)])
 
 
@@ -119,10 +123,9 @@ def _margins(axes: Axes, margins: Sequence[float]) -> None:
         label = f"{name} {100 * len(some) / len(kept):.1f} %"
         axes.hist(some, bins=edges, color=colour, edgecolor="white", linewidth=0.5, label=label)
     axes.axvline(0, color=INK, linewidth=0.8)
-    _legend(axes)
-    _frame(axes, "Margins", "pairs", "score of chosen − score of rejected")
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    legend_above(axes, 2)
+    frame(axes, title="Margins", unit="pairs", x="score of chosen − score of rejected", above=ABOVE)
+    plain_numbers(axes, y=False)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND, integer=True))
 
 
@@ -131,7 +134,7 @@ def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tupl
     title, more, label = words
     overall = report.accuracy.mean
     axes.axhline(overall, color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axes.axhline(0.5, color="#c3cad2", linewidth=1, zorder=1)
+    axes.axhline(0.5, color=AXIS, linewidth=1, zorder=1)
     for place, part in enumerate(slices):
         axes.bar(place, part.accuracy.mean, width=0.62, color=RIGHT, alpha=0.85, zorder=2)
         axes.plot([place] * 2, [part.accuracy.low, part.accuracy.high], color=INK, linewidth=1.3, zorder=3)
@@ -141,9 +144,9 @@ def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tupl
         axes.annotate(shown, (place, part.accuracy.high), size=8, color=INK, bbox=clear, **above)
     axes.set_xlim(-0.6, len(slices) - 0.4)
     axes.set_ylim(0, 1.08)
-    _frame(axes, f"Accuracy by {title}", f"all {100 * overall:.1f} %{more}", label)
+    frame(axes, title=f"Accuracy by {title}", unit=f"all {100 * overall:.1f} %{more}", x=label, above=ABOVE)
     axes.set_xticks(range(len(slices)), [_range(part) for part in slices])
-    _percent(axes, "y")
+    plain_numbers(axes, x=False, show=_shown)
 
 
 def _shares(axes: Axes, shares: Sequence[tuple[str, Interval | float | None]]) -> None:
@@ -162,7 +165,7 @@ def _shares(axes: Axes, shares: Sequence[tuple[str, Interval | float | None]]) -
         )
     axes.set_ylim(len(known) - 0.4, -0.6)
     axes.set_xlim(0, 1.22)
-    _frame(axes, "Held-out", "95 % intervals", "")
+    frame(axes, title="Held-out", unit="95 % intervals", x="", above=ABOVE)
     axes.grid(visible=False)
     axes.set_yticks(range(len(known)), [name for name, _ in known])
     axes.set_xticks([])
@@ -172,34 +175,8 @@ def _shares(axes: Axes, shares: Sequence[tuple[str, Interval | float | None]]) -
     axes.set_position((box.x0 + room, box.y0, box.width - room, box.height))
 
 
-def _frame(axes: Axes, title: str, unit: str, label: str) -> None:
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color("#c3cad2")
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=QUIET, labelsize=8, length=0, pad=4)
-    axes.set_xlabel(label, size=8.5, color=QUIET, labelpad=4)
-    heading = axes.text(0, 1.13, title, transform=axes.transAxes, size=10.5, weight="bold", color=INK)
-    axes.annotate(
-        unit, (1, 0), xytext=(6, 0.4), xycoords=heading, textcoords="offset points", va="bottom", size=8.5, color=QUIET
-    )
-
-
-def _legend(axes: Axes) -> None:
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(-0.012, 1.0),
-        ncols=2,
-        **{"frameon": False, "fontsize": 8, "labelcolor": QUIET, "borderpad": 0, "borderaxespad": 0},
-        **{"handlelength": 1.0, "handletextpad": 0.5, "columnspacing": 1.1},
-    )
-
-
-def _percent(axes: Axes, which: str) -> None:
-    shown = FuncFormatter(lambda value, _: f"{100 * value:.0f} %")
-    for axis in [axes.yaxis] + [axes.xaxis] * (which == "both"):
-        axis.set_major_locator(MaxNLocator(5, steps=ROUND))
-        axis.set_major_formatter(shown)
+def _shown(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _range(part: Slice) -> str:

@@ -1,1 +1,1 @@
-"""Several runs: sweeps over methods and seeds, pipelines, head-to-head judging."""
+"""Several runs: sweeps over methods and seeds, pipelines, contests of their methods."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -16,6 +16,7 @@ from whet.train.session.session import Progress
 from whet.train.start import lacks_report, resume_run, start_run
 
 State = Literal["new", "stopped", "finished"]
+Method = tuple[str, int]  # name and seed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +92,20 @@ def do_job(job: Job, state: State, watch: Watch, *, accept_changes: bool = False
     gc.collect()  # models that refer to themselves would stay beside those of the next run
     watch.end(job.run, failure)
     return failure
+
+
+def do_jobs(
+    jobs: Mapping[Method, Job], states: Sequence[State], watch: Watch, *, accept_changes: bool = False
+) -> dict[Method, str]:
+    """Makes what is missing of several runs; (method, seed) → why, for those that failed.
+
+    A run that fails does not stop the others; wrong input and Ctrl-C do, and the same call goes on from there.
+    """
+    ends = {
+        method: do_job(job, state, watch, accept_changes=accept_changes)
+        for (method, job), state in zip(jobs.items(), states, strict=True)
+    }
+    return {method: failure for method, failure in ends.items() if failure}
 
 
 def _values(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

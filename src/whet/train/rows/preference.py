@@ -18,10 +18,10 @@ from whet.algorithms.preference.losses import moving_means
 from whet.algorithms.preference.metrics import margins, wins
 from whet.algorithms.preference.preference_table import PREFERENCES, Preference, implicit_rewards
 from whet.config import OfflineConfig
-from whet.data.split import kinship
+from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.evaluate.calibration import kin_share
+from whet.evaluate.calibration import share_by_cluster
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
@@ -77,9 +77,9 @@ class Preferring:
         self.row: Preference = replace(row, loss=bind(row.loss, config.objective.options))
         self.means = Means()
         self.kept: dict[str, Kept] = {"means": self.means} if self.row.needs_means else {}
-        kin = kinship([*material.training, *material.held_out])
+        cluster = clustering([*material.training, *material.held_out])
         trained, held_out = (
-            encoded(side, lambda some: units_of(some, self.row, parts.tokenizer, material.limit, kin), note)
+            encoded(side, lambda some: units_of(some, self.row, parts.tokenizer, material.limit, cluster), note)
             for side in (material.training, material.held_out)
         )
         held_out = held_out[: config.eval.examples]
@@ -114,7 +114,7 @@ class Preferring:
             total += loss.cpu()
         sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
         won = self.world.interleave(tally.wins.tolist())
-        right = kin_share([unit.kin for unit in self.held_out], won)
+        right = share_by_cluster([unit.cluster for unit in self.held_out], won)
         found = dict(zip(("", "_low", "_high"), (right.mean, right.low, right.high), strict=True))
         # Where the prompts of the data are the task, nothing else says what is right.
         names = ("pair_accuracy", "accuracy") if self.config.task.name == "data" else ("pair_accuracy",)

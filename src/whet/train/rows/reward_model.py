@@ -20,11 +20,10 @@ from whet.algorithms.preference.preference_table import REWARDS
 from whet.batching import pad, take
 from whet.config import ObjectiveConfig, OfflineConfig
 from whet.config.objective import bound_loss
-from whet.data.split import kinship
+from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.errors import RunFailed
-from whet.evaluate.reward_reports import outcome_report, pair_report, process_report
-from whet.evaluate.rewarding import Report, report_metrics
+from whet.evaluate.reward_reports import Report, outcome_report, pair_report, process_report, report_metrics
 from whet.models.layers.decoder_config import autocast
 from whet.models.protocol import Tokenizer
 from whet.models.reward.load_reward import load_reward_model
@@ -110,7 +109,7 @@ class Rewarding:
         def encode(rows: Sequence[Any]) -> list[Judged | None]:
             return [judged(row, parts.tokenizer, self.model.settings, material.limit) for row in rows]
 
-        self.kin = kinship([*material.training, *material.held_out])
+        self.cluster = clustering([*material.training, *material.held_out])
         self.epoch_sampler = EpochSampler(encoded(material.training, encode, note), seed=config.seed)
         self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
 
@@ -143,18 +142,20 @@ class Rewarding:
         """How good the model is on the held-out rows of all ranks; intervals know which of them are alike."""
         told = self.world.interleave([[row.tolist() for row in rows] for rows in self._meant()])
         data = [one.data for one in self.held_out]
-        kin = [self.kin(row) for row in data]
+        clusters = [self.cluster(row) for row in data]
         if self.model.kind == "preference":
             return pair_report(
                 [rows[0][-1] for rows in told],
                 [rows[1][-1] for rows in told],
                 lengths=[(sum(one.rows[0].mask), sum(one.rows[1].mask)) for one in self.held_out],
                 stated=[pair.margin for pair in data],
-                kin=kin,
+                clusters=clusters,
             )
         if self.model.kind == "outcome":
-            return outcome_report([[row[-1] for row in rows] for rows in told], [one.correct for one in data], kin=kin)
-        return process_report([rows[0] for rows in told], [one.labels for one in data], kin=kin)
+            return outcome_report(
+                [[row[-1] for row in rows] for rows in told], [one.correct for one in data], clusters=clusters
+            )
+        return process_report([rows[0] for rows in told], [one.labels for one in data], clusters=clusters)
 
     def analyse(self, run: Run, note: Note) -> None:
         """Puts onto the disk where the best model is right and wrong on the held-out rows, the worst mistakes in full.

@@ -12,7 +12,7 @@ from whet.algorithms.cells import call
 from whet.algorithms.table import OBJECTIVES, Objective
 from whet.batching import collate, global_weights, packed, passes, take
 from whet.config import OfflineConfig, TrainConfig
-from whet.data.split import kinship
+from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered, share_of_sums
@@ -79,12 +79,12 @@ class Imitation:
             return
         assert config.data is not None  # where the rows come from
         turns = config.data.turns
-        kin = kinship([*material.training, *material.held_out])
+        cluster = clustering([*material.training, *material.held_out])
 
         def encode(some: Sequence[Dialogue | Pair]) -> list[Unit | None]:
             found = [_rows(parts.tokenizer, one, turns, material.limit) for one in some]
             return [
-                None if rows is None else Unit(rows=tuple(rows), kin=kin(one))
+                None if rows is None else Unit(rows=tuple(rows), cluster=cluster(one))
                 for one, rows in zip(some, found, strict=True)
             ]
 
@@ -113,11 +113,11 @@ class Imitation:
         found = {"eval/loss": float(self.world.sum(total))}
         if self.config.task.name != "data":
             return found
-        # Tokens of one conversation are alike, and so are conversations of the same kin: clusters are what counts.
+        # Tokens of one conversation are alike, and so are conversations of one cluster: intervals count clusters.
         right = iter(self._hits(sequences))
         own = [[sum(next(right) for _ in unit.rows), sum(sum(row.mask) for row in unit.rows)] for unit in mine]
-        kin, sums = [unit.kin for unit in self.held_out], self.world.interleave(own)
-        hits, counts = (clustered(kin, [pair[side] for pair in sums]) for side in (0, 1))
+        clusters, sums = [unit.cluster for unit in self.held_out], self.world.interleave(own)
+        hits, counts = (clustered(clusters, [pair[side] for pair in sums]) for side in (0, 1))
         share = share_of_sums([(sum(some), int(sum(of))) for some, of in zip(hits, counts, strict=True)])
         return found | {"eval/accuracy": share.mean, "eval/accuracy_low": share.low, "eval/accuracy_high": share.high}
 
@@ -133,7 +133,9 @@ class Imitation:
 
     def _answers(self, examples: Sequence[Example]) -> list[Unit]:
         rows = [supervised_row(self.parts.tokenizer, example, self.parts.policy.context) for example in examples]
-        return [Unit(rows=(row,), kin=example.twin or example.id) for row, example in zip(rows, examples, strict=True)]
+        return [
+            Unit(rows=(row,), cluster=example.twin or example.id) for row, example in zip(rows, examples, strict=True)
+        ]
 
 
 def _losses(

@@ -22,7 +22,7 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Labelled, Pair, Row, Sampling, Sequences
 from whet.train.rows.examples import completion_rows
 
-Kin = Callable[[Record], str]  # what rows that are alike have in common
+Cluster = Callable[[Record], str]  # what rows that are alike have in common
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,22 +30,24 @@ class Unit:
     """Rows that belong together, with their log-probs under the reference where the loss has one."""
 
     rows: tuple[Row, ...]  # chosen and rejected; or one, and behind it the mismatched one where it is needed
-    kin: str  # the same for units of rows that are alike
+    cluster: str  # the same for units of rows that are alike
     label: bool = True
     refs: tuple[float, ...] = ()
 
 
-def units_of(rows: Sequence[Any], row: Preference, tokenizer: Tokenizer, limit: int, kin: Kin) -> list[Unit | None]:
+def units_of(
+    rows: Sequence[Any], row: Preference, tokenizer: Tokenizer, limit: int, cluster: Cluster
+) -> list[Unit | None]:
     """One or two units for each row of data; None where one does not fit."""
     if row.unit == "pair":
-        return [_pair(pair, tokenizer, limit, kin) for pair in rows]
+        return [_pair(pair, tokenizer, limit, cluster) for pair in rows]
     pairs = [data for data in rows if isinstance(data, Pair)]
     labelled = unpaired(pairs) if pairs else list(rows)
     if not row.needs_mismatched:
-        return [_labelled(one, [one.completion], tokenizer, limit, kin) for one in labelled]
+        return [_labelled(one, [one.completion], tokenizer, limit, cluster) for one in labelled]
     others = strangers(labelled)
     return [
-        _labelled(one, [one.completion, other.completion], tokenizer, limit, kin)
+        _labelled(one, [one.completion, other.completion], tokenizer, limit, cluster)
         for one, other in zip(labelled, others, strict=True)
     ]
 
@@ -76,14 +78,14 @@ def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
     return found[::-1]
 
 
-def _pair(pair: Pair, tokenizer: Tokenizer, limit: int, kin: Kin) -> Unit | None:
+def _pair(pair: Pair, tokenizer: Tokenizer, limit: int, cluster: Cluster) -> Unit | None:
     rows = completion_rows(tokenizer, pair.prompt, [pair.chosen, pair.rejected], limit)
-    return None if rows is None else Unit(rows=tuple(rows), kin=kin(pair))
+    return None if rows is None else Unit(rows=tuple(rows), cluster=cluster(pair))
 
 
-def _labelled(one: Labelled, texts: Sequence[str], tokenizer: Tokenizer, limit: int, kin: Kin) -> Unit | None:
+def _labelled(one: Labelled, texts: Sequence[str], tokenizer: Tokenizer, limit: int, cluster: Cluster) -> Unit | None:
     rows = completion_rows(tokenizer, one.prompt, texts, limit)
-    return None if rows is None else Unit(rows=tuple(rows), kin=kin(one), label=one.label)
+    return None if rows is None else Unit(rows=tuple(rows), cluster=cluster(one), label=one.label)
 
 
 PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution

@@ -1,0 +1,164 @@
+"""Table, numbers and curves of a comparison, from run directories whose results are known by heart."""
+
+import json
+import math
+
+import pytest
+
+from tests.report.fake_sweep import MACHINE, comparison, write_run
+from whet.report.comparison.comparison_curves import band, curves_figure, mean_over_seeds
+from whet.report.comparison.comparison_page import write_page
+from whet.report.comparison.entries import table
+from whet.report.comparison.sweep_results import Setup, read_methods, sweep_results, sweep_view
+from whet.report.series import Series
+
+CURVES = {
+    "slow": [[0.0, 0.2, 0.4], [0.0, 0.3, 0.5], [0.0, 0.1, 0.3]],
+    "fast": [[0.0, 0.8, 0.9], [0.0, 0.7, 0.8], [0.0, 0.5, 0.7]],
+}
+
+
+def setup(*methods, seeds=(0, 1, 2), target=0.8):
+    overrides = {method: (f"algorithm={method}", "steps=20") for method in methods}
+    return Setup(recipe="toy", command="whet compare …", overrides=overrides, seeds=seeds, target=target)
+
+
+def write(directory, given, failures):
+    """The files of a sweep; returns its table."""
+    directory.write_results(sweep_results(directory, given, failures))
+    return table(write_page(directory))
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return comparison(tmp_path / "c", CURVES)
+
+
+def test_numbers_by_hand(directory):
+    fast, slow = read_methods(directory, ["slow", "fast"], [0, 1, 2], {})
+    assert (fast.method, slow.method) == ("fast", "slow")  # the best first
+    assert fast.accuracy.mean == pytest.approx(0.8)
+    assert fast.accuracy.low == pytest.approx(0.8 - 4.302653 * 0.1 / math.sqrt(3), rel=1e-6)
+    assert fast.accuracy.high == 1.0  # 1.048 is no share
+    assert fast.seconds == pytest.approx(10.0)  # 20 steps of half a second; the time of evaluations is not in it
+    assert fast.finished[0].examples == 200  # greedy answers only, not the samples behind pass@k
+    steps = fast.steps_to(0.8)
+    assert steps == {"median": 20, "first": 10, "last": 20, "reached": 2, "of": 3}
+    never = slow.steps_to(0.8)
+    assert never == {"median": None, "first": None, "last": None, "reached": 0, "of": 3}
+    assert slow.steps_to(0.5)["median"] is None  # one seed of three: the middle one never got there
+    assert slow.steps_to(0.3)["median"] == 20
+    assert fast.steps_to(0.6)["median"] == 10
+
+
+def test_the_files(directory):
+    written = write(directory, setup("slow", "fast"), {})
+    text = directory.table_path.read_text()
+    assert written in text
+    assert "```sh\nwhet compare …\n```" in text
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in written.splitlines()]
+    assert rows[0][:4] == ["method", "held-out accuracy", "95 % interval", "each seed"]
+    assert rows[2][:4] == ["fast", "80.0 %", "55.2 … 100.0 %", "90.0, 80.0, 70.0"]
+    assert rows[2][4:] == ["best mean", "20 (10 to 20), 2 of 3 seeds", "10"]
+    assert rows[3][5] == "never, 0 of 3 seeds"
+    assert len({len(line) for line in written.splitlines()}) == 1  # columns align
+    saved = json.loads(directory.results_path.read_text())
+    assert saved["overrides"]["fast"] == ["algorithm=fast", "steps=20"]
+    assert saved["machines"] == [MACHINE]
+    assert saved["versions"] == [{"whet": "0.1.0"}]
+    assert saved["notes"] == []
+    first = saved["methods"][0]
+    assert first["seeds"][1] == {
+        "seed": 1,
+        "run": "fast/seed-1",
+        "accuracy": 0.8,
+        "examples": 200,
+        "reached_target_at": 20,
+        "seconds": pytest.approx(10.0),
+        "failure": None,
+    }
+    assert saved["curves"]["fast"]["1"]["eval/accuracy"] == {"steps": [0, 10, 20], "values": [0.0, 0.7, 0.8]}
+    assert saved["verdict"] in text
+    assert [method["colour"] for method in saved["methods"]] == [1, 0]  # by the order in which they were named
+    assert saved["methods"][1]["behind_best"]["mean"] == pytest.approx(0.4)
+    assert directory.picture_path("curves").read_bytes().startswith(b"\x89PNG")
+    page = directory.page_path.read_text()
+    assert saved["verdict"] in page
+    for cell in rows[2]:
+        assert f">{cell}<" in page  # the page shows the same table
+    assert "whet compare …" in page
+
+
+def test_failed_and_missing_runs_are_shown(tmp_path):
+    directory = comparison(tmp_path / "c", {"a": [[0.0, 0.5], []], "b": [[0.0, 0.4], [0.0, 0.6]]})
+    write_run(directory.run_path("a", 2), [0.0, 0.9, 0.9], finished=False)
+    sentence = "step 12: the loss is not finite"
+    written = write(directory, setup("a", "b", "c"), {("a", 2): sentence})
+    text = directory.table_path.read_text()
+    assert f"- a, seed 2 did not finish: {sentence}" in text
+    assert "- c, seed 0 did not finish: not finished" in text
+    rows = {line.split("|")[1].strip(): line for line in written.splitlines()}
+    assert "| 50.0, failed, failed " in rows["a"]  # the run that failed at 90 % does not count
+    assert "none: one seed" in rows["a"]
+    assert "failed, failed, failed" in rows["c"]
+    assert list(rows)[2:] == ["a", "b", "c"]  # the mean of what finished, methods without any last
+    saved = json.loads(directory.results_path.read_text())
+    by_name = {entry["method"]: entry for entry in saved["methods"]}
+    assert by_name["a"]["accuracy"] == {"mean": 0.5, "low": None, "high": None}
+    assert by_name["a"]["seeds"][2]["failure"] == sentence
+    assert by_name["c"]["accuracy"] is None
+
+
+def test_other_machines_and_numbers_of_examples_are_noted(tmp_path):
+    directory = comparison(tmp_path / "c", {"a": [[0.0, 0.5]]})
+    write_run(directory.run_path("b", 0), [0.0, 0.5], machine={"device": "H200"}, examples=100)
+    write(directory, setup("a", "b", seeds=(0,)), {})
+    notes = json.loads(directory.results_path.read_text())["notes"]
+    assert notes == [
+        "the runs were made on different machines: their seconds do not compare",
+        "the runs were evaluated on different numbers of held-out examples",
+    ]
+
+
+def test_the_band_is_what_it_says(directory):
+    curves = [seed.curve for seed in read_methods(directory, ["fast"], [0, 1, 2], {})[0].seeds]
+    mean = mean_over_seeds(curves, 100)
+    assert (mean.steps, mean.values) == ((0, 10, 20), pytest.approx((0, 200 / 3, 80)))
+    words, low, high = band(curves)
+    assert low[2] == pytest.approx(55.159, abs=1e-3)
+    assert high == pytest.approx((0, 100, 100))  # cut where a share ends
+    assert words == "band: 95 % interval, 3 seeds"
+    words, low, high = band([curves[0], curves[2]])
+    assert (low, high) == (pytest.approx((0, 50, 70)), pytest.approx((0, 80, 90)))
+    assert words == "band: lowest to highest, 2 seeds"
+    assert band(curves[:1]) == ("1 seed, no band", (), ())
+
+
+def test_a_mean_is_taken_at_the_steps_that_all_seeds_have():
+    both = [Series((0, 10, 20), (0.0, 0.2, 0.4)), Series((0, 20, 30), (0.2, 0.8, 1.0))]
+    assert mean_over_seeds(both) == Series((0, 20), (0.1, pytest.approx(0.6)))
+
+
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_every_method_gets_a_place_in_the_figure(tmp_path, count):
+    names = [f"method_{i}" for i in range(count)]
+    directory = comparison(tmp_path / "c", {name: [[0.0, 1.0]] for name in names}, examples=10)
+    width, height = _size(curves_figure(sweep_view(sweep_results(directory, setup(*names, seeds=(0,)), {}))))
+    assert width == 1740
+    legend = {1: 1, 5: 1, 16: 2}[count]  # rows
+    # Accuracy and reward beside each other, below them four methods in a row.
+    assert height == pytest.approx(150 * (1.55 + 0.23 * (legend - 1) + 2.35 + 2.2 * math.ceil(count / 4)), abs=1)
+
+
+def test_nothing_finished_still_draws(tmp_path):
+    directory = comparison(tmp_path / "c", {"a": [[]]})
+    write(directory, setup("a", seeds=(0,)), {})
+    assert "No run finished" in directory.table_path.read_text()
+    assert "No run finished" in directory.page_path.read_text()
+    assert not directory.picture_path("curves").exists()
+
+
+def _size(picture):
+    """Width and height of a PNG, from its header."""
+    assert picture.startswith(b"\x89PNG")
+    return int.from_bytes(picture[16:20], "big"), int.from_bytes(picture[20:24], "big")

@@ -36,7 +36,7 @@ REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: rloo\nupdate: {epochs: 2}",
     "algorithm: ppo\nrollout: {prompts: 4}\nupdate: {minibatches: 8}",
     "algorithm: {preset: gspo, weighting: token_mean}",
-    "algorithm: {preset: gspo, importance_importance_correction: token_truncate}",
+    "algorithm: {preset: gspo, importance_correction: token_truncate}",
     "algorithm: {preset: gspo, advantage: gae}",
     "algorithm: {preset: grpo, scaling: whiten}",
     f"algorithm: {{preset: grpo, surrogate: '{OWN}', kl: {{coefficient: 0.1}}}}",
@@ -48,7 +48,7 @@ REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, target: 0.1, anneal_tokens: 1000}}",
     "algorithm: {preset: grpo, kl: {target: 0.1}}",
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, reference: random}}\nmodel: smollm2-135m-instruct",
-    "algorithm: {preset: grpo, importance_importance_correction: token_mask, token_mask: {low: 2, high: 1}}",
+    "algorithm: {preset: grpo, importance_correction: token_mask, token_mask: {low: 2, high: 1}}",
     "algorithm: ppo\ncritic: {warmup_steps: 100}\nsteps: 100",
 )
 

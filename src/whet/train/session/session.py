@@ -41,7 +41,9 @@ Judge = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
 class Progress(Protocol):
     """Who is told how it goes."""
 
-    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None: ...
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> bool | None:
+        """Whether to go on: False stops the run after this step, as Ctrl-C does."""
+        ...
 
     def note(self, text: str) -> None: ...
 
@@ -191,13 +193,14 @@ class Session:
             self._ended = self._ended or past_best(self.watched, self.config.stop)
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
+        if metrics.get("updates") == 0:
+            self.progress.note(f"step {step}: nothing to learn from, so no update was made")
+        if self.progress.step(step, logged, self._timings) is False:
+            self.interrupt.requested = True
         self._stopping = self.world.max(float(self.interrupt.requested)) > 0
         if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping or self._ended:
             self._save(step)
         self.last = step
-        if metrics.get("updates") == 0:
-            self.progress.note(f"step {step}: nothing to learn from, so no update was made")
-        self.progress.step(step, logged, self._timings)
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()

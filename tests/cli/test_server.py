@@ -95,7 +95,7 @@ def test_the_table_names_the_server(whet: Whet, served: Served) -> None:
     ("arguments", "sentence"),
     [
         (("eval", "URL", *ARITHMETIC), "say which of its models with --model"),
-        (("eval", "URL", "--model", MODEL), "say which task with --task"),
+        (("eval", "URL", "--model", MODEL), "say which task, --task"),
         (("eval", "URL", "--model", "other", *ARITHMETIC), "The model `other` does not exist"),
         (("eval", "MODEL", "--model", MODEL, *ARITHMETIC), "--model is for a server"),
         (("eval", "MODEL", "--concurrency", 3, *ARITHMETIC), "--concurrency is for a server"),

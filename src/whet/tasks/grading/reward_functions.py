@@ -136,7 +136,7 @@ def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
         if name in required:
             raise UserError(f"reward function '{spec}' requires '{name}', which whet does not offer: give it a default")
     return RewardFunction(
-        name=_distinct(spec.rpartition(":")[2], taken),
+        name=distinct(spec.rpartition(":")[2], taken),
         weight=float(weight),
         call=call,
         accepts=frozenset(p.name for p in named),
@@ -145,7 +145,7 @@ def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
     )
 
 
-def _distinct(name: str, taken: set[str]) -> str:
+def distinct(name: str, taken: set[str]) -> str:
     """`name`, or the first of name_2, name_3, … that is free."""
     candidate, number = name, 1
     while candidate in taken:

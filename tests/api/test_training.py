@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -34,13 +33,12 @@ def test_a_function_of_a_module_runs_in_the_worker_and_one_of_a_closure_here(tmp
         assert (run.metrics["reward/mean"][1] == os.getpid()) is is_here
 
 
-def test_the_command_refuses_to_go_on_without_the_objects(tmp_path):
+def test_the_command_refuses_to_go_on_without_the_objects(tmp_path, command):
     stopped = train(tmp_path, steps=3, rewards=[lambda completions: even(completions)], on_step=lambda *_: False)
-    command = [sys.executable, "-m", "whet", "train", str(stopped.path), "--resume"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "reward function '<python>:lambda' is a Python object" in done.stderr
-    assert "whet.train(resume=RUN, rewards=[lambda])" in done.stderr
+    done = command("train", stopped.path, "--resume")
+    assert done.code == 2
+    assert "reward function '<python>:lambda' is a Python object" in done.err
+    assert "whet.train(resume=RUN, rewards=[lambda])" in done.err
     with pytest.raises(whet.UserError, match=r"rewards=\[lambda\]"):
         whet.train(resume=stopped)
 

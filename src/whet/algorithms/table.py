@@ -169,7 +169,7 @@ def is_per_sequence(surrogate: Cell) -> bool:
 
 
 def token_loss(algorithm: Algorithm, supply: Mapping[str, Tensor | None], *, kl_coefficient: float = 0.0) -> Tensor:
-    """The loss of every token: the surrogate, corrected where a correction is supplied, and the KL where it goes here."""
+    """The loss of every token: the surrogate, times the correction if one is supplied, and the KL if it goes here."""
     per_token: Tensor = call(algorithm.surrogate, supply)
     correction = supply.get("correction")
     if correction is not None:

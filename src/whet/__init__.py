@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from inspect import Signature
 
     from whet import algorithms as algorithms
-    from whet.api.comparing import compare as compare
     from whet.api.models import Model as Model
     from whet.api.models import evaluate as evaluate
     from whet.api.models import generate as generate
     from whet.api.models import load as load
-    from whet.api.pipelines import pipeline as pipeline
     from whet.api.run import Run as Run
+    from whet.api.several import compare as compare
+    from whet.api.several import pipeline as pipeline
     from whet.api.training import train as train
     from whet.errors import RunFailed as RunFailed
     from whet.errors import UserError as UserError
@@ -39,9 +39,9 @@ __all__ = [
 
 PLACES = {  # name → the module that has it
     **dict.fromkeys(("Model", "evaluate", "generate", "load"), "whet.api.models"),
-    **{"Run": "whet.api.run", "train": "whet.api.training", "compare": "whet.api.comparing"},
-    "pipeline": "whet.api.pipelines",
-    **{"RunFailed": "whet.errors", "UserError": "whet.errors"},
+    **dict.fromkeys(("compare", "pipeline"), "whet.api.several"),
+    **dict.fromkeys(("RunFailed", "UserError"), "whet.errors"),
+    **{"Run": "whet.api.run", "train": "whet.api.training"},
 }
 
 

@@ -10,10 +10,10 @@ import pytest
 
 import whet
 from tests import own_cells
-from whet.api.given import Objects, build_recipe, read_given, read_source
+from whet.api.given import Objects, read_given, read_source
 from whet.errors import UserError
 from whet.imports import importable, load_named, passing
-from whet.recipe import read_any
+from whet.recipe import read_any, validated
 from whet.tasks.reverse import Reverse
 from whet.tasks.sorting import Sorting
 from whet.train.start import start_run
@@ -23,7 +23,7 @@ def built(source, data=None, overrides=(), rewards=None, **keys):
     given = read_given(keys, rewards, overrides, data)
     written, name, where = read_source(source, None)
     with passing(given.objects):
-        return build_recipe(written, given, None, name=name, where=where)
+        return validated(given.on(written), name=name, where=where)
 
 
 @pytest.mark.parametrize(

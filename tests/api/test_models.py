@@ -1,12 +1,14 @@
 """A loaded model says what the commands say, and a run shows what is in its directory."""
 
 import json
+import shlex
 
 import pytest
 
 import whet
 from tests.api.tiny import TINY
 from tests.small import small_chat_model
+from whet.records import Message
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,11 @@ def test_a_chat_model_is_asked_as_a_user_unless_the_prompt_is_raw(tmp_path):
     (asked,), (raw,) = model.generate("12+34", **settings), model.generate("12+34", raw=True, **settings)
     ((listed,),) = model.generate([[{"role": "user", "content": "12+34"}]], **settings)
     assert asked == listed
-    assert asked.logprobs != raw.logprobs
+    assert asked.text == raw.text  # its template adds nothing, so what differs is what it is asked
+    assert (model.posed("hi").prompt, model.posed("hi", raw=True).prompt) == (
+        (Message(role="user", content="hi"),),
+        "hi",
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ def test_a_chat_model_is_asked_as_a_user_unless_the_prompt_is_raw(tmp_path):
         (lambda run: whet.generate(run, "1>", temperature=-1), r"temperature must be 0 \(greedy\) or more, not -1"),
         (lambda run: whet.load(run).evaluate("sortin"), "there is no task 'sortin'; did you mean 'sorting'"),
         (lambda run: whet.evaluate(run.path / "best_model"), "is a model, not a run: say which task"),
-        (lambda run: whet.load("http://localhost/v1"), "is a server: say which of its models, served=NAME"),
+        (lambda run: whet.load("http://localhost/v1"), "is a server: say which of its models, --model or served="),
         (lambda run: whet.load("nowhere"), "nowhere"),
         (lambda run: whet.Run(run.path / "nowhere"), "is not a run directory"),
         (lambda run: run.metrics["reward/maen"], "no metric 'reward/maen'; did you mean 'reward/mean'"),
@@ -81,11 +87,12 @@ def test_a_run_shows_what_was_written(run):
 def test_a_comparison_is_that_of_the_command(tmp_path, command):
     keys = {**TINY, "steps": 1, "cold_start": {"steps": 1}}
     found = whet.compare("toy-sorting", algorithms=["rloo", "grpo"], seeds=[3], root=tmp_path, **keys)
-    assert json.loads((found.path / "comparison.json").read_text()) == json.loads(json.dumps(found.results))
+    assert json.loads((found.path / "comparison.json").read_text()) == found.results
     assert found.runs["rloo", 3].config["algorithm"]["preset"] == "rloo"
     assert found.runs["grpo", 3].config["seed"] == 3
-    assert found.verdict in repr(found)
-    words = command(*found.results["command"].split()[1:], "--out", found.path)
+    assert found.results["verdict"] in repr(found)
+    assert found.page.read_text() == found._repr_markdown_()
+    words = command(*shlex.split(found.results["command"])[1:])
     assert words.code == 0
     assert "done before" in words.err  # the same runs: nothing is made again
     with pytest.raises(whet.UserError, match="by file, not as objects: put Local in a module"):

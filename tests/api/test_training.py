@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -219,7 +218,7 @@ def test_a_pipeline_is_sent_to_its_own_function(tmp_path):
         whet.train("rlhf-reviews", root=tmp_path)
     with pytest.raises(whet.UserError, match=r"is a recipe of one run: use whet\.train"):
         whet.pipeline("grpo-sorting", root=tmp_path)
-    with pytest.raises(whet.UserError, match="finds functions by file"):
+    with pytest.raises(whet.UserError, match="a pipeline finds functions and tasks by file"):
         whet.pipeline("rlhf-reviews", shared={"task": Echo()}, root=tmp_path)
 
 
@@ -235,9 +234,9 @@ def test_a_pipeline(tmp_path, capsys):
         },
     }
     made = whet.pipeline(recipe, methods={"grpo": {"steps": 1}}, name="two", root=tmp_path)
-    assert made.stages["sft"].finished
-    assert [row["step"] for row in made.methods["grpo", 0].metrics] == [0, 1]
+    assert list(made.runs) == ["stages/sft", "methods/grpo/seed-0"]
+    assert made.runs["stages/sft"].finished
+    assert [row["step"] for row in made.runs["methods/grpo/seed-0"].metrics] == [0, 1]
     assert made.results is None  # no comparison was asked for
-    again = whet.pipeline(resume=made)
-    assert (again.path, Path(made)) == (made.path, made.path)
-    assert "two" in repr(again)
+    assert made.path.name.endswith("-two")
+    assert whet.pipeline(resume=made.path) == made

@@ -16,7 +16,7 @@ from typing import Any
 from whet.config.loops import WHOLE
 from whet.errors import UserError
 from whet.imports import OBJECTS, importable
-from whet.recipe import Pipeline, Recipe, apply_override, set_key, validated, written_recipe
+from whet.recipe import PIPELINE, apply_override, set_key, written_recipe
 from whet.runs.layout import rows_path
 from whet.tasks.grading.reward_functions import distinct
 from whet.tasks.protocol import Task
@@ -24,6 +24,7 @@ from whet.tasks.table import TASKS
 
 Reward = str | Callable[..., Any] | tuple[str | Callable[..., Any], float]
 Rows = list[Mapping[str, Any]]
+OF_ROWS = ("chat", "held_out_share")  # options that the task `rows` shares with others
 NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 
 
@@ -80,35 +81,51 @@ class Objects:
 class Given:
     """The keys of one call, as plain data, and what they cannot hold."""
 
-    keys: Mapping[str, Any]
+    keys: Sequence[tuple[str, Any]]  # dotted
     overrides: Sequence[str]  # as on the command line
     objects: Mapping[str, object]  # by name
     rows: Rows | None  # of `data`
 
-    def changes(self) -> list[tuple[str, Any]]:
-        """Dotted key and value of everything."""
-        return [change for key, value in self.keys.items() for change in _changes(key, value)]
+    def words(self, *, of: str) -> list[str]:
+        """All of it as on the command line, for what makes several runs: each must find its code by itself."""
+        if self.objects:
+            names = ", ".join(self.objects)
+            raise UserError(f"{of} finds functions and tasks by file, not as objects: put {names} in a module")
+        return [*(f"{key}={json.dumps(value)}" for key, value in self.keys), *self.overrides]
 
-    def words(self) -> list[str]:
-        """All of it as on the command line."""
-        return [*(f"{key}={json.dumps(value)}" for key, value in self.changes()), *self.overrides]
+    def on(self, written: dict[str, Any], run: Path | None = None) -> dict[str, Any]:
+        """A recipe with all of it on top; the rows will lie in the run."""
+        for key, value in self.keys:
+            set_key(written, key, value, said=key)
+        for override in self.overrides:
+            apply_override(written, override)
+        if run is not None:
+            key = rows_key(written)
+            before = written[key] if isinstance(written.get(key), Mapping) else {}
+            if key == "task":  # what learns from rollouts has its rows as a task
+                before = {"name": "rows", **{option: before[option] for option in OF_ROWS if option in before}}
+            written[key] = {**before, "path": str(rows_path(run.absolute(), key))}
+        return written
 
 
 def read_given(
-    keys: Mapping[str, Any], rewards: Sequence[Reward] | None, overrides: Mapping[str, Any] | Sequence[str], data: Any
+    keys: Mapping[str, Any],
+    rewards: Sequence[Reward] | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    data: Any = None,
 ) -> Given:
     """Takes a call apart."""
-    objects = Objects()
-    plain = {key: objects.plain(value) for key, value in keys.items()}
+    objects, rows, words = Objects(), None, [] if isinstance(overrides, Mapping) else list(overrides)
+    every = {**keys, **(overrides if isinstance(overrides, Mapping) else {})}
     if rewards is not None:
-        plain["reward.functions"] = [objects.reward(one) for one in rewards]
-    rows = None
-    if data is not None and not isinstance(data, str | os.PathLike | Mapping):
-        rows = _rows(data)
+        every["reward.functions"] = [objects.reward(one) for one in rewards]
+    if isinstance(data, Mapping) and not isinstance(data.get("path", ""), str | os.PathLike):
+        rows, every["data"] = _rows(data["path"]), {key: value for key, value in data.items() if key != "path"}
+    elif isinstance(data, str | os.PathLike | Mapping):
+        every["data"] = data
     elif data is not None:
-        plain["data"] = objects.plain(data)
-    words = [] if isinstance(overrides, Mapping) else list(overrides)
-    plain |= {key: objects.plain(value) for key, value in overrides.items()} if isinstance(overrides, Mapping) else {}
+        rows = _rows(data)
+    plain = [change for key, value in every.items() for change in _changes(key, objects.plain(value))]
     return Given(keys=plain, overrides=words, objects=objects.by_name, rows=rows)
 
 
@@ -122,30 +139,11 @@ def read_source(
     return written, name or own, os.fspath(source)
 
 
-def build_recipe(
-    written: dict[str, Any], given: Given, run: Path | None, *, name: str, where: str
-) -> Recipe | Pipeline:
-    """The recipe with all that was given on top; rows will lie in the run."""
-    for key, value in given.changes():
-        set_key(written, key, value, said=key)
-    for override in given.overrides:
-        apply_override(written, override)
-    if given.rows is not None and run is not None:
-        key = rows_key(written)
-        if key == "task":  # what learns from rollouts has its rows as a task
-            before = written["task"] if isinstance(written.get("task"), Mapping) else {}
-            kept = {option: before[option] for option in ("chat", "held_out_share") if option in before}
-            written["task"] = {"name": "rows", **kept, "path": str(rows_path(run, key))}
-        else:
-            set_key(written, "data.path", str(rows_path(run, key)), said="data")
-    return validated(written, name=name, where=where)
-
-
 def rows_key(written: Mapping[str, Any]) -> str:
     """The section of a recipe that rows belong to."""
     loop = written.get("loop", "online")
-    if loop == "pipeline":
-        raise UserError("data as a list is for one run, and this is a pipeline: save it as a .jsonl file and name that")
+    if loop == PIPELINE or os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("data as a list is for one run in one process: save it as a .jsonl file, and name that")
     return "data" if loop == "offline" else "task"
 
 

@@ -190,15 +190,7 @@ def load(
     """
     if isinstance(model, Model):
         return model
-    text = os.fspath(model)
-    if is_url(text):
-        if not served:
-            raise UserError(f"{text} is a server: say which of its models, served=NAME (it lists them at /v1/models)")
-        target: Target | Served = Served(
-            url=text, model=served, tokenizer=tokenizer, key_env=key_env, concurrency=concurrency
-        )
-    else:
-        target = find_target(text)
+    target = find_model(os.fspath(model), served, tokenizer, key_env, concurrency)
     return Model(target, *target.open(device=None if device is None else torch.device(device), logprobs="raw"))
 
 
@@ -246,6 +238,21 @@ class Posed:
 def is_url(text: str) -> bool:
     """Whether a user means a server instead of a model on this machine."""
     return text.startswith(("http://", "https://"))
+
+
+def find_model(
+    text: str, served: str | None, tokenizer: str | None, key_env: str | None, concurrency: int | None
+) -> Target | Served:
+    """A model on this machine, or one behind a URL, which the other arguments are about."""
+    if is_url(text):
+        if not served:
+            raise UserError(f"{text} is a server: say which of its models, --model or served= (see its /v1/models)")
+        return Served(url=text, model=served, tokenizer=tokenizer, key_env=key_env, concurrency=concurrency)
+    given = {"a model's name": served, "tokenizer": tokenizer, "key_env": key_env, "concurrency": concurrency}
+    for option, value in given.items():
+        if value is not None:
+            raise UserError(f"{option} is for a server, and {text} is not its URL (http://…): leave it out")
+    return find_target(text)
 
 
 def find_target(text: str) -> Target:

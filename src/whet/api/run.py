@@ -7,7 +7,7 @@ import html
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any
 
 from whet.errors import UserError
 from whet.imports import nearest, passing
@@ -29,16 +29,7 @@ class Metrics(list[dict[str, Any]]):
         """All metrics, in the order in which they first come."""
         return list(dict.fromkeys(name for row in self for name in row))
 
-    @overload
-    def __getitem__(self, key: str) -> list[Any]: ...
-
-    @overload
-    def __getitem__(self, key: SupportsIndex) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, key: slice) -> list[dict[str, Any]]: ...
-
-    def __getitem__(self, key: str | SupportsIndex | slice) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
             return super().__getitem__(key)
         if key not in self.names:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from whet.api.given import Given, Reward, build_recipe, read_given, read_source, rows_key
+from whet.api.given import Given, Reward, read_given, read_source, rows_key
 from whet.api.run import Run
 from whet.cli.progress import SilentProgress, make_progress
 from whet.errors import UserError
 from whet.imports import passing
-from whet.recipe import Config, Pipeline, parse_yaml, plain
+from whet.recipe import Config, Pipeline, parse_yaml, plain, validate, validated
 from whet.runs import layout
 from whet.runs.directory import Run as RunDirectory
 from whet.train.session.session import Progress
@@ -64,13 +64,24 @@ def train(  # noqa: PLR0913 - where, how to watch, and what cannot be a key of a
             raise UserError("nothing to train: name a recipe, e.g. whet.train('grpo-sorting'), or resume=RUN")
         if accept_changes:
             raise UserError("accept_changes is for a run that goes on: add resume=RUN, or leave it out")
-        exact = None if directory is None else Path(directory).expanduser()
-        return _started(recipe, given, watch, root=runs_root(root), directory=exact, name=name)
+        return _started(recipe, given, watch, root=runs_root(root), directory=directory, name=name)
 
 
 def runs_root(root: str | os.PathLike[str] | None) -> Path:
     """Where new directories are made: as given, else $WHET_RUNS, else runs."""
     return Path(root or os.environ.get(RUNS) or "runs").expanduser()
+
+
+@contextmanager
+def reserved(root: Path, name: str, exact: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """A new directory, or exactly that one; a new one that is still empty goes away with wrong input."""
+    path = layout.fresh_directory(root, name) if exact is None else Path(exact).expanduser()
+    try:
+        yield path
+    except UserError:
+        with suppress(OSError):  # not empty, or not there
+            path.rmdir()
+        raise
 
 
 class _Watch:
@@ -125,27 +136,17 @@ def _started(
     watch: _Watch,
     *,
     root: Path,
-    directory: Path | None,
+    directory: str | os.PathLike[str] | None,
     name: str | None,
 ) -> Run:
     written, name, where = read_source(source, name)
-    key, made = "", None
-    if given.rows is not None:
-        key = rows_key(written)
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise UserError("data as a list is for one process: save it as a .jsonl file that all processes can read")
-        directory = made = (directory or layout.fresh_directory(root, name)).absolute()
-    try:
-        recipe = build_recipe(written, given, directory, name=name, where=where)
+    exact = None if directory is None else Path(directory).expanduser()
+    with reserved(root, name, directory) if given.rows else nullcontext(exact) as path:  # the recipe names files in it
+        recipe = validated(given.on(written, path if given.rows else None), name=name, where=where)
         if isinstance(recipe, Pipeline):
             raise UserError(f"{where} is a pipeline of several runs: use whet.pipeline")
-        rows = {} if given.rows is None else {key: given.rows}
-        return watch.run(lambda: start_run(recipe, root, watch.progress, path=directory, given=rows), given.objects)
-    except UserError:
-        if made is not None:
-            with suppress(OSError):  # not empty, or not there
-                made.rmdir()
-        raise
+        rows = {rows_key(written): given.rows} if given.rows else {}
+        return watch.run(lambda: start_run(recipe, root, watch.progress, path=path, given=rows), given.objects)
 
 
 def _resumed(path: Path, given: Given, watch: _Watch, *, accept_changes: bool) -> Run:
@@ -154,8 +155,7 @@ def _resumed(path: Path, given: Given, watch: _Watch, *, accept_changes: bool) -
         raise UserError("data: a resumed run has its rows in its directory: leave data out")
     before = RunDirectory.open(path, is_writer=False)
     saved, written = saved_config(before), parse_yaml(before.config_yaml(), where=str(path))
-    again = build_recipe(written, given, None, name=before.recipe, where=str(path))
-    now = plain(again.config)
+    now = plain(validate(given.on(written), where=str(path)))
     for key, value in plain(saved).items():
         if now.get(key) != value:
             raise UserError(

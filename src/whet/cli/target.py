@@ -1,10 +1,12 @@
-"""What commands that talk to a model share: options of tasks as they are typed, and a line while it samples."""
+"""What commands that talk to a model share: which one, options of tasks as they are typed, a line while it samples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from whet.cli.terminal import Screen
 from whet.errors import UserError
@@ -13,6 +15,13 @@ if TYPE_CHECKING:
     from whet.engines.protocol import OnToken
 
 TOKENS_PER_REDRAW = 64
+# The options that such a command has.
+MODEL = typer.Option(None, "--model", metavar="NAME", help="With a URL: which of the server's models.")
+TOKENIZER = typer.Option(
+    None, "--tokenizer", metavar="MODEL", help="With a URL: exchange ids of this model's tokeniser, not text (vLLM)."
+)
+KEY_ENV = typer.Option(None, "--key-env", metavar="VARIABLE", help="With a URL: the variable that holds its API key.")
+CONCURRENCY = typer.Option(None, "--concurrency", min=1, help="With a URL: requests at a time.  [default: 16]")
 
 
 def read_options(pairs: Sequence[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from whet.cli import server
+from whet.cli import target as typed
 from whet.cli.terminal import Screen, say, say_json, say_text
 from whet.errors import UserError
 
@@ -32,10 +32,10 @@ def evaluate(
     seed: int = typer.Option(None, min=0, help="Of the samples.  [default: the run's, else 0]"),
     show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N right and N wrong answers."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    served: str = server.MODEL,
-    ids_of: str = server.TOKENIZER,
-    key_env: str = server.KEY_ENV,
-    concurrency: int = server.CONCURRENCY,
+    served: str = typed.MODEL,
+    ids_of: str = typed.TOKENIZER,
+    key_env: str = typed.KEY_ENV,
+    concurrency: int = typed.CONCURRENCY,
 ) -> None:
     """Held-out accuracy (greedy) and pass@k with 95 % intervals. Examples:
 
@@ -45,21 +45,20 @@ def evaluate(
 
     whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
-    from whet.api.models import eval_settings, find_task
-    from whet.cli.target import read_options, sampling_status
+    from whet.api.models import eval_settings, find_model, find_task
     from whet.distributed.world import World
     from whet.evaluate.evaluation import evaluate as measure
     from whet.runs.logs import json_bytes
 
-    target = server.find_model(model, served, ids_of, key_env, concurrency)
-    posed = find_task(target, task, read_options(options or []))
+    target = find_model(model, served, ids_of, key_env, concurrency)
+    posed = find_task(target, task, typed.read_options(options or []))
     own = target.config if task is None else None  # a run's settings are those of its own task
     given = {"max_tokens": max_tokens, "temperature": temperature}
     ks = None if k is None else _read_ks(k)
     settings = eval_settings(own, examples=examples, samples=samples, ks=ks, sampling=given, seed=seed)
     world = World.init()
     try:
-        with sampling_status(f"answering {settings['examples']} examples") as on_token:
+        with typed.sampling_status(f"answering {settings['examples']} examples") as on_token:
             tokenizer, engine = target.open(device=world.device, on_token=on_token)
             result = measure(engine, tokenizer, posed.task, **settings, world=world)
     finally:

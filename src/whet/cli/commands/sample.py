@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whet.cli import server
+from whet.cli import target as typed
 from whet.cli.terminal import say_json, say_text
 from whet.errors import UserError
 
@@ -38,10 +38,10 @@ def sample(
     seed: int = typer.Option(0, min=0, help="The same seed gives the same completions."),
     raw: bool = typer.Option(False, "--raw", help="Give a chat model the prompt as it is, not as a user's message."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    served: str = server.MODEL,
-    ids_of: str = server.TOKENIZER,
-    key_env: str = server.KEY_ENV,
-    concurrency: int = server.CONCURRENCY,
+    served: str = typed.MODEL,
+    ids_of: str = typed.TOKENIZER,
+    key_env: str = typed.KEY_ENV,
+    concurrency: int = typed.CONCURRENCY,
 ) -> None:
     """Completions of a prompt, or of held-out examples of a task. Examples:
 
@@ -53,15 +53,14 @@ def sample(
 
     whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """
-    from whet.api.models import Model, choose_sampling
-    from whet.cli.target import sampling_status
+    from whet.api.models import Model, choose_sampling, find_model
     from whet.runs.logs import json_bytes
 
-    target = server.find_model(model, served, ids_of, key_env, concurrency)
+    target = find_model(model, served, ids_of, key_env, concurrency)
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     sampling = choose_sampling(target.config if task is None else None, given)
     asked, judge = _question(target, task, words or [], examples)
-    with sampling_status("sampling") as on_token:
+    with typed.sampling_status("sampling") as on_token:
         loaded = Model(target, *target.open(on_token=on_token, logprobs="raw"))
         rows = loaded.rows(asked, sampling, n=count, seed=seed, raw=raw, task=judge)
     if as_json:
@@ -76,7 +75,6 @@ def _question(
 ) -> tuple[str | list[Example], Task | None]:
     """A typed prompt; or held-out examples and their task."""
     from whet.api.models import find_task, held_out
-    from whet.cli.target import read_options
 
     if task is None and len(words) > 1:
         raise UserError(f"{len(words)} prompts were given: put the prompt in quotes, or name a --task for options")
@@ -84,7 +82,7 @@ def _question(
         return (_standard_input() if words[0] == "-" else words[0]), None
     if task is None and target.config is None:
         raise UserError("nothing to complete: give a prompt in quotes (- reads standard input), or --task NAME")
-    judge = find_task(target, task, read_options(words)).task
+    judge = find_task(target, task, typed.read_options(words)).task
     return held_out(judge, count), judge
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 
 import pytest
@@ -76,6 +77,9 @@ def test_stopping(tmp_path):
         train(tmp_path, steps=3, on_step=interrupts, directory=tmp_path / "exact")
     run = whet.train(resume=tmp_path / "exact", progress=False)  # it was saved
     assert (run.finished, len(run.metrics)) == (True, 4)
+    with pytest.raises(KeyboardInterrupt):  # as Ctrl-C
+        train(tmp_path, steps=3, on_step=lambda *_: os.kill(os.getpid(), signal.SIGINT), directory=tmp_path / "killed")
+    assert [row["step"] for row in whet.Run(tmp_path / "killed").metrics] == [0, 1]
 
 
 def test_a_reward_that_raises_here_leaves_its_example(tmp_path):
@@ -220,6 +224,15 @@ def test_a_pipeline_is_sent_to_its_own_function(tmp_path):
         whet.pipeline("grpo-sorting", root=tmp_path)
     with pytest.raises(whet.UserError, match="a pipeline finds functions and tasks by file"):
         whet.pipeline("rlhf-reviews", shared={"task": Echo()}, root=tmp_path)
+
+
+def test_processes_of_torchrun_train_once(tmp_path, monkeypatch):
+    train(tmp_path, steps=1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(whet.UserError, match="can meet once"):
+        train(tmp_path, steps=1)
+    with pytest.raises(whet.UserError, match="data as a list is for one run in one process"):
+        train(tmp_path, steps=1, data=[{"prompt": "1"}, {"prompt": "2"}])
 
 
 def test_a_pipeline(tmp_path, capsys):

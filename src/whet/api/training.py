@@ -21,6 +21,7 @@ from whet.train.start import resume_run, saved_config, start_run
 
 RUNS = "WHET_RUNS"  # of the environment, as for the command
 OnStep = Callable[[int, Mapping[str, float]], object]
+_met: list[bool] = []  # whether this process has trained
 
 
 def train(  # noqa: PLR0913 - where, how to watch, and what cannot be a key of a recipe
@@ -89,7 +90,8 @@ class _Watch:
 
     def __init__(self, shown: bool, on_step: OnStep | None) -> None:
         self.shown, self.on_step = shown, on_step
-        self.asked_to_stop = False
+        self.asks = on_step is not None and os.environ.get("RANK", "0") == "0"
+        self.asked_to_stop = on_step is not None and not self.asks  # the first rank says so if it was Ctrl-C
         self.path: Path | None = None
         self._inner: Progress = SilentProgress()
 
@@ -102,7 +104,7 @@ class _Watch:
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> bool | None:
         """Shows the step; False where it shall be the last one."""
         self._inner.step(step, metrics, timings)
-        if self.on_step is None or os.environ.get("RANK", "0") != "0":
+        if self.on_step is None or not self.asks:
             return None
         try:
             self.asked_to_stop = self.on_step(step, dict(metrics)) is False
@@ -122,6 +124,9 @@ class _Watch:
 
     def run(self, work: Callable[[], Path], objects: Mapping[str, object]) -> Run:
         """The run that `work` makes; one that was stopped on request is a result, one that Ctrl-C stopped is not."""
+        if os.environ.get("WORLD_SIZE", "1") != "1" and _met:
+            raise UserError("processes of torchrun can meet once: call whet.train once in each, and start them again")
+        _met.append(True)
         try:
             return Run(work(), objects=objects)
         except KeyboardInterrupt:

@@ -128,6 +128,13 @@ class Counted(Sorting):
     extra: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Slotted(Counted):
+    """Without a __dict__ of its own."""
+
+    more: int = 0
+
+
 class Stateful(Counted):
     """Not equal to one that is made of the same options."""
 
@@ -143,6 +150,7 @@ def test_a_task_that_its_options_make_again_is_named_by_its_class():
     assert objects.plain(Counted(extra=3)) == {
         "name": "tests.api.test_given:Counted", "level": 1, "chat": False, "extra": 3,
     }  # fmt: skip
+    assert objects.plain(Slotted(more=2))["more"] == 2
     assert objects.plain(Stateful()) == "<python>:Stateful"
     assert objects.plain(Counted) == "tests.api.test_given:Counted"
 

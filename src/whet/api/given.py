@@ -56,7 +56,7 @@ class Objects:
         kind = type(thing)
         name = {task: name for name, task in TASKS.items()}.get(kind) or importable(kind)
         if name is not None and isinstance(thing, Task) and dataclasses.is_dataclass(kind):
-            options = {field.name: vars(thing)[field.name] for field in dataclasses.fields(kind) if field.init}
+            options = {field.name: getattr(thing, field.name) for field in dataclasses.fields(kind) if field.init}
             again: Any = kind(**options) if _is_json(options) else None
             if again == thing:
                 return {"name": name, **options}

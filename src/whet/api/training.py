@@ -81,7 +81,8 @@ def reserved(root: Path, name: str, exact: str | os.PathLike[str] | None) -> Ite
         yield path
     except UserError:
         with suppress(OSError):  # not empty, or not there
-            path.rmdir()
+            if exact is None:
+                path.rmdir()
         raise
 
 

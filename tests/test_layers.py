@@ -53,10 +53,9 @@ ROOMS_INSIDE = {
         "terminal": set(),
         "progress": {"terminal"},
         "watcher": {"terminal"},
-        "target": {"terminal", "server"},
-        "server": {"target"},
+        "target": {"terminal"},
         "pipeline_console": {"terminal", "progress", "watcher"},
-        "commands": {"terminal", "progress", "watcher", "target", "server", "pipeline_console"},
+        "commands": {"terminal", "progress", "watcher", "target", "pipeline_console"},
         "app": {"terminal", "commands"},
     },
     "models": {
@@ -101,6 +100,13 @@ ROOMS_INSIDE = {
         "native": {"protocol", "limits"},
         "http": {"protocol"},
         "vllm": {"http", "limits", "check_engine"},
+    },
+    "api": {
+        "given": set(),
+        "models": {"given"},
+        "run": {"models"},
+        "training": {"given", "run"},
+        "several": {"given", "run", "training"},
     },
     "train": {
         "setup": set(),
@@ -154,7 +160,7 @@ def imports(path, *, depth=1):
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_no_arrow_points_the_wrong_way(path):
     room = room_of(path)
-    if room in {"train", "cli", "__init__", "__main__"}:
+    if room in {"train", "cli", "api", "__init__", "__main__"}:
         return
     ours, _ = imports(path)
     wrong = ours - MAY_IMPORT[room] - {room, "__version__"}
@@ -180,12 +186,19 @@ def test_no_room_is_crowded():
 
 def test_train_does_not_know_the_commands():
     for path in (SOURCE / "train").rglob("*.py"):
-        assert "cli" not in imports(path)[0]
+        assert not {"cli", "api"} & imports(path)[0]
+
+
+def test_the_api_knows_of_commands_only_how_they_show_progress():
+    seen = {name for path in (SOURCE / "api").rglob("*.py") for name in imports(path, depth=2)[0]}
+    assert {name for name in seen if name.startswith("cli")} == {"cli.progress", "cli.pipeline_console", "cli.commands"}
+    for name in ("progress", "pipeline_console", "watcher", "terminal", "commands/compare"):
+        assert "api" not in imports(SOURCE / "cli" / f"{name}.py")[0]
 
 
 def test_every_room_is_in_the_architecture():
     rooms = {room_of(path) for path in FILES} - {"__init__", "__main__"}
-    assert rooms == set(MAY_IMPORT) | {"train", "cli"}
+    assert rooms == set(MAY_IMPORT) | {"train", "cli", "api"}
     text = ARCHITECTURE.read_text("utf-8")
     table = text[text.index("## Rooms") : text.index("## One step")]
     assert {room for room in rooms if f"`{room}" not in table} == set()
@@ -207,7 +220,7 @@ def test_rooms_that_need_no_tensors(room):
 
 def test_only_cli_and_train_see_configs():
     seers = {room_of(path) for path in FILES if imports(path)[0] & {"config", "recipe"}}
-    assert seers <= {"train", "cli", "recipe", "config"}
+    assert seers <= {"train", "cli", "api", "recipe", "config"}
 
 
 def test_only_logprobs_shifts_tokens_against_logits():

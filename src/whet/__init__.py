@@ -1,3 +1,78 @@
-"""Post-training for language models."""
+"""Post-training for language models. `whet.train("grpo-sorting")` trains; docs/python.md shows the rest.
+
+Importing it is cheap: torch is loaded by the first call that needs it.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inspect import Signature
+
+    from whet import algorithms as algorithms
+    from whet.api.models import Model as Model
+    from whet.api.models import evaluate as evaluate
+    from whet.api.models import generate as generate
+    from whet.api.models import load as load
+    from whet.api.run import Run as Run
+    from whet.api.several import compare as compare
+    from whet.api.several import pipeline as pipeline
+    from whet.api.training import train as train
+    from whet.errors import RunFailed as RunFailed
+    from whet.errors import UserError as UserError
 
 __version__ = "0.1.0"
+__all__ = [
+    "Model",
+    "Run",
+    "RunFailed",
+    "UserError",
+    "algorithms",
+    "compare",
+    "evaluate",
+    "generate",
+    "load",
+    "pipeline",
+    "train",
+]
+
+PLACES = {  # name → the module that has it
+    **dict.fromkeys(("Model", "evaluate", "generate", "load"), "whet.api.models"),
+    **dict.fromkeys(("compare", "pipeline"), "whet.api.several"),
+    **dict.fromkeys(("RunFailed", "UserError"), "whet.errors"),
+    **{"Run": "whet.api.run", "train": "whet.api.training"},
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "algorithms":
+        return import_module("whet.algorithms")
+    if name not in PLACES:
+        raise AttributeError(f"module 'whet' has no attribute {name!r}")
+    return vars(import_module(PLACES[name]))[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Room(ModuleType):
+    """`whet.train` and `whet.evaluate` are rooms of the library, and what they are called for."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._function(*arguments, **keywords)
+
+    @property
+    def _function(self) -> Any:
+        return __getattr__(self.__name__.rpartition(".")[2])
+
+    @property
+    def __signature__(self) -> "Signature":
+        from inspect import signature
+
+        return signature(self._function)
+
+
+for _room in ("whet.train", "whet.evaluate"):
+    import_module(_room).__class__ = _Room

@@ -1,5 +1,7 @@
 """Finds what a user names as `module:name` or `path/to/file.py:name`. Nothing is imported unless it was named.
 
+`<python>:name` is an object that was passed to `whet.train` in this process: no other process finds it.
+
 What is named is compiled from its source: bytecode beside it may be of an earlier text with the same size and second.
 """
 
@@ -7,18 +9,29 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from typing import Any
 
 from whet.errors import UserError, nearest
+
+OBJECTS = "<python>"  # stands where others have a module or a file
+AGAIN = {"reward function": "rewards=[{}]", "task": "task={}"}  # what it is for → how it was passed; else a cell
+_objects: ContextVar[Mapping[str, object]] = ContextVar("objects", default=MappingProxyType({}))  # by name
 
 
 def load_named(spec: str, what: str) -> object:
     """The object that `spec` names; `what` says in errors what it is for ("task", "reward function")."""
     place, _, name = spec.rpartition(":")
+    if place == OBJECTS:
+        return _passed(spec, name, what)
     if not place or not name.isidentifier():
         raise UserError(f"{what} '{spec}' must look like module:name or path/to/file.py:name")
     module = _load_file(Path(place), spec, what) if place.endswith(".py") else _load_module(place, spec, what)
@@ -27,6 +40,53 @@ def load_named(spec: str, what: str) -> object:
         public = [key for key in names if not key.startswith("_")]
         raise UserError(f"{what} '{spec}': {place} has no '{name}'{nearest(name, public)}")
     return names[name]
+
+
+def is_object(spec: str) -> bool:
+    """Whether a spec names an object that was passed in Python."""
+    return spec.startswith(f"{OBJECTS}:")
+
+
+def has_objects() -> bool:
+    """Whether objects are being passed."""
+    return bool(_objects.get())
+
+
+@contextmanager
+def passing(objects: Mapping[str, object]) -> Iterator[None]:
+    """While entered, `<python>:name` finds these objects."""
+    token = _objects.set({**_objects.get(), **objects})
+    try:
+        yield
+    finally:
+        _objects.reset(token)
+
+
+def importable(thing: object) -> str | None:
+    """`module:name` of a function or class that another process finds there; None for all else.
+
+    What was defined in a notebook, in the script that runs, or inside of a function is in no such place.
+    """
+    if not isinstance(thing, FunctionType | type) or thing.__module__ in {"__main__", "builtins"}:
+        return None
+    spec = f"{thing.__module__}:{thing.__qualname__}"
+    module = sys.modules.get(thing.__module__)
+    if module is None or vars(module).get(thing.__qualname__) is not thing:
+        return None
+    file = source_file(spec)
+    return spec if file is not None and file.is_file() else None
+
+
+def object_source(spec: str, what: str) -> str | None:
+    """The source text of an object that was passed, of its class where it is no function; None where Python has none.
+
+    Values that it closes over or holds are not in it.
+    """
+    found: Any = load_named(spec, what)
+    found = found.func if isinstance(found, partial) else found
+    with suppress(OSError, TypeError):
+        return inspect.getsource(found if isinstance(found, FunctionType | type) else type(found))
+    return None
 
 
 def source_file(spec: str) -> Path | None:
@@ -55,6 +115,18 @@ def one_line(error: BaseException) -> str:
     message = " ".join(str(error).split())
     short = message if len(message) <= 300 else message[:297] + "..."
     return f"{type(error).__name__}: {short}" if short else type(error).__name__
+
+
+def _passed(spec: str, name: str, what: str) -> object:
+    objects = _objects.get()
+    if name not in objects:
+        cell = f'algorithm={{{{"{what.rpartition(".")[2]}": {{}}}}}}'
+        again = AGAIN.get(what, cell).format(name)
+        raise UserError(
+            f"{what} '{spec}' is a Python object that whet.train was given, and only Python can give it again: "
+            f"whet.train(resume=RUN, {again})"
+        )
+    return objects[name]
 
 
 def _load_module(name: str, spec: str, what: str) -> ModuleType:

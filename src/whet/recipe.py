@@ -79,19 +79,28 @@ def read_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def read_any(source: str, overrides: Sequence[str] = ()) -> Recipe | Pipeline:
     """A recipe of one run or of a pipeline, as `read_recipe` finds it."""
-    text, name = _find(source)
-    written = parse_yaml(text, where=source)
+    written, name = written_recipe(source)
     for override in overrides:
         apply_override(written, override)
+    return validated(written, name=name, where=source)
+
+
+def written_recipe(source: str) -> tuple[dict[str, Any], str]:
+    """What a recipe says, before overrides and defaults, and its name."""
+    text, name = _find(source)
+    return parse_yaml(text, where=source), name
+
+
+def validated(written: Mapping[str, Any], *, name: str, where: str) -> Recipe | Pipeline:
+    """The recipe that a mapping of keys says."""
     if written.get("loop") == PIPELINE:
-        return Pipeline(name=name, config=validate_pipeline(written, where=source), written=written)
-    return Recipe(name=name, config=validate(written, where=source), written=written)
+        return Pipeline(name=name, config=validate_pipeline(written, where=where), written=written)
+    return Recipe(name=name, config=validate(written, where=where), written=written)
 
 
 def is_pipeline(source: str) -> bool:
     """Whether a recipe is a pipeline; one that cannot be found or read is an error."""
-    text, _ = _find(source)
-    return parse_yaml(text, where=source).get("loop") == PIPELINE
+    return written_recipe(source)[0].get("loop") == PIPELINE
 
 
 def packaged_recipes() -> dict[str, str]:
@@ -203,6 +212,15 @@ def apply_override(written: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not all(key.split(".")):
         raise UserError(f"{override!r} is not an override: write key=value, e.g. optimizer.lr=1e-5")
+    try:
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
+    except YAML_ERRORS:
+        value = text
+    set_key(written, key, value, said=override)
+
+
+def set_key(written: dict[str, Any], key: str, value: Any, *, said: str) -> None:
+    """Changes one dotted key of what was written; `said` is how the user put it."""
     if written.get("loop") == PIPELINE:
         written, key = _run_of(written, key)
     *path, last = SHORT.get(key, key).split(".")
@@ -214,12 +232,8 @@ def apply_override(written: dict[str, Any], override: str) -> None:
         elif isinstance(inner, str):  # `task: arithmetic` is short for a mapping
             inner = place[part] = {WHOLE.get(part, "use" if ":" in inner else "name"): inner}
         elif not isinstance(inner, dict):
-            raise UserError(f"{override!r}: {part!r} is a value, not a section")
+            raise UserError(f"{said!r}: {part!r} is a value, not a section")
         place = inner
-    try:
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
-    except YAML_ERRORS:
-        value = text
     if path in (["task"], ["objective"]) and last == "name" and place.get("name") != value:
         place.clear()  # the options were those of the other one
     if (path, last) == (["model"], "path"):

@@ -209,7 +209,7 @@ def test_examples_that_the_model_cannot_read(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("eval", "BEST"), "is a model, not a run: say which task with --task"),
+        (("eval", "BEST"), "is a model, not a run: say which task, --task"),
         (("eval", "RUN", "--task", "nothing"), "there is no task 'nothing'"),
         (("eval", "RUN", "--task", "rows", "path=nowhere.jsonl"), "cannot read nowhere.jsonl"),
         (("eval", "RUN", "--task", "arithmetic"), "character '+'"),
@@ -221,7 +221,7 @@ def test_examples_that_the_model_cannot_read(
         (("sample", "RUN", "1 2"), "character ' '"),
         (("sample", "RUN", "--task", "nothing"), "there is no task 'nothing'"),
         (("sample", "BEST"), "nothing to complete: give a prompt"),
-        (("sample", "RUN", "1", "--temperature", "nan"), "--temperature must be 0 (greedy) or more"),
+        (("sample", "RUN", "1", "--temperature", "nan"), "temperature must be 0 (greedy) or more"),
         (("chat", "nowhere"), "unknown model 'nowhere'"),
         (("chat", "./nowhere"), "no directory ./nowhere"),
         (("report", "nowhere"), "nowhere is neither a run nor a comparison; name a directory that"),

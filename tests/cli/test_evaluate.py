@@ -153,7 +153,7 @@ def test_another_task_does_not_inherit_the_runs_settings(whet: Whet, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("MODEL",), "say which task with --task"),
+        (("MODEL",), "say which task, --task"),
         (("MODEL", "--task", "arithmetik"), "did you mean 'arithmetic'"),
         (("MODEL", "--task", "arithmetic", "level=9"), "level is 9, must be between 1 and 5"),
         (("MODEL", "--task", "arithmetic", "levle=1"), "has no option 'levle'; did you mean 'level'"),
@@ -161,8 +161,8 @@ def test_another_task_does_not_inherit_the_runs_settings(whet: Whet, tmp_path: P
         (("MODEL", "--task", "arithmetic", "--k", "1,x"), "not a list of whole numbers"),
         (("MODEL", "--task", "arithmetic", "--samples", "2", "--k", "4"), "pass@4 needs 1 <= k <= samples"),
         (("MODEL", "--task", "arithmetic", "--samples", "2", "--temperature", "0"), "set a temperature above 0"),
-        (("MODEL", "--task", "arithmetic", "--temperature", "nan"), "--temperature must be 0 (greedy) or more"),
-        (("MODEL", "--task", "arithmetic", "--max-tokens", "0"), "--max-tokens must be at least 1"),
+        (("MODEL", "--task", "arithmetic", "--temperature", "nan"), "temperature must be 0 (greedy) or more"),
+        (("MODEL", "--task", "arithmetic", "--max-tokens", "0"), "max_tokens must be at least 1"),
         (("no/such/place", "--task", "arithmetic"), "no/such/place"),
     ],
 )

@@ -97,9 +97,9 @@ def test_a_chat_model_gets_a_user_message_unless_raw(whet: Whet, tmp_path: Path)
         (("",), "a prompt is empty"),
         (("hello",), "character 'h'"),
         (("1" * 40,), "a prompt has 40 tokens and the model's context is 32"),
-        (("1=", "--top-p", "0"), "--top-p must be above 0 and at most 1"),
-        (("1=", "--top-k", "-1"), "--top-k must be 0"),
-        (("1=", "--min-p", "2"), "--min-p must be between 0 and 1"),
+        (("1=", "--top-p", "0"), "top_p must be above 0 and at most 1"),
+        (("1=", "--top-k", "-1"), "top_k must be 0"),
+        (("1=", "--min-p", "2"), "min_p must be between 0 and 1"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

@@ -267,7 +267,7 @@ def test_tools_are_refused_rather_than_read_as_talk() -> None:
 def test_a_directory_stands_for_its_rows(tmp_path: Path) -> None:
     file = write_lines(tmp_path / ROWS, [pair(i) for i in range(10)])
     write_lines(tmp_path / "other.jsonl", [pair(i + 50) for i in range(10)])
-    assert ROWS == layout.ROWS  # what `loop: collect` writes
+    assert file == layout.rows_path(tmp_path)  # what `loop: collect` writes
     assert load_rows(Source(path=str(tmp_path))) == load_rows(Source(path=str(file)))
     file.write_text("nonsense\n" + file.read_text())
     with pytest.raises(UserError, match=r"rows\.jsonl:1 is not JSON"):  # the line is one of the file

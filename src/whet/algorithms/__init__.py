@@ -1,5 +1,44 @@
-"""The mathematics: pure functions of tensors. Imports torch and nothing of ours.
+"""The mathematics: pure functions of tensors, for any loop. Imports torch and nothing of ours.
 
 What a cell needs is what its arguments are named: a surrogate that takes `logprobs_ref` makes the loop supply a
-reference. Keyword-only arguments are options that a recipe may set.
+reference. Keyword-only arguments are options that a recipe may set. `call(cell, supply)` picks the terms out of a
+mapping, `bind(cell, options)` sets options. docs/python.md has GRPO and DPO in a loop that is not ours.
 """
+
+from whet.algorithms.cells import bind, call, formula, options, terms
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, Preference
+from whet.algorithms.table import (
+    ADVANTAGES,
+    ALGORITHMS,
+    CORRECTIONS,
+    DYNAMIC_SAMPLING,
+    KL_ESTIMATORS,
+    OBJECTIVES,
+    SCALINGS,
+    SURROGATES,
+    WEIGHTINGS,
+    Algorithm,
+    token_loss,
+)
+
+__all__ = [
+    "ADVANTAGES",
+    "ALGORITHMS",
+    "CORRECTIONS",
+    "DYNAMIC_SAMPLING",
+    "KL_ESTIMATORS",
+    "OBJECTIVES",
+    "PREFERENCES",
+    "REWARDS",
+    "SCALINGS",
+    "SURROGATES",
+    "WEIGHTINGS",
+    "Algorithm",
+    "Preference",
+    "bind",
+    "call",
+    "formula",
+    "options",
+    "terms",
+    "token_loss",
+]

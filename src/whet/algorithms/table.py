@@ -176,8 +176,11 @@ def is_per_sequence(surrogate: Cell) -> bool:
 
 
 def token_loss(algorithm: Algorithm, supply: Mapping[str, Tensor | None], *, kl_coefficient: float = 0.0) -> Tensor:
-    """The loss of every token: the corrected surrogate and, where it belongs here, the KL to the reference."""
-    per_token: Tensor = call(algorithm.surrogate, supply) * supply["correction"]
+    """The loss of every token: the surrogate, times the correction if one is supplied, and the KL if it goes here."""
+    per_token: Tensor = call(algorithm.surrogate, supply)
+    correction = supply.get("correction")
+    if correction is not None:
+        per_token = per_token * correction
     if kl_coefficient and algorithm.kl_place == "loss":
         per_token = per_token + kl_coefficient * call(algorithm.kl, supply)
     return per_token

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from whet.runs.pipeline_directory import PipelineDirectory
 
 
-def train_pipeline(pipeline: Pipeline, root: Path) -> None:
-    """Runs a pipeline in a new directory below `root`."""
+def train_pipeline(pipeline: Pipeline, root: Path) -> Path:
+    """Runs a pipeline in a new directory below `root`, which is returned."""
     from whet.runs.pipeline_directory import PipelineDirectory
 
     _refuse_ranks()
-    _run(pipeline, PipelineDirectory.create(root, pipeline.name), written=pipeline.runs())
+    directory = PipelineDirectory.create(root, pipeline.name)
+    _run(pipeline, directory, written=pipeline.runs())
+    return directory.path
 
 
 def resume_pipeline(path: Path, overrides: Sequence[str], *, accept_changes: bool = False) -> None:

@@ -98,7 +98,7 @@ class Run:
     @property
     def rows_path(self) -> Path:
         """Where the rows belong that a run makes for others to learn from."""
-        return self.path / layout.ROWS
+        return layout.rows_path(self.path)
 
     @property
     def recipe(self) -> str:
@@ -154,11 +154,11 @@ class Run:
             with self._writing(f"{layout.EVALS} of step {step}"):
                 logs.write_rows(self._file(layout.EVALS, step), rows)
 
-    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes the rows that others learn from."""
+    def write_rows(self, rows: Iterable[Mapping[str, Any]], key: str = "rows") -> None:
+        """Writes the rows that others learn from, or those that this run was given in Python."""
         if self.is_writer:
-            with self._writing(layout.ROWS):
-                logs.write_rows(self.rows_path, rows)
+            with self._writing(f"the rows of {key}"):
+                logs.write_rows(layout.rows_path(self.path, key), rows)
 
     def write_analysis(self, analysis: Mapping[str, Any], picture: bytes) -> Path:
         """Writes where a reward model is right and wrong, as numbers and as a picture; returns the picture's place."""

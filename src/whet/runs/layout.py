@@ -27,13 +27,17 @@ BEST_INFO = "best.json"  # in best_model
 RESULTS = "final_results.json"
 CURVES = "training_curves.png"
 REPORT = "report.html"
-ROWS = "rows.jsonl"
 ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
 FAILURES = "failures"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb_id.txt"
 SEED = "seed-"  # of a run among those of a method: METHOD/seed-N
 STAGES = "stages"  # makes a directory that of a pipeline
+
+
+def rows_path(run: Path, key: str = "rows") -> Path:
+    """Where rows belong that a run made, or was given in Python under a key of its recipe."""
+    return run / f"{key}.jsonl"
 
 
 def by_step(directory: Path, ending: str = "") -> dict[int, Path]:

@@ -68,6 +68,11 @@ class PipelineDirectory:
         """Where the run of a method with a seed belongs."""
         return self.path / METHODS / name / f"{layout.SEED}{seed}"
 
+    def runs(self) -> list[Path]:
+        """The runs that were begun, stages first."""
+        begun = (*self.path.glob(f"{layout.STAGES}/*/"), *self.path.glob(f"{METHODS}/*/{layout.SEED}*/"))
+        return [run for run in begun if (run / layout.CONFIG).is_file()]
+
     def config_yaml(self) -> str:
         """The configuration, `@name` as it was written."""
         return layout.read_config(self.path)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from whet.errors import RunFailed, UserError
-from whet.imports import one_line
+from whet.imports import is_object, one_line
 from whet.records import LARGEST_REWARD, Example, Score
 from whet.tasks.check import HasAlphabet
 from whet.tasks.grading.reward_range import is_reward
@@ -79,7 +79,8 @@ class GuardedTask:
 
     def _failure(self, method: str, what: str, example: Example | None = None) -> RunFailed:
         where = "" if example is None else f" on example {example.id!r}"
-        return RunFailed(f"task {self._name}: {method} {what}{where}; try it with: whet tasks {self._name}")
+        way = "whet.tasks.check.check_task(task)" if is_object(self._name) else f"whet tasks {self._name}"
+        return RunFailed(f"task {self._name}: {method} {what}{where}; try it with: {way}")
 
 
 class GuardedSpelledTask(GuardedTask):

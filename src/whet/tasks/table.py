@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from whet.errors import UserError, nearest
-from whet.imports import load_named, one_line
+from whet.imports import is_object, load_named, one_line
 from whet.tasks.arithmetic import Arithmetic
 from whet.tasks.protocol import Task
 from whet.tasks.reverse import Reverse
@@ -35,10 +36,9 @@ PLAIN_TYPES: dict[Any, type] = {
 
 def load_task(name: str, options: Mapping[str, Any]) -> Task:
     """The task of this name, made with these options."""
-    task_class = find_task(name)
-    _check_options(name, task_class, options)
+    make = _maker(name, options)
     try:
-        task = task_class(**options)
+        task = make()
         complete = isinstance(task, Task)  # looks at `name`, which is the user's code too
     except UserError:
         raise
@@ -46,7 +46,20 @@ def load_task(name: str, options: Mapping[str, Any]) -> Task:
         raise UserError(f"task {name} refuses its options: {one_line(error)}") from error
     if not complete:
         raise UserError(f"task {name} is not a task: it needs name, draw, held_out, score and correct")
-    return task
+    found: Task = task
+    return found
+
+
+def _maker(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
+    """What makes the task; an object that was passed in Python is made already."""
+    given = load_named(name, "task") if is_object(name) else None
+    if given is None or isinstance(given, type):
+        task_class = find_task(name)
+        _check_options(name, task_class, options)
+        return partial(task_class, **options)
+    if options:
+        raise UserError(f"task {name} is an object and has its options already: leave out {', '.join(options)}")
+    return lambda: given
 
 
 def find_task(name: str) -> type[Task]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from whet.config import OfflineConfig, OnlineConfig
 from whet.config.loops import CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
+from whet.imports import is_object
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.run.page import write_report
 from whet.runs.directory import Run
@@ -21,14 +23,25 @@ from whet.train.online import loop as online
 from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
 from whet.train.session.inputs import begin_inputs, compare_inputs
+from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
 
 MakeProgress = Callable[[Config, Run], Progress]
+Rows = Sequence[Mapping[str, Any]]
 
 
-def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: Path | None = None) -> Path:
+def start_run(
+    recipe: Recipe,
+    root: Path,
+    make_progress: MakeProgress,
+    *,
+    path: Path | None = None,
+    given: Mapping[str, Rows] | None = None,
+) -> Path:
     """Trains a recipe in a new run directory below `root` (or at exactly `path`); returns the directory.
+
+    `given` are rows, by the key of the recipe that names the file in the run for which they are meant.
 
     A run that Ctrl-C stopped is saved and ends in KeyboardInterrupt, so that nothing goes on as if it were finished.
     """
@@ -38,6 +51,8 @@ def start_run(recipe: Recipe, root: Path, make_progress: MakeProgress, *, path: 
         _check(recipe.config, world, resumed="")
         run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
         try:
+            for key, rows in (given or {}).items():
+                run.write_rows(rows, key)
             begin_inputs(recipe.config, run, world)
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
@@ -108,6 +123,8 @@ def _hidden_from_rewards(config: Config) -> list[str]:
     """Which variables of the environment the reward functions will not find, though they are set."""
     if not isinstance(config, OnlineConfig | CollectConfig) or not config.reward.functions:
         return []
+    if any(is_object(function.use) for function in config.reward.functions):
+        return []  # they run in this process
     hidden = withheld(os.environ, config.reward.environment)
     if not hidden:
         return []
@@ -151,7 +168,7 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:
                 many = ", in as many processes" if world.size > 1 else ""
-                progress.note(f"stopped; go on with: whet train {run.path} --resume{many}")
+                progress.note(f"stopped; go on with: {how_to_resume(run.path)}{many}")
         _leave(run, world)
     return run.path
 
@@ -173,4 +190,4 @@ def _way_back(run: Run) -> Iterator[None]:
     try:
         yield
     except RankLost as error:
-        raise RankLost(f"{error}; go on with: whet train {run.path} --resume, in as many processes") from error
+        raise RankLost(f"{error}; go on with: {how_to_resume(run.path)}, in as many processes") from error

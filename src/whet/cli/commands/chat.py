@@ -35,7 +35,8 @@ def chat(
 
     echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --temperature 0
     """
-    from whet.cli.target import choose_sampling, find_target, is_chat, load_engine, sampling_status
+    from whet.api.models import choose_sampling, find_target, is_chat, load_engine
+    from whet.cli.target import sampling_status
 
     sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})
     directory = find_target(model).directory

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
 
-from whet.cli import server
+from whet.cli import target as typed
 from whet.cli.terminal import Screen, say, say_json, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.config.loops import Training
     from whet.evaluate.evaluation import Answer, Evaluation
     from whet.evaluate.statistics import Interval
-
-EXAMPLES = 200
 
 
 def evaluate(
@@ -36,10 +32,10 @@ def evaluate(
     seed: int = typer.Option(None, min=0, help="Of the samples.  [default: the run's, else 0]"),
     show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N right and N wrong answers."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    served: str = server.MODEL,
-    ids_of: str = server.TOKENIZER,
-    key_env: str = server.KEY_ENV,
-    concurrency: int = server.CONCURRENCY,
+    served: str = typed.MODEL,
+    ids_of: str = typed.TOKENIZER,
+    key_env: str = typed.KEY_ENV,
+    concurrency: int = typed.CONCURRENCY,
 ) -> None:
     """Held-out accuracy (greedy) and pass@k with 95 % intervals. Examples:
 
@@ -49,46 +45,34 @@ def evaluate(
 
     whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
-    from whet.cli.target import choose_sampling, find_task, sampling_status
+    from whet.api.models import eval_settings, find_model, find_task
     from whet.distributed.world import World
     from whet.evaluate.evaluation import evaluate as measure
     from whet.runs.logs import json_bytes
 
-    target = server.find_model(model, served, ids_of, key_env, concurrency)
-    posed = find_task(target, task, options or [])
-    config = target.config if task is None else None  # a run's settings are those of its own task
-    sampling = choose_sampling(config, {"max_tokens": max_tokens, "temperature": temperature})
-    count, ks = _samples(config, samples, k)
-    examples = examples or (config.eval.examples if config else EXAMPLES)
-    seed = (config.seed if config else 0) if seed is None else seed
+    target = find_model(model, served, ids_of, key_env, concurrency)
+    posed = find_task(target, task, typed.read_options(options or []))
+    own = target.config if task is None else None  # a run's settings are those of its own task
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    ks = None if k is None else _read_ks(k)
+    settings = eval_settings(own, examples=examples, samples=samples, ks=ks, sampling=given, seed=seed)
     world = World.init()
     try:
-        with sampling_status(f"answering {examples} examples") as on_token:
+        with typed.sampling_status(f"answering {settings['examples']} examples") as on_token:
             tokenizer, engine = target.open(device=world.device, on_token=on_token)
-            asked = partial(measure, engine, tokenizer, posed.task, examples=examples, sampling=sampling)
-            result = asked(samples=count, ks=ks, seed=seed, world=world)
+            result = measure(engine, tokenizer, posed.task, **settings, world=world)
     finally:
         world.close()
     if not world.is_writer:
         return
     if as_json:
         about = {"model": target.name, "task": posed.name, "options": dict(posed.options)}
-        say_json(json_bytes({**about, "sampling": asdict(sampling), **_plain(result)}, indent=2).decode())
+        say_json(json_bytes({**about, "sampling": asdict(settings["sampling"]), **_plain(result)}, indent=2).decode())
         return
-    say(f"{target.name} on {posed.name}: {result.examples} held-out examples, seed {seed}")
+    say(f"{target.name} on {posed.name}: {result.examples} held-out examples, seed {result.seed}")
     Screen().print(_table(result))
     for answer in _shown(result, show):
         say_text(_story(answer))
-
-
-def _samples(config: Training | None, samples: int | None, k: str | None) -> tuple[int, tuple[int, ...]]:
-    """How many samples, and which pass@k they serve."""
-    ks = _read_ks(k) if k is not None else None
-    if samples is None and ks is None:
-        return (config.eval.samples, config.eval.ks) if config else (0, ())
-    if samples is None:
-        return max(ks or (0,)), ks or ()
-    return samples, ks if ks is not None else tuple(sorted({1, samples})) if samples else ()
 
 
 def _read_ks(text: str) -> tuple[int, ...]:

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whet.cli import server
+from whet.cli import target as typed
 from whet.cli.terminal import say_json, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.cli.server import Served
-    from whet.cli.target import Target
-    from whet.models.protocol import Tokenizer
-    from whet.records import Completion, Example
+    from whet.api.models import Served, Target
+    from whet.records import Example
     from whet.tasks.protocol import Task
-
-PROMPT_ID = "prompt"  # names the random stream of a typed prompt, so that equal prompts get equal completions
 
 
 def sample(
@@ -42,10 +38,10 @@ def sample(
     seed: int = typer.Option(0, min=0, help="The same seed gives the same completions."),
     raw: bool = typer.Option(False, "--raw", help="Give a chat model the prompt as it is, not as a user's message."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    served: str = server.MODEL,
-    ids_of: str = server.TOKENIZER,
-    key_env: str = server.KEY_ENV,
-    concurrency: int = server.CONCURRENCY,
+    served: str = typed.MODEL,
+    ids_of: str = typed.TOKENIZER,
+    key_env: str = typed.KEY_ENV,
+    concurrency: int = typed.CONCURRENCY,
 ) -> None:
     """Completions of a prompt, or of held-out examples of a task. Examples:
 
@@ -57,22 +53,16 @@ def sample(
 
     whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """
-    from whet.cli.target import choose_sampling, sampling_status
-    from whet.rollout import pose
+    from whet.api.models import Model, choose_sampling, find_model
     from whet.runs.logs import json_bytes
 
-    target = server.find_model(model, served, ids_of, key_env, concurrency)
+    target = find_model(model, served, ids_of, key_env, concurrency)
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     sampling = choose_sampling(target.config if task is None else None, given)
-    prompt, judge, posed = _question(target, task, words or [], examples)
-    with sampling_status("sampling") as on_token:
-        tokenizer, engine = target.open(on_token=on_token, logprobs="raw")
-        asked = posed or [_example(prompt, tokenizer, raw=raw)]
-        completions = engine.generate(pose(asked, tokenizer, stream=(seed,)), sampling, count=count)
-    rows = [
-        _row(prompt or example.prompt_text, example, answers, judge)
-        for example, answers in zip(asked, completions, strict=True)
-    ]
+    asked, judge = _question(target, task, words or [], examples)
+    with typed.sampling_status("sampling") as on_token:
+        loaded = Model(target, *target.open(on_token=on_token, logprobs="raw"))
+        rows = loaded.rows(asked, sampling, n=count, seed=seed, raw=raw, task=judge)
     if as_json:
         say_json(json_bytes({"model": target.name, "seed": seed, "prompts": rows}, indent=2).decode())
         return
@@ -82,21 +72,18 @@ def sample(
 
 def _question(
     target: Target | Served, task: str | None, words: Sequence[str], count: int
-) -> tuple[str, Task | None, list[Example]]:
-    """A typed prompt; or a task and its held-out examples."""
-    from whet.cli.target import find_task
+) -> tuple[str | list[Example], Task | None]:
+    """A typed prompt; or held-out examples and their task."""
+    from whet.api.models import find_task, held_out
 
     if task is None and len(words) > 1:
         raise UserError(f"{len(words)} prompts were given: put the prompt in quotes, or name a --task for options")
     if task is None and words:
-        return (_standard_input() if words[0] == "-" else words[0]), None, []
+        return (_standard_input() if words[0] == "-" else words[0]), None
     if task is None and target.config is None:
         raise UserError("nothing to complete: give a prompt in quotes (- reads standard input), or --task NAME")
-    judge = find_task(target, task, words).task
-    held_out = judge.held_out(count)
-    if not held_out:
-        raise UserError(f"task {judge.name} has no held-out examples: give it an evaluation split, or type a prompt")
-    return "", judge, held_out
+    judge = find_task(target, task, typed.read_options(words)).task
+    return held_out(judge, count), judge
 
 
 def _standard_input() -> str:
@@ -104,32 +91,6 @@ def _standard_input() -> str:
         return sys.stdin.read().removesuffix("\n")  # what `echo` adds
     except UnicodeDecodeError as error:
         raise UserError(f"standard input is not text in {error.encoding}") from error
-
-
-def _example(prompt: str, tokenizer: Tokenizer, *, raw: bool) -> Example:
-    from whet.cli.target import is_chat
-    from whet.records import Example, Message
-
-    if raw or not is_chat(tokenizer):
-        return Example(id=PROMPT_ID, prompt=prompt, answer="")
-    return Example(id=PROMPT_ID, prompt=(Message(role="user", content=prompt),), answer="")
-
-
-def _row(prompt: str, example: Example, completions: Sequence[Completion], judge: Task | None) -> dict[str, Any]:
-    return {
-        "prompt": prompt,
-        **({"answer": example.answer} if judge else {}),
-        "completions": [
-            {
-                "text": completion.text,
-                "tokens": len(completion.tokens),
-                "logprob": sum(completion.logprobs),
-                "finish": completion.finish,
-                **({"correct": bool(judge.correct(example, completion.text))} if judge else {}),
-            }
-            for completion in completions
-        ],
-    }
 
 
 def _story(row: dict[str, Any]) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from whet.errors import RunFailed, UserError
+from whet.imports import is_object
 from whet.records import Example, Score
 from whet.tasks.grading.environment import withheld, worker_environment
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung
+from whet.tasks.grading.reward_functions import RewardFailed
 from whet.tasks.grading.wire import (
     OUT_OF_MEMORY,
     At,
@@ -25,6 +29,7 @@ from whet.tasks.grading.wire import (
     unpack_loaded,
     unpack_reply,
 )
+from whet.tasks.grading.worker import make_judge
 from whet.tasks.protocol import Grader, Task
 from whet.tasks.table import TASKS, load_task
 
@@ -61,6 +66,8 @@ def make_grader(
     """The grader of a run; the user's own code is loaded now, in a worker, so that a wrong name shows at once."""
     if not rewards and task_name in TASKS:
         return DirectGrader(load_task(task_name, task_options))
+    if any(is_object(spec) for spec in ([spec for spec, _ in rewards] or [task_name])):
+        return InProcessGrader(task_name, task_options, rewards, may_abstain=may_abstain)
     grader = WorkerGrader(
         task_name,
         task_options,
@@ -85,6 +92,53 @@ class DirectGrader:
 
     def close(self) -> None:
         """Owns nothing."""
+
+
+class InProcessGrader:
+    """Scores with objects that no other process can find, here: the same checks as in a worker, and none of its limits.
+
+    Asynchronous functions run in a thread of their own: where this is called, as in a notebook, a loop may be running.
+    """
+
+    def __init__(
+        self,
+        task_name: str,
+        task_options: Mapping[str, Any],
+        rewards: Sequence[tuple[str, float]],
+        *,
+        may_abstain: bool = False,
+    ) -> None:
+        self._who = _who(task_name, [spec for spec, _ in rewards])
+        self._loop, self._thread = asyncio.Runner(), ThreadPoolExecutor(max_workers=1)  # starts with its first task
+        self._judge = make_judge(task_name, task_options, rewards, self, may_abstain=may_abstain)
+
+    def run(self, coro: Coroutine[Any, Any, object], /) -> object:
+        """What a coroutine of the user's gives."""
+        return self._thread.submit(self._loop.run, coro).result()
+
+    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+        """A score per row."""
+        outcome = self._ask(examples, texts)
+        if isinstance(outcome, Failure):
+            raise _blamed(self._ask, outcome, examples, texts)
+        return outcome
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.submit(self._loop.close).result()
+        self._thread.shutdown()
+
+    def _ask(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score] | Failure:
+        for example in examples:
+            _require_json(example.columns, f"the columns of example {example.id}")
+        try:
+            return self._judge(list(examples), list(texts), lambda _function, _row: None)
+        except RewardFailed as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):  # the user's own, not a mistake of the function
+                raise error.__cause__ from None
+            return Failure(message=str(error), row=error.row)
+        except SystemExit as error:
+            return Failure(message=f"{self._who} called sys.exit({error.code!r})", row=None)
 
 
 class WorkerGrader:
@@ -132,7 +186,7 @@ class WorkerGrader:
             return []
         outcome = self._ask(examples, texts)
         if isinstance(outcome, Failure):
-            self._blame(outcome, examples, texts)
+            raise _blamed(self._ask, outcome, examples, texts, withheld=self._withheld)
         return outcome
 
     def close(self) -> None:
@@ -165,8 +219,7 @@ class WorkerGrader:
         return child
 
     def _what(self) -> str:
-        specs = ", ".join(spec for spec, _ in self._setup.rewards)
-        return f"reward function {specs}" if specs else f"task {self._setup.task}"
+        return _who(self._setup.task, [spec for spec, _ in self._setup.rewards])
 
     def _death(self, who: str, death: ChildDied, how: str) -> str:
         """The sentence about a worker that ended; `how` stands between who did it and the way it ended."""
@@ -224,30 +277,35 @@ class WorkerGrader:
         self._child.kill()
         self._child = None
 
-    def _blame(self, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> NoReturn:
-        """Finds the row that a failed batch failed on, and raises."""
-        row, message = failure.row, failure.message
-        if row is None:
-            row, message = self._search(failure, examples, texts)
-        example, text = examples[row], texts[row]
-        hidden = [name for name in self._withheld if name in message]
-        if hidden:
-            message += (
-                f"; {hidden[0]} looks like a secret, so the worker does not see it: name it in reward.environment"
-            )
-        raise GradingFailed(
-            f"{message} (example {example.id}, row {row} of {len(examples)})", example=example, text=text
-        )
 
-    def _search(self, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> tuple[int, str]:
-        """The first row that fails alone, and how; row 0 if the rows only fail together."""
-        if len(examples) == 1:
-            return 0, failure.message
-        for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
-            outcome = self._ask([example], [text])
-            if isinstance(outcome, Failure):
-                return row, outcome.message
-        return 0, f"{failure.message}; no row alone repeats it, so here is the first"
+Ask = Callable[[Sequence[Example], Sequence[str]], list[Score] | Failure]
+
+
+def _blamed(
+    ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str], *, withheld: Sequence[str] = ()
+) -> GradingFailed:
+    """What to raise for a failed batch, with the row that it failed on."""
+    row, message = (failure.row, failure.message) if failure.row is not None else _search(ask, failure, examples, texts)
+    hidden = [name for name in withheld if name in message]
+    if hidden:
+        message += f"; {hidden[0]} looks like a secret, so the worker does not see it: name it in reward.environment"
+    where = f"(example {examples[row].id}, row {row} of {len(examples)})"
+    return GradingFailed(f"{message} {where}", example=examples[row], text=texts[row])
+
+
+def _search(ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> tuple[int, str]:
+    """The first row that fails alone, and how; row 0 if the rows only fail together."""
+    if len(examples) == 1:
+        return 0, failure.message
+    for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
+        outcome = ask([example], [text])
+        if isinstance(outcome, Failure):
+            return row, outcome.message
+    return 0, f"{failure.message}; no row alone repeats it, so here is the first"
+
+
+def _who(task: str, rewards: Sequence[str]) -> str:
+    return f"reward function {', '.join(rewards)}" if rewards else f"task {task}"
 
 
 def _garbled(who: str, found: ChildGarbled) -> str:

@@ -5,17 +5,16 @@ Knows nothing about processes: `grading` decides where this runs.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import inspect
 import math
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, SupportsFloat
+from typing import Any, Protocol, SupportsFloat
 
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named, one_line
@@ -27,6 +26,12 @@ TORCH_HAS_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # it has no 
 NEVER_OFFERED = ("completion_ids", "trainer_state")  # tokens and trainers are not a judge's business
 
 Report = Callable[[str, int | None], None]  # told the function, and the row if it is known, before it runs
+
+
+class Runner(Protocol):
+    """Runs asynchronous functions: `asyncio.Runner`, or one in another thread."""
+
+    def run(self, coro: Coroutine[Any, Any, object], /) -> object: ...
 
 
 class RewardFailed(RunFailed):
@@ -63,7 +68,7 @@ def score_with(
     examples: Sequence[Example],
     texts: Sequence[str],
     *,
-    runner: asyncio.Runner,
+    runner: Runner,
     report: Report = lambda _function, _row: None,
     may_abstain: bool = False,
 ) -> list[Score]:
@@ -100,11 +105,16 @@ def raised(who: str, error: BaseException, *, row: int | None) -> RewardFailed:
 
 @contextmanager
 def alarms_end() -> Iterator[None]:
-    """Takes back an alarm that a user's code sets and leaves: it would go off in ours, or in another function."""
+    """Takes back an alarm that a user's code sets and leaves: it would go off in ours, or in another function.
+
+    Where an alarm was set before, it belongs to the program that this library is used in.
+    """
+    foreign, _ = signal.getitimer(signal.ITIMER_REAL)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if not foreign:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
@@ -126,7 +136,7 @@ def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
         if name in required:
             raise UserError(f"reward function '{spec}' requires '{name}', which whet does not offer: give it a default")
     return RewardFunction(
-        name=_distinct(spec.rpartition(":")[2], taken),
+        name=distinct(spec.rpartition(":")[2], taken),
         weight=float(weight),
         call=call,
         accepts=frozenset(p.name for p in named),
@@ -135,7 +145,7 @@ def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
     )
 
 
-def _distinct(name: str, taken: set[str]) -> str:
+def distinct(name: str, taken: set[str]) -> str:
     """`name`, or the first of name_2, name_3, … that is free."""
     candidate, number = name, 1
     while candidate in taken:
@@ -171,9 +181,7 @@ def _arguments(function: RewardFunction, offered: dict[str, list[Any]]) -> dict[
     return {name: values for name, values in offered.items() if function.accepts_any or name in function.accepts}
 
 
-def _call(
-    function: RewardFunction, arguments: dict[str, list[Any]], runner: asyncio.Runner, count: int
-) -> list[object]:
+def _call(function: RewardFunction, arguments: dict[str, list[Any]], runner: Runner, count: int) -> list[object]:
     """What the function gives for `count` rows."""
     try:
         with alarms_end():

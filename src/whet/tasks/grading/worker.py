@@ -25,9 +25,17 @@ from typing import Any, TextIO
 
 from whet.errors import UserError
 from whet.records import Example, Score
-from whet.tasks.grading.reward_functions import Report, RewardFailed, alarms_end, load_rewards, raised, score_with
+from whet.tasks.grading.reward_functions import (
+    Report,
+    RewardFailed,
+    Runner,
+    alarms_end,
+    load_rewards,
+    raised,
+    score_with,
+)
 from whet.tasks.grading.reward_range import is_reward, too_large
-from whet.tasks.grading.wire import OUT_OF_MEMORY, Setup, pack_score, unpack_batch, unpack_setup
+from whet.tasks.grading.wire import OUT_OF_MEMORY, pack_score, unpack_batch, unpack_setup
 from whet.tasks.protocol import Task
 from whet.tasks.table import load_task
 
@@ -72,7 +80,9 @@ def _serve() -> None:
     try:
         faulthandler.dump_traceback_later(setup.load_limit_seconds + GRACE_SECONDS, exit=True, file=nowhere)
         with alarms_end():
-            judge = make_judge(setup)
+            # One event loop for the whole life: clients that the user's functions keep belong to it.
+            runner = asyncio.Runner()
+            judge = make_judge(setup.task, setup.options, setup.rewards, runner, may_abstain=setup.may_abstain)
     except UserError as error:
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__ from None
@@ -103,16 +113,20 @@ def _limit_memory(limit_gb: float | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def make_judge(setup: Setup) -> Judge:
+def make_judge(
+    task: str,
+    options: Mapping[str, Any],
+    rewards: Sequence[tuple[str, float]],
+    runner: Runner,
+    *,
+    may_abstain: bool,
+) -> Judge:
     """The user's reward functions, or where there are none the score of the user's task."""
-    if not setup.rewards:
-        task = load_task(setup.task, setup.options)
-        return lambda examples, texts, report: score_task(task, examples, texts, report)
-    functions = load_rewards(setup.rewards)
-    # One event loop for the whole life: clients that the user's functions keep belong to it.
-    runner = asyncio.Runner()
+    if not rewards:
+        return partial(score_task, load_task(task, options))
+    functions = load_rewards(rewards)
     return lambda examples, texts, report: score_with(
-        functions, examples, texts, runner=runner, report=report, may_abstain=setup.may_abstain
+        functions, examples, texts, runner=runner, report=report, may_abstain=may_abstain
     )
 
 

@@ -54,8 +54,7 @@ def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -
             metrics = _metrics(new)
             run.log(step, metrics)
             run.log_times(step, timings)
-            progress.step(step, metrics, timings)
-            if interrupt.requested:
+            if progress.step(step, metrics, timings) is False or interrupt.requested:
                 return
     rows = list(selected(config, groups, task))
     if not rows:

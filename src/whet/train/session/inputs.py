@@ -8,6 +8,7 @@ looked at.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from whet.config.pipeline import texts
 from whet.data.load import Source, rows_file
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
-from whet.imports import source_file
+from whet.imports import is_object, object_source, source_file
 from whet.manifests import sha256
 from whet.models.download.model_hub import resolve_model
 from whet.models.storage.checksums import MADE_BY_A_RUN, WEIGHTS, read_files, sealed_files
@@ -29,9 +30,10 @@ from whet.recipe import Config
 from whet.runs.directory import Run
 from whet.runs.inputs import Change, Input, Inputs, accept, changes, from_json, to_json
 from whet.tasks.table import ELSEWHERE, TASKS
+from whet.train.session.resume import how_to_resume
 
 Files = Mapping[str, Path]  # name of a file inside of what a recipe names → where it is
-Named = tuple[str, str, Files]  # key, text and files
+Named = tuple[str, str, Mapping[str, Path | str]]  # key, text and files; in place of a file, the source of an object
 WEIGHTS_AT_START = "model.weights"  # no change of these is ever accepted: all that was learned is a difference to them
 OF_THE_SYSTEM = {".DS_Store", "__pycache__"}  # what appears in folders by itself
 CODE_OF_WHET = Path(whet.__file__).resolve().parent
@@ -96,7 +98,7 @@ def _compared(config: Config, run: Run, *, accept_changes: bool) -> tuple[str, s
     if any(change.key == WEIGHTS_AT_START for change in found):
         return f"{told}: put back the weights that the run began with, or start a new run", ""
     if not accept_changes:
-        way = f"whet train {run.path} --resume --accept-changes"
+        way = how_to_resume(run.path, accept_changes=True)
         return f"{told}: put back what the run began with, or go on with other inputs: {way}", ""
     checkpoint = run.latest()
     accepted = accept(began, now, found, after_step=checkpoint.step if checkpoint else 0)
@@ -120,10 +122,10 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
         for kind, cell in config.algorithm:
             use = cell.use if isinstance(cell, OwnCell) else cell
             if isinstance(use, str) and ":" in use:
-                yield f"algorithm.{kind}", use, _code(use)
+                yield f"algorithm.{kind}", use, _code(use, f"algorithm.{kind}")
     if isinstance(config, OnlineConfig | CollectConfig):
         for number, function in enumerate(config.reward.functions):
-            yield f"reward.functions.{number}", function.use, _code(function.use)
+            yield f"reward.functions.{number}", function.use, _code(function.use, "reward function")
         if config.reward.model is not None:
             yield "reward.model.path", config.reward.model.path, _model(config.reward.model.path)
 
@@ -135,7 +137,7 @@ def _task(config: Config, run: Path) -> Iterator[Named]:
     elif name == "rows":
         yield "task.path", str(options.get("path")), _file(Path(str(options.get("path"))))
     elif name not in TASKS and name not in ELSEWHERE:
-        yield "task.name", name, _code(name)
+        yield "task.name", name, _code(name, "task")
         for key, text in texts(options):
             yield f"task.{key}", text, _file_or_folder(text, run)
 
@@ -177,7 +179,10 @@ def _is_sealed(path: Path) -> bool:
     return path.name in (sealed_files(path.parent) or {})
 
 
-def _code(spec: str) -> Files:
+def _code(spec: str, what: str) -> Mapping[str, Path | str]:
+    if is_object(spec):
+        source = object_source(spec, what)
+        return {} if source is None else {"source": source}
     file = source_file(spec)
     if file is None or file.resolve().is_relative_to(CODE_OF_WHET):
         return {}
@@ -220,8 +225,10 @@ def _by_name(paths: list[Path]) -> Files:
     return {path.name: path for path in paths}
 
 
-def _checksum(path: Path, key: str, known: dict[Path, str]) -> str:
+def _checksum(path: Path | str, key: str, known: dict[Path, str]) -> str:
     """The SHA-256 of a file; of weights that a manifest lists, the one there: whoever loads them compares it."""
+    if isinstance(path, str):
+        return hashlib.sha256(path.encode()).hexdigest()
     place = path.resolve()
     if place not in known:
         listed = (sealed_files(path.parent) if path.name.endswith(WEIGHTS) else None) or {}

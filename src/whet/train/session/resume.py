@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from whet.config import EarlyStoppingConfig, TrainConfig
 from whet.errors import RunFailed, UserError
+from whet.imports import has_objects
 from whet.runs import layout
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
@@ -17,6 +19,13 @@ from whet.runs.inputs import Inputs
 BEFORE, AFTER = "before", "after"
 MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evaluations are made from
 Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
+
+
+def how_to_resume(run: Path, *, accept_changes: bool = False) -> str:
+    """The command, or the call where objects were passed, which only Python can give again."""
+    if has_objects():
+        return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''})"
+    return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}"
 
 
 def refuse_false_start(run: Run, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:

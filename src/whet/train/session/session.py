@@ -35,7 +35,9 @@ from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tenso
 class Progress(Protocol):
     """Progress callbacks: called after every step, and with notes for the user."""
 
-    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None: ...
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> bool | None:
+        """Whether to go on: False stops the run after this step, as Ctrl-C does."""
+        ...
 
     def note(self, text: str) -> None: ...
 
@@ -185,13 +187,14 @@ class Session:
             self._ended = self._ended or past_best(self.watched, self.config.early_stopping)
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
+        if metrics.get("updates") == 0:
+            self.progress.note(f"step {step}: nothing to learn from, so no update was made")
+        if self.progress.step(step, logged, self._timings) is False:
+            self.interrupt.requested = True
         self._stopping = self.world.max(float(self.interrupt.requested)) > 0
         if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping or self._ended:
             self._save(step)
         self.last = step
-        if metrics.get("updates") == 0:
-            self.progress.note(f"step {step}: nothing to learn from, so no update was made")
-        self.progress.step(step, logged, self._timings)
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()

@@ -1,0 +1,180 @@
+"""What Python gives to a run, as a recipe can say it: functions and tasks by name, models by path, rows by file."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from numbers import Integral, Real
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+from whet.config.loops import WHOLE
+from whet.errors import UserError
+from whet.imports import OBJECTS, importable
+from whet.recipe import PIPELINE, apply_override, set_key, written_recipe
+from whet.runs.layout import rows_path
+from whet.tasks.grading.reward_functions import distinct
+from whet.tasks.protocol import Task
+from whet.tasks.table import TASKS
+
+Reward = str | Callable[..., Any] | tuple[str | Callable[..., Any], float]
+Rows = list[Mapping[str, Any]]
+OF_ROWS = ("chat", "held_out_share")  # options that the task `rows` shares with others
+NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
+
+
+class Objects:
+    """The objects of one call that have no name in a file; each gets one, by its own and the order of the call."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, object] = {}
+
+    def plain(self, value: Any) -> Any:
+        """The value as YAML could say it."""
+        if isinstance(value, Mapping):
+            return {key: self.plain(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.plain(one) for one in value]
+        if isinstance(value, os.PathLike):  # a path, a run, a loaded model
+            return os.fspath(value)
+        if isinstance(value, Real) and not isinstance(value, bool):  # numpy's numbers too
+            return int(value) if isinstance(value, Integral) else float(value)
+        return value if isinstance(value, str | bool | None) else self._object(value)
+
+    def reward(self, given: Reward) -> dict[str, Any]:
+        """A reward function, alone or with its weight, as an entry of `reward.functions`."""
+        use, weight = given if isinstance(given, tuple) else (given, 1.0)
+        return {"use": self.plain(use), "weight": weight}
+
+    def _object(self, thing: Any) -> Any:
+        """A task by its class and options, where these make an equal one; all else by a name."""
+        kind = type(thing)
+        name = {task: name for name, task in TASKS.items()}.get(kind) or importable(kind)
+        if name is not None and isinstance(thing, Task) and dataclasses.is_dataclass(kind):
+            options = {field.name: getattr(thing, field.name) for field in dataclasses.fields(kind) if field.init}
+            again: Any = kind(**options) if _is_json(options) else None
+            if again == thing:
+                return {"name": name, **options}
+        return self._spec(thing)
+
+    def _spec(self, thing: Any) -> str:
+        """`module:name` where another process finds it, `<python>:name` elsewhere."""
+        found = importable(thing)
+        if found is not None:
+            return found
+        if not callable(thing) and not isinstance(thing, Task):
+            raise UserError(f"{thing!r:.80} is a {type(thing).__name__}, and a recipe has no place for one")
+        inner = thing.func if isinstance(thing, partial) else thing
+        own = inner.__name__ if isinstance(inner, NAMED) else type(inner).__name__
+        known = [key for key, one in self.by_name.items() if one is thing]
+        name = known[0] if known else distinct(own.strip("<>"), set(self.by_name))  # of <lambda>, lambda
+        self.by_name[name] = thing
+        return f"{OBJECTS}:{name}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """The keys of one call, as plain data, and what they cannot hold."""
+
+    keys: Sequence[tuple[str, Any]]  # dotted
+    overrides: Sequence[str]  # as on the command line
+    objects: Mapping[str, object]  # by name
+    rows: Rows | None  # of `data`
+
+    def words(self, *, of: str) -> list[str]:
+        """All of it as on the command line, for what makes several runs: each must find its code by itself."""
+        if self.objects:
+            names = ", ".join(self.objects)
+            raise UserError(f"{of} finds functions and tasks by file, not as objects: put {names} in a module")
+        return [*(f"{key}={json.dumps(value)}" for key, value in self.keys), *self.overrides]
+
+    def on(self, written: dict[str, Any], run: Path | None = None) -> dict[str, Any]:
+        """A recipe with all of it on top; the rows will lie in the run."""
+        for key, value in self.keys:
+            set_key(written, key, value, said=key)
+        for override in self.overrides:
+            apply_override(written, override)
+        if run is not None:
+            key = rows_key(written)
+            before = written[key] if isinstance(written.get(key), Mapping) else {}
+            if key == "task":  # what learns from rollouts has its rows as a task
+                before = {"name": "rows", **{option: before[option] for option in OF_ROWS if option in before}}
+            written[key] = {**before, "path": str(rows_path(run.absolute(), key))}
+        return written
+
+
+def read_given(
+    keys: Mapping[str, Any],
+    rewards: Sequence[Reward] | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    data: Any = None,
+) -> Given:
+    """Takes a call apart."""
+    objects, rows, words = Objects(), None, [] if isinstance(overrides, Mapping) else list(overrides)
+    every = {**keys, **(overrides if isinstance(overrides, Mapping) else {})}
+    if rewards is not None:
+        every["reward.functions"] = [objects.reward(one) for one in rewards]
+    if isinstance(data, Mapping) and not isinstance(data.get("path", ""), str | os.PathLike):
+        rows, every["data"] = _rows(data["path"]), {key: value for key, value in data.items() if key != "path"}
+    elif isinstance(data, str | os.PathLike | Mapping):
+        every["data"] = data
+    elif data is not None:
+        rows = _rows(data)
+    plain = [change for key, value in every.items() for change in _changes(key, objects.plain(value))]
+    return Given(keys=plain, overrides=words, objects=objects.by_name, rows=rows)
+
+
+def read_source(
+    source: str | os.PathLike[str] | Mapping[str, Any], name: str | None
+) -> tuple[dict[str, Any], str, str]:
+    """What a recipe says, its name, and what to call it in errors."""
+    if isinstance(source, Mapping):
+        return copy.deepcopy(dict(source)), name or "run", name or "the recipe"
+    written, own = written_recipe(os.fspath(source))
+    return written, name or own, os.fspath(source)
+
+
+def rows_key(written: Mapping[str, Any]) -> str:
+    """The section of a recipe that rows belong to."""
+    loop = written.get("loop", "online")
+    if loop == PIPELINE or os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("data as a list is for one run in one process: save it as a .jsonl file, and name that")
+    return "data" if loop == "offline" else "task"
+
+
+def _changes(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Dotted keys; a section that says its name replaces the recipe's, any other changes the keys that it has."""
+    if not isinstance(value, Mapping) or WHOLE.get(key.rpartition(".")[2]) in value:
+        yield key, value
+        return
+    for inner, one in value.items():
+        yield from _changes(f"{key}.{inner}", one)
+
+
+def _rows(data: Any) -> Rows:
+    try:
+        rows = list(data)
+    except TypeError:
+        raise UserError(f"data is a {type(data).__name__}: give a path, or a list of dicts") from None
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            hint = " (of a DataFrame, give .to_dict('records'))" if isinstance(row, str) else ""
+            raise UserError(f"data[{number}] is a {type(row).__name__}, not a dict{hint}")
+        if not _is_json(row):
+            raise UserError(f"data[{number}] holds something that JSON cannot say: use text, numbers, lists and dicts")
+    if not rows:
+        raise UserError("data is an empty list: there is nothing to learn from")
+    return rows
+
+
+def _is_json(value: Mapping[str, Any]) -> bool:
+    try:
+        json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""A run, to look at from Python: its numbers, its rollouts, its model. Everything is read from its directory."""
+
+from __future__ import annotations
+
+import base64
+import html
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.errors import UserError, nearest
+from whet.imports import passing
+from whet.recipe import parse_yaml
+from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
+from whet.runs.directory import Run as RunDirectory
+
+if TYPE_CHECKING:
+    from whet.api.models import Model
+    from whet.evaluate.evaluation import Evaluation
+
+
+class Metrics(list[dict[str, Any]]):
+    """A row for each step; by the name of a metric, its value in every row, None where a row has none."""
+
+    @property
+    def names(self) -> list[str]:
+        """All metrics, in the order in which they first come."""
+        return list(dict.fromkeys(name for row in self for name in row))
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        if key not in self.names:
+            known = ", ".join(self.names) or "none"
+            raise UserError(f"no metric {key!r}{nearest(key, self.names)} (there are: {known})")
+        return [row.get(key) for row in self]
+
+
+class Run:
+    """The directory of a run, finished or not. `whet.train` returns one; `whet.Run(path)` opens one."""
+
+    def __init__(self, path: str | os.PathLike[str], *, objects: Mapping[str, object] | None = None) -> None:
+        """`objects` are those that the run was trained with, for tasks among them."""
+        self.path = Path(path).expanduser()
+        self._objects = dict(objects or {})
+        self._directory = RunDirectory.open(self.path, is_writer=False)
+
+    def __fspath__(self) -> str:
+        """So that a run stands for its path: `model=run` starts from its best model."""
+        return str(self.path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end; one that was stopped goes on with `whet.train(resume=run)`."""
+        return self._directory.finished
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The recipe that was run, every key of it."""
+        return parse_yaml(self._directory.config_yaml(), where=str(self.path))
+
+    @property
+    def metrics(self) -> Metrics:
+        """What was measured at every step: `run.metrics[-1]`, `run.metrics["reward/mean"]`."""
+        return Metrics(self._directory.metrics())
+
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The final results; None before the end."""
+        return self._directory.results()
+
+    def rollouts(self, step: int | None = None) -> list[dict[str, Any]]:
+        """The rollouts of a step, of the last one that has any where none is named."""
+        steps = self._directory.rollout_steps()
+        if step is None and not steps:
+            raise UserError(f"run {self.path} has recorded no rollouts")
+        return self._directory.rollouts(steps[-1] if step is None else step)
+
+    def load(self, **settings: Any) -> Model:
+        """The best model of the run; see `whet.load`."""
+        from whet.api.models import load
+
+        with passing(self._objects):
+            return load(self, **settings)
+
+    def sample(
+        self, prompt: str | int = 3, *, n: int = 4, seed: int = 0, raw: bool = False, **sampling: Any
+    ) -> list[dict[str, Any]]:
+        """`n` completions of a prompt, or of so many held-out examples of the run's task, which says what is right."""
+        from whet.api.models import choose_sampling, find_task, held_out
+
+        model = self.load()
+        settings = choose_sampling(model.target.config, sampling)
+        if isinstance(prompt, str):
+            return model.rows(prompt, settings, n=n, seed=seed, raw=raw, task=None)
+        with passing(self._objects):
+            task = find_task(model.target, None, {}).task
+            return model.rows(held_out(task, prompt), settings, n=n, seed=seed, raw=raw, task=task)
+
+    def evaluate(self, task: Any = None, **settings: Any) -> Evaluation:
+        """Held-out accuracy and, with samples, pass@k of the best model; see `whet.evaluate`."""
+        from whet.api.models import evaluate
+
+        with passing(self._objects):
+            return evaluate(self, task, **settings)
+
+    def report(self) -> Path:
+        """Writes the page with curves, health and samples; returns its path."""
+        return write_report(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the result, and the curves where they were drawn."""
+        text = f"<p><b>{html.escape(str(self.path))}</b><br>{html.escape(self._summary())}</p>"
+        if not self._directory.curves_path.is_file():
+            return text
+        picture = base64.b64encode(self._directory.curves_path.read_bytes()).decode()
+        return f'{text}<img alt="training curves" style="max-width: 100%" src="data:image/png;base64,{picture}">'
+
+    def _summary(self) -> str:
+        rows, results = self._directory.metrics(), self._directory.results() if self.finished else None
+        done = max((row["step"] for row in rows), default=0)
+        said = f"{done} of {self.config['steps']} steps{'' if self.finished else ', not finished'}"
+        for names, what, form in ((ACCURACY, "held-out accuracy", "{:.1%}"), (LOSS, "held-out loss", "{:.4f}")):
+            ends = evaluations(rows, results, names)
+            if ends is not None:
+                shown = dict.fromkeys(form.format(row[names[0]]) for row in ends)
+                return f"{said}, {what} {' → '.join(shown)}"
+        return said

@@ -1,0 +1,171 @@
+"""`whet.train`: a recipe from Python, with functions, tasks and rows in the place of files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from whet.api.given import Given, Reward, read_given, read_source, rows_key
+from whet.api.run import Run
+from whet.cli.progress import SilentProgress, make_progress
+from whet.errors import UserError
+from whet.imports import passing
+from whet.recipe import Config, Pipeline, parse_yaml, plain, validate, validated
+from whet.runs import layout
+from whet.runs.directory import Run as RunDirectory
+from whet.train.session.session import Progress
+from whet.train.start import resume_run, saved_config, start_run
+
+RUNS = "WHET_RUNS"  # of the environment, as for the command
+OnStep = Callable[[int, Mapping[str, float]], object]
+_met: list[bool] = []  # whether this process has trained
+
+
+def train(  # noqa: PLR0913 - where, how to watch, and what cannot be a key of a recipe
+    recipe: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    rewards: Sequence[Reward] | None = None,
+    data: Any = None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    root: str | os.PathLike[str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    accept_changes: bool = False,
+    progress: bool = True,
+    on_step: OnStep | None = None,
+    **keys: Any,
+) -> Run:
+    """Trains a recipe and returns its `Run`.
+
+    `recipe` is a packaged name, a YAML file or a dict. Further keywords are keys of it: `steps=50`, `lr=1e-4`,
+    `rollout={"prompts": 8}`; dotted ones go into `overrides={"rollout.prompts": 8}`. A dict that says the name of its
+    section (a task's `name`, an algorithm's `preset`) replaces that section, any other changes the keys it holds.
+
+    `rewards` are functions, `(function, weight)` or `"file.py:function"`; `task` may be an object, cells of `algorithm`
+    functions, `model` a path or a `Run`, `data` a path or a list of dicts, which is written into the run.
+
+    The run goes into a new directory below `root` (runs, or $WHET_RUNS), or exactly to `directory`. `resume` goes on
+    with a stopped run, bit for bit; objects that it was given must be given again.
+
+    `on_step(step, metrics)` is called after every step. If it returns False or raises StopIteration the run is saved
+    and returned, not finished; after KeyboardInterrupt or Ctrl-C it is saved, and KeyboardInterrupt comes out.
+    """
+    given = read_given(keys, rewards, overrides, data)
+    watch = _Watch(progress, on_step)
+    with passing(given.objects):
+        if resume is not None:
+            if recipe is not None:
+                raise UserError(f"resume goes on with {os.fspath(resume)}, which has its recipe: leave {recipe!r} out")
+            return _resumed(Path(resume).expanduser(), given, watch, accept_changes=accept_changes)
+        if recipe is None:
+            raise UserError("nothing to train: name a recipe, e.g. whet.train('grpo-sorting'), or resume=RUN")
+        if accept_changes:
+            raise UserError("accept_changes is for a run that goes on: add resume=RUN, or leave it out")
+        return _started(recipe, given, watch, root=runs_root(root), directory=directory, name=name)
+
+
+def runs_root(root: str | os.PathLike[str] | None) -> Path:
+    """Where new directories are made: as given, else $WHET_RUNS, else runs."""
+    return Path(root or os.environ.get(RUNS) or "runs").expanduser()
+
+
+@contextmanager
+def reserved(root: Path, name: str, exact: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """A new directory, or exactly that one; a new one that is still empty goes away with wrong input."""
+    path = layout.fresh_directory(root, name) if exact is None else Path(exact).expanduser()
+    try:
+        yield path
+    except UserError:
+        with suppress(OSError):  # not empty, or not there
+            if exact is None:
+                path.rmdir()
+        raise
+
+
+class _Watch:
+    """Shows the steps of a run, and asks `on_step` after each whether to go on."""
+
+    def __init__(self, shown: bool, on_step: OnStep | None) -> None:
+        self.shown, self.on_step = shown, on_step
+        self.asks = on_step is not None and os.environ.get("RANK", "0") == "0"
+        self.asked_to_stop = on_step is not None and not self.asks  # the first rank says so if it was Ctrl-C
+        self.path: Path | None = None
+        self._inner: Progress = SilentProgress()
+
+    def progress(self, config: Config, run: RunDirectory) -> Progress:
+        """For one run."""
+        self.path = run.path
+        self._inner = make_progress(config, run) if self.shown else SilentProgress()
+        return self
+
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> bool | None:
+        """Shows the step; False where it shall be the last one."""
+        self._inner.step(step, metrics, timings)
+        if self.on_step is None or not self.asks:
+            return None
+        try:
+            self.asked_to_stop = self.on_step(step, dict(metrics)) is False
+        except StopIteration:
+            self.asked_to_stop = True
+        except KeyboardInterrupt:
+            return False
+        return not self.asked_to_stop
+
+    def note(self, text: str) -> None:
+        """Prints a line."""
+        self._inner.note(text)
+
+    def close(self) -> None:
+        """Ends the display."""
+        self._inner.close()
+
+    def run(self, work: Callable[[], Path], objects: Mapping[str, object]) -> Run:
+        """The run that `work` makes; one that was stopped on request is a result, one that Ctrl-C stopped is not."""
+        if os.environ.get("WORLD_SIZE", "1") != "1" and _met:
+            raise UserError("processes of torchrun can meet once: call whet.train once in each, and start them again")
+        _met.append(True)
+        try:
+            return Run(work(), objects=objects)
+        except KeyboardInterrupt:
+            if not self.asked_to_stop or self.path is None:
+                raise
+            return Run(self.path, objects=objects)
+
+
+def _started(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    given: Given,
+    watch: _Watch,
+    *,
+    root: Path,
+    directory: str | os.PathLike[str] | None,
+    name: str | None,
+) -> Run:
+    written, name, where = read_source(source, name)
+    exact = None if directory is None else Path(directory).expanduser()
+    with reserved(root, name, directory) if given.rows else nullcontext(exact) as path:  # the recipe names files in it
+        recipe = validated(given.on(written, path if given.rows else None), name=name, where=where)
+        if isinstance(recipe, Pipeline):
+            raise UserError(f"{where} is a pipeline of several runs: use whet.pipeline")
+        rows = {rows_key(written): given.rows} if given.rows else {}
+        return watch.run(lambda: start_run(recipe, root, watch.progress, path=path, given=rows), given.objects)
+
+
+def _resumed(path: Path, given: Given, watch: _Watch, *, accept_changes: bool) -> Run:
+    """Goes on; keys may be given again, as they were, which is how objects come."""
+    if given.rows is not None:
+        raise UserError("data: a resumed run has its rows in its directory: leave data out")
+    before = RunDirectory.open(path, is_writer=False)
+    saved, written = saved_config(before), parse_yaml(before.config_yaml(), where=str(path))
+    now = plain(validate(given.on(written), where=str(path)))
+    for key, value in plain(saved).items():
+        if now.get(key) != value:
+            raise UserError(
+                f"{key}: a resumed run keeps its config, and this is another ({now.get(key)} instead of {value}); to "
+                f"change it, start a new run with model={str(path)!r}"
+            )
+    return watch.run(lambda: resume_run(path, [], watch.progress, accept_changes=accept_changes), given.objects)

@@ -1,28 +1,25 @@
 """docs/coming-from.md names keys, values, commands and recipes that exist, and its recipes train."""
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
+from tests.cli.command_lines import check_mention
 from tests.config.coming_from import CODE, PAGE, ROOT, TEXT, Row, rows
 from tests.config.keys import every_key
 from tests.small import small_chat_model
-from whet.cli import app as command
 from whet.cli.progress import SilentProgress
 from whet.config.spellings import ELSEWHERE
 from whet.errors import UserError
-from whet.recipe import apply_override, packaged_recipes, parse_yaml, read_recipe, validate
+from whet.recipe import apply_override, parse_yaml, read_recipe, validate
 from whet.train.start import start_run
 
 ROWS = rows()
 KEYS = every_key()
 DOTTED = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)+")
 SECTIONS = {key.partition(".")[0] for key in KEYS if "." in key}
-PLACEHOLDERS = {"RUN", "ORG/NAME"}
 OF_OTHERS = {"gradient_accumulation", "group_size"}  # common words of frameworks without a table here
 EXAMPLES = dict(re.findall(r"```(?:yaml|python)\n# (\w+\.(?:yaml|py))\n(.*?)```", TEXT, re.DOTALL))
 BASES: list[dict[str, Any]] = [  # what `key=value` is tried on
@@ -59,7 +56,7 @@ def test_what_a_row_names_in_whet_exists(row: Row) -> None:
     assert named or row.here == "–", row.here
     for text in named:
         if text.startswith("whet "):
-            check_command(text)
+            check_mention(text)
         else:
             key, equals, _ = text.partition("=")
             assert key in KEYS, text
@@ -67,7 +64,7 @@ def test_what_a_row_names_in_whet_exists(row: Row) -> None:
     for text in CODE.findall(row.difference):
         key, equals, _ = text.partition("=")
         if text.startswith("whet "):
-            check_command(text)
+            check_mention(text)
         elif DOTTED.fullmatch(key) and key.partition(".")[0] in SECTIONS:
             assert key in KEYS, text
             assert not equals or accepts(text), text
@@ -79,30 +76,16 @@ def test_a_wrong_key_or_value_would_be_noticed() -> None:
     assert not accepts("algorithm=grop")
     assert not accepts("rollout.n=8")
     with pytest.raises(AssertionError):
-        check_command("whet train grpo-sort")
+        check_mention("whet train grpo-sort")
     with pytest.raises(AssertionError):
-        check_command("whet eval RUN --pass-at 4")
-
-
-def check_command(line: str) -> None:
-    """The command exists, takes these options, and its recipe is packaged or a file."""
-    words = shlex.split(line)[1:]
-    found: Any = typer.main.get_command(command.app)
-    while words and hasattr(found, "commands"):
-        assert words[0] in found.commands, line
-        found = found.commands[words.pop(0)]
-    options = {option for parameter in found.params for option in parameter.opts}
-    assert all(word in options for word in words if word.startswith("--")), line
-    if found.name in ("train", "explain", "recipes"):
-        sources = [word for word in words[:1] if not word.startswith("--") and word not in PLACEHOLDERS]
-        assert all(source in packaged_recipes() or source.endswith(".yaml") for source in sources), line
+        check_mention("whet eval RUN --pass-at 4")
 
 
 def test_the_commands_of_its_prose_exist() -> None:
     commands = [text for text in CODE.findall(re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)) if text[:5] == "whet "]
     assert len(commands) > 20
     for line in commands:
-        check_command(line)
+        check_mention(line)
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from whet.models.protocol import Tokenizer
 
 # The options that such a command has.
-MODEL = typer.Option(None, "--model", metavar="NAME", help="With a URL: which of the server's models.")
+MODEL = typer.Option(None, "--model", metavar="NAME", help="With a URL: the model's name on the server.")
 TOKENIZER = typer.Option(
-    None, "--tokenizer", metavar="MODEL", help="With a URL: exchange ids of this model's tokeniser, not text (vLLM)."
+    None, "--tokenizer", metavar="MODEL", help="With a URL: send ids of this model's tokenizer, not text (vLLM)."
 )
-KEY_ENV = typer.Option(None, "--key-env", metavar="VARIABLE", help="With a URL: the variable that holds its API key.")
-CONCURRENCY = typer.Option(None, "--concurrency", min=1, help="With a URL: requests at a time.  [default: 16]")
+KEY_ENV = typer.Option(None, "--key-env", metavar="VARIABLE", help="With a URL: environment variable with the API key.")
+CONCURRENCY = typer.Option(None, "--concurrency", min=1, help="With a URL: parallel requests.  [default: 16]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

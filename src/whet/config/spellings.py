@@ -135,7 +135,7 @@ ELSEWHERE = {  # last part of a key in TRL, verl or OpenRLHF → key here; "noth
     "logging_steps": "nothing: every step is logged",
     **dict.fromkeys(("padding_free", "packing"), "update.padding_free, which is on by default"),
     "use_remove_padding": "update.padding_free, which is on by default",
-    **dict.fromkeys(("peft_config", "use_peft", "lora_r", "lora_rank"), "nothing: all weights are trained, without LoRA"),
+    **dict.fromkeys(("peft_config", "lora_r", "lora_rank"), "nothing: there is no LoRA, all weights are trained"),
     **dict.fromkeys(("fsdp", "zero_stage"), "nothing: every process holds all weights"),
 }
 

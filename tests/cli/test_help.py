@@ -48,7 +48,7 @@ def test_the_list_of_commands_fits_a_terminal(whet: Whet) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_scripts_can_have_json(name: str) -> None:
     options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
-    assert ("--json" in options) == (name not in TALKS)
+    assert "--json" in options or name in TALKS
 
 
 def test_train_prints_its_results_as_json(whet: Whet, tmp_path: Path) -> None:

@@ -10,7 +10,20 @@ from tests.cli.command_lines import check_mention
 from tests.config.coming_from import CODE, PAGE, ROOT, TEXT, Row, rows
 from tests.config.keys import every_key
 from tests.small import small_chat_model
+from whet.algorithms.cells import options
+from whet.algorithms.table import CELLS
 from whet.cli.progress import SilentProgress
+from whet.config.algorithm import KlConfig
+from whet.config.parts import (
+    CriticConfig,
+    EngineConfig,
+    EvalConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RolloutConfig,
+    SaveConfig,
+    UpdateConfig,
+)
 from whet.config.spellings import ELSEWHERE
 from whet.errors import UserError
 from whet.recipe import apply_override, parse_yaml, read_recipe, validate
@@ -102,6 +115,19 @@ def test_the_hints_of_errors_say_what_the_tables_say(name: str) -> None:
     keys = set(DOTTED.findall(said)) or {re.split(r"\W", said)[0]}
     by_row = [{text.partition("=")[0] for text in CODE.findall(row.here)} for row in same]
     assert keys <= set().union(*by_row), (keys, by_row)
+
+
+def test_the_defaults_that_it_states() -> None:
+    optimizer, rollout, kl = OptimizerConfig(), RolloutConfig(), KlConfig()
+    assert (optimizer.lr, optimizer.schedule, optimizer.beta2, optimizer.weight_decay) == (1e-5, "constant", 0.95, 0.0)
+    assert (rollout.max_tokens, rollout.mask_truncated, kl.estimator, kl.coefficient) == (256, False, "k3", 0.0)
+    assert (EvalConfig().every_steps, SaveConfig().every_steps, SaveConfig().keep) == (50, 50, 2)
+    assert (CriticConfig().clip, EngineConfig().memory_share, UpdateConfig().epochs) == (0.2, 0.4, 1)
+    assert (ModelConfig(path="m").gradient_checkpointing, UpdateConfig().padding_free) == (False, True)
+    assert (options(CELLS["advantage"]["gae"])["lam"], options(CELLS["advantage"]["standardize"])) == (
+        0.95,
+        {"epsilon": 1e-6},
+    )
 
 
 def test_its_links_resolve() -> None:

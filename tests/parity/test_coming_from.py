@@ -29,5 +29,24 @@ def test_every_common_row_is_a_training_argument() -> None:
     assert named - INHERITED == {"warmup_ratio", "EarlyStoppingCallback"}  # of older versions, and no argument
 
 
+def test_the_defaults_of_trl_that_the_page_states() -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
+    stated = {
+        "learning_rate": 1e-6,
+        "lr_scheduler_type": "linear",
+        "adam_beta2": 0.999,
+        "weight_decay": 0.0,
+        "seed": 42,
+    }
+    stated |= {"loss_type": "dapo", "epsilon": 0.2, "use_bias_correction_kl": True, "max_completion_length": 512}
+    stated |= {"vllm_importance_sampling_correction": True, "gradient_checkpointing": True, "eval_strategy": "no"}
+    assert {name: defaults[name] for name in stated} == stated
+    rates = [
+        next(field.default for field in dataclasses.fields(config) if field.name == "learning_rate")
+        for config in (trl.DPOConfig, trl.SFTConfig, trl.RewardConfig)
+    ]
+    assert rates == [1e-6, 2e-5, 1e-4]
+
+
 def test_the_page_names_the_version_that_is_compared_with() -> None:
     assert f"TRL {trl.__version__}" in TEXT

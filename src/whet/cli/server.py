@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from whet.engines.protocol import Engine, OnToken
     from whet.models.protocol import Tokenizer
 
-# The options that such a command has.
+# The arguments and options that such a command has.
+TARGET = typer.Argument(
+    ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, or a server's URL."
+)
 MODEL = typer.Option(None, "--model", metavar="NAME", help="With a URL: the model's name on the server.")
 TOKENIZER = typer.Option(
     None, "--tokenizer", metavar="MODEL", help="With a URL: send ids of this model's tokenizer, not text (vLLM)."

@@ -22,9 +22,7 @@ EXAMPLES = 200
 
 
 def evaluate(
-    model: str = typer.Argument(
-        ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, or a server's URL."
-    ),
+    model: str = server.TARGET,
     options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task, e.g. level=2."),
     *,
     task: str = typer.Option(None, "--task", metavar="NAME", help="Task to evaluate on.  [default: the run's]"),

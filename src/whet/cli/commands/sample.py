@@ -24,9 +24,7 @@ PROMPT_ID = "prompt"  # names the random stream of a typed prompt, so that equal
 
 
 def sample(
-    model: str = typer.Argument(
-        ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, or a server's URL."
-    ),
+    model: str = server.TARGET,
     words: list[str] = typer.Argument(
         None, metavar="PROMPT|KEY=VALUE", help="A prompt in quotes (- reads standard input); with --task, its options."
     ),

@@ -165,7 +165,7 @@ def test_rows_that_are_given_lie_in_the_run(tmp_path):
         (tmp_path / "model").mkdir(exist_ok=True)
         part.save(tmp_path / "model")
     rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(40)]
-    recipe = {"loop": "offline", "steps": 2, "rows": 4, "eval": {"examples": 4, "max_tokens": 4}, "device": "cpu"}
+    recipe = {"loop": "offline", "steps": 2, "batch_size": 4, "eval": {"examples": 4, "max_tokens": 4}, "device": "cpu"}
     keys = {"model": tmp_path / "model", "root": tmp_path / "runs", "name": "sums", "progress": False}
     stopped = whet.train(recipe, data=rows, on_step=lambda *_: False, **keys)
     written = stopped.path / "data.jsonl"
@@ -241,7 +241,7 @@ def test_a_pipeline(tmp_path, capsys):
     recipe = {
         "loop": "pipeline",
         "shared": {"task": "sorting", **small},
-        "stages": {"sft": {"loop": "offline", "rows": 4, **tiny}},
+        "stages": {"sft": {"loop": "offline", "batch_size": 4, **tiny}},
         "methods": {
             "grpo": {"steps": 5, "model": "@sft", "algorithm": "grpo", "rollout": {"prompts": 2, "max_tokens": 6}}
         },

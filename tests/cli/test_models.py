@@ -55,6 +55,8 @@ def test_pull_then_list_then_inspect(home: Path) -> None:
     assert (before["tiny"]["cached"], before["tiny"]["bytes"]) == (False, None)
     directory = home / "models" / "tiny"
     assert run("pull", "tiny").splitlines()[-1] == str(directory)
+    pulled = json.loads(run("pull", "tiny", "--json"))
+    assert (pulled["path"], pulled["bytes"]) == (str(directory), sum(f.stat().st_size for f in directory.iterdir()))
     assert damage(directory) is None
 
     after = {row["name"]: row for row in json.loads(run("list", "--json"))}

@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from whet.cli.commands.train import train
 
     directory = tmp_path_factory.mktemp("made")
-    train(str(write(directory)), [], resume=False, accept_changes=False, runs=directory / "runs")
+    train(str(write(directory)), [], resume=False, accept_changes=False, runs=directory / "runs", as_json=False)
     (pipeline,) = (directory / "runs").iterdir()
     return pipeline
 

@@ -30,13 +30,25 @@ from whet.errors import RunFailed, UserError
 UsageError: Any = typer.BadParameter.__mro__[1]
 NO_MEMORY = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")  # as torch words it
 
+HELP = """Post-training for language models: SFT, reward models, DPO, PPO, GRPO and relatives; evaluation, reports.
+
+\b
+Begin with:
+  whet demo                          SFT and GRPO of a tiny GPT on a CPU
+  whet recipes                       the packaged recipes
+  whet explain grpo-sorting          its loss, batch size and memory
+  whet train grpo-sorting lr=1e-4    train; any key can be overridden
+  whet report RUN                    learning curves and samples
+
+Settings of TRL, verl and OpenRLHF, and what they are called here: docs/coming-from.md.
+"""
 app = typer.Typer(
     name="whet",
-    help="Post-training for language models: train, evaluate, look, talk.",
+    help=HELP,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.command("demo")(demo.demo)
 app.command("train")(train.train)

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from whet.engines.protocol import OnToken
 
 TOKENS_PER_REDRAW = 64
-# The options that such a command has.
-MODEL = typer.Option(None, "--model", metavar="NAME", help="With a URL: which of the server's models.")
-TOKENIZER = typer.Option(
-    None, "--tokenizer", metavar="MODEL", help="With a URL: exchange ids of this model's tokeniser, not text (vLLM)."
+# The arguments and options that such a command has.
+TARGET = typer.Argument(
+    ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, or a server's URL."
 )
-KEY_ENV = typer.Option(None, "--key-env", metavar="VARIABLE", help="With a URL: the variable that holds its API key.")
-CONCURRENCY = typer.Option(None, "--concurrency", min=1, help="With a URL: requests at a time.  [default: 16]")
+MODEL = typer.Option(None, "--model", metavar="NAME", help="With a URL: the model's name on the server.")
+TOKENIZER = typer.Option(
+    None, "--tokenizer", metavar="MODEL", help="With a URL: send ids of this model's tokenizer, not text (vLLM)."
+)
+KEY_ENV = typer.Option(None, "--key-env", metavar="VARIABLE", help="With a URL: environment variable with the API key.")
+CONCURRENCY = typer.Option(None, "--concurrency", min=1, help="With a URL: parallel requests.  [default: 16]")
 
 
 def read_options(pairs: Sequence[str]) -> dict[str, Any]:

@@ -24,16 +24,17 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what the first bytes of an unfinish
 
 def chat(
     model: str = typer.Argument(..., metavar="MODEL|RUN", help="A model directory or name, or a run (its best model)."),
-    system: str = typer.Option("", "--system", metavar="TEXT", help="A system message to begin with."),
-    temperature: float = typer.Option(0.0, help="0 is greedy, which suits small models best."),
-    max_tokens: int = typer.Option(256, help="Longest answer."),
+    system: str = typer.Option("", "--system", metavar="TEXT", help="System message."),
+    temperature: float = typer.Option(0.0, help="Sampling temperature; 0 is greedy, which suits small models."),
+    max_tokens: int = typer.Option(256, help="Longest answer, in tokens."),
     seed: int = typer.Option(0, min=0, help="The same seed and questions give the same answers."),
 ) -> None:
-    """Talk to a model. Standard input that is not a terminal has one question per line. Examples:
+    """Chat with a model that has a chat template. Piped input is read as one user message per line.
 
-    whet chat smollm2-135m-instruct
-
-    echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --temperature 0
+    \b
+    Examples:
+      whet chat smollm2-135m-instruct
+      echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --system "Answer briefly."
     """
     from whet.api.models import choose_sampling, find_target, is_chat, load_engine
     from whet.cli.target import sampling_status

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def check_loss(
-    spec: str = typer.Argument(..., metavar="NAME", help="module:function, path/to/file.py:function, or e.g. clip."),
+    spec: str = typer.Argument(..., metavar="NAME", help="module:function, file.py:function, or a packaged one: clip."),
     settings: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the function."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Check a surrogate, an advantage or a KL estimator: splits, padding, packing, order, gradient.
+    """Check a loss of your own before training with it.
 
-    The exit code is 1 if a check fails.
+    A surrogate, an advantage or a KL estimator must not depend on micro-batches, padding, packing or the order of
+    sequences, and its gradient must be that of its value. The exit code is 1 if a check fails.
 
+    \b
     Examples:
-
-    whet check-loss losses.py:my_surrogate
-
-    whet check-loss clip high=0.28
+      whet check-loss losses.py:my_surrogate
+      whet check-loss clip high=0.28
     """
     from whet.runs.logs import json_bytes
     from whet.train.check.check_loss import check_loss as check

@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from whet.runs.comparison_directory import ComparisonDirectory
     from whet.train.experiments.sweep import Sweep
 
-TIP = "A packaged recipe or a YAML file: of one run, whose algorithm is replaced by each method, or a pipeline."
+TIP = "A packaged recipe or a YAML file: of one run, whose algorithm each method replaces, or a pipeline."
 TARGET = 0.8
 
 
 def compare(
     source: str = typer.Argument(..., metavar="RECIPE", help=TIP),
     overrides: list[str] = typer.Argument(
-        None, metavar="KEY=VALUE", help="Change keys of the recipe, for all methods."
+        None, metavar="KEY=VALUE", help="Override keys of the recipe, for all methods."
     ),
     *,
     methods: str = typer.Option(
-        ..., "--methods", metavar="A,B,…", help="The presets to compare, or methods of the pipeline."
+        ..., "--methods", metavar="A,B,…", help="Algorithm presets to compare, or methods of the pipeline."
     ),
-    seeds: str = typer.Option("3", "--seeds", metavar="N|A,B,…", help="How many seeds (0, 1, …), or a list: 3,7."),
+    seeds: str = typer.Option("3", "--seeds", metavar="N|A,B,…", help="Number of seeds (0, 1, …), or a list: 3,7."),
     changes: list[str] = typer.Option(
-        None, "--set", metavar="METHOD:KEY=VALUE", help="Change a key for one method; may be repeated."
+        None, "--set", metavar="METHOD:KEY=VALUE", help="Override a key for one method; may be repeated."
     ),
-    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Where the comparison is made."),
-    out: Path = typer.Option(None, "--out", help="Exactly where; a comparison that was begun there goes on."),
-    target: float = typer.Option(TARGET, "--target", help="The held-out accuracy whose step is looked for."),
-    as_json: bool = typer.Option(False, "--json", help="Print comparison.json."),
+    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Folder in which it is made."),
+    out: Path = typer.Option(None, "--out", help="Exact directory; a comparison that was begun there is continued."),
+    target: float = typer.Option(TARGET, "--target", help="Report the first step with this held-out accuracy."),
+    as_json: bool = typer.Option(False, "--json", help="Print the numbers (comparison.json) as JSON."),
 ) -> None:
-    """Compare methods on one recipe: a run per method and seed, then a table, curves and a verdict. Examples:
+    """Compare algorithms over several seeds. Writes a table with intervals, learning curves and a verdict.
 
-    whet compare --methods reinforce,rloo,grpo --seeds 3 grpo-sorting steps=100
+    Methods of a pipeline start from its stages, which run once, and are judged as its `compare` section says.
 
-    whet compare --methods rloo,grpo --set grpo:update.epochs=2 grpo-sorting --out runs/epochs
-
-    Methods of a pipeline start from its stages, which are made once, and are compared as its `compare` section says:
-
-    whet compare --methods ppo,grpo,dpo --seeds 3 pipeline.yaml
+    \b
+    Examples:
+      whet compare --methods reinforce,rloo,grpo --seeds 3 grpo-sorting steps=100
+      whet compare --methods rloo,grpo --set grpo:update.epochs=2 grpo-sorting --out runs/epochs
+      whet compare --methods ppo,grpo,dpo --seeds 3 rlhf-reviews
     """
     from whet.cli.pipeline_console import compare_pipeline
     from whet.recipe import is_pipeline

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from whet.cli.terminal import Screen, say, say_json, say_text
 from whet.errors import escaped
 
-app = typer.Typer(help="Look at data: dialogues, pairs, labels, outcomes, traces.")
+app = typer.Typer(help="Explore data sets, and list the formats that can be read.")
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
 SHOWN = 600  # characters of a sample in the terminal
@@ -27,20 +27,23 @@ def _help(context: typer.Context) -> None:
 
 @app.command()
 def explore(
-    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, or a data set of the Hugging Face hub."),
-    form: str = typer.Option("auto", "--format", help="How rows are written (see `whet data formats`)."),
-    split: str = typer.Option("train", "--split", help="Of a data set of the hub."),
-    subset: str = typer.Option("", "--subset", help="Of a data set of the hub: a configuration or a directory."),
-    max_skipped: float = typer.Option(0.01, "--max-skipped", help="The share of rows that may be broken."),
-    samples: int = typer.Option(3, "--samples", min=0, help="How many rows to show."),
-    out: Path = typer.Option(None, "--out", metavar="DIR", help="Write data.png and data.html there."),
+    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, or a data set on the Hugging Face hub."),
+    form: str = typer.Option("auto", "--format", help="Format of the rows (see `whet data formats`)."),
+    split: str = typer.Option("train", "--split", help="Split of a data set on the hub."),
+    subset: str = typer.Option("", "--subset", help="Configuration or directory of a data set on the hub."),
+    max_skipped: float = typer.Option(0.01, "--max-skipped", help="Share of broken rows above which reading fails."),
+    samples: int = typer.Option(3, "--samples", min=0, help="Rows to show."),
+    out: Path = typer.Option(None, "--out", metavar="DIR", help="Folder for data.png and data.html."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Count, measure and show the rows of a file or a data set. Examples:
+    """Show the statistics and sample rows of a data set.
 
-    whet data explore pairs.jsonl.gz
+    Counts, lengths, length bias of preference pairs, near duplicates; how many rows were left out, and why.
 
-    whet data explore Anthropic/hh-rlhf --subset helpful-base --split test --out hh
+    \b
+    Examples:
+      whet data explore pairs.jsonl.gz
+      whet data explore Anthropic/hh-rlhf --subset helpful-base --split test --out hh
     """
     from whet.data.explore import explore as survey_of
     from whet.data.load import Source, load_rows
@@ -66,7 +69,7 @@ def explore(
 
 @app.command()
 def formats(as_json: bool = AS_JSON) -> None:
-    """List the ways in which rows may be written.
+    """List the data formats that can be read, with their columns.
 
     Example: whet data formats
     """

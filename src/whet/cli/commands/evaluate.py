@@ -18,32 +18,30 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: str = typer.Argument(
-        ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, a server."
-    ),
-    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task."),
+    model: str = typed.TARGET,
+    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task, e.g. level=2."),
     *,
-    task: str = typer.Option(None, "--task", metavar="NAME", help="The task; a run has its own."),
-    examples: int = typer.Option(None, min=1, help="Held-out examples.  [default: the run's, else 200]"),
-    samples: int = typer.Option(None, min=0, help="Samples per example for pass@k.  [default: the run's, else 0]"),
-    k: str = typer.Option(None, "--k", metavar="1,4", help="Which pass@k.  [default: the run's, else 1 and SAMPLES]"),
-    max_tokens: int = typer.Option(None, help="Longest answer.  [default: the run's, else 256]"),
-    temperature: float = typer.Option(None, help="Of the samples; greedy has none.  [default: the run's, else 1]"),
-    seed: int = typer.Option(None, min=0, help="Of the samples.  [default: the run's, else 0]"),
-    show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N right and N wrong answers."),
+    task: str = typer.Option(None, "--task", metavar="NAME", help="Task to evaluate on.  [default: the run's]"),
+    examples: int = typer.Option(None, min=1, help="Number of held-out prompts.  [default: the run's, else 200]"),
+    samples: int = typer.Option(None, min=0, help="Completions per prompt for pass@k.  [default: the run's, else 0]"),
+    k: str = typer.Option(None, "--k", metavar="1,4", help="k of pass@k.  [default: the run's, else 1 and SAMPLES]"),
+    max_tokens: int = typer.Option(None, help="Longest completion, in tokens.  [default: the run's, else 256]"),
+    temperature: float = typer.Option(None, help="Of samples; accuracy is greedy.  [default: the run's, else 1]"),
+    seed: int = typer.Option(None, min=0, help="Seed of the samples.  [default: the run's, else 0]"),
+    show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N correct and N incorrect completions."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
     served: str = typed.MODEL,
     ids_of: str = typed.TOKENIZER,
     key_env: str = typed.KEY_ENV,
     concurrency: int = typed.CONCURRENCY,
 ) -> None:
-    """Held-out accuracy (greedy) and pass@k with 95 % intervals. Examples:
+    """Evaluate on held-out prompts: accuracy and pass@k. Accuracy is greedy; intervals are of 95 % confidence.
 
-    whet eval runs/20260101-120000-grpo-sorting
-
-    whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
-
-    whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
+    \b
+    Examples:
+      whet eval runs/20260101-120000-grpo-sorting
+      whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
+      whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
     from whet.api.models import eval_settings, find_model, find_task
     from whet.distributed.world import World

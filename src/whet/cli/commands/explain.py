@@ -22,14 +22,17 @@ ONE_UPDATE = "1 optimizer step on all of them"
 
 def explain(
     source: str = typer.Argument(..., metavar="RECIPE", help="A packaged recipe or a YAML file."),
-    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Change keys of the recipe."),
+    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Override keys of the recipe."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """What a recipe will do: its loss, its numbers, its memory, and the keys that change nothing.
+    """Show the loss, batch size and memory of a recipe.
 
-    Example: whet explain grpo-sorting update.epochs=2 algorithm.clip.high=0.28
+    Also its schedule, and keys that have no effect in it. Nothing is trained.
 
-    Of a pipeline it tells every run in a few lines.
+    \b
+    Examples:
+      whet explain grpo-sorting update.epochs=2 algorithm.clip.high=0.28
+      whet explain rlhf-reviews
     """
     from whet.recipe import Pipeline, read_any
     from whet.runs.logs import json_bytes

@@ -21,17 +21,18 @@ AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
 
 
 def tasks(
-    name: str = typer.Argument(None, metavar="NAME", help="A task to look at; your own is module:Class."),
-    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task."),
-    count: int = typer.Option(3, min=1, help="Examples to show of each side."),
-    seed: int = typer.Option(0, min=0, help="Of the training examples that are shown."),
+    name: str = typer.Argument(None, metavar="NAME", help="A task to show and check; your own: file.py:Class."),
+    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task, e.g. level=3."),
+    count: int = typer.Option(3, min=1, help="Training and held-out prompts to show, each."),
+    seed: int = typer.Option(0, min=0, help="Seed of the training prompts that are shown."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """List the tasks; or check one and show examples of it. Examples:
+    """List the tasks, or check one and show its prompts. A task is prompts with a reward.
 
-    whet tasks
-
-    whet tasks arithmetic level=3
+    \b
+    Examples:
+      whet tasks
+      whet tasks arithmetic level=3
     """
     from whet.cli.target import read_options
     from whet.tasks.check import check_task
@@ -61,19 +62,23 @@ def recipes(
     name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """List the packaged recipes; or print one. Examples:
+    """List the packaged recipes, or print one as YAML.
 
-    whet recipes
-
-    whet recipes grpo-sorting > mine.yaml
+    \b
+    Examples:
+      whet recipes
+      whet recipes grpo-sorting > mine.yaml
     """
-    from whet.recipe import packaged_recipes
+    from whet.recipe import packaged_recipes, parse_yaml
 
     packaged = packaged_recipes()
     if name is not None:
         if name not in packaged:
             raise UserError(f"no recipe {name!r}{nearest(name, packaged)} (see `whet recipes`)")
-        say_text(packaged[name], end="")
+        if as_json:
+            say_json(json.dumps(parse_yaml(packaged[name], where=name), indent=2))
+        else:
+            say_text(packaged[name], end="")
         return
     rows = [{"name": key, "about": _first_comment(text)} for key, text in packaged.items()]
     if as_json:

@@ -18,7 +18,7 @@ from whet.cli.terminal import Description, Screen, say, say_json, say_text
 if TYPE_CHECKING:
     from whet.models.download.model_hub import Progress
 
-app = typer.Typer(help="List, fetch and look at models.")
+app = typer.Typer(help="List, download and inspect models.")
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
 
@@ -31,7 +31,7 @@ def _help(context: typer.Context) -> None:
 
 @app.command("list")
 def list_models(as_json: bool = AS_JSON) -> None:
-    """Models that can be pulled by name, and models that are in the cache.
+    """List models that can be pulled, and those in the cache.
 
     Example: whet models list
     """
@@ -66,7 +66,7 @@ def inspect(
     model: str = typer.Argument(help="A model directory, a run directory or the name of a pulled model."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """What a model is: its family, size, context, vocabulary and the tokens that end a completion.
+    """Show a model's architecture, size, context and vocabulary.
 
     Example: whet models inspect smollm2-135m-instruct
     """
@@ -86,8 +86,9 @@ def inspect(
 @app.command()
 def pull(
     name: str = typer.Argument(help="A name from `whet models list`, or a Hugging Face id such as org/name."),
+    as_json: bool = AS_JSON,
 ) -> None:
-    """Fetch a model into the cache and check it; a model that is already there is only checked.
+    """Download a model into the cache and verify it. One that is there already is only verified.
 
     Example: whet models pull smollm2-135m-instruct
     """
@@ -95,7 +96,10 @@ def pull(
 
     with _progress(Screen(stderr=True)) as report:
         directory = pull_model(name, progress=report)
-    say(str(directory))
+    if as_json:
+        say_json(json.dumps({"name": name, "path": str(directory), "bytes": _size(directory)}, indent=2))
+    else:
+        say(str(directory))
 
 
 @contextmanager

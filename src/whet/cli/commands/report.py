@@ -9,7 +9,7 @@ import typer
 from whet.cli.terminal import say
 from whet.errors import UserError
 
-TIP = "A run, finished or not; a comparison; or a pipeline, for the comparison of its methods."
+TIP = "Directory of a run (finished or not), of a comparison, or of a pipeline (for its comparison)."
 Told = tuple[Path, list[str]]  # what to look at, and what to say
 
 
@@ -17,11 +17,12 @@ def report(
     directory: Path = typer.Argument(..., metavar="DIR", help=TIP),
     show: bool = typer.Option(False, "--open", help="Open the report in a browser."),
 ) -> None:
-    """Write the pictures and the page of a directory again, from what is on disk, and say how it went. Examples:
+    """Rewrite the HTML report of a run or a comparison. Prints its headline numbers too.
 
-    whet report runs/20260101-120000-grpo-sorting --open
-
-    whet report runs/20260101-120000-rlhf-reviews
+    \b
+    Examples:
+      whet report runs/20260101-120000-grpo-sorting --open
+      whet report runs/20260101-120000-rlhf-reviews
     """
     page, lines = _write(directory.expanduser())
     for line in (f"report: {page}", *lines):

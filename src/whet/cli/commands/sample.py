@@ -20,21 +20,23 @@ if TYPE_CHECKING:
 
 
 def sample(
-    model: str = typer.Argument(
-        ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, a server."
-    ),
+    model: str = typed.TARGET,
     words: list[str] = typer.Argument(
-        None, metavar="PROMPT|KEY=VALUE", help="A prompt (- reads standard input); with --task, its options."
+        None, metavar="PROMPT|KEY=VALUE", help="A prompt in quotes (- reads standard input); with --task, its options."
     ),
     *,
-    task: str = typer.Option(None, "--task", metavar="NAME", help="Complete held-out examples of this task instead."),
-    examples: int = typer.Option(3, min=1, help="Held-out examples to complete."),
-    count: int = typer.Option(4, min=1, help="Completions of each prompt."),
-    max_tokens: int = typer.Option(None, help="Longest completion.  [default: the run's, else 256]"),
+    task: str = typer.Option(
+        None, "--task", metavar="NAME", help="Held-out prompts of this task.  [default: the run's]"
+    ),
+    examples: int = typer.Option(3, min=1, help="Number of held-out prompts."),
+    count: int = typer.Option(4, min=1, help="Completions per prompt."),
+    max_tokens: int = typer.Option(None, help="Longest completion, in tokens.  [default: the run's, else 256]"),
     temperature: float = typer.Option(None, help="0 is greedy.  [default: the run's, else 1]"),
-    top_k: int = typer.Option(None, help="Keep the k most likely tokens; 0 keeps all."),
-    top_p: float = typer.Option(None, help="Keep the smallest set of tokens with this mass; 1 keeps all."),
-    min_p: float = typer.Option(None, help="Keep tokens this likely relative to the likeliest; 0 keeps all."),
+    top_k: int = typer.Option(None, help="Sample from the k most likely tokens; 0: all.  [default: the run's, else 0]"),
+    top_p: float = typer.Option(
+        None, help="Sample from the most likely tokens of this mass.  [default: the run's, else 1]"
+    ),
+    min_p: float = typer.Option(None, help="Least share of the top token's probability.  [default: the run's, else 0]"),
     seed: int = typer.Option(0, min=0, help="The same seed gives the same completions."),
     raw: bool = typer.Option(False, "--raw", help="Give a chat model the prompt as it is, not as a user's message."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
@@ -43,15 +45,14 @@ def sample(
     key_env: str = typed.KEY_ENV,
     concurrency: int = typed.CONCURRENCY,
 ) -> None:
-    """Completions of a prompt, or of held-out examples of a task. Examples:
+    """Sample completions of a prompt, or of a task's prompts.
 
-    whet sample smollm2-135m-instruct "Name three colours." --temperature 0.7
-
-    whet sample runs/20260101-120000-grpo-sorting --count 2
-
-    whet sample MODEL --task arithmetic level=2
-
-    whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
+    \b
+    Examples:
+      whet sample smollm2-135m-instruct "Name three colours." --temperature 0.7
+      whet sample runs/20260101-120000-grpo-sorting --count 2
+      whet sample MODEL --task arithmetic level=2
+      whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """
     from whet.api.models import Model, choose_sampling, find_model
     from whet.runs.logs import json_bytes

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import typer
 
+from whet.cli.terminal import say_json
 from whet.errors import UserError
 
 
 def train(
     source: str = typer.Argument(..., metavar="RECIPE|RUN", help="A packaged recipe, a YAML file, or a run to resume."),
-    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Change keys of the recipe."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with a run that was stopped, bit for bit."),
+    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Override keys of the recipe."),
+    resume: bool = typer.Option(False, "--resume", help="Continue a stopped run from its newest checkpoint, exactly."),
     accept_changes: bool = typer.Option(
-        False, "--accept-changes", help="With --resume: go on although files that the run was made from have changed."
+        False, "--accept-changes", help="With --resume: continue although data, rewards or other inputs changed."
     ),
-    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Where run directories are made."),
+    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Folder in which runs are made."),
+    as_json: bool = typer.Option(False, "--json", help="Print the final results as one JSON object (of one run)."),
 ) -> None:
-    """Train a model. Examples:
+    """Train from a recipe (SFT, DPO, GRPO, PPO …), or resume a run.
 
-    whet train grpo-sorting steps=200 lr=3e-4
+    A recipe may also train a reward model, or be a pipeline of several runs. A run makes a directory with its config,
+    metrics, rollouts, checkpoints, best model and report. Progress goes to standard error.
 
-    whet train runs/20260101-120000-grpo-sorting --resume
-
-    torchrun --nproc-per-node 2 -m whet train grpo-sorting
-
-    A pipeline of several runs goes the same way: its stages, then its methods.
-
-    whet train pipeline.yaml stages.sft.steps=100 methods.grpo.lr=1e-4
+    \b
+    Examples:
+      whet train grpo-sorting steps=200 lr=3e-4
+      whet train my.yaml algorithm=dapo rollout.group=16 algorithm.kl.coefficient=0.01
+      whet train my.yaml objective=dpo data=pairs.jsonl epochs=1
+      whet train runs/20260101-120000-grpo-sorting --resume
+      torchrun --nproc-per-node 2 -m whet train grpo-sorting
+      whet train rlhf-reviews stages.sft.steps=100 methods.grpo.lr=1e-4
     """
     from whet.cli.pipeline_console import resume_pipeline, train_pipeline
     from whet.cli.progress import make_progress
@@ -36,17 +41,26 @@ def train(
     from whet.runs.pipeline_directory import is_pipeline
     from whet.train.start import resume_run, start_run
 
-    if resume:
-        path = Path(source)
-        if is_pipeline(path):
-            resume_pipeline(path, overrides or [], accept_changes=accept_changes)
-        else:
-            resume_run(path, overrides or [], make_progress, accept_changes=accept_changes)
-        return
-    if accept_changes:
+    if accept_changes and not resume:
         raise UserError("--accept-changes is for a run that goes on: add --resume, or leave it out")
-    recipe = read_any(source, overrides or [])
+    recipe = None if resume else read_any(source, overrides or [])
+    if as_json and (isinstance(recipe, Pipeline) or (resume and is_pipeline(Path(source)))):
+        raise UserError("--json is for one run: of a pipeline, whet compare --json prints the comparison")
     if isinstance(recipe, Pipeline):
         train_pipeline(recipe, runs)
+    elif recipe is not None:
+        _show(start_run(recipe, runs, make_progress), as_json=as_json)
+    elif is_pipeline(Path(source)):
+        resume_pipeline(Path(source), overrides or [], accept_changes=accept_changes)
     else:
-        start_run(recipe, runs, make_progress)
+        path = resume_run(Path(source), overrides or [], make_progress, accept_changes=accept_changes)
+        _show(path, as_json=as_json)
+
+
+def _show(path: Path, *, as_json: bool) -> None:
+    from whet.runs.directory import Run
+    from whet.runs.logs import json_bytes
+
+    if as_json and os.environ.get("RANK", "0") == "0":
+        results = Run.open(path, is_writer=False).results()
+        say_json(json_bytes({"run": str(path), **(results or {})}, indent=2).decode())

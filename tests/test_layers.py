@@ -40,12 +40,12 @@ PURE = (
     "selection",
     "shaping",
     "supervised",
-    "surrogates",
 )
 ROOMS_INSIDE = {
     "algorithms": {
-        **{key: set() for key in (*PURE, "values", "weightings")},
-        "table": {*PURE, "values", "weightings"},
+        **{key: set() for key in (*PURE, "weightings")},
+        **{key: {"cells"} for key in ("surrogates", "values")},
+        "table": {*PURE, "surrogates", "values", "weightings"},
         "preference": {"cells"},
     },
     "cli": {

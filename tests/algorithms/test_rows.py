@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from whet.algorithms.cells import is_per_sequence, is_per_token
 from whet.algorithms.table import (
     ADVANTAGES,
     ALGORITHMS,
@@ -16,8 +17,6 @@ from whet.algorithms.table import (
     SCALINGS,
     SURROGATES,
     WEIGHTINGS,
-    is_per_sequence,
-    tells_tokens_apart,
 )
 
 from . import composed, oracle
@@ -153,6 +152,6 @@ def test_the_batches_reach_every_branch():
 WHERE = ("below", "inside", "above")
 
 
-def test_only_the_cells_that_take_a_mask_are_one_ratio_per_sequence():
+def test_what_is_per_sequence_or_per_token_is_declared():
     assert [name for name, cell in SURROGATES.items() if is_per_sequence(cell)] == ["sequence_clip", "geometric_clip"]
-    assert [name for name, cell in ADVANTAGES.items() if tells_tokens_apart(cell)] == ["gae", "to_go"]
+    assert [name for name, cell in ADVANTAGES.items() if is_per_token(cell)] == ["gae", "to_go"]

@@ -1,12 +1,14 @@
 """Log-probs and advantages to a loss per token. All tensors are (B, T), one sequence per row; nothing is summed here.
 
-A surrogate that takes `mask` has one ratio per sequence: every token of a row carries the loss of the whole row.
+A surrogate that is declared `per_sequence` has one ratio per row: every token carries the loss of the whole row.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from whet.algorithms.cells import per_sequence
 
 
 def reinforce(logprobs: Tensor, advantages: Tensor) -> Tensor:
@@ -51,6 +53,7 @@ def soft_gate(
     return -(4 / sharpness) * torch.sigmoid(sharpness * (ratio - 1)) * advantages
 
 
+@per_sequence
 def sequence_clip(
     logprobs: Tensor,
     logprobs_old: Tensor,
@@ -65,6 +68,7 @@ def sequence_clip(
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
+@per_sequence
 def geometric_clip(
     logprobs: Tensor,
     logprobs_old: Tensor,

@@ -127,12 +127,7 @@ SURROGATES = _named(s.reinforce, s.clip, s.dual_clip, s.stopped_ratio, s.soft_ga
 WEIGHTINGS = _named(w.token_mean, w.sequence_mean, w.sequence_sum, w.budget_mean)
 KL_ESTIMATORS = _named(kl.k1, kl.k2, kl.k3, kl.unbiased)
 CORRECTIONS = _named(
-    *(
-        c.uncorrected,
-        c.token_truncate,
-        c.sequence_truncate,
-        c.geometric_truncate,
-    ),
+    *(c.uncorrected, c.token_truncate, c.sequence_truncate, c.geometric_truncate),
     *(c.token_mask, c.sequence_mask, c.geometric_mask),
 )
 DYNAMIC_SAMPLING = _named(a.keep_all, a.drop_zero_variance)
@@ -165,19 +160,18 @@ GROUP_STATISTICS = frozenset(
 TOKEN_CORRECTIONS = frozenset({c.token_truncate, c.token_mask})
 
 
-def tells_tokens_apart(advantage: Cell) -> bool:
-    """Whether the advantage differs between the tokens of one rollout."""
-    return "token_rewards" in terms(advantage)
+def token_loss(
+    algorithm: Algorithm,
+    supply: Mapping[str, Tensor | None],
+    *,
+    surrogate: Tensor | None = None,
+    kl_coefficient: float = 0.0,
+) -> Tensor:
+    """The loss of every token: the corrected surrogate and, where it belongs here, the KL to the reference.
 
-
-def is_per_sequence(surrogate: Cell) -> bool:
-    """Whether a surrogate has one ratio for a whole sequence."""
-    return "mask" in terms(surrogate)
-
-
-def token_loss(algorithm: Algorithm, supply: Mapping[str, Tensor | None], *, kl_coefficient: float = 0.0) -> Tensor:
-    """The loss of every token: the corrected surrogate and, where it belongs here, the KL to the reference."""
-    per_token: Tensor = call(algorithm.surrogate, supply) * supply["correction"]
+    A caller that has evaluated the surrogate already says what it gave.
+    """
+    per_token: Tensor = (call(algorithm.surrogate, supply) if surrogate is None else surrogate) * supply["correction"]
     if kl_coefficient and algorithm.kl_place == "loss":
         per_token = per_token + kl_coefficient * call(algorithm.kl, supply)
     return per_token

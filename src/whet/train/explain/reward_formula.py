@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whet.algorithms.cells import options, terms
 from whet.algorithms.shaping import standard
-from whet.algorithms.table import Algorithm, tells_tokens_apart
+from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig, RewardConfig
 
 SPANS = {"batch": "the step", "running": "all steps so far"}
@@ -15,7 +15,7 @@ def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> 
     paid = kl_weight if algorithm.kl_place == "reward" else ""
     shaped = shaped_reward(config.reward, config.rollout.max_tokens)
     lines = []
-    if tells_tokens_apart(algorithm.advantage):
+    if "token_rewards" in terms(algorithm.advantage):
         less = f", less {paid}·(d) on every token" if paid else ""
         lines.append(f"r_t = R_i on the last token, 0 before{less}")
         paid = ""

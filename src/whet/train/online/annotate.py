@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whet.algorithms import importance_correction, shaping, values
-from whet.algorithms.cells import call, options, terms
+from whet.algorithms.cells import call, is_per_sequence, options, terms
 from whet.algorithms.control import entropy_bonus
 from whet.batching import collate, pad
 from whet.config import OnlineConfig
@@ -230,7 +230,8 @@ def _advantages(
         supply["values"] = everyone.rows(frozen.values)
     supply = {term: tensor.to(mask.device) for term, tensor in supply.items()}
     shape = supply["mask"].shape
-    raw = ask(algorithm.advantage, supply, shapes=(paid.rewards.shape, shape))
+    shapes = (paid.rewards.shape,) if is_per_sequence(algorithm.surrogate) else (paid.rewards.shape, shape)
+    raw = ask(algorithm.advantage, supply, shapes=shapes)
     everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
     trained = everyone.rows(masks.trained)
     scaling = {**supply, "advantages": everywhere.masked_fill(~trained, 0.0), "mask": trained}

@@ -13,8 +13,8 @@ from whet.algorithms.cells import name, options
 from whet.config import OnlineConfig
 from whet.errors import RunFailed, UserError
 from whet.recipe import dump, parse_yaml, read_recipe, validate
-from whet.train.online.cells import ask
 from whet.train.setup.build import build_algorithm
+from whet.train.setup.cells import ask
 
 OWN = Path(__file__).parent / "own_cells.py"
 RECIPE = """
@@ -72,14 +72,17 @@ def test_a_saved_config_names_them(tmp_path: Path) -> None:
     [
         (
             "surrogate: {own}:misspelt",
-            "wants 'advantage' (did you mean 'advantages'?); it may take: logprobs, logprobs_old, logprobs_ref, "
-            "advantages, mask (options of its own must be keyword-only, after a *)",
+            "takes 'advantage', which the loop does not supply; did you mean 'advantages'? (it may take logprobs, "
+            "logprobs_old, logprobs_ref, advantages, mask)",
         ),
-        ("surrogate: {own}:with_default", "wants 'power'; it may take: logprobs, logprobs_old"),
-        ("advantage: {own}:steep", "wants 'logprobs' (did you mean 'logprobs_ref'?); it may take: rewards, counts,"),
-        ("surrogate: {{use: '{own}:steep', powr: 2}}", "has no option 'powr' (it has: power)"),
-        ("advantage: {{use: '{own}:over_half', least: 2}}", "has no option 'least' (it has: none)"),
-        ("surrogate: {own}:NOT_A_FUNCTION", "is not a function"),
+        ("surrogate: {own}:with_default", "takes 'power' by position; make it an option: write *, before the first"),
+        ("advantage: {own}:steep", "takes 'logprobs', which the loop does not supply; did you mean 'logprobs_ref'?"),
+        (
+            "surrogate: {{use: '{own}:steep', powr: 2}}",
+            "has no option 'powr'; did you mean 'power'? (its options are power)",
+        ),
+        ("advantage: {{use: '{own}:over_half', least: 2}}", "has no option 'least' (it has none)"),
+        ("surrogate: {own}:NOT_A_FUNCTION", "is a int, not a function: name one"),
         ("surrogate: {own}:steap", "has no 'steap'; did you mean 'steep'?"),
         ("surrogate: nowhere.py:steep", "there is no file nowhere.py"),
         ("surrogate: no_such_module:steep", "importing no_such_module failed: ModuleNotFoundError"),

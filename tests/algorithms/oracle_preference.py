@@ -105,10 +105,11 @@ def bco(case: Number, beta: float = 0.1) -> float:
 
 
 def bradley_terry(case: Number, centring: float = 0.0, smoothing: float = 0.0, use_margins: bool = False) -> float:
+    better, worse = case["chosen_scores"], case["rejected_scores"]
     margin = case["margins"] if use_margins else 0.0
-    kept = -log(sigmoid(case["chosen"] - case["rejected"] - margin))
-    flipped = -log(sigmoid(case["rejected"] - case["chosen"] - margin))
-    return (1 - smoothing) * kept + smoothing * flipped + centring * (case["chosen"] + case["rejected"]) ** 2
+    kept = -log(sigmoid(better - worse - margin))
+    flipped = -log(sigmoid(worse - better - margin))
+    return (1 - smoothing) * kept + smoothing * flipped + centring * (better + worse) ** 2
 
 
 def outcome(case: Number) -> float:
@@ -117,7 +118,7 @@ def outcome(case: Number) -> float:
 
 
 def process(case: Number) -> float:
-    return -log(exp(case["scores"][case["labels"]]) / sum(exp(score) for score in case["scores"]))
+    return -log(exp(case["scores"][case["classes"]]) / sum(exp(score) for score in case["scores"]))
 
 
 PAIRS = (dpo, cdpo, robust_dpo, dpo_norm, ipo, hinge, simpo, orpo, cpo, apo_zero, apo_down, sppo)
@@ -178,8 +179,8 @@ def scored(seed: int, count: int = 12) -> dict[str, np.ndarray]:
     """Scores of a reward model for pairs, with margins."""
     rng = np.random.default_rng(seed)
     return {
-        "chosen": rng.normal(0.5, 2.0, count),
-        "rejected": rng.normal(0.0, 2.0, count),
+        "chosen_scores": rng.normal(0.5, 2.0, count),
+        "rejected_scores": rng.normal(0.0, 2.0, count),
         "margins": rng.uniform(0.0, 3.0, count),
     }
 
@@ -188,7 +189,7 @@ def judged(seed: int, count: int = 12, classes: int = 0) -> dict[str, np.ndarray
     """Scores with labels: one number each, or one per class."""
     rng = np.random.default_rng(seed)
     if classes:
-        return {"scores": rng.normal(0.0, 2.0, (count, classes)), "labels": rng.integers(0, classes, count)}
+        return {"scores": rng.normal(0.0, 2.0, (count, classes)), "classes": rng.integers(0, classes, count)}
     return {"scores": rng.normal(0.0, 2.0, count), "labels": rng.integers(0, 2, count).astype(bool)}
 
 

@@ -7,6 +7,7 @@ from whet.algorithms.cells import bind, call, formula, name, options, terms
 from whet.algorithms.preference import losses as preference
 from whet.algorithms.preference.metrics import wins
 from whet.algorithms.preference.preference_table import (
+    POINT_TERMS,
     PREFERENCES,
     REWARDS,
     SUPPLIED,
@@ -26,7 +27,7 @@ def test_rows_are_named_as_their_losses_and_ask_for_what_there_is():
     for row in PREFERENCES.values():
         assert "β" in formula(row.loss), "the line that users are shown"
         assert set(terms(row.implicit)) <= {"logprobs", "logprobs_ref", "tokens"}
-        assert row.point is None or set(terms(row.point)) <= set(SUPPLIED["point"])
+        assert row.point is None or set(terms(row.point)) <= set(POINT_TERMS)
 
 
 def test_what_the_rows_need_follows_from_their_losses():

@@ -58,7 +58,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "train/rows/preference.py": ("tests/train/test_preferring_logged.py",),
     "train/rows/reward_model.py": ("tests/train/test_rewarding_logged.py",),
     "train/rows/sft.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
-    "train/online/cells.py": ("tests/train/test_cells.py", "tests/test_own_cells.py"),
+    "train/setup/cells.py": ("tests/train/test_cells.py", "tests/test_own_cells.py"),
 }
 WHOLE_ROOMS = ("algorithms",)  # every file of these is a target
 EMPTY = {"algorithms/__init__.py", "algorithms/preference/__init__.py"}  # nothing to plant a bug in

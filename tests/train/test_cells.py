@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import RunFailed
-from whet.train.online.cells import MISTAKES, ask
+from whet.train.setup.cells import MISTAKES, ask
 
 SUPPLY = {"rewards": torch.zeros(2, 3)}
 

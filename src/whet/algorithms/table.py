@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -171,7 +171,8 @@ def token_loss(
 
     A caller that has evaluated the surrogate already says what it gave.
     """
-    per_token: Tensor = (call(algorithm.surrogate, supply) if surrogate is None else surrogate) * supply["correction"]
+    losses: Any = call(algorithm.surrogate, supply) if surrogate is None else surrogate
+    per_token: Tensor = losses * supply["correction"]
     if kl_coefficient and algorithm.kl_place == "loss":
         per_token = per_token + kl_coefficient * call(algorithm.kl, supply)
     return per_token

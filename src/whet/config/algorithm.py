@@ -7,15 +7,14 @@ cell needs no change here. A cell of the user's is `file.py:function`, or `{use:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
+from whet.config.own import own_function, require_options, require_signature
 from whet.config.section import Above, Amount, Count, Decay, Positive, Section, merge, one_of
-from whet.imports import load_named
 
 BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no other means anything below 0
     **{key: {"ge": 0, "le": 1} for key in ("gamma", "lam", "decay")},
@@ -165,27 +164,12 @@ class AlgorithmBase(Section):
 
 def _own_cell(kind: str, written: OwnCell) -> Cell:
     """The user's function, after a look at its signature."""
-    cell = load_named(written.use, f"algorithm.{kind}")
-    if not callable(cell):
-        raise ValueError(f"{kind} {written.use!r} is not a function: name one")
-    for term in terms(cell):
-        if term not in SUPPLIED[kind]:
-            raise ValueError(
-                f"{kind} {written.use!r} wants {term!r}{_nearest(term, SUPPLIED[kind])}; it may take: "
-                f"{', '.join(SUPPLIED[kind])} (options of its own must be keyword-only, after a *)"
-            )
+    cell, spec = own_function(written.use, f"algorithm.{kind}"), f"{kind} '{written.use}'"
+    require_signature(cell, spec, SUPPLIED[kind], f"it may take {', '.join(SUPPLIED[kind])}")
     if kind == "surrogate" and "logprobs" not in terms(cell):
-        raise ValueError(f"surrogate {written.use!r} does not take logprobs, so it could train nothing: add it")
-    for option in written.options:
-        if option not in options(cell):
-            known = ", ".join(options(cell)) or "none"
-            raise ValueError(f"{kind} {written.use!r} has no option {option!r} (it has: {known})")
+        raise ValueError(f"{spec} does not take logprobs, so it could train nothing: add it")
+    require_options(cell, spec, written.options)
     return bind(cell, written.options)
-
-
-def _nearest(word: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _option_sections() -> dict[str, Any]:

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config import OfflineConfig
 from whet.config.collecting import CollectConfig
 from whet.config.comparing import CompareConfig
 from whet.config.loops import LOOPS, WHOLE, AnyConfig, Config, loop_of
-from whet.config.objective import kind_of
+from whet.config.objective import objective_row
 from whet.config.section import Section, Seed, merge, one_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # becomes the name of a directory
@@ -183,4 +184,5 @@ def _makes(config: Config) -> str:
     """What later stages find in the directory of this one."""
     if isinstance(config, CollectConfig):
         return ROWS
-    return REWARD if isinstance(config, OfflineConfig) and kind_of(config.objective) == "reward" else MODEL
+    is_reward = isinstance(config, OfflineConfig) and isinstance(objective_row(config.objective), RewardObjective)
+    return REWARD if is_reward else MODEL

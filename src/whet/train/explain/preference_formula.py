@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from whet.algorithms.cells import Cell, formula, name, options
-from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, Preference, RewardObjective
-from whet.algorithms.table import OBJECTIVES
+from whet.algorithms.preference.preference_table import Preference, RewardObjective
+from whet.algorithms.table import Objective
 from whet.config import OfflineConfig
-from whet.config.objective import bound_loss, kind_of
+from whet.config.objective import objective_row
 from whet.train.explain.formula import Loss, expression, paper_name, supervised_loss
 
 # What is averaged. Every unit counts the same, on all ranks.
@@ -25,14 +25,11 @@ POINT = "point"
 
 def offline_loss(config: OfflineConfig) -> Loss:
     """The loss on rows that exist."""
-    objective = config.objective
-    loss = bound_loss(objective)
-    match kind_of(objective):
-        case "imitation":
-            return supervised_loss(OBJECTIVES[objective.name])
-        case "reward":
-            return reward_loss(replace(REWARDS[objective.name], loss=loss))
-    row = replace(PREFERENCES[objective.name], loss=loss)
+    row = objective_row(config.objective)
+    if isinstance(row, Objective):
+        return supervised_loss(row)
+    if isinstance(row, RewardObjective):
+        return reward_loss(row)
     made = preference_loss(row)
     reference = f"π_ref = {config.reference or 'the model before the first step'}"
     return replace(made, where=(*made.where, reference)) if row.needs_reference else made

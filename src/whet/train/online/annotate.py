@@ -24,11 +24,11 @@ from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
 from whet.train.online.agreement import Agreement
-from whet.train.online.cells import ask
 from whet.train.online.controllers import StepOutcome, StepSettings
 from whet.train.online.frozen import Frozen, read, values_ahead
 from whet.train.online.learner import Learner
 from whet.train.online.sampling import SampledGroups
+from whet.train.setup.cells import ask
 
 
 def annotate(

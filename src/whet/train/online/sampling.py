@@ -11,7 +11,7 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Rollout
 from whet.rollout import Group
-from whet.train.online.cells import ask
+from whet.train.setup.cells import ask
 
 
 class SampledGroups:

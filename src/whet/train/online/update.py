@@ -8,19 +8,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import name
 from whet.algorithms.table import Algorithm, token_loss
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
 from whet.batching import global_weights, split_prompts, take_batch
 from whet.distributed.world import World
-from whet.errors import RunFailed
 from whet.models.layers.precision import autocast
 from whet.models.logprobs import Reading, read_tokens
 from whet.records import Batch
 from whet.train.online.agreement import Agreement
-from whet.train.online.cells import ask
 from whet.train.online.learner import Learner
+from whet.train.setup.cells import ask_loss
 from whet.train.setup.micro_batches import packed, passes
 from whet.train.setup.optimizer import Descent, descend, finite
 
@@ -171,11 +169,7 @@ def _count(
     mask, logprobs = micro.sequences.mask, reading.logprobs
     if not logprobs.requires_grad:  # the policy waits for its critic
         logprobs = logprobs.detach().requires_grad_()
-    losses = ask(algorithm.surrogate, {**supply, "logprobs": logprobs}, shapes=(logprobs.shape,))
-    if not losses.requires_grad:
-        raise RunFailed(
-            f"surrogate {name(algorithm.surrogate)!r} has no gradient in the log-probs, so it trains nothing"
-        )
+    losses = ask_loss(algorithm.surrogate, {**supply, "logprobs": logprobs}, shapes=(logprobs.shape,))
     # A token is clipped when its advantage no longer reaches its log-prob: asked of the gradient, so it holds for any
     # surrogate. It stops at the log-probs, and leaves the graph to the backward pass.
     (pull,) = torch.autograd.grad(losses.sum(), logprobs, retain_graph=True)

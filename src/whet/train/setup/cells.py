@@ -28,3 +28,11 @@ def ask(cell: Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequence[int]
         wanted = " or ".join(str(tuple(allowed)) for allowed in shapes)
         raise RunFailed(f"{name(cell)!r} gave a result of shape {shape} instead of {wanted} (see whet check-loss)")
     return answer
+
+
+def ask_loss(cell: Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequence[int]]) -> Tensor:
+    """The same of a loss, which must hang together with what is trained."""
+    losses = ask(cell, supply, shapes=shapes)
+    if torch.is_grad_enabled() and not losses.requires_grad:
+        raise RunFailed(f"{name(cell)!r} has no gradient in what the model says, so it trains nothing")
+    return losses

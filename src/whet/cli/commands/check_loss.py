@@ -17,13 +17,21 @@ from whet.errors import UserError
 if TYPE_CHECKING:
     from whet.train.check.check_loss import Report
 
+KINDS = {  # what a report calls them, but for surrogates and advantages
+    "pair": "preference loss (pairs)",
+    "label": "preference loss (labelled completions)",
+    "preference": "reward-model loss (pairs)",
+    "outcome": "reward-model loss (whole answers)",
+    "process": "reward-model loss (steps)",
+}
+
 
 def check_loss(
     spec: str = typer.Argument(..., metavar="NAME", help="module:function, path/to/file.py:function, or e.g. clip."),
     settings: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the function."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Check a surrogate, an advantage or a KL estimator: splits, padding, packing, order, gradient.
+    """Check a surrogate, an advantage, or a loss of preferences or of a reward model: splits, order, gradient and more.
 
     The exit code is 1 if a check fails.
 
@@ -32,6 +40,8 @@ def check_loss(
     whet check-loss losses.py:my_surrogate
 
     whet check-loss clip high=0.28
+
+    whet check-loss dpo beta=0.3
     """
     from whet.runs.logs import json_bytes
     from whet.train.check.check_loss import check_loss as check
@@ -65,7 +75,9 @@ def _read_settings(pairs: Sequence[str]) -> dict[str, Any]:
 
 def _page(report: Report) -> list[str]:
     given = ", ".join(f"{key}={value}" for key, value in report.options.items())
-    heading = f"{report.cell}: {report.kind} of {', '.join(report.terms)}" + (f" [{given}]" if given else "")
+    heading = f"{report.cell}: {KINDS.get(report.kind, report.kind)} of {', '.join(report.terms)}" + (
+        f" [{given}]" if given else ""
+    )
     width = max(len(finding.check) for finding in report.findings)
     lines = [f"  {found.outcome:<6}  {found.check:<{width}}  {found.sentence}" for found in report.findings]
     outcomes = Counter(finding.outcome for finding in report.findings)

@@ -6,12 +6,10 @@ where a group or a rollout stands, or on how tokens are laid out.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import Cell, terms
+from whet.algorithms.cells import Cell, is_per_token, terms
 from whet.train.check import probes
 from whet.train.check.findings import (
     TOLERANCE,
@@ -43,29 +41,20 @@ ROUGH = 1e-3  # facts hold up to an epsilon in a denominator
 
 def check_advantage(cell: Cell) -> list[Finding]:
     """What holds and what does not, one finding per promise."""
-    supply = probes.advantage_supply()
     checks: dict[str, Check] = {
-        "shape": partial(_check_shape, supply=supply),
-        "finite": partial(_check_finite, supply=supply),
-        "inputs": partial(check_inputs, supply=supply),
-        "determinism": partial(check_determinism, supply=supply),
-        "order of groups": partial(_check_groups, supply=supply),
-        "order in a group": partial(_check_rollouts, supply=supply),
+        "shape": _check_shape,
+        "finite": _check_finite,
+        "inputs": check_inputs,
+        "determinism": check_determinism,
+        "order of groups": _check_groups,
+        "order in a group": _check_rollouts,
     }
     if PER_TOKEN & set(terms(cell)):
-        checks |= {"padding": partial(_check_padding, supply=supply), "packing": partial(_check_packing, supply=supply)}
+        checks |= {"padding": _check_padding, "packing": _check_packing}
     if "rewards" in terms(cell):
-        checks |= {
-            "equal rewards": partial(_check_equal, supply=supply),
-            "group of one": partial(_check_alone, supply=supply),
-            "negative rewards": partial(_check_negative, supply=supply),
-        }
-    checks |= {
-        "direction": partial(_check_direction, supply=supply),
-        "other groups": partial(_check_batch, supply=supply),
-        "scale and shift": partial(_describe_scale, supply=supply),
-    }
-    return run_checks(cell, checks)
+        checks |= {"equal rewards": _check_equal, "group of one": _check_alone, "negative rewards": _check_negative}
+    checks |= {"direction": _check_direction, "other groups": _check_batch, "scale and shift": _describe_scale}
+    return run_checks(cell, probes.advantage_supply(), checks)
 
 
 def _advantages(cell: Cell, supply: Supply, on: str) -> Tensor:
@@ -96,6 +85,9 @@ def _check_shape(cell: Cell, supply: Supply) -> Verdict:
     for name, dtype in {"float64": torch.float64, "float32": torch.float32}.items():
         found = _advantages(cell, probes.cast(supply, dtype), f"ordinary {name} input")
     each = "token" if found.shape == supply["mask"].shape else "rollout"
+    if (each == "token") != is_per_token(cell):
+        way = "put @per_token (of whet.algorithms.cells) above it" if each == "token" else "leave @per_token out"
+        raise Broken(f"returns one advantage per {each} and declares the opposite: {way}")
     return passed(f"one advantage per {each}: {shape_of(found)} for {probes.PROMPTS} groups of {probes.GROUP}")
 
 

@@ -1,9 +1,9 @@
 """The files that a recipe names, by their checksums: what a resumed run must find as it left it.
 
 The run's own config.yaml, data, own code (tasks, rewards, cells, losses), files that an own task is told of,
-tokenisers, reference and reward models. The weights that a run starts from are compared by their fingerprint when they are loaded
-(`Session`), so they are not read a second time here: only the checksums in a manifest are. What own code imports is not
-looked at.
+tokenisers, reference and reward models. The weights that a run starts from are compared by their fingerprint when they
+are loaded (`Session`), so they are not read a second time here: only the checksums in a manifest are. What own code
+imports is not looked at.
 """
 
 from __future__ import annotations

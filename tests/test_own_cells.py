@@ -116,6 +116,19 @@ def test_its_gradient_is_the_one_that_is_followed() -> None:
     assert torch.allclose(policy.logits.grad, pull(policy, expected), atol=1e-6)
 
 
+def test_a_surrogate_that_reads_the_mask_is_trained_with_any_weighting(tmp_path: Path) -> None:
+    """−ρA/√T at ρ = 1, over the 7 tokens of rows with 2, 1, 3 and 1 of them."""
+    config = config_of(
+        {"preset": "dapo", "dynamic_sampling": "keep_all", "advantage": "raw", "surrogate": f"{OWN}:shortened"}
+    )
+    policy = Table()
+    batch, _ = prepared(policy, config)
+    follow(policy, batch, config)
+    expected = [[1.0 / 2**0.5 / 7] * 2, [0.0], [0.25 / 3**0.5 / 7] * 3, [0.75 / 7]]
+    assert policy.logits.grad is not None
+    assert torch.allclose(policy.logits.grad, pull(policy, expected), atol=1e-6)
+
+
 def test_a_run_with_them(tmp_path: Path) -> None:
     """A keep that lets no group pass: the steps pass, nothing is trained, and the log says so."""
     model = save_small(tmp_path / "model")
@@ -137,6 +150,10 @@ def test_a_run_with_them(tmp_path: Path) -> None:
     [
         ({"surrogate": f"{OWN}:scalar"}, r"step 1: 'scalar' gave a result of shape \(\) instead of \(\d+, \d+\)"),
         ({"advantage": f"{OWN}:broken"}, r"step 1: 'broken' failed: IndexError: index 99 is out of bounds"),
+        (
+            {"surrogate": "sequence_clip", "advantage": f"{OWN}:silently_per_token"},
+            r"step 1: 'silently_per_token' gave a result of shape \(\d+, \d+\) instead of \(\d+, \d+\)",
+        ),
         (
             {"dynamic_sampling": f"{OWN}:over_half"},
             r"step 1: 'over_half' gave a result of shape \(\d+, \d+\) instead of \(\d+,\)",

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.tiny import Whet, bigram_model
 from whet.config import NewModel
+from whet.models.decoder.families import FAMILIES
 from whet.models.layers.decoder_config import parameter_count
 from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model
@@ -281,7 +282,7 @@ def test_what_is_allowed_but_hardly_meant_is_noted(whet: Whet, write: Any) -> No
     assert any("the run will stop there" in note for note in notes)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "qwen3", "olmo2"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_shape_is_that_of_the_model_that_will_be_made(family: str) -> None:
     new = NewModel.model_validate({"family": family, "layers": 3, "heads": 2, "width": 20, "context": 24})
     made = new_model(family, vocab_size=17, layers=3, heads=2, width=20, context=24, seed=0)

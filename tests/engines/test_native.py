@@ -12,10 +12,9 @@ from whet.engines.logprob_differences import differences
 from whet.engines.native.engine import NativeEngine, _closed_up, _up_to_stop
 from whet.engines.native.token_sampling import draw
 from whet.errors import UserError
+from whet.models.decoder.families import FAMILIES
 from whet.models.text.tokenizers import train_bpe
 from whet.records import Prompt, Sampling
-
-FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "olmo2"]
 
 
 def prompt(tokenizer, text, *stream):

@@ -157,12 +157,8 @@ def start(supply: Supply) -> dict[str, Tensor]:
 
 def start_name(supply: Supply) -> str:
     """What `start` is called in sentences."""
-    known = {
-        "mask": "ratios of 1",
-        "chosen": "a margin of 0",
-        "chosen_scores": "a margin of 0",
-        "scores": "scores of 0",
-    }
+    margin = "a margin of 0"
+    known = {"mask": "ratios of 1", "chosen": margin, "chosen_scores": margin, "scores": "scores of 0"}
     return next((told for term, told in known.items() if term in supply), "a policy that is its reference")
 
 

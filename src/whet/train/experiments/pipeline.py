@@ -27,6 +27,7 @@ from whet.runs.pipeline import PipelineDirectory, portable
 from whet.tasks.guard import guarded_task
 from whet.train.experiments.jobs import Job, State, Watch, do_job, job_state
 from whet.train.experiments.judging import judge_methods
+from whet.train.setup.build import require_family
 
 Method = tuple[str, int]  # name and seed
 
@@ -108,6 +109,8 @@ def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_change
         for recipe, seed in recipes
     }
     jobs = [*stages.values(), *methods.values()]
+    for job in jobs:
+        require_family(job.recipe.config.model)
     states = {job.path: job_state(job, same=_same, accept_changes=accept_changes) for job in jobs}
     plan = Plan(pipeline=pipeline, directory=directory, stages=stages, methods=methods, states=states)
     _refuse_stale(plan)

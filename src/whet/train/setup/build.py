@@ -11,11 +11,13 @@ from torch import Tensor
 
 from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
+from whet.config.parts import ModelConfig
 from whet.distributed.world import World
 from whet.engines.native.engine import NativeEngine
 from whet.engines.protocol import Engine
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import family_named
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model, new_model
 from whet.models.protocol import CausalLM, Tokenizer
@@ -86,6 +88,12 @@ def start_model(config: TrainConfig, world: World) -> tuple[Task, Tokenizer, Cau
     directory = resolve_model(config.model.path)
     policy = load_model(directory)  # before the tokeniser: what is wrong with a model's files is said best here
     return task, load_tokenizer(directory), policy
+
+
+def require_family(model: ModelConfig) -> None:
+    """Refuses a new model of a family that no table has, before anything is trained."""
+    if model.new is not None:
+        family_named(model.new.family)
 
 
 def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:

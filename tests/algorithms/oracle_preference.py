@@ -1,16 +1,19 @@
 """Every preference and reward-model loss a second time, in plain Python with floats, from the formulas of the papers.
 
-Nothing here comes from whet.algorithms. Probabilities are multiplied and divided as the papers write them, so inputs
-must be moderate; extreme ones have tests of their own.
+No formula comes from whet.algorithms: its tables only say what a loss is tried on. Probabilities are multiplied and
+divided as the papers write them, so inputs must be moderate; extreme ones have tests of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import exp, log
 from typing import Any
 
 import numpy as np
+
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 
 Number = dict[str, Any]  # the terms of one pair, or of one labelled completion
 
@@ -194,14 +197,11 @@ def judged(seed: int, count: int = 12, classes: int = 0) -> dict[str, np.ndarray
 
 
 def cases(name: str, seed: int) -> list[dict[str, np.ndarray]]:
-    """The inputs that a loss is tried on."""
-    if name in ("kto", "bco"):
-        return [labelled(seed)]
-    if name == "bradley_terry":
-        return [scored(seed)]
-    if name == "outcome":
-        return [judged(seed)]
-    return [judged(seed, classes=2), judged(seed, classes=3)] if name == "process" else [pairs(seed)]
+    """The inputs that a loss is tried on, by what it learns from."""
+    unit = PREFERENCES[name].unit if name in PREFERENCES else REWARDS[name].kind
+    tried = {"pair": [pairs], "label": [labelled], "preference": [scored], "outcome": [judged]}
+    tried["process"] = [partial(judged, classes=2), partial(judged, classes=3)]
+    return [make(seed) for make in tried[unit]]
 
 
 def values(name: str, case: Mapping[str, np.ndarray], **options: Any) -> np.ndarray:

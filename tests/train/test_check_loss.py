@@ -171,9 +171,9 @@ def raising_backward(logprobs, advantages):
         (width, "padding", "it divides by the width"),
         (outside, "mask", "reads tokens that the policy did not choose"),
         (columns, "packing", "takes the column for the position of a token"),
-        (flipped, "direction", "a positive advantage pushes the log-prob down"),
-        (one_sided, "direction", "a negative advantage gives no gradient at all"),
-        (without_advantage, "direction", "an advantage of 0 moves the log-prob"),
+        (flipped, "direction", "at ratios of 1, logprobs of row 0, token 3 should go up and has a gradient of 0"),
+        (one_sided, "direction", "no gradient at all for logprobs that should go down: nothing is learned from them"),
+        (without_advantage, "direction", "should stay and has a gradient of -0"),
         (noisy, "determinism", "another seed of torch's random numbers moves the result"),
         (in_place, "inputs", "changes its input 'advantages' in place"),
         (overflowing, "finite", "on a log-ratio of +20"),
@@ -299,7 +299,7 @@ def test_a_backward_of_ones_own_that_is_right_passes():
 def test_a_surrogate_that_lets_no_gradient_through_fails():
     failed = outcomes(check_surrogate(lambda logprobs, advantages: -advantages * logprobs.detach()), "failed")
     assert failed["gradient"].startswith("no gradient reaches logprobs, so nothing would be learned")
-    assert failed["direction"].startswith("no gradient reaches logprobs")
+    assert failed["direction"].startswith("at ratios of 1, no gradient at all for logprobs that should go up")
 
 
 def test_computing_in_float32_is_no_failure():
@@ -338,7 +338,7 @@ def test_what_cannot_be_compared_is_said_once(broken, told):
     findings = check_surrogate(broken)
     assert told in only_failure(findings, "shape")
     assert [finding.check for finding in findings] == ["shape", "rest"]
-    assert "packing, micro-batches" in findings[1].sentence
+    assert "micro-batches, order" in findings[1].sentence
 
 
 def test_what_is_kept_between_calls_is_found():

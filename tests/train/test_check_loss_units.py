@@ -22,7 +22,7 @@ def test_what_is_neither_right_nor_wrong_is_said():
     assert noted == {"dpo": set(), "robust_dpo": {"flipped labels"}, "apo_down": {"direction"}}
     told = outcomes(check_loss("apo_down", {}).findings, "note")["direction"]  # −β/4 + β/4
     assert told == (
-        "at a margin of 0 there is no gradient for chosen that should go up; the others are pushed the right way"
+        "at a margin of 0 there is no gradient for 7 of 7 chosen that should go up; the others are pushed the right way"
     )
 
 
@@ -106,7 +106,7 @@ def in_place(chosen, rejected, chosen_ref, rejected_ref):
             "shape",
             "returns a single number for (7,) on ordinary float64 input: it averages",
         ),
-        (flipped, "direction", "at a margin of 0, chosen of unit 0 is pushed down"),
+        (flipped, "direction", "at a margin of 0, chosen of unit 0 should go up and has a gradient of "),
         (one_sided, "gradient", "no gradient reaches rejected, so nothing would be learned"),
         (stopped, "gradient", "no gradient reaches chosen, so nothing would be learned"),
         (wrong_backward, "gradient", "nothing stops the gradient on the way: a backward of your own is wrong"),
@@ -183,12 +183,12 @@ def wrong_class(scores, classes):
 @pytest.mark.parametrize(
     ("broken", "unit", "check", "told"),
     [
-        (ignores_labels, "label", "direction", "logprobs of unit 1 is pushed up"),
+        (ignores_labels, "label", "direction", "logprobs of unit 1 should go down"),
         (ignores_labels, "label", "terms", "takes 'labels' and does not use it"),
         (point_of_the_batch, "label", "micro-batches", "units are mixed, by a mean or a deviation over the batch"),
-        (margins_added, "preference", "direction", "at a margin of 0, chosen_scores of unit 0 is pushed down"),
+        (margins_added, "preference", "direction", "at a margin of 0, chosen_scores of unit 0 should go up"),
         (not_a_logit, "outcome", "finite", "returns inf at"),
-        (wrong_class, "process", "direction", "scores of unit 0, class 0 is pushed down"),
+        (wrong_class, "process", "direction", "scores of unit 0, class 0 should go up"),
     ],
 )
 def test_other_losses_that_break_a_promise_are_told_which(broken, unit, check, told):
@@ -203,7 +203,7 @@ def test_the_inputs_are_what_their_names_say(unit):
     supply = probes.unit_supply(unit)
     for sign in (1.0, -1.0):
         given = probes.apart(supply, sign)
-        for term, way in probes.unit_directions(supply).items():
+        for term, way in probes.directions(supply)[1].items():
             size = given[term] - given.get(f"{term}_ref", torch.zeros(()))
             assert bool((size.abs() >= 1000).all())
             assert bool((size.sign() == sign * way).all())

@@ -55,13 +55,7 @@ def soft_gate(
 
 @per_sequence
 def sequence_clip(
-    logprobs: Tensor,
-    logprobs_old: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    low: float = 3e-4,
-    high: float = 4e-4,
+    logprobs: Tensor, logprobs_old: Tensor, advantages: Tensor, mask: Tensor, *, low: float = 3e-4, high: float = 4e-4
 ) -> Tensor:
     """−min(sA, clip(s, 1−low, 1+high)·A), s = exp(mean_t log ρ_t), ρ = π/π_old. Zheng et al. 2025 (GSPO)."""
     ratio = _sequence_mean(logprobs - logprobs_old, mask).exp()
@@ -70,13 +64,7 @@ def sequence_clip(
 
 @per_sequence
 def geometric_clip(
-    logprobs: Tensor,
-    logprobs_old: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    low: float = 0.4,
-    high: float = 0.4,
+    logprobs: Tensor, logprobs_old: Tensor, advantages: Tensor, mask: Tensor, *, low: float = 0.4, high: float = 0.4
 ) -> Tensor:
     """−wA, w = exp(mean_t c_t), c_t = min(log ρ_t, high) if A > 0 else max(log ρ_t, −low). GMPO, arXiv 2507.20673."""
     log_ratio = logprobs - logprobs_old

@@ -19,18 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from whet.algorithms.cells import Cell
 from whet.train.check import probes
-from whet.train.check.findings import (
-    Broken,
-    Supply,
-    Verdict,
-    answer,
-    attempt,
-    copied,
-    note,
-    passed,
-    place_of,
-    shape_of,
-)
+from whet.train.check.findings import Broken, Supply, Verdict, answer, attempt, copied, note, passed, place_of, shape_of
 
 STEPS = (1e-5, 1e-3)  # the second is for cells that compute in float32, whose rounding drowns the first
 CLOSE = 5e-3  # of the size of a gradient; what is wrong in practice is wrong by a factor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -36,37 +38,13 @@ TINY = 1e-9  # a gradient that rounding may leave
 
 def check_surrogate(cell: Cell) -> list[Finding]:
     """What holds and what does not of a loss per token, one finding per promise."""
-    checks: dict[str, Check] = {
-        "shape": _check_shape,
-        "finite": _check_finite,
-        "inputs": check_inputs,
-        "determinism": check_determinism,
-        "padding": _check_padding,
-        "mask": _check_mask,
-        "packing": _check_packing,
-        "micro-batches": _check_split,
-        "order": _check_order,
-        "per sequence": _check_sequence,
-        "gradient": check_gradient,
-        "direction": _check_direction,
-    }
+    checks = {**BASIC, **LAYOUTS, "per sequence": _check_sequence, **SLOPES}
     return run_checks(cell, probes.surrogate_supply(), checks)
 
 
 def check_unit_loss(cell: Cell, unit: str) -> list[Finding]:
     """The same of a loss per pair, labelled completion, scored answer or step."""
-    checks: dict[str, Check] = {
-        "shape": _check_shape,
-        "finite": _check_finite,
-        "inputs": check_inputs,
-        "determinism": check_determinism,
-        "micro-batches": _check_split,
-        "order": _check_order,
-        "gradient": check_gradient,
-        "direction": _check_unit_direction,
-        "terms": _check_terms,
-        "options": _check_options,
-    }
+    checks = {**BASIC, **SLOPES, "terms": _check_terms, "options": _check_options}
     if "smoothing" in options(cell) and unit in ("pair", "preference"):
         checks["flipped labels"] = _check_flipped
     return run_checks(cell, probes.unit_supply(unit), checks)
@@ -125,39 +103,33 @@ def _slopes(cell: Cell, supply: Supply, weights: Tensor, on: str) -> dict[str, T
     return {term: torch.zeros_like(supply[term]) if slope is None else slope for term, slope in found.items()}
 
 
-def _check_padding(cell: Cell, supply: Supply) -> Verdict:
-    """More columns that no row uses change nothing."""
-    wide = probes.widened(supply["mask"], EXTRA_COLUMNS)
-    change = f"padding by {EXTRA_COLUMNS} more columns"
-    cause = "it divides by the width or reads the padding; use mask.sum(dim=1), not shape[1] or mean(dim=1)"
-    return passed(f"more padding changes nothing ({_compare(cell, supply, wide, change, cause)})")
-
-
-def _check_mask(cell: Cell, supply: Supply) -> Verdict:
-    """What stands on prompts, tools' answers and padding does not matter."""
-    cause = "it reads tokens that the policy did not choose; multiply by mask before summing over a row"
-    told = _compare(cell, supply, supply["mask"], "other junk outside the mask", cause)
-    return passed(f"what stands outside the mask does not matter ({told})")
-
-
 def _check_packing(cell: Cell, supply: Supply) -> Verdict:
-    """The same tokens in other columns, or all in one row where no term tells rows apart, have the same loss."""
-    cause = "it takes the column for the position of a token; count with mask.cumsum(dim=1)"
-    told = _compare(cell, supply, probes.packed(supply["mask"]), "removing prompts and moving completions", cause)
+    """The same tokens in other columns, and all in one row where no term tells rows apart, have the same loss."""
+    verdict = _relaid(
+        probes.packed,
+        "removing prompts and moving completions",
+        "it takes the column for the position of a token; count with mask.cumsum(dim=1)",
+    )(cell, supply)
     if "mask" in terms(cell):
-        return passed(f"without prompts and in other columns the losses are the same ({told})")
-    one_row = torch.ones(1, int(supply["mask"].sum()), dtype=torch.bool)
-    cause = "it mixes the tokens of a row without asking for mask, which says where a sequence begins and ends"
-    told = _compare(cell, supply, one_row, "packing all rows into one", cause)
-    return passed(f"in other columns, and packed into one row, the losses are the same ({told})")
+        return verdict
+    return _relaid(
+        lambda mask: torch.ones(1, int(mask.sum()), dtype=torch.bool),
+        "packing all rows into one",
+        "it mixes the tokens of a row without asking for mask, which says where a sequence begins and ends",
+    )(cell, supply)
 
 
-def _compare(cell: Cell, supply: Supply, mask: Tensor, change: str, cause: str) -> str:
-    """The losses of the trained tokens, against the same tokens laid out by another mask."""
-    expected = losses_of(cell, supply, "ordinary input")[supply["mask"]]
-    found = losses_of(cell, probes.relaid(supply, mask, seed=1), f"the same tokens after {change}")
-    places = supply["mask"].nonzero()
-    return require_same(found[mask], expected, places, labels=ROW_TOKEN, change=change, cause=cause)
+def _relaid(lay: Callable[[Tensor], Tensor], change: str, cause: str) -> Check:
+    """Whether the trained tokens have the same losses where another mask lays them out, with junk everywhere else."""
+
+    def check(cell: Cell, supply: Supply) -> Verdict:
+        mask, other = supply["mask"], lay(supply["mask"])
+        expected = losses_of(cell, supply, "ordinary input")[mask]
+        found = losses_of(cell, probes.relaid(supply, other, seed=1), f"the same tokens after {change}")[other]
+        told = require_same(found, expected, mask.nonzero(), labels=ROW_TOKEN, change=change, cause=cause)
+        return passed(f"{change} changes nothing ({told})")
+
+    return check
 
 
 def _check_split(cell: Cell, supply: Supply) -> Verdict:
@@ -230,67 +202,34 @@ def _check_sequence(cell: Cell, supply: Supply) -> Verdict:
 
 
 def _check_direction(cell: Cell, supply: Supply) -> Verdict:
-    """Before the first update a good token is pushed up, a bad one down, and one without advantage is left alone."""
-    if "advantages" not in terms(cell):
+    """At the start what is good is pushed up and what is bad down; a token without an advantage is left alone."""
+    if "advantages" in supply and "advantages" not in terms(cell):
         return note("takes no advantages, so there is no direction to check")
-    given = probes.start(supply)
-    mask: Tensor = given["mask"]
-    signs = torch.tensor([1.0, -1.0, 0.0, 1.0, -1.0, 0.0, 1.0], dtype=torch.float64)
-    given["advantages"] = signs[:, None].expand(mask.shape) * 1.5
-    slope = pull(cell, given, weights_of(given), "ratios of 1")["logprobs"]
-    if slope is None:
-        raise Broken("no gradient reaches logprobs: no advantage pushes anything")
-    push = torch.where(mask, -slope, 0.0)  # a step of gradient descent goes against the slope
-    wanted = torch.where(mask, signs[:, None], torch.zeros((), dtype=torch.float64))
-    _require_sign(push, wanted, ref="logprobs_ref" in terms(cell))
-    idle = mask & (wanted != 0) & (push == 0)
-    if bool(idle.any()):
-        return note(
-            f"on-policy, {int(idle.sum())} of {int((wanted != 0).sum())} tokens with an advantage get no gradient, "
-            f"e.g. {place_of(idle.nonzero()[0], ROW_TOKEN)}; the others are pushed the right way"
-        )
-    return passed("on-policy, a positive advantage pushes up, a negative one down, and zero leaves the log-prob alone")
-
-
-def _require_sign(push: Tensor, wanted: Tensor, *, ref: bool) -> None:
-    def told(where: Tensor) -> str:
-        index = where.nonzero()[0]
-        return f"{place_of(index, ROW_TOKEN)}, gradient {-float(push[tuple(index)]):.4g}"
-
-    for value, name, way in ((1.0, "positive", "down"), (-1.0, "negative", "up")):
-        against = (wanted == value) & (push * wanted < 0)
+    on, (given, wanted) = probes.start_name(supply), probes.directions(probes.start(supply))
+    slopes = _slopes(cell, given, weights_of(given), on)
+    idle = []
+    for term, sign in ((term, sign) for term in wanted for sign in (1.0, -1.0, 0.0)):
+        at, push = wanted[term] == sign, -slopes[term]  # a step of gradient descent goes against the slope
+        way = {1.0: "go up", -1.0: "go down", 0.0: "stay"}[sign]
+        against = at & (push * sign < -TINY if sign else push.abs() > TINY)
         if bool(against.any()):
+            index = against.nonzero()[0]
+            where = place_of(index, probes.labels_of(term, push))
+            why = "a sign is flipped, or sides are swapped" if sign else "a term lacks the advantage, as k1 does"
             raise Broken(
-                f"on-policy, a {name} advantage pushes the log-prob {way} ({told(against)}; {int(against.sum())} of "
-                f"{int((wanted == value).sum())} tokens): the sign is flipped; a loss is minus the advantage times "
-                "what is to grow"
+                f"at {on}, {term} of {where} should {way} and has a gradient of {-float(push[tuple(index)]):.4g} "
+                f"({int(against.sum())} of {int(at.sum())}): {why}"
             )
-        if not bool(push[wanted == value].any()):
-            raise Broken(f"on-policy, a {name} advantage gives no gradient at all, so nothing is learned from it")
-    moved = (wanted == 0) & (push.abs() > TINY)
-    if bool(moved.any()):
-        why = "a KL whose gradient is not 0 where the two agree (k1) does that" if ref else "a term lacks the advantage"
-        raise Broken(f"on-policy, an advantage of 0 moves the log-prob ({told(moved)}): {why}")
-
-
-def _check_unit_direction(cell: Cell, supply: Supply) -> Verdict:
-    """At the start what is preferred, desirable or right is pushed up, and the other side down."""
-    on, given = probes.start_name(supply), probes.start(supply)
-    slopes, idle = _slopes(cell, given, weights_of(given), on), []
-    for term, wanted in probes.unit_directions(given).items():
-        push = -slopes[term]
-        for value, way in ((1.0, "down"), (-1.0, "up")):
-            against = (wanted == value) & (push * value < -TINY)
-            if bool(against.any()):
-                where = place_of(against.nonzero()[0], probes.labels_of(term, push))
-                raise Broken(f"at {on}, {term} of {where} is pushed {way}: a sign is flipped, or sides are swapped")
-            if bool((wanted == value).any()) and not bool((push[wanted == value].abs() > TINY).any()):
-                idle.append(f"{term} that should go {'up' if way == 'down' else 'down'}")
+        still = int((at & (push.abs() <= TINY)).sum())
+        if sign and still:
+            idle.append(f"{still} of {int(at.sum())} {term} that should {way}")
+            if still == int(at.sum()) and "advantages" in supply:
+                raise Broken(f"at {on}, no gradient at all for {term} that should {way}: nothing is learned from them")
     if not any(bool((slope.abs() > TINY).any()) for slope in slopes.values()):
         raise Broken(f"at {on} nothing is pushed, so nothing would ever be learned")
     if idle:
         return note(f"at {on} there is no gradient for {', '.join(idle)}; the others are pushed the right way")
-    return passed(f"at {on} the better side is pushed up and the worse one down")
+    return passed(f"at {on} what is better is pushed up and what is worse down")
 
 
 def _check_terms(cell: Cell, supply: Supply) -> Verdict:
@@ -349,3 +288,27 @@ def _check_flipped(cell: Cell, supply: Supply) -> Verdict:
     if bool((distances(*found) > TOLERANCE).any()):
         return note("with a smoothing of 0.5 the two sides still differ, so it smooths something else than labels")
     return passed("with a smoothing of 0.5 the two sides are alike, as labels of which half are flipped are")
+
+
+BASIC: dict[str, Check] = {
+    "shape": _check_shape,
+    "finite": _check_finite,
+    "inputs": check_inputs,
+    "determinism": check_determinism,
+    "micro-batches": _check_split,
+    "order": _check_order,
+}
+SLOPES: dict[str, Check] = {"gradient": check_gradient, "direction": _check_direction}
+LAYOUTS: dict[str, Check] = {
+    "padding": _relaid(
+        lambda mask: probes.widened(mask, EXTRA_COLUMNS),
+        f"padding by {EXTRA_COLUMNS} more columns",
+        "it divides by the width or reads the padding; use mask.sum(dim=1), not shape[1] or mean(dim=1)",
+    ),
+    "mask": _relaid(
+        lambda mask: mask,
+        "other junk outside the mask",
+        "it reads tokens that the policy did not choose; multiply by mask before summing over a row",
+    ),
+    "packing": _check_packing,
+}

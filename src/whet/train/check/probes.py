@@ -206,21 +206,27 @@ def unit_supply(unit: str) -> dict[str, Tensor]:
     return {"scores": normal(3), "classes": torch.arange(UNITS) % 3}
 
 
-def unit_directions(supply: Supply) -> dict[str, Tensor]:
-    """+1 where a term should rise and −1 where it should fall."""
-    signs = {term: -1.0 if term.startswith("rejected") else 1.0 for term in trained_terms(supply)}
-    wanted = {term: torch.full_like(supply[term], sign) for term, sign in signs.items()}
+def directions(supply: Supply) -> tuple[Supply, dict[str, Tensor]]:
+    """+1 where what the model says should rise, −1 where it should fall, 0 where it should stay; and for which input.
+
+    Tokens get advantages of either sign, or none.
+    """
+    if "mask" in supply:
+        signs = torch.tensor([1.0, -1, 0, 1, -1, 0, 1], dtype=torch.float64)[:, None].expand(supply["mask"].shape)
+        return {**supply, "advantages": 1.5 * signs}, {"logprobs": torch.where(supply["mask"], signs, torch.nan)}
     if "labels" in supply:
-        return {term: torch.where(supply["labels"], 1.0, -1.0).double() for term in wanted}
+        up = supply["labels"]
+        return supply, {term: torch.where(up, 1.0, -1.0).double() for term in trained_terms(supply)}
     if "classes" in supply:
-        return {"scores": 2.0 * torch.nn.functional.one_hot(supply["classes"], 3).double() - 1}
-    return wanted
+        return supply, {"scores": 2.0 * torch.nn.functional.one_hot(supply["classes"], 3).double() - 1}
+    sides = {term: -1.0 if term.startswith("rejected") else 1.0 for term in trained_terms(supply)}
+    return supply, {term: torch.full_like(supply[term], side) for term, side in sides.items()}
 
 
 def apart(supply: Supply, sign: float) -> dict[str, Tensor]:
     """Units whose margins are very large, all right or all wrong, as log-probs of long completions and scores are."""
     moved = {**supply}
-    for term, way in unit_directions(supply).items():
+    for term, way in directions(supply)[1].items():
         good = way * sign > 0
         if "scores" in term:
             moved[term] = torch.where(good, FAR_SCORE, -FAR_SCORE).double()

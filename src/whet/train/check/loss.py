@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -29,9 +27,7 @@ from whet.train.check.findings import (
 )
 from whet.train.check.gradient import check_gradient, losses_of, pull, weights_of
 
-ROW_TOKEN = ("row", "token")
 SPLITS = (1, 3)
-EXTRA_COLUMNS = 5
 FAR = 20.0  # a log-ratio that a long run of several epochs does reach on single tokens
 TINY = 1e-9  # a gradient that rounding may leave
 
@@ -105,31 +101,20 @@ def _slopes(cell: Cell, supply: Supply, weights: Tensor, on: str) -> dict[str, T
 
 def _check_packing(cell: Cell, supply: Supply) -> Verdict:
     """The same tokens in other columns, and all in one row where no term tells rows apart, have the same loss."""
-    verdict = _relaid(
+    verdict = probes.relaid_check(
+        losses_of,
         probes.packed,
         "removing prompts and moving completions",
         "it takes the column for the position of a token; count with mask.cumsum(dim=1)",
     )(cell, supply)
     if "mask" in terms(cell):
         return verdict
-    return _relaid(
+    return probes.relaid_check(
+        losses_of,
         lambda mask: torch.ones(1, int(mask.sum()), dtype=torch.bool),
         "packing all rows into one",
         "it mixes the tokens of a row without asking for mask, which says where a sequence begins and ends",
     )(cell, supply)
-
-
-def _relaid(lay: Callable[[Tensor], Tensor], change: str, cause: str) -> Check:
-    """Whether the trained tokens have the same losses where another mask lays them out, with junk everywhere else."""
-
-    def check(cell: Cell, supply: Supply) -> Verdict:
-        mask, other = supply["mask"], lay(supply["mask"])
-        expected = losses_of(cell, supply, "ordinary input")[mask]
-        found = losses_of(cell, probes.relaid(supply, other, seed=1), f"the same tokens after {change}")[other]
-        told = require_same(found, expected, mask.nonzero(), labels=ROW_TOKEN, change=change, cause=cause)
-        return passed(f"{change} changes nothing ({told})")
-
-    return check
 
 
 def _check_split(cell: Cell, supply: Supply) -> Verdict:
@@ -300,12 +285,14 @@ BASIC: dict[str, Check] = {
 }
 SLOPES: dict[str, Check] = {"gradient": check_gradient, "direction": _check_direction}
 LAYOUTS: dict[str, Check] = {
-    "padding": _relaid(
-        lambda mask: probes.widened(mask, EXTRA_COLUMNS),
-        f"padding by {EXTRA_COLUMNS} more columns",
+    "padding": probes.relaid_check(
+        losses_of,
+        probes.widened,
+        "padding by more columns",
         "it divides by the width or reads the padding; use mask.sum(dim=1), not shape[1] or mean(dim=1)",
     ),
-    "mask": _relaid(
+    "mask": probes.relaid_check(
+        losses_of,
         lambda mask: mask,
         "other junk outside the mask",
         "it reads tokens that the policy did not choose; multiply by mask before summing over a row",

@@ -7,13 +7,14 @@ Everything is float64, drawn from a fixed seed of its own, and small enough to d
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from whet.algorithms.cells import Cell
 from whet.algorithms.values import token_rewards
-from whet.train.check.findings import Supply
+from whet.train.check.findings import Check, Supply, Verdict, passed, require_same
 
 PROMPTS, GROUP = 4, 3
 PROMPT_TOKENS = (2, 4, 1, 3, 5, 2, 3, 1, 2, 4, 1, 3)
@@ -91,9 +92,9 @@ def relaid(supply: Supply, mask: Tensor, *, seed: int) -> dict[str, Tensor]:
     return {name: moved(name, values) for name, values in supply.items()}
 
 
-def widened(mask: Tensor, columns: int) -> Tensor:
+def widened(mask: Tensor) -> Tensor:
     """More columns on the right that no row uses."""
-    return torch.nn.functional.pad(mask, (0, columns))
+    return torch.nn.functional.pad(mask, (0, 5))
 
 
 def packed(mask: Tensor) -> Tensor:
@@ -102,6 +103,25 @@ def packed(mask: Tensor) -> Tensor:
     starts = (torch.arange(len(mask)) * 2) % 5
     columns = torch.arange(int((starts + lengths).max()))
     return (columns >= starts[:, None]) & (columns < (starts + lengths)[:, None])
+
+
+def relaid_check(
+    evaluate: Callable[[Cell, Supply, str], Tensor], lay: Callable[[Tensor], Tensor], change: str, cause: str
+) -> Check:
+    """Whether trained tokens, or rollouts, have the same values where another mask lays the tokens out."""
+
+    def check(cell: Cell, supply: Supply) -> Verdict:
+        mask, other = supply["mask"], lay(supply["mask"])
+        expected = evaluate(cell, supply, "ordinary input")
+        found = evaluate(cell, relaid(supply, other, seed=1), f"the same tokens after {change}")
+        labels = ("row", "token")
+        if expected.shape != mask.shape:
+            mask, labels = torch.ones_like(expected, dtype=torch.bool), ("group", "rollout")
+            other = mask
+        told = require_same(found[other], expected[mask], mask.nonzero(), labels=labels, change=change, cause=cause)
+        return passed(f"{change} changes nothing ({told})")
+
+    return check
 
 
 def rows_of(supply: Supply, rows: Tensor) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from whet.algorithms.preference.preference_table import label, pair
 
 def mine(chosen, rejected, chosen_ref, rejected_ref, *, beta=0.1, shift=0.0):
     """−log σ(β(w − l) − shift), w and l = log π/π_ref of chosen and rejected. Nobody 2026."""
+    assert not chosen_ref.requires_grad and not rejected_ref.requires_grad, "the reference is not trained"
     return -logsigmoid(beta * ((chosen - chosen_ref) - (rejected - rejected_ref)) - shift)
 
 def free(chosen, rejected, chosen_tokens, rejected_tokens): return -logsigmoid(chosen - rejected)

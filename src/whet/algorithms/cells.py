@@ -16,13 +16,13 @@ AnyCell = TypeVar("AnyCell", bound=Cell)
 
 def per_sequence(cell: AnyCell) -> AnyCell:
     """Declares a surrogate with one ratio for a whole sequence: each of its tokens carries the loss of the sequence."""
-    cell.__dict__["one_per"] = "sequence"
+    plain(cell).__dict__["one_per"] = "sequence"
     return cell
 
 
 def per_token(cell: AnyCell) -> AnyCell:
     """Declares an advantage that differs between the tokens of one rollout."""
-    cell.__dict__["one_per"] = "token"
+    plain(cell).__dict__["one_per"] = "token"
     return cell
 
 

@@ -34,14 +34,7 @@ class Algorithm:
     @property
     def cells(self) -> dict[str, Cell]:
         """What stands in each column but the KL's."""
-        return {
-            "advantage": self.advantage,
-            "scaling": self.scaling,
-            "surrogate": self.surrogate,
-            "weighting": self.weighting,
-            "importance_correction": self.importance_correction,
-            "dynamic_sampling": self.dynamic_sampling,
-        }
+        return {kind: getattr(self, kind) for kind in CELLS}
 
     @property
     def needs_reference(self) -> bool:

@@ -146,7 +146,7 @@ class AlgorithmBase(Section):
 
     def cell(self, kind: str) -> Cell:
         """The function that stands there, its options bound."""
-        chosen = self._chosen(kind)
+        chosen: str | OwnCell = dict(self)[kind]
         if isinstance(chosen, OwnCell):
             return _own_cell(kind, chosen)
         if ":" in chosen:
@@ -156,10 +156,6 @@ class AlgorithmBase(Section):
     def options_of(self, cell: str) -> dict[str, Any]:
         """The options that stand under a packaged cell's name."""
         return self.model_dump().get(cell) or {}
-
-    def _chosen(self, kind: str) -> str | OwnCell:
-        chosen: str | OwnCell = dict(self)[kind]
-        return chosen
 
 
 def _own_cell(kind: str, written: OwnCell) -> Cell:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from whet.algorithms.advantages import drop_zero_variance, max_likelihood, standardize, unscaled
 from whet.algorithms.cells import Cell, is_per_sequence, is_per_token, name, plain, terms
-from whet.algorithms.table import ADVANTAGES, GROUP_STATISTICS, TOKEN_CORRECTIONS
+from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_CORRECTIONS
 from whet.algorithms.weightings import budget_mean, token_mean
 from whet.config.algorithm import AlgorithmBase
 from whet.config.parts import RolloutConfig, UpdateConfig
@@ -15,8 +15,7 @@ from whet.config.reward import RewardConfig
 
 def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfig, reward: RewardConfig) -> None:
     """Raises a ValueError for the first combination that is refused."""
-    cells = {kind: plain(algorithm.cell(kind)) for kind in ("advantage", "scaling", "surrogate", "weighting")}
-    cells |= {kind: plain(algorithm.cell(kind)) for kind in ("importance_correction", "dynamic_sampling")}
+    cells = {kind: plain(algorithm.cell(kind)) for kind in CELLS}
     for reason in (
         *_groups(cells, rollout),
         *_ratios(cells, update, rollout),

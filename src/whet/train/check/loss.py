@@ -80,17 +80,13 @@ def _extreme_tokens(supply: Supply) -> dict[str, Supply]:
 
 
 def _extreme_units(supply: Supply) -> dict[str, Supply]:
-    found = {
+    return {
         "ordinary input": supply,
         probes.start_name(supply): probes.start(supply),
         "units that are far on the right side": probes.apart(supply, 1.0),
         "units that are far on the wrong side": probes.apart(supply, -1.0),
+        **({"completions of probability one": probes.certain(supply)} if {"chosen", "logprobs"} & {*supply} else {}),
     }
-    return (
-        found
-        if "scores" in probes.trained_terms(supply)[0]
-        else found | {"completions of probability one": probes.certain(supply)}
-    )
 
 
 def _slopes(cell: Cell, supply: Supply, weights: Tensor, on: str) -> dict[str, Tensor]:
@@ -219,7 +215,7 @@ def _check_direction(cell: Cell, supply: Supply) -> Verdict:
 
 def _check_terms(cell: Cell, supply: Supply) -> Verdict:
     """Every term that it takes counts, be it with one of its switches set: the loop would supply it for nothing."""
-    for term in set(terms(cell)) - set(probes.trained_terms(supply)):
+    for term in (term for term in terms(cell) if term not in probes.TRAINED):
         values = supply[term]
         other = ~values if values.dtype is torch.bool else (values + 1) % 3 if term == "classes" else values + 1
         if not any(_differ(cell, cell, supply, {**supply, term: other}, flags) for flags in _flags(cell)):

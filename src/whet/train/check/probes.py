@@ -235,8 +235,7 @@ def directions(supply: Supply) -> tuple[Supply, dict[str, Tensor]]:
         signs = torch.tensor([1.0, -1, 0, 1, -1, 0, 1], dtype=torch.float64)[:, None].expand(supply["mask"].shape)
         return {**supply, "advantages": 1.5 * signs}, {"logprobs": torch.where(supply["mask"], signs, torch.nan)}
     if "labels" in supply:
-        up = supply["labels"]
-        return supply, {term: torch.where(up, 1.0, -1.0).double() for term in trained_terms(supply)}
+        return supply, {term: 2.0 * supply["labels"].double() - 1 for term in trained_terms(supply)}
     if "classes" in supply:
         return supply, {"scores": 2.0 * torch.nn.functional.one_hot(supply["classes"], 3).double() - 1}
     sides = {term: -1.0 if term.startswith("rejected") else 1.0 for term in trained_terms(supply)}

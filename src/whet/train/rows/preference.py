@@ -167,15 +167,11 @@ class Preferring:
             sequences = stacked([unit.rows[1] for unit in units], self.world)
             sums = torch.zeros(len(units), device=self.world.device)
             for some in whole_units(sequences, 1, self.config.update, self.parts.policy):
-                sums[some] = self._read_one(sequences, some)
+                sums[some] = self._read_rows(sequences, some)[0]
             refs = torch.tensor([unit.refs[1] for unit in units], device=self.world.device)
             supply = {"mismatched": self.world.concat(sums), "mismatched_ref": self.world.concat(refs)}
         point: Tensor = call(self.row.point, supply)
         return point
-
-    def _read_one(self, sequences: Sequences, rows: Tensor) -> Tensor:
-        policy, settings = self.parts.policy, self.config.update
-        return summed_logprobs(policy, sequences, rows, 1, settings, self.world.device)[0]
 
     def _remember(self, sums: Mapping[str, float]) -> None:
         """Moves the means by what this step saw, in log-ratios."""

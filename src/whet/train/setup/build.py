@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
+from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
 from whet.config.parts import ModelConfig
 from whet.distributed.world import World
@@ -123,12 +123,7 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
 def build_algorithm(config: AlgorithmBase) -> Algorithm:
     """The row that a config describes, its options bound."""
     return Algorithm(
-        advantage=config.cell("advantage"),
-        scaling=config.cell("scaling"),
-        surrogate=config.cell("surrogate"),
-        weighting=config.cell("weighting"),
-        importance_correction=config.cell("importance_correction"),
-        dynamic_sampling=config.cell("dynamic_sampling"),
+        **{kind: config.cell(kind) for kind in CELLS},
         kl=KL_ESTIMATORS[config.kl.estimator],
         kl_coefficient=config.kl.coefficient,
         kl_place=config.kl.place,

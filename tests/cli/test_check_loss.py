@@ -98,10 +98,10 @@ def test_what_the_function_prints_is_not_in_the_report(whet: Whet, losses: Path)
 
 
 def test_packaged_cells_go_by_their_name(whet: Whet) -> None:
-    result = whet("check-loss", "stopped_ratio", "high=2")
+    result = whet("check-loss", "stopped_ratio", "high=20e-1")
     assert result.code == 0
     assert "stops the gradient" in result.out
-    assert "[low=1.0, high=2]" in result.out
+    assert "[low=1.0, high=2.0]" in result.out
 
 
 def test_losses_of_preferences_and_of_reward_models_are_checked_too(whet: Whet, losses: Path) -> None:
@@ -127,7 +127,7 @@ def test_losses_of_preferences_and_of_reward_models_are_checked_too(whet: Whet, 
         (("losses.py:positional",), "takes 'low' by position; make it an option"),
         (("losses.py:mine", "pover=2"), "has no option 'pover'; did you mean 'power'? (its options are power)"),
         (("losses.py:mine", "power"), "write key=value"),
-        (("losses.py:mine", "power=["), "cannot be read"),
+        (("losses.py:mine", "power=["), "losses.py:mine: power is '[' and must be a float"),
         (("clipp",), "no loss or advantage 'clipp'; did you mean 'clip'?"),
         (("grpo",), "grpo is an algorithm: check its advantage and its surrogate, standardize and clip"),
         (("whiten",), "whiten is a scaling: only surrogates, advantages, KL estimators and losses of preferences"),

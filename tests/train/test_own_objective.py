@@ -109,8 +109,11 @@ def test_a_row_says_what_names_leave_open(place: Path) -> None:
         ("losses.py:number", "is a int, not a function"),
         ("losses.py:nine", "losses.py has no 'nine'; did you mean 'mine'?"),
         ({"name": "losses.py:mine", "bata": 1.0}, "has no option 'bata'; did you mean 'beta'?"),
-        ({"name": "losses.py:mine", "beta": "much"}, "objective.beta is 'much' and must be a float"),
-        ({"name": "losses.py:mine", "beta": float("nan")}, "objective.beta is nan and must be a number"),
+        ({"name": "losses.py:mine", "beta": "much"}, "objective 'losses.py:mine': beta is 'much' and must be a float"),
+        (
+            {"name": "losses.py:mine", "beta": float("nan")},
+            "beta is nan and must be a finite number",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(place: Path, objective: Any, told: str) -> None:

@@ -7,10 +7,8 @@ something open (the quality that is logged, a reference point) `file.py:row` nam
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
-from typing import Any
 
-from whet.algorithms.cells import bind, options
+from whet.algorithms.cells import bind
 from whet.algorithms.preference.preference_table import (
     KNOWN_BY,
     PREFERENCES,
@@ -39,12 +37,9 @@ def objective_row(objective: ObjectiveConfig) -> Row:
 
 def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, reference: str) -> None:
     """Raises a ValueError for an unknown name or option, and for what the objective cannot work with."""
-    is_packaged, loss = objective.name in ROWS, _row(objective.name).loss
-    require_options(loss, f"objective '{objective.name}'", objective.options)
-    for key, value in objective.options.items():
-        _require_type(key, value, options(loss)[key], least=0.0 if is_packaged else -inf)
+    require_options(_row(objective.name).loss, f"objective '{objective.name}'", objective.options)
     row = objective_row(objective)
-    wrong = senseless(row.loss) if is_packaged else ""
+    wrong = senseless(row.loss) if objective.name in ROWS else ""
     if wrong:
         raise ValueError(f"objective.{wrong}")
     if not isinstance(row, Objective) and not has_data:
@@ -67,12 +62,3 @@ def _row(name: str) -> Row:
             "e.g. mine = label(loss, log_ratio, 'own', point=mismatched_kl)"
         )
     return row
-
-
-def _require_type(key: str, value: Any, default: Any, *, least: float) -> None:
-    wanted = type(default)
-    is_whole = wanted is float and type(value) is int
-    if default is not None and type(value) is not wanted and not is_whole:
-        raise ValueError(f"objective.{key} is {value!r} and must be a {wanted.__name__}")
-    if wanted in (int, float) and not least <= value < inf:
-        raise ValueError(f"objective.{key} is {value!r} and must be a number{' from 0 on' if least == 0 else ''}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, TypeVar
 
 from whet.algorithms.cells import Cell, options, terms
@@ -58,9 +59,15 @@ def kind_by_terms(
 
 
 def require_options(cell: Cell, spec: str, given: Mapping[str, Any]) -> None:
-    """Refuses an option that the function does not have."""
+    """Refuses an option that the function does not have, or a value of another type than its default's."""
     known = options(cell)
-    for key in given:
+    for key, value in given.items():
         if key not in known:
             has = f"its options are {', '.join(known)}" if known else "it has none"
             raise ValueError(f"{spec} has no option '{key}'{nearest(key, known)} ({has})")
+        wanted = type(known[key])
+        is_whole = wanted is float and type(value) is int
+        if known[key] is not None and type(value) is not wanted and not is_whole:
+            raise ValueError(f"{spec}: {key} is {value!r} and must be a {wanted.__name__}")
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{spec}: {key} is {value!r} and must be a finite number")

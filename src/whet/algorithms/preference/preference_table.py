@@ -126,6 +126,9 @@ def implicit_rewards(row: Preference, supply: Mapping[str, Tensor | None]) -> Te
 def senseless(loss: Cell) -> str:
     """Why the options of a loss make no sense; empty where they do."""
     given = options(loss)
+    for key, value in given.items():
+        if value < 0:
+            return f"{key} is {value!r} and must be a number from 0 on"
     if given.get("beta", 1.0) <= 0:
         return f"beta is {given['beta']:g}: it must be above 0, because log-probs are multiplied by it"
     if given.get("smoothing", 0.0) >= 0.5:

@@ -288,7 +288,7 @@ COMPARED = {
 NO_FILES = {
     "algorithm.preset", "algorithm.kl.estimator", "data.format", "data.split", "data.subset", "engine.url",
     "engine.weights_directory", "reward.environment", "reward_head.separator",
-    "rollout.stop", "early_stopping.metric",
+    "rollout.stop", "early_stopping.metric", "model.new.family",
 }  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from whet.algorithms.cells import per_sequence, per_token
+
 NOT_A_FUNCTION = 3
 
 
@@ -14,6 +16,17 @@ def steep(logprobs: Tensor, advantages: Tensor, *, power: float = 1.0) -> Tensor
 def regularised(logprobs: Tensor, logprobs_old: Tensor, logprobs_ref: Tensor, advantages: Tensor) -> Tensor:
     """−ρA + (log π − log π_ref)²."""
     return -(logprobs - logprobs_old).exp() * advantages + (logprobs - logprobs_ref).square()
+
+
+def shortened(logprobs: Tensor, logprobs_old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """−ρA/√T, T = tokens of the row: per token, though it reads the mask."""
+    return -(logprobs - logprobs_old).exp() * advantages / mask.sum(dim=1, keepdim=True).clamp(min=1).sqrt()
+
+
+@per_sequence
+def whole(logprobs: Tensor, logprobs_old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """−exp(Σ_t log ρ_t)·A."""
+    return -((logprobs - logprobs_old) * mask).sum(dim=1, keepdim=True).exp() * advantages
 
 
 def over_half(rewards: Tensor) -> Tensor:
@@ -51,6 +64,12 @@ def with_default(logprobs: Tensor, advantages: Tensor, power: float = 1.0) -> Te
     return torch.zeros_like(logprobs) + power
 
 
+@per_token
 def over_values(rewards: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """A = R − V, of whole rollouts: no token's reward is asked for."""
     return (rewards.reshape(-1, 1) - values) * mask
+
+
+def silently_per_token(rewards: Tensor, mask: Tensor) -> Tensor:
+    """A = R on every token, without saying that there is one for each."""
+    return rewards.reshape(-1, 1) * mask

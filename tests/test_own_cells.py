@@ -13,8 +13,8 @@ from whet.algorithms.cells import name, options
 from whet.config import OnlineConfig
 from whet.errors import RunFailed, UserError
 from whet.recipe import dump, parse_yaml, read_recipe, validate
-from whet.train.online.learner import ask
 from whet.train.setup.build import build_algorithm
+from whet.train.setup.optimizer import ask
 
 OWN = Path(__file__).parent / "own_cells.py"
 RECIPE = """
@@ -72,14 +72,17 @@ def test_a_saved_config_names_them(tmp_path: Path) -> None:
     [
         (
             "surrogate: {own}:misspelt",
-            "wants 'advantage'; did you mean 'advantages'? (it may take: logprobs, logprobs_old, logprobs_ref, "
-            "advantages, mask; options of its own must be keyword-only, after a *)",
+            "takes 'advantage', which the loop does not supply; did you mean 'advantages'? (it may take logprobs, "
+            "logprobs_old, logprobs_ref, advantages, mask)",
         ),
-        ("surrogate: {own}:with_default", "wants 'power' (it may take: logprobs, logprobs_old"),
-        ("advantage: {own}:steep", "wants 'logprobs'; did you mean 'logprobs_ref'? (it may take: rewards, counts,"),
-        ("surrogate: {{use: '{own}:steep', powr: 2}}", "has no option 'powr' (it has: power)"),
-        ("advantage: {{use: '{own}:over_half', least: 2}}", "has no option 'least' (it has: none)"),
-        ("surrogate: {own}:NOT_A_FUNCTION", "is not a function"),
+        ("surrogate: {own}:with_default", "takes 'power' by position; make it an option: write *, before the first"),
+        ("advantage: {own}:steep", "takes 'logprobs', which the loop does not supply; did you mean 'logprobs_ref'?"),
+        (
+            "surrogate: {{use: '{own}:steep', powr: 2}}",
+            "has no option 'powr'; did you mean 'power'? (its options are power)",
+        ),
+        ("advantage: {{use: '{own}:over_half', least: 2}}", "has no option 'least' (it has none)"),
+        ("surrogate: {own}:NOT_A_FUNCTION", "is a int, not a function: name one"),
         ("surrogate: {own}:steap", "has no 'steap'; did you mean 'steep'?"),
         ("surrogate: nowhere.py:steep", "there is no file nowhere.py"),
         ("surrogate: no_such_module:steep", "importing no_such_module failed: ModuleNotFoundError"),
@@ -113,6 +116,19 @@ def test_its_gradient_is_the_one_that_is_followed() -> None:
     assert torch.allclose(policy.logits.grad, pull(policy, expected), atol=1e-6)
 
 
+def test_a_surrogate_that_reads_the_mask_is_trained_with_any_weighting(tmp_path: Path) -> None:
+    """−ρA/√T at ρ = 1, over the 7 tokens of rows with 2, 1, 3 and 1 of them."""
+    config = config_of(
+        {"preset": "dapo", "dynamic_sampling": "keep_all", "advantage": "raw", "surrogate": f"{OWN}:shortened"}
+    )
+    policy = Table()
+    batch, _ = prepared(policy, config)
+    follow(policy, batch, config)
+    expected = [[1.0 / 2**0.5 / 7] * 2, [0.0], [0.25 / 3**0.5 / 7] * 3, [0.75 / 7]]
+    assert policy.logits.grad is not None
+    assert torch.allclose(policy.logits.grad, pull(policy, expected), atol=1e-6)
+
+
 def test_a_run_with_them(tmp_path: Path) -> None:
     """A keep that lets no group pass: the steps pass, nothing is trained, and the log says so."""
     model = save_small(tmp_path / "model")
@@ -134,6 +150,10 @@ def test_a_run_with_them(tmp_path: Path) -> None:
     [
         ({"surrogate": f"{OWN}:scalar"}, r"step 1: 'scalar' gave a result of shape \(\) instead of \(\d+, \d+\)"),
         ({"advantage": f"{OWN}:broken"}, r"step 1: 'broken' failed: IndexError: index 99 is out of bounds"),
+        (
+            {"surrogate": "sequence_clip", "advantage": f"{OWN}:silently_per_token"},
+            r"step 1: 'silently_per_token' gave a result of shape \(\d+, \d+\) instead of \(\d+, \d+\)",
+        ),
         (
             {"dynamic_sampling": f"{OWN}:over_half"},
             r"step 1: 'over_half' gave a result of shape \(\d+, \d+\) instead of \(\d+,\)",

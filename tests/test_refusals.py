@@ -120,6 +120,18 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         )
         for advantage in ("gae", "to_go")
     },
+    "a sequence of one's own weighed by tokens": (
+        {"algorithm": {"preset": "dapo", "surrogate": f"{OWN}:whole"}},
+        "surrogate 'whole' is one loss per sequence and weighting 'token_mean' would count it once per token, so long "
+        "sequences more: use algorithm.weighting=sequence_mean",
+        {"algorithm": {"preset": "dapo", "surrogate": f"{OWN}:shortened"}},  # takes mask, and is per token
+    ),
+    "a sequence of one's own with values": (
+        {"algorithm": {"preset": "grpo", "surrogate": f"{OWN}:whole", "advantage": f"{OWN}:over_values"}},
+        "surrogate 'whole' has one ratio per sequence, which cannot follow the advantages of 'over_values', one per "
+        "token: use algorithm.surrogate=clip",
+        {"algorithm": {"preset": "grpo", "surrogate": f"{OWN}:shortened", "advantage": f"{OWN}:over_values"}},
+    ),
     **{
         f"two deviations: {scaling}": (
             {"algorithm": {"preset": "grpo", "scaling": scaling}},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import call
-from whet.algorithms.table import Algorithm, tells_tokens_apart, token_loss
+from whet.algorithms.cells import call, is_per_token
+from whet.algorithms.table import Algorithm, token_loss
 from whet.algorithms.values import token_rewards
 
 from .batches import MAX_TOKENS, Case
@@ -32,7 +32,7 @@ def advantages(algorithm: Algorithm, supply: dict[str, Tensor], kl_coefficient: 
     if algorithm.kl_place == "reward":
         penalties = kl_coefficient * call(algorithm.kl, {**supply, "logprobs": supply["logprobs_old"]})
     paid = rewards - (penalties * mask).sum(dim=1).view(rewards.shape)
-    if tells_tokens_apart(algorithm.advantage):
+    if is_per_token(algorithm.advantage):
         raw = call(algorithm.advantage, {**supply, "token_rewards": token_rewards(rewards.view(-1), penalties, mask)})
     else:
         raw = call(algorithm.advantage, {**supply, "rewards": paid}).reshape(-1, 1).expand(mask.shape)

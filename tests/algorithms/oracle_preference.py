@@ -1,16 +1,19 @@
 """Every preference and reward-model loss a second time, in plain Python with floats, from the formulas of the papers.
 
-Nothing here comes from whet.algorithms. Probabilities are multiplied and divided as the papers write them, so inputs
-must be moderate; extreme ones have tests of their own.
+No formula comes from whet.algorithms: its tables only say what a loss is tried on. Probabilities are multiplied and
+divided as the papers write them, so inputs must be moderate; extreme ones have tests of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import exp, log
 from typing import Any
 
 import numpy as np
+
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 
 Number = dict[str, Any]  # the terms of one pair, or of one labelled completion
 
@@ -105,10 +108,11 @@ def bco(case: Number, beta: float = 0.1) -> float:
 
 
 def bradley_terry(case: Number, centring: float = 0.0, smoothing: float = 0.0, use_margins: bool = False) -> float:
+    better, worse = case["chosen_scores"], case["rejected_scores"]
     margin = case["margins"] if use_margins else 0.0
-    kept = -log(sigmoid(case["chosen"] - case["rejected"] - margin))
-    flipped = -log(sigmoid(case["rejected"] - case["chosen"] - margin))
-    return (1 - smoothing) * kept + smoothing * flipped + centring * (case["chosen"] + case["rejected"]) ** 2
+    kept = -log(sigmoid(better - worse - margin))
+    flipped = -log(sigmoid(worse - better - margin))
+    return (1 - smoothing) * kept + smoothing * flipped + centring * (better + worse) ** 2
 
 
 def outcome(case: Number) -> float:
@@ -117,7 +121,7 @@ def outcome(case: Number) -> float:
 
 
 def process(case: Number) -> float:
-    return -log(exp(case["scores"][case["labels"]]) / sum(exp(score) for score in case["scores"]))
+    return -log(exp(case["scores"][case["classes"]]) / sum(exp(score) for score in case["scores"]))
 
 
 PAIRS = (dpo, cdpo, robust_dpo, dpo_norm, ipo, hinge, simpo, orpo, cpo, apo_zero, apo_down, sppo)
@@ -178,8 +182,8 @@ def scored(seed: int, count: int = 12) -> dict[str, np.ndarray]:
     """Scores of a reward model for pairs, with margins."""
     rng = np.random.default_rng(seed)
     return {
-        "chosen": rng.normal(0.5, 2.0, count),
-        "rejected": rng.normal(0.0, 2.0, count),
+        "chosen_scores": rng.normal(0.5, 2.0, count),
+        "rejected_scores": rng.normal(0.0, 2.0, count),
         "margins": rng.uniform(0.0, 3.0, count),
     }
 
@@ -188,19 +192,16 @@ def judged(seed: int, count: int = 12, classes: int = 0) -> dict[str, np.ndarray
     """Scores with labels: one number each, or one per class."""
     rng = np.random.default_rng(seed)
     if classes:
-        return {"scores": rng.normal(0.0, 2.0, (count, classes)), "labels": rng.integers(0, classes, count)}
+        return {"scores": rng.normal(0.0, 2.0, (count, classes)), "classes": rng.integers(0, classes, count)}
     return {"scores": rng.normal(0.0, 2.0, count), "labels": rng.integers(0, 2, count).astype(bool)}
 
 
 def cases(name: str, seed: int) -> list[dict[str, np.ndarray]]:
-    """The inputs that a loss is tried on."""
-    if name in ("kto", "bco"):
-        return [labelled(seed)]
-    if name == "bradley_terry":
-        return [scored(seed)]
-    if name == "outcome":
-        return [judged(seed)]
-    return [judged(seed, classes=2), judged(seed, classes=3)] if name == "process" else [pairs(seed)]
+    """The inputs that a loss is tried on, by what it learns from."""
+    unit = PREFERENCES[name].unit if name in PREFERENCES else REWARDS[name].kind
+    tried = {"pair": [pairs], "label": [labelled], "preference": [scored], "outcome": [judged]}
+    tried["process"] = [partial(judged, classes=2), partial(judged, classes=3)]
+    return [make(seed) for make in tried[unit]]
 
 
 def values(name: str, case: Mapping[str, np.ndarray], **options: Any) -> np.ndarray:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.advantages import unscaled
-from whet.algorithms.cells import bind, call
-from whet.algorithms.table import ALGORITHMS, Algorithm, tells_tokens_apart, token_loss
+from whet.algorithms.cells import bind, call, is_per_token
+from whet.algorithms.table import ALGORITHMS, Algorithm, token_loss
 from whet.algorithms.values import gae, token_rewards
 from whet.algorithms.weightings import sequence_sum
 
@@ -132,10 +132,10 @@ def expected_gradient(
 def batch_loss(algorithm: Algorithm, supply: dict[str, Tensor], max_tokens: int) -> Tensor:
     """The loss of one batch, from the cells of the algorithm."""
     mask = supply["mask"]
-    if tells_tokens_apart(algorithm.advantage):
+    if is_per_token(algorithm.advantage):
         supply["token_rewards"] = token_rewards(supply["rewards"].flatten(), torch.zeros(mask.shape), mask)
     raw = call(algorithm.advantage, supply)
-    per_token = raw if tells_tokens_apart(algorithm.advantage) else raw.reshape(-1, 1).expand(mask.shape)
+    per_token = raw if is_per_token(algorithm.advantage) else raw.reshape(-1, 1).expand(mask.shape)
     supply["advantages"] = call(algorithm.scaling, {**supply, "advantages": per_token})
     supply["correction"] = call(algorithm.importance_correction, supply)
     weights, count = call(algorithm.weighting, {"mask": mask, "max_tokens": max_tokens})

@@ -7,6 +7,8 @@ from whet.algorithms.cells import bind, call, formula, name, options, terms
 from whet.algorithms.preference import losses as preference
 from whet.algorithms.preference.metrics import wins
 from whet.algorithms.preference.preference_table import (
+    KNOWN_BY,
+    POINT_TERMS,
     PREFERENCES,
     REWARDS,
     SUPPLIED,
@@ -26,19 +28,26 @@ def test_rows_are_named_as_their_losses_and_ask_for_what_there_is():
     for row in PREFERENCES.values():
         assert "β" in formula(row.loss), "the line that users are shown"
         assert set(terms(row.implicit)) <= {"logprobs", "logprobs_ref", "tokens"}
-        assert row.point is None or set(terms(row.point)) <= set(SUPPLIED["point"])
+        assert row.point is None or set(terms(row.point)) <= set(POINT_TERMS)
 
 
 def test_what_the_rows_need_follows_from_their_losses():
-    assert [key for key, row in PREFERENCES.items() if not row.needs_reference] == ["simpo", "orpo", "cpo"]
-    assert [key for key, row in PREFERENCES.items() if row.needs_point] == ["kto", "bco"]
-    assert [key for key, row in PREFERENCES.items() if row.needs_mismatched] == ["kto"]
-    assert [key for key, row in PREFERENCES.items() if row.needs_means] == ["bco"]
-    assert [key for key, row in PREFERENCES.items() if row.unit == "label"] == ["kto", "bco"]
-    assert [row.kind for row in REWARDS.values()] == ["preference", "outcome", "process"]
+    dpo, simpo, kto, bco = (PREFERENCES[key] for key in ("dpo", "simpo", "kto", "bco"))
+    assert (dpo.unit, simpo.unit, kto.unit, bco.unit) == ("pair", "pair", "label", "label")
+    assert [row.needs_reference for row in (dpo, simpo, kto, bco)] == [True, False, True, True]
+    assert [row.needs_point for row in (dpo, simpo, kto, bco)] == [False, False, True, True]
+    assert [row.needs_mismatched for row in (dpo, simpo, kto, bco)] == [False, False, True, False]
+    assert [row.needs_means for row in (dpo, simpo, kto, bco)] == [False, False, False, True]
     for row in PREFERENCES.values():
         assert row.needs_point == (row.point is not None)
         assert row.needs_reference == ("logprobs_ref" in terms(row.implicit))
+
+
+def test_a_row_is_of_the_unit_that_its_terms_say():
+    """So a loss of the user's, of which nothing else is known, is of the right one."""
+    for row in (*PREFERENCES.values(), *REWARDS.values()):
+        unit = row.unit if isinstance(row, Preference) else row.kind
+        assert [one for marks, one in KNOWN_BY if set(marks) <= set(terms(row.loss))] == [unit]
 
 
 @pytest.mark.parametrize("term", ["chosen_ref", "rejected_ref", "logprobs_ref"])

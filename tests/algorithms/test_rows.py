@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from whet.algorithms.cells import bind, is_per_sequence, is_per_token
 from whet.algorithms.table import (
     ADVANTAGES,
     ALGORITHMS,
@@ -16,8 +17,6 @@ from whet.algorithms.table import (
     SCALINGS,
     SURROGATES,
     WEIGHTINGS,
-    is_per_sequence,
-    tells_tokens_apart,
 )
 
 from . import composed, oracle
@@ -153,6 +152,14 @@ def test_the_batches_reach_every_branch():
 WHERE = ("below", "inside", "above")
 
 
-def test_only_the_cells_that_take_a_mask_are_one_ratio_per_sequence():
-    assert [name for name, cell in SURROGATES.items() if is_per_sequence(cell)] == ["sequence_clip", "geometric_clip"]
-    assert [name for name, cell in ADVANTAGES.items() if tells_tokens_apart(cell)] == ["gae", "to_go"]
+def test_what_is_per_sequence_or_per_token_is_declared():
+    for named, of_sequence in {
+        "sequence_clip": True,
+        "geometric_clip": True,
+        "clip": False,
+        "reinforce": False,
+    }.items():
+        assert is_per_sequence(SURROGATES[named]) == is_per_sequence(bind(SURROGATES[named], {})) == of_sequence
+    assert is_per_sequence(bind(SURROGATES["sequence_clip"], {"low": 0.1}))
+    for named, of_token in {"gae": True, "to_go": True, "center": False, "best_over_worst": False}.items():
+        assert is_per_token(ADVANTAGES[named]) == of_token

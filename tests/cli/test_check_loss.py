@@ -36,6 +36,8 @@ def best_of(rewards):
 def misspelt(logprobs, advantage): ...
 def both(logprobs, rewards): ...
 def scaling(advantages, mask): ...
+def distance(chosen, rejected, *, beta=0.5): return (chosen - rejected - beta).square()
+def no_labels(scores): ...
 def positional(logprobs, advantages, low=0.2): ...
 class Loss: ...
 """
@@ -54,7 +56,7 @@ def test_a_good_surrogate_has_a_page_and_exit_code_0(whet: Whet, losses: Path) -
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0] == f"{losses}:mine: surrogate of logprobs, logprobs_old, advantages [power=2]"
-    assert lines[-1] == "11 passed, 0 failed, 0 notes"
+    assert lines[-1] == "12 passed, 0 failed, 0 notes"
     assert all(line.startswith("  passed  ") for line in lines[1:-1])
 
 
@@ -96,29 +98,39 @@ def test_what_the_function_prints_is_not_in_the_report(whet: Whet, losses: Path)
 
 
 def test_packaged_cells_go_by_their_name(whet: Whet) -> None:
-    result = whet("check-loss", "stopped_ratio", "high=2")
+    result = whet("check-loss", "stopped_ratio", "high=20e-1")
     assert result.code == 0
     assert "stops the gradient" in result.out
-    assert "[low=1.0, high=2]" in result.out
+    assert "[low=1.0, high=2.0]" in result.out
+
+
+def test_losses_of_preferences_and_of_reward_models_are_checked_too(whet: Whet, losses: Path) -> None:
+    result = whet("check-loss", "losses.py:distance", "beta=2")
+    assert result.code == 0, result.out
+    assert result.out.startswith("losses.py:distance: preference loss (pairs) of chosen, rejected [beta=2]")
+    result = whet("check-loss", "process", "--json")
+    assert (result.code, json.loads(result.out)["terms"]) == (0, ["scores", "classes"])
+    assert "reward-model loss (pairs)" in whet("check-loss", "bradley_terry").out
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (("losses.py:no_labels",), "takes scores, by which it is none of these"),
         (("losses.py:mime",), "losses.py has no 'mime'; did you mean 'mine'?"),
         (("losses.py:number",), "is a int, not a function"),
         (("losses.py:Loss",), "is a type, not a function"),
         (("nowhere.py:mine",), "there is no file nowhere.py"),
         (("losses.py:misspelt",), "takes 'advantage', which the loop does not supply; did you mean 'advantages'?"),
-        (("losses.py:both",), "is a surrogate, which is not supplied with rewards"),
-        (("losses.py:scaling",), "neither logprobs nor rewards or token_rewards"),
+        (("losses.py:both",), "is of kind surrogate, which is not supplied with rewards"),
+        (("losses.py:scaling",), "takes advantages, mask, by which it is none of these"),
         (("losses.py:positional",), "takes 'low' by position; make it an option"),
         (("losses.py:mine", "pover=2"), "has no option 'pover'; did you mean 'power'? (its options are power)"),
         (("losses.py:mine", "power"), "write key=value"),
-        (("losses.py:mine", "power=["), "cannot be read"),
-        (("clipp",), "no surrogate, advantage or KL estimator 'clipp'; did you mean 'clip'?"),
+        (("losses.py:mine", "power=["), "losses.py:mine: power is '[' and must be a float"),
+        (("clipp",), "no loss or advantage 'clipp'; did you mean 'clip'?"),
         (("grpo",), "grpo is an algorithm: check its advantage and its surrogate, standardize and clip"),
-        (("whiten",), "whiten is a scaling: only surrogates, advantages and KL estimators can be checked"),
+        (("whiten",), "whiten is a scaling: only surrogates, advantages, KL estimators and losses of preferences"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(
@@ -132,4 +144,4 @@ def test_the_real_command(losses: Path) -> None:
     command = (sys.executable, "-m", "whet", "check-loss", "losses:averaged")  # as a module of this directory
     done = subprocess.run(command, cwd=losses.parent, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.splitlines()[-1] == "10 passed, 1 failed, 0 notes"
+    assert done.stdout.splitlines()[-1] == "11 passed, 1 failed, 0 notes"

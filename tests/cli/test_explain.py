@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model
 from whet.config import NewModel
+from whet.config.parts import ModelConfig
+from whet.errors import UserError
+from whet.models.decoder.families import FAMILIES
 from whet.models.layers.decoder_config import parameter_count
 from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model
@@ -18,6 +22,7 @@ from whet.train.explain.memory import new_decoder_config
 from whet.train.explain.recipe import explain
 from whet.train.explain.unused_keys import keys_without_effect, written_keys
 from whet.train.online.critic import Critic
+from whet.train.setup.build import require_family
 
 # Level 2 of arithmetic: at most two digits each, so prompts of 4 to 6 characters, spelt with ten digits, + and =.
 ONLINE = """
@@ -281,7 +286,16 @@ def test_what_is_allowed_but_hardly_meant_is_noted(whet: Whet, write: Any) -> No
     assert any("the run will stop there" in note for note in notes)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "qwen3", "olmo2"])
+def test_a_family_that_no_table_has_is_named_before_anything_is_made(whet: Whet, write: Any, tmp_path: Path) -> None:
+    told, wrong = f"unknown model family 'lama': choose one of {', '.join(FAMILIES)}", "model.new.family=lama"
+    assert told in refused(whet, "explain", write(ONLINE), wrong)
+    assert told in refused(whet, "train", write(ONLINE), wrong, "--runs", tmp_path / "made")
+    assert not [*(tmp_path / "made").glob("*")]
+    with pytest.raises(UserError, match=told):  # what a pipeline asks of all its runs before the first
+        require_family(ModelConfig.model_validate({"new": {"family": "lama"}}))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_shape_is_that_of_the_model_that_will_be_made(family: str) -> None:
     new = NewModel.model_validate({"family": family, "layers": 3, "heads": 2, "width": 20, "context": 24})
     made = new_model(family, vocab_size=17, layers=3, heads=2, width=20, context=24, seed=0)

@@ -10,9 +10,8 @@ from tests.small import small_model, train_bpe
 from whet.engines.check_engine import EngineProblem, check_engine, differences
 from whet.engines.native.engine import NativeEngine, _closed_up, _up_to_stop, draw
 from whet.errors import UserError
+from whet.models.decoder.families import FAMILIES
 from whet.records import Prompt, Sampling
-
-FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "olmo2"]
 
 
 def prompt(tokenizer, text, *stream):

@@ -15,6 +15,7 @@ from whet.errors import UserError
 from whet.files import read_object
 from whet.models import load
 from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import FAMILIES
 from whet.models.foreign import ForeignLM
 from whet.models.load import load_model, model_summary, new_model
 from whet.models.storage.size_limits import check_claims, check_elements
@@ -80,6 +81,11 @@ def test_new_models_have_the_usual_proportions():
 def test_impossible_new_models(family, change, message):
     with pytest.raises(UserError, match=message):
         new_model(family, **{**SIZES, "seed": 0, **change})
+
+
+def test_every_family_is_compared_with_transformers():
+    compared = {getattr(transformers, f"{name}Config").model_type for name, _ in CASES.values()}
+    assert compared >= set(FAMILIES)
 
 
 @pytest.mark.parametrize("case", CASES)

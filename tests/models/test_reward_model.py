@@ -12,13 +12,13 @@ from tests.models.hf_models import TINY, build
 from tests.models.places import last_places
 from tests.small import small_model
 from whet.errors import UserError
+from whet.models.decoder.families import FAMILIES
 from whet.models.foreign import ForeignLM
 from whet.models.layers.packing import pack
 from whet.models.reward.load_reward import load_reward_model
 from whet.models.reward.reward_model import new_reward_model, pack_through
 from whet.models.reward.settings import RewardSettings, step_classes
 
-FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "olmo2"]
 PREFERENCE = RewardSettings(kind="preference")
 PROCESS = RewardSettings(kind="process", classes=3, separator="\n\n", aggregation="min")
 LENGTHS = [9, 3, 14, 1]

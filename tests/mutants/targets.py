@@ -48,7 +48,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "train/online/sampling.py": ("tests/train/test_collect.py",),
     "train/online/critic.py": ("tests/train/test_critic.py", "tests/train/test_annotate.py"),
     "train/online/reference.py": ("tests/train/test_reference.py",),
-    "train/setup/optimizer.py": ("tests/train/test_optim.py",),
+    "train/setup/optimizer.py": ("tests/train/test_optim.py", "tests/train/test_cells.py", "tests/test_own_cells.py"),
     "train/setup/epochs.py": ("tests/train/test_deck.py",),
     "train/rows/units.py": ("tests/train/test_units.py", "tests/train/test_whole.py"),
     "train/rows/examples.py": ("tests/train/test_encode.py",),
@@ -56,7 +56,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "train/rows/preference.py": ("tests/train/test_preferring_logged.py",),
     "train/rows/reward_model.py": ("tests/train/test_rewarding_logged.py",),
     "train/rows/sft.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
-    "train/online/learner.py": ("tests/train/test_memory.py", "tests/train/test_cells.py", "tests/test_own_cells.py"),
+    "train/online/learner.py": ("tests/train/test_memory.py",),
 }
 WHOLE_ROOMS = ("algorithms",)  # every file of these is a target
 EMPTY = {"algorithms/__init__.py", "algorithms/preference/__init__.py"}  # nothing to plant a bug in

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.train.verdicts import outcomes
+from whet.algorithms.cells import per_token
 from whet.train.check import probes
 from whet.train.check.advantage import check_advantage
 from whet.train.check.check_loss import kind_of
@@ -51,14 +52,17 @@ def log_of_rewards(rewards):
     return (rewards + 0.01).log()
 
 
+@per_token
 def without_mask(token_rewards):
     return token_rewards.flip(dims=[1]).cumsum(dim=1).flip(dims=[1])
 
 
+@per_token
 def over_padding(token_rewards, mask):
     return (token_rewards * mask - (token_rewards * mask).mean()) * mask
 
 
+@per_token
 def time_passes(token_rewards, mask):
     found = torch.zeros_like(token_rewards)
     running = torch.zeros_like(token_rewards[:, 0])
@@ -91,6 +95,21 @@ def test_an_advantage_that_breaks_a_promise_is_told_which(broken, check, told):
     failed = outcomes(check_advantage(broken), "failed")
     assert told in failed[check], failed
     assert "\n" not in failed[check]
+
+
+def test_an_advantage_per_token_says_so_and_no_other_does():
+    def undeclared(token_rewards, mask):
+        return token_rewards * mask
+
+    @per_token
+    def of_rollouts(rewards):
+        return rewards - 0.5
+
+    told = outcomes(check_advantage(undeclared), "failed")["shape"]
+    assert "not (4, 3): return one advantage per rollout, or put @per_token (of whet.algorithms.cells) above" in told
+    told = outcomes(check_advantage(of_rollouts), "failed")["shape"]
+    assert told.startswith("returns (4, 3) on ordinary float64 input, not (12, ")
+    assert told.endswith(": return one advantage per token, or leave @per_token out")
 
 
 def test_statistics_of_the_whole_batch_are_a_note_with_the_numbers():

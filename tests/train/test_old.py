@@ -25,7 +25,7 @@ from whet.train.setup.build import build_algorithm
 
 MISMATCH = {"mismatch/mean", "mismatch/max", "mismatch/kl"}
 ONE_UPDATE = [  # names of tests.contracts.additive.VARIANTS: what "own" is for
-    *(name for name in ALGORITHMS if name not in {"ppo", "online_dpo"}),
+    *(name for name, row in ALGORITHMS.items() if not (row.needs_values or row.needs_reference)),
     "grpo, entropy",
     "token mean",
     "truncated left out",

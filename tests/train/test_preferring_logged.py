@@ -262,8 +262,8 @@ def test_means_are_put_back() -> None:
 def test_the_reference_point_is_a_constant_in_the_loss(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its passes keep no graph in memory."""
     _, lesson = lesson_of(place, "kto")
-    read, seen = lesson._read_one, []
-    monkeypatch.setattr(lesson, "_read_one", lambda *given: (seen.append(torch.is_grad_enabled()), read(*given))[1])
+    read, seen = lesson._read_rows, []
+    monkeypatch.setattr(lesson, "_read_rows", lambda *given: (seen.append(torch.is_grad_enabled()), read(*given))[1])
     assert not lesson._point(lesson.rows(2)).requires_grad
     assert seen
     assert not any(seen)

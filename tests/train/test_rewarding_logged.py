@@ -24,7 +24,7 @@ from whet.models.text.padding import with_padding
 from whet.models.text.tokenizers import load_tokenizer
 from whet.train.rows import reward_model as module
 from whet.train.rows.loop import build_lesson
-from whet.train.rows.reward_model import data_kinds
+from whet.train.rows.reward_model import REWARD_DATA
 from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import NotFinite
 
@@ -175,10 +175,7 @@ def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, 
     assert parts.engine is None
     other, _ = build_lesson(config.model_copy(update={"seed": 4}), on_disk.ALONE, lambda _: None)
     assert not torch.equal(other.policy.head.weight, parts.policy.head.weight)
-    assert (
-        data_kinds(config.objective)
-        == {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}[kind]
-    )
+    assert REWARD_DATA[kind] == {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}[kind]
 
 
 def test_margins_that_were_stated_by_hand(place: Any) -> None:

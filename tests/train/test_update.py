@@ -76,8 +76,28 @@ def flat(logprobs: Tensor) -> Tensor:
 def test_a_surrogate_that_trains_nothing_is_refused() -> None:
     policy, config = Table(), config_of({"preset": "reinforce", "surrogate": f"{__name__}:flat"})
     batch, _ = prepared(policy, config)
-    with pytest.raises(RunFailed, match="surrogate 'flat' has no gradient in the log-probs, so it trains nothing"):
+    with pytest.raises(RunFailed, match="'flat' has no gradient in what the model says, so it trains nothing"):
         follow(policy, batch, config)
+
+
+CALLS: list[Tensor] = []
+
+
+def counted(logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """REINFORCE that is noticed."""
+    CALLS.append(logprobs)
+    return -advantages * logprobs
+
+
+def test_the_surrogate_is_evaluated_once_for_loss_and_statistics() -> None:
+    CALLS.clear()
+    policy, config = Table(), config_of({"preset": "reinforce", "surrogate": f"{__name__}:counted"})
+    batch, _ = prepared(policy, config)
+    statistics = follow(policy, batch, config)
+    assert len(CALLS) == 1
+    assert statistics["clip_fraction"] == 0
+    assert policy.logits.grad is not None
+    assert policy.logits.grad.any()
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.1])

@@ -8,6 +8,7 @@ from whet.engines.check_engine import check_engine, differences
 from whet.engines.native.engine import NativeEngine
 from whet.engines.vllm.engine import VllmEngine
 from whet.errors import RunFailed, UserError
+from whet.models.decoder.families import FAMILIES
 from whet.records import Prompt, Sampling
 
 pytestmark = pytest.mark.vllm
@@ -162,7 +163,7 @@ def test_a_cache_of_the_old_weights_is_caught_by_the_canary(made, monkeypatch):
 
 
 # Last: closing an engine ends what others of this process share with it.
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "qwen3", "olmo2"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_conformance(family):
     model, tokenizer = tiny(family)
     engine = VllmEngine(model, tokenizer, max_sequences=16)

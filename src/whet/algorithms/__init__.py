@@ -5,8 +5,18 @@ reference. Keyword-only arguments are options that a recipe may set. `call(cell,
 mapping, `bind(cell, options)` sets options. docs/python.md has GRPO and DPO in a loop that is not ours.
 """
 
-from whet.algorithms.cells import bind, call, formula, options, terms
-from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, Preference
+from whet.algorithms.cells import (
+    bind,
+    call,
+    formula,
+    is_per_sequence,
+    is_per_token,
+    options,
+    per_sequence,
+    per_token,
+    terms,
+)
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, Preference, RewardObjective, label, pair
 from whet.algorithms.table import (
     ADVANTAGES,
     ALGORITHMS,
@@ -35,10 +45,17 @@ __all__ = [
     "WEIGHTINGS",
     "Algorithm",
     "Preference",
+    "RewardObjective",
     "bind",
     "call",
     "formula",
+    "is_per_sequence",
+    "is_per_token",
+    "label",
     "options",
+    "pair",
+    "per_sequence",
+    "per_token",
     "terms",
     "token_loss",
 ]

@@ -1,13 +1,39 @@
-"""The interface of a cell: terms (supplied by the loop), options (keyword-only, set by a recipe), and the formula."""
+"""The interface of a cell: terms (supplied by the loop), options (keyword-only, set by a recipe), and the formula.
+
+What the signature cannot say is declared: a surrogate that is `per_sequence`, an advantage that is `per_token`.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 Cell = Callable[..., Any]
+AnyCell = TypeVar("AnyCell", bound=Cell)
+
+
+def per_sequence(cell: AnyCell) -> AnyCell:
+    """Declares a surrogate with one ratio for a whole sequence: each of its tokens carries the loss of the sequence."""
+    plain(cell).__dict__["one_per"] = "sequence"
+    return cell
+
+
+def per_token(cell: AnyCell) -> AnyCell:
+    """Declares an advantage that differs between the tokens of one rollout."""
+    plain(cell).__dict__["one_per"] = "token"
+    return cell
+
+
+def is_per_sequence(surrogate: Cell) -> bool:
+    """Whether a surrogate has one ratio for a whole sequence; unless it is declared, it has one per token."""
+    return getattr(plain(surrogate), "one_per", None) == "sequence"
+
+
+def is_per_token(advantage: Cell) -> bool:
+    """Whether an advantage differs between the tokens of one rollout; unless it is declared, it does not."""
+    return getattr(plain(advantage), "one_per", None) == "token"
 
 
 def terms(cell: Cell) -> tuple[str, ...]:

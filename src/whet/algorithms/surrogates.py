@@ -1,12 +1,14 @@
 """Log-probs and advantages to a loss per token. All tensors are (B, T), one sequence per row; nothing is summed here.
 
-A surrogate that takes `mask` has one ratio per sequence: every token of a row carries the loss of the whole row.
+A surrogate that is declared `per_sequence` has one ratio per row: every token carries the loss of the whole row.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from whet.algorithms.cells import per_sequence
 
 
 def reinforce(logprobs: Tensor, advantages: Tensor) -> Tensor:
@@ -51,28 +53,18 @@ def soft_gate(
     return -(4 / sharpness) * torch.sigmoid(sharpness * (ratio - 1)) * advantages
 
 
+@per_sequence
 def sequence_clip(
-    logprobs: Tensor,
-    logprobs_old: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    low: float = 3e-4,
-    high: float = 4e-4,
+    logprobs: Tensor, logprobs_old: Tensor, advantages: Tensor, mask: Tensor, *, low: float = 3e-4, high: float = 4e-4
 ) -> Tensor:
     """−min(sA, clip(s, 1−low, 1+high)·A), s = exp(mean_t log ρ_t), ρ = π/π_old. Zheng et al. 2025 (GSPO)."""
     ratio = _sequence_mean(logprobs - logprobs_old, mask).exp()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
+@per_sequence
 def geometric_clip(
-    logprobs: Tensor,
-    logprobs_old: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    *,
-    low: float = 0.4,
-    high: float = 0.4,
+    logprobs: Tensor, logprobs_old: Tensor, advantages: Tensor, mask: Tensor, *, low: float = 0.4, high: float = 0.4
 ) -> Tensor:
     """−wA, w = exp(mean_t c_t), c_t = min(log ρ_t, high) if A > 0 else max(log ρ_t, −low). GMPO, arXiv 2507.20673."""
     log_ratio = logprobs - logprobs_old

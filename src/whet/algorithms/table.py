@@ -34,14 +34,7 @@ class Algorithm:
     @property
     def cells(self) -> dict[str, Cell]:
         """What stands in each column but the KL's."""
-        return {
-            "advantage": self.advantage,
-            "scaling": self.scaling,
-            "surrogate": self.surrogate,
-            "weighting": self.weighting,
-            "importance_correction": self.importance_correction,
-            "dynamic_sampling": self.dynamic_sampling,
-        }
+        return {kind: getattr(self, kind) for kind in CELLS}
 
     @property
     def needs_reference(self) -> bool:
@@ -127,12 +120,7 @@ SURROGATES = _named(s.reinforce, s.clip, s.dual_clip, s.stopped_ratio, s.soft_ga
 WEIGHTINGS = _named(w.token_mean, w.sequence_mean, w.sequence_sum, w.budget_mean)
 KL_ESTIMATORS = _named(kl.k1, kl.k2, kl.k3, kl.unbiased)
 CORRECTIONS = _named(
-    *(
-        c.uncorrected,
-        c.token_truncate,
-        c.sequence_truncate,
-        c.geometric_truncate,
-    ),
+    *(c.uncorrected, c.token_truncate, c.sequence_truncate, c.geometric_truncate),
     *(c.token_mask, c.sequence_mask, c.geometric_mask),
 )
 DYNAMIC_SAMPLING = _named(a.keep_all, a.drop_zero_variance)
@@ -165,19 +153,19 @@ GROUP_STATISTICS = frozenset(
 TOKEN_CORRECTIONS = frozenset({c.token_truncate, c.token_mask})
 
 
-def tells_tokens_apart(advantage: Cell) -> bool:
-    """Whether the advantage differs between the tokens of one rollout."""
-    return "token_rewards" in terms(advantage)
+def token_loss(
+    algorithm: Algorithm,
+    supply: Mapping[str, Tensor | None],
+    *,
+    surrogate: Tensor | None = None,
+    kl_coefficient: float = 0.0,
+) -> Tensor:
+    """The loss of every token: the corrected surrogate and, where it belongs here, the KL to the reference.
 
-
-def is_per_sequence(surrogate: Cell) -> bool:
-    """Whether a surrogate has one ratio for a whole sequence."""
-    return "mask" in terms(surrogate)
-
-
-def token_loss(algorithm: Algorithm, supply: Mapping[str, Tensor | None], *, kl_coefficient: float = 0.0) -> Tensor:
-    """The loss of every token: the surrogate, times the correction if one is supplied, and the KL if it goes here."""
-    per_token: Tensor = call(algorithm.surrogate, supply)
+    A caller that has evaluated the surrogate already says what it gave. Without a correction no importance weight is
+    applied.
+    """
+    per_token: Tensor = call(algorithm.surrogate, supply) if surrogate is None else surrogate
     correction = supply.get("correction")
     if correction is not None:
         per_token = per_token * correction

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from whet.algorithms.cells import per_token
+
 
 def token_rewards(rewards: Tensor, penalties: Tensor, mask: Tensor) -> Tensor:
     """The (B,) rewards on the last trained token of each row, less (B, T) penalties. Ouyang et al. 2022."""
@@ -17,6 +19,7 @@ def token_rewards(rewards: Tensor, penalties: Tensor, mask: Tensor) -> Tensor:
     return rewards[:, None] * last - penalties * mask
 
 
+@per_token
 def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 0.95) -> Tensor:
     """A_t = Σ_k (gamma·lam)^k·δ_{t+k}, δ_t = r_t + gamma·V_{t+1} − V_t. Schulman et al. 2015, eq. 16."""
     advantages = torch.zeros_like(values)
@@ -30,6 +33,7 @@ def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1
     return advantages
 
 
+@per_token
 def to_go(token_rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
     """A_t = Σ_{s≥t} gamma^{s−t}·r_s. Hu et al. 2025 (REINFORCE++)."""
     return gae(token_rewards, torch.zeros_like(token_rewards), mask, gamma=gamma, lam=1.0)

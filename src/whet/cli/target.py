@@ -27,7 +27,7 @@ KEY_ENV = typer.Option(None, "--key-env", metavar="VARIABLE", help="With a URL: 
 CONCURRENCY = typer.Option(None, "--concurrency", min=1, help="With a URL: parallel requests.  [default: 16]")
 
 
-def read_options(pairs: Sequence[str]) -> dict[str, Any]:
+def read_options(pairs: Sequence[str], of: str = "a task", example: str = "level=2") -> dict[str, Any]:
     """`key=value` arguments, the values read as in a recipe."""
     from whet.recipe import parse_yaml
 
@@ -35,7 +35,7 @@ def read_options(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not key.isidentifier() or not equals:
-            raise UserError(f"{pair!r} is not an option of a task: write key=value, e.g. level=2")
+            raise UserError(f"{pair!r} is not an option of {of}: write key=value, e.g. {example}")
         try:
             options[key] = parse_yaml(f"value: {text}", where=pair)["value"]
         except UserError:  # what YAML cannot read is meant literally, as in a recipe's overrides

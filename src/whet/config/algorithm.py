@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
+from whet.config.own import own_function, require_options, require_signature
 from whet.config.section import Above, Amount, Count, Decay, Positive, Section, merge, one_of
-from whet.errors import nearest
-from whet.imports import load_named
 
 BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no other means anything below 0
     **{key: {"ge": 0, "le": 1} for key in ("gamma", "lam", "decay")},
@@ -147,7 +146,7 @@ class AlgorithmBase(Section):
 
     def cell(self, kind: str) -> Cell:
         """The function that stands there, its options bound."""
-        chosen = self._chosen(kind)
+        chosen: str | OwnCell = dict(self)[kind]
         if isinstance(chosen, OwnCell):
             return _own_cell(kind, chosen)
         if ":" in chosen:
@@ -158,28 +157,14 @@ class AlgorithmBase(Section):
         """The options that stand under a packaged cell's name."""
         return self.model_dump().get(cell) or {}
 
-    def _chosen(self, kind: str) -> str | OwnCell:
-        chosen: str | OwnCell = dict(self)[kind]
-        return chosen
-
 
 def _own_cell(kind: str, written: OwnCell) -> Cell:
     """The user's function, after a look at its signature."""
-    cell = load_named(written.use, f"algorithm.{kind}")
-    if not callable(cell):
-        raise ValueError(f"{kind} {written.use!r} is not a function: name one")
-    for term in terms(cell):
-        if term not in SUPPLIED[kind]:
-            raise ValueError(
-                f"{kind} {written.use!r} wants {term!r}{nearest(term, SUPPLIED[kind])} (it may take: "
-                f"{', '.join(SUPPLIED[kind])}; options of its own must be keyword-only, after a *)"
-            )
+    cell, spec = own_function(written.use, f"algorithm.{kind}"), f"{kind} '{written.use}'"
+    require_signature(cell, spec, SUPPLIED[kind], f"it may take {', '.join(SUPPLIED[kind])}")
     if kind == "surrogate" and "logprobs" not in terms(cell):
-        raise ValueError(f"surrogate {written.use!r} does not take logprobs, so it could train nothing: add it")
-    for option in written.options:
-        if option not in options(cell):
-            known = ", ".join(options(cell)) or "none"
-            raise ValueError(f"{kind} {written.use!r} has no option {option!r} (it has: {known})")
+        raise ValueError(f"{spec} does not take logprobs, so it could train nothing: add it")
+    require_options(cell, spec, written.options)
     return bind(cell, written.options)
 
 

@@ -1,47 +1,64 @@
-"""Objectives of the offline loop (SFT, preferences, reward models) and the options of each."""
+"""Objectives of the offline loop (SFT, preferences, reward models) and the options of each.
+
+A loss of the user's is `file.py:function`: what it learns from is what its arguments are named. Where that leaves
+something open (the quality that is logged, a reference point) `file.py:row` names a row, as the tables have them.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import replace
 
-from whet.algorithms.cells import Cell, bind, options
-from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, senseless
-from whet.algorithms.table import OBJECTIVES
+from whet.algorithms.cells import bind
+from whet.algorithms.preference.preference_table import (
+    KNOWN_BY,
+    PREFERENCES,
+    REWARDS,
+    SUPPLIED,
+    Preference,
+    RewardObjective,
+    own_row,
+    senseless,
+)
+from whet.algorithms.table import OBJECTIVES, Objective
+from whet.config.own import kind_by_terms, own_function, require_options
 from whet.config.parts import ObjectiveConfig
 from whet.config.section import one_of
+from whet.imports import load_named
 
-Kind = Literal["imitation", "preference", "reward"]
-TABLES: dict[Kind, Any] = {"imitation": OBJECTIVES, "preference": PREFERENCES, "reward": REWARDS}
-KINDS: dict[str, Kind] = {name: kind for kind, table in TABLES.items() for name in table}
-
-
-def kind_of(objective: ObjectiveConfig) -> Kind:
-    """What is trained: a policy on answers, a policy on preferences, or a reward model."""
-    return KINDS[one_of(objective.name, KINDS, what="objective")]
+Row = Objective | Preference | RewardObjective
+ROWS: dict[str, Row] = {**OBJECTIVES, **PREFERENCES, **REWARDS}
 
 
-def bound_loss(objective: ObjectiveConfig) -> Cell:
-    """The loss of an objective, its options set."""
-    return bind(TABLES[kind_of(objective)][objective.name].loss, objective.options)
+def objective_row(objective: ObjectiveConfig) -> Row:
+    """What is trained and by which loss, its options set."""
+    row = _row(objective.name)
+    return replace(row, loss=bind(row.loss, objective.options))
 
 
 def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, reference: str) -> None:
     """Raises a ValueError for an unknown name or option, and for what the objective cannot work with."""
-    kind = kind_of(objective)
-    row = TABLES[kind][objective.name]
-    known = options(row.loss)
-    for key, value in objective.options.items():
-        one_of(key, known, what=f"option of objective {objective.name}")
-        wanted = type(known[key])
-        is_whole = wanted is float and type(value) is int
-        if type(value) is not wanted and not is_whole:
-            raise ValueError(f"objective.{key} is {value!r} and must be a {wanted.__name__}")
-        if wanted in (int, float) and not 0 <= value < float("inf"):
-            raise ValueError(f"objective.{key} is {value!r} and must be a number from 0 on")
-    wrong = senseless(bound_loss(objective))
+    require_options(_row(objective.name).loss, f"objective '{objective.name}'", objective.options)
+    row = objective_row(objective)
+    wrong = senseless(row.loss) if objective.name in ROWS else ""
     if wrong:
         raise ValueError(f"objective.{wrong}")
-    if kind != "imitation" and not has_data:
+    if not isinstance(row, Objective) and not has_data:
         raise ValueError(f"objective {objective.name!r} learns from data: say where it is, e.g. data: pairs.jsonl")
-    if reference and not (kind == "preference" and row.needs_reference):
+    if reference and not (isinstance(row, Preference) and row.needs_reference):
         raise ValueError(f"objective {objective.name!r} compares with no reference: leave reference out")
+
+
+def _row(name: str) -> Row:
+    if ":" not in name:
+        return ROWS[one_of(name, ROWS, what="objective")]
+    found, what = load_named(name, "objective"), f"objective '{name}'"
+    stated = found if isinstance(found, Preference | RewardObjective) else None
+    loss = own_function(name, "objective") if stated is None else stated.loss
+    unit = kind_by_terms(loss, what, SUPPLIED, KNOWN_BY)
+    row = stated or own_row(loss, unit)
+    if isinstance(row, Preference) and row.needs_point and row.point is None:
+        raise ValueError(
+            f"{what} takes point and does not say how that is made: name a row in place of the function, "
+            "e.g. mine = label(loss, log_ratio, 'own', point=mismatched_kl)"
+        )
+    return row

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
+from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config import OfflineConfig
 from whet.config.loops import LOOPS, WHOLE, AnyConfig, CollectConfig, Config, loop_of
-from whet.config.objective import kind_of
+from whet.config.objective import objective_row
 from whet.config.section import Above, Amount, Count, Positive, Section, Seed, merge, one_of
 from whet.errors import nearest
 
@@ -226,4 +227,5 @@ def _makes(config: Config) -> str:
     """What later stages find in the directory of this one."""
     if isinstance(config, CollectConfig):
         return ROWS
-    return REWARD if isinstance(config, OfflineConfig) and kind_of(config.objective) == "reward" else MODEL
+    is_reward = isinstance(config, OfflineConfig) and isinstance(objective_row(config.objective), RewardObjective)
+    return REWARD if is_reward else MODEL

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whet.algorithms.advantages import drop_zero_variance, max_likelihood, standardize, unscaled
-from whet.algorithms.cells import Cell, name, plain, terms
-from whet.algorithms.table import ADVANTAGES, GROUP_STATISTICS, TOKEN_CORRECTIONS, is_per_sequence, tells_tokens_apart
+from whet.algorithms.cells import Cell, is_per_sequence, is_per_token, name, plain, terms
+from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_CORRECTIONS
 from whet.algorithms.weightings import budget_mean, token_mean
 from whet.config.algorithm import AlgorithmBase
 from whet.config.parts import RolloutConfig, UpdateConfig
@@ -15,8 +15,7 @@ from whet.config.reward import RewardConfig
 
 def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfig, reward: RewardConfig) -> None:
     """Raises a ValueError for the first combination that is refused."""
-    cells = {kind: plain(algorithm.cell(kind)) for kind in ("advantage", "scaling", "surrogate", "weighting")}
-    cells |= {kind: plain(algorithm.cell(kind)) for kind in ("importance_correction", "dynamic_sampling")}
+    cells = {kind: plain(algorithm.cell(kind)) for kind in CELLS}
     for reason in (
         *_groups(cells, rollout),
         *_ratios(cells, update, rollout),
@@ -79,7 +78,7 @@ def _sequences(cells: dict[str, Cell]) -> Iterator[str]:
             f"{name(cells['importance_correction'])!r} has one weight per token: use one per "
             "sequence, e.g. algorithm.importance_correction=sequence_truncate"
         )
-    if tells_tokens_apart(cells["advantage"]):
+    if is_per_token(cells["advantage"]):
         yield (
             f"surrogate {surrogate!r} has one ratio per sequence, which cannot follow the advantages of "
             f"{name(cells['advantage'])!r}, one per token: use algorithm.surrogate=clip"

@@ -2,8 +2,8 @@
 
 Terms of pair losses are (P,): `chosen` and `rejected` are sums of log π over the trained tokens of each completion,
 `chosen_ref` and `rejected_ref` the same under the reference, `chosen_tokens` and `rejected_tokens` how many tokens that
-is. Terms of label losses are (N,): `logprobs`, `logprobs_ref`, `labels` (True: desirable), and one number, `point`.
-All in fp32: in bf16 a sum of 500 nats moves in steps of 2. Nothing is averaged here.
+is. Terms of label losses are (N,): `logprobs`, `logprobs_ref`, `labels` (True: desirable), `tokens`, and one number,
+`point`. All in fp32: in bf16 a sum of 500 nats moves in steps of 2. Nothing is averaged here.
 """
 
 from __future__ import annotations

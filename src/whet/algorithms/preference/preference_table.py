@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -30,6 +30,11 @@ class Preference:
     def needs_reference(self) -> bool:
         """Whether the loop must supply log-probs under a reference."""
         return bool({"chosen_ref", "rejected_ref", "logprobs_ref"} & set(terms(self.loss)))
+
+    @property
+    def beta(self) -> float:
+        """What the quality of a completion is multiplied by; 1 where the loss has no such option."""
+        return float(options(self.loss).get("beta", 1.0))
 
     @property
     def needs_point(self) -> bool:
@@ -91,25 +96,39 @@ REWARDS: dict[str, RewardObjective] = {
     "process": RewardObjective(loss=reward_losses.process, kind="process", paper="2305.20050"),
 }
 
-SUPPLIED: dict[str, tuple[str, ...]] = {  # unit or kind → the terms that the loop can supply
+SUPPLIED: dict[Unit | Kind, tuple[str, ...]] = {  # unit or kind → the terms that the loop can supply
     "pair": ("chosen", "rejected", "chosen_ref", "rejected_ref", "chosen_tokens", "rejected_tokens"),
-    "label": ("logprobs", "logprobs_ref", "labels", "point"),
-    "preference": ("chosen", "rejected", "margins"),
+    "label": ("logprobs", "labels", "logprobs_ref", "tokens", "point"),
+    "preference": ("chosen_scores", "rejected_scores", "margins"),
     "outcome": ("scores", "labels"),
-    "process": ("scores", "labels"),
-    "point": ("mismatched", "mismatched_ref", "means"),
+    "process": ("scores", "classes"),
 }
+KNOWN_BY = [(known[:2], unit) for unit, known in SUPPLIED.items()]  # every loss of a unit takes the first two terms
+POINT_TERMS = ("mismatched", "mismatched_ref", "means")  # what a reference point can be made of
+
+
+def own_row(loss: Cell, unit: Unit | Kind) -> Preference | RewardObjective:
+    """The row of a loss that stands in no table: the quality of a completion is log π/π_ref, or log π."""
+    match unit:
+        case "pair" | "label":
+            row = Preference(loss=loss, unit=unit, implicit=p.log_ratio, paper="own")
+            return row if row.needs_reference else replace(row, implicit=p.sum_logprob)
+        case _:
+            return RewardObjective(loss=loss, kind=unit, paper="own")
 
 
 def implicit_rewards(row: Preference, supply: Mapping[str, Tensor | None]) -> Tensor:
     """(N,): what the policy implies that completions are worth, from their `logprobs`, `logprobs_ref` and `tokens`."""
     quality: Tensor = call(row.implicit, supply)
-    return quality * float(options(row.loss)["beta"])
+    return quality * row.beta
 
 
 def senseless(loss: Cell) -> str:
     """Why the options of a loss make no sense; empty where they do."""
     given = options(loss)
+    for key, value in given.items():
+        if value < 0:
+            return f"{key} is {value!r} and must be a number from 0 on"
     if given.get("beta", 1.0) <= 0:
         return f"beta is {given['beta']:g}: it must be above 0, because log-probs are multiplied by it"
     if given.get("smoothing", 0.0) >= 0.5:

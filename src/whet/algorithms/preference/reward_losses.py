@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy, logsigmoid, softplus
 
 
 def bradley_terry(
-    chosen: Tensor,
-    rejected: Tensor,
+    chosen_scores: Tensor,
+    rejected_scores: Tensor,
     margins: Tensor,
     *,
     centring: float = 0.0,
@@ -25,9 +25,9 @@ def bradley_terry(
     0 without `use_margins`. Centring pulls the scores of a pair to a mean of 0, which pairs alone leave open
     (Eisenstein et al. 2023). Terms are (P,).
     """
-    gap, wanted = chosen - rejected, margins if use_margins else torch.zeros_like(margins)
+    gap, wanted = chosen_scores - rejected_scores, margins if use_margins else torch.zeros_like(margins)
     right, wrong = -logsigmoid(gap - wanted), -logsigmoid(-gap - wanted)
-    return (1 - smoothing) * right + smoothing * wrong + centring * (chosen + rejected).square()
+    return (1 - smoothing) * right + smoothing * wrong + centring * (chosen_scores + rejected_scores).square()
 
 
 def outcome(scores: Tensor, labels: Tensor) -> Tensor:
@@ -38,9 +38,9 @@ def outcome(scores: Tensor, labels: Tensor) -> Tensor:
     return softplus(scores) - labels.to(scores.dtype) * scores
 
 
-def process(scores: Tensor, labels: Tensor) -> Tensor:
+def process(scores: Tensor, classes: Tensor) -> Tensor:
     """−log softmax(s)_y, s = scores of a step, y = its class. Lightman et al. 2023.
 
-    Scores are (N, K), labels (N,) int64. The last class is good, class 0 bad; with K = 3 class 1 is neither.
+    Scores are (N, K), classes (N,) int64. The last class is good, class 0 bad; with K = 3 class 1 is neither.
     """
-    return cross_entropy(scores, labels, reduction="none")
+    return cross_entropy(scores, classes, reduction="none")

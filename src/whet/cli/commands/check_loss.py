@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from whet.cli.terminal import say, say_json
-from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.train.check.check_loss import Report
+
+KINDS = {  # what a report calls them, but for surrogates and advantages
+    "pair": "preference loss (pairs)",
+    "label": "preference loss (labelled completions)",
+    "preference": "reward-model loss (pairs)",
+    "outcome": "reward-model loss (whole answers)",
+    "process": "reward-model loss (steps)",
+}
 
 
 def check_loss(
@@ -23,7 +29,7 @@ def check_loss(
     settings: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the function."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Check a loss of your own before training with it.
+    """Check a loss of your own before training: surrogate, advantage, preference or reward-model loss.
 
     A surrogate, an advantage or a KL estimator must not depend on micro-batches, padding, packing or the order of
     sequences, and its gradient must be that of its value. The exit code is 1 if a check fails.
@@ -32,12 +38,14 @@ def check_loss(
     Examples:
       whet check-loss losses.py:my_surrogate
       whet check-loss clip high=0.28
+      whet check-loss dpo beta=0.3
     """
+    from whet.cli.target import read_options
     from whet.runs.logs import json_bytes
     from whet.train.check.check_loss import check_loss as check
 
     with redirect_stdout(sys.stderr):  # what the function prints is not part of the report
-        report = check(spec, _read_settings(settings or []))
+        report = check(spec, read_options(settings or [], of="a loss", example="high=0.28"))
     if as_json:
         say_json(json_bytes({**asdict(report), "failed": report.failed}, other=str, indent=2).decode())
     else:
@@ -47,25 +55,11 @@ def check_loss(
         raise typer.Exit(1)
 
 
-def _read_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """`key=value`, the values read as in a recipe."""
-    import yaml
-
-    settings = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not key.isidentifier() or not equals:
-            raise UserError(f"{pair!r} is not an option of a loss: write key=value, e.g. high=0.28")
-        try:
-            settings[key] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"{pair!r} has a value that cannot be read: write key=value, e.g. high=0.28") from error
-    return settings
-
-
 def _page(report: Report) -> list[str]:
     given = ", ".join(f"{key}={value}" for key, value in report.options.items())
-    heading = f"{report.cell}: {report.kind} of {', '.join(report.terms)}" + (f" [{given}]" if given else "")
+    heading = f"{report.cell}: {KINDS.get(report.kind, report.kind)} of {', '.join(report.terms)}" + (
+        f" [{given}]" if given else ""
+    )
     width = max(len(finding.check) for finding in report.findings)
     lines = [f"  {found.outcome:<6}  {found.check:<{width}}  {found.sentence}" for found in report.findings]
     outcomes = Counter(finding.outcome for finding in report.findings)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from whet.engines.vllm.weight_checksum import checksum
 from whet.errors import RunFailed, UserError
 from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import FAMILIES
 from whet.models.protocol import CausalLM
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -27,8 +28,7 @@ def served_decoder(policy: CausalLM) -> Decoder:
     if isinstance(policy, Decoder):
         return policy
     raise UserError(
-        "engine.name=vllm serves gpt2, llama, qwen2, qwen3 and olmo2, and this model is of another kind: "
-        "use engine.name=native"
+        f"engine.name=vllm serves {', '.join(FAMILIES)}, and this model is of another kind: use engine.name=native"
     )
 
 

@@ -6,12 +6,10 @@ where a group or a rollout stands, or on how tokens are laid out.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import Cell, terms
+from whet.algorithms.cells import Cell, is_per_token, terms
 from whet.train.check import probes
 from whet.train.check.findings import (
     TOLERANCE,
@@ -32,10 +30,10 @@ from whet.train.check.findings import (
     shape_of,
 )
 
-GROUP_ROLLOUT, ROW_TOKEN = ("group", "rollout"), ("row", "token")
+ORDER = torch.arange(probes.PROMPTS * probes.GROUP).view(probes.PROMPTS, probes.GROUP)
+NOTHING = "0, so nothing would be learned"
 REWARD_TERMS = ("rewards", "greedy", "history", "token_rewards", "values")
 PER_TOKEN = frozenset({"token_rewards", "values", "logprobs_old", "logprobs_ref", "mask"})
-EXTRA_COLUMNS = 5
 EQUAL = (0.1, 0.9, 0.0, 1.0)  # rewards of groups that are all alike; the float32 mean of three times 0.9 is not 0.9
 NOISE = 0.05  # an advantage that rounding alone may not reach
 ROUGH = 1e-3  # facts hold up to an epsilon in a denominator
@@ -43,59 +41,31 @@ ROUGH = 1e-3  # facts hold up to an epsilon in a denominator
 
 def check_advantage(cell: Cell) -> list[Finding]:
     """What holds and what does not, one finding per promise."""
-    supply = probes.advantage_supply()
-    checks: dict[str, Check] = {
-        "shape": partial(_check_shape, supply=supply),
-        "finite": partial(_check_finite, supply=supply),
-        "inputs": partial(check_inputs, supply=supply),
-        "determinism": partial(check_determinism, supply=supply),
-        "order of groups": partial(_check_groups, supply=supply),
-        "order in a group": partial(_check_rollouts, supply=supply),
-    }
-    if PER_TOKEN & set(terms(cell)):
-        checks |= {"padding": partial(_check_padding, supply=supply), "packing": partial(_check_packing, supply=supply)}
+    checks = {**BASIC, **(LAYOUTS if PER_TOKEN & set(terms(cell)) else {})}
     if "rewards" in terms(cell):
-        checks |= {
-            "equal rewards": partial(_check_equal, supply=supply),
-            "group of one": partial(_check_alone, supply=supply),
-            "negative rewards": partial(_check_negative, supply=supply),
-        }
-    checks |= {
-        "direction": partial(_check_direction, supply=supply),
-        "other groups": partial(_check_batch, supply=supply),
-        "scale and shift": partial(_describe_scale, supply=supply),
-    }
-    return run_checks(cell, checks)
+        checks |= {"equal rewards": _check_equal, "group of one": _check_alone, "negative rewards": _check_negative}
+    checks |= {"direction": _check_direction, "other groups": _check_batch, "scale and shift": _describe_scale}
+    return run_checks(cell, probes.advantage_supply(), checks)
 
 
 def _advantages(cell: Cell, supply: Supply, on: str) -> Tensor:
-    """What the cell gives, once it has proved to be one number per rollout or per token."""
-    found = attempt(cell, supply, on)
-    ordinary = probes.advantage_supply()
-    usual = attempt(cell, ordinary, "ordinary input").shape
-    rollouts, tokens = supply["rewards"].shape, supply["mask"].shape
-    allowed = [rollouts, tokens] if PER_TOKEN & set(terms(cell)) else [rollouts]
-    if usual in (ordinary["rewards"].shape, ordinary["mask"].shape):  # whichever it is, it must stay so
-        allowed = [rollouts] if usual == ordinary["rewards"].shape else allowed[1:]
-    if found.shape not in allowed:
-        wanted = " or ".join(str(tuple(shape)) for shape in allowed)
-        raise Broken(f"returns {shape_of(found)} on {on}, not {wanted}: return one advantage per rollout or per token")
-    return found
-
-
-def _compare(found: Tensor, expected: Tensor, supply: Supply, change: str, cause: str) -> str:
-    """Rollout by rollout, or trained token by trained token; `supply` says which are trained in both."""
-    if expected.shape == supply["rewards"].shape:
-        places, labels = torch.ones_like(expected).nonzero(), GROUP_ROLLOUT
-        return require_same(found.reshape(-1), expected.reshape(-1), places, labels=labels, change=change, cause=cause)
-    mask = supply["mask"]
-    return require_same(found[mask], expected[mask], mask.nonzero(), labels=ROW_TOKEN, change=change, cause=cause)
+    """What the cell gives, once it has proved to be one number per rollout or, where it says so, per token."""
+    found, shapes = attempt(cell, supply, on), {"rollout": supply["rewards"].shape, "token": supply["mask"].shape}
+    each, other = ("token", "rollout") if is_per_token(cell) else ("rollout", "token")
+    if found.shape == shapes[each]:
+        return found
+    way = f"return one advantage per {each}"
+    if found.shape == shapes[other]:
+        way += (
+            ", or leave @per_token out" if each == "token" else ", or put @per_token (of whet.algorithms.cells) above"
+        )
+    raise Broken(f"returns {shape_of(found)} on {on}, not {tuple(shapes[each])}: {way}")
 
 
 def _check_shape(cell: Cell, supply: Supply) -> Verdict:
     for name, dtype in {"float64": torch.float64, "float32": torch.float32}.items():
         found = _advantages(cell, probes.cast(supply, dtype), f"ordinary {name} input")
-    each = "token" if found.shape == supply["mask"].shape else "rollout"
+    each = "token" if is_per_token(cell) else "rollout"
     return passed(f"one advantage per {each}: {shape_of(found)} for {probes.PROMPTS} groups of {probes.GROUP}")
 
 
@@ -115,49 +85,25 @@ def _check_finite(cell: Cell, supply: Supply) -> Verdict:
     return passed(f"finite on {len(inputs)} inputs, rewards of 0 and completions without a trained token among them")
 
 
-def _check_groups(cell: Cell, supply: Supply) -> Verdict:
-    order = _order()[torch.tensor([2, 0, 3, 1])]
-    cause = "the place of a group in the batch counts; groups come in any order"
-    told = _reordered(cell, supply, order, "another order of groups", cause)
-    return passed(f"groups in another order have the same advantages ({told})")
+def _reordered(order: Tensor, change: str, cause: str) -> Check:
+    """Whether rollouts have the same advantages in another order."""
+
+    def check(cell: Cell, supply: Supply) -> Verdict:
+        told = _compare(cell, supply, order, change, cause)
+        return passed(f"{change} changes nothing ({told})")
+
+    return check
 
 
-def _check_rollouts(cell: Cell, supply: Supply) -> Verdict:
-    order = _order().gather(1, torch.tensor([[1, 2, 0], [2, 0, 1], [0, 2, 1], [2, 1, 0]]))
-    cause = "the place of a rollout in its group counts, or groups are mixed; a group is a row of rewards"
-    told = _reordered(cell, supply, order, "another order within the groups", cause)
-    return passed(f"rollouts in another order have the same advantages ({told})")
-
-
-def _reordered(cell: Cell, supply: Supply, order: Tensor, change: str, cause: str) -> str:
+def _compare(cell: Cell, supply: Supply, order: Tensor, change: str, cause: str) -> str:
+    """The advantages of some rollouts in some order, against those that they have among all."""
     given = probes.arranged(supply, order)
     expected = probes.rearranged(_advantages(cell, supply, "ordinary input"), order)
-    return _compare(_advantages(cell, given, change), expected, given, change, cause)
-
-
-def _order() -> Tensor:
-    return torch.arange(probes.PROMPTS * probes.GROUP).view(probes.PROMPTS, probes.GROUP)
-
-
-def _check_padding(cell: Cell, supply: Supply) -> Verdict:
-    wide = probes.widened(supply["mask"], EXTRA_COLUMNS)
-    cause = "it reads what stands outside the mask or divides by the width; multiply by mask, divide by mask.sum()"
-    return passed(f"more padding changes nothing ({_relaid(cell, supply, wide, 'padding with junk', cause)})")
-
-
-def _check_packing(cell: Cell, supply: Supply) -> Verdict:
-    cause = "it takes the column for the position of a token, or time passes over tokens that were not chosen"
-    told = _relaid(cell, supply, probes.packed(supply["mask"]), "removing prompts and moving completions", cause)
-    return passed(f"without prompts and in other columns the advantages are the same ({told})")
-
-
-def _relaid(cell: Cell, supply: Supply, mask: Tensor, change: str, cause: str) -> str:
-    expected = _advantages(cell, supply, "ordinary input")
-    found = _advantages(cell, probes.relaid(supply, mask, seed=1), f"the same tokens after {change}")
-    if found.shape == supply["rewards"].shape:
-        return _compare(found, expected, supply, change, cause)
-    places = supply["mask"].nonzero()
-    return require_same(found[mask], expected[supply["mask"]], places, labels=ROW_TOKEN, change=change, cause=cause)
+    found = _advantages(cell, given, change)
+    kept, labels = torch.ones_like(found, dtype=torch.bool), ("group", "rollout")
+    if is_per_token(cell):
+        kept, labels = given["mask"], ("row", "token")
+    return require_same(found[kept], expected[kept], kept.nonzero(), labels=labels, change=change, cause=cause)
 
 
 def _check_equal(cell: Cell, supply: Supply) -> Verdict:
@@ -188,12 +134,8 @@ def _check_alone(cell: Cell, supply: Supply) -> Verdict:
         require_finite(found, on)
     except Broken as problem:
         return note(f"needs groups of two or more: {problem}")
-    used = (
-        "0, so nothing would be learned"
-        if not bool(found.any())
-        else f"advantages up to {float(found.abs().max()):.3g}"
-    )
-    return note(f"groups of one work and get {used}")
+    largest = float(found.abs().max())
+    return note(f"groups of one work and get {f'advantages up to {largest:.3g}' if largest else NOTHING}")
 
 
 def _check_negative(cell: Cell, supply: Supply) -> Verdict:
@@ -220,7 +162,7 @@ def _check_direction(cell: Cell, supply: Supply) -> Verdict:
             "token_rewards": supply["token_rewards"] + 0.01 * (last & chosen[:, None]),
         }
         change = _advantages(cell, {**supply, **more}, "a rollout that is paid more") - base
-        own = change.reshape(-1)[rollout] if base.shape == supply["rewards"].shape else change[last][rollout]
+        own = change[last][rollout] if is_per_token(cell) else change.reshape(-1)[rollout]
         rises.append(float(own))
     worst = min(rises)
     if worst < -TOLERANCE:
@@ -233,14 +175,10 @@ def _check_direction(cell: Cell, supply: Supply) -> Verdict:
 
 def _check_batch(cell: Cell, supply: Supply) -> Verdict:
     """Whether groups stand alone, or their advantages depend on the rest of the batch."""
-    half = _order()[:2]
     supply = {**supply, "rewards": supply["rewards"].clone()}
     supply["rewards"][3] = 0.5  # a group without a signal, because some cells count those
-    given = probes.arranged(supply, half)
-    expected = probes.rearranged(_advantages(cell, supply, "ordinary input"), half)
-    found = _advantages(cell, given, "half of the groups")
     try:
-        _compare(found, expected, given, "leaving out the other groups", "")
+        _compare(cell, supply, ORDER[:2], "leaving out the other groups", "")
     except Broken as problem:
         told = str(problem).removesuffix(": ")
         return note(f"uses the whole batch: {told}; that is exact, because all ranks are supplied at once")
@@ -249,7 +187,7 @@ def _check_batch(cell: Cell, supply: Supply) -> Verdict:
 
 def _describe_scale(cell: Cell, supply: Supply) -> Verdict:
     base = _advantages(cell, supply, "ordinary input")
-    kept = supply["mask"] if base.shape == supply["mask"].shape else torch.ones_like(base, dtype=torch.bool)
+    kept = supply["mask"] if is_per_token(cell) else torch.ones_like(base, dtype=torch.bool)
 
     def same(found: Tensor, expected: Tensor) -> bool:
         return bool((distances(found[kept], expected[kept]) <= ROUGH).all())
@@ -270,3 +208,35 @@ def _scaled(supply: Supply, factor: float) -> dict[str, Tensor]:
 
 def _shifted(supply: Supply, amount: float) -> dict[str, Tensor]:
     return {**supply, **{name: supply[name] + amount for name in ("rewards", "greedy", "history")}}
+
+
+BASIC: dict[str, Check] = {
+    "shape": _check_shape,
+    "finite": _check_finite,
+    "inputs": check_inputs,
+    "determinism": check_determinism,
+    "order of groups": _reordered(
+        ORDER[torch.tensor([2, 0, 3, 1])],
+        "another order of groups",
+        "the place of a group in the batch counts; groups come in any order",
+    ),
+    "order in a group": _reordered(
+        ORDER.gather(1, torch.tensor([[1, 2, 0], [2, 0, 1], [0, 2, 1], [2, 1, 0]])),
+        "another order within the groups",
+        "the place of a rollout in its group counts, or groups are mixed; a group is a row of rewards",
+    ),
+}
+LAYOUTS: dict[str, Check] = {
+    "padding": probes.relaid_check(
+        _advantages,
+        probes.widened,
+        "padding with junk",
+        "it reads what stands outside the mask or divides by the width; multiply by mask, divide by mask.sum()",
+    ),
+    "packing": probes.relaid_check(
+        _advantages,
+        probes.packed,
+        "removing prompts and moving completions",
+        "it takes the column for the position of a token, or time passes over tokens that were not chosen",
+    ),
+}

@@ -1,23 +1,32 @@
-"""`whet check-loss`: whether a surrogate or an advantage, a user's or ours, keeps what the loop builds on."""
+"""`whet check-loss`: whether a loss or an advantage, a user's or ours, keeps what the loop builds on."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from whet.algorithms.cells import Cell, bind, name, options, terms
+from whet.algorithms.preference import preference_table as units
 from whet.algorithms.table import ADVANTAGES, ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED, SURROGATES
+from whet.config.own import kind_by_terms, own_function, require_options
 from whet.errors import UserError, nearest
 from whet.imports import load_named
 from whet.train.check.advantage import check_advantage
 from whet.train.check.findings import Finding
-from whet.train.check.surrogate import check_surrogate
+from whet.train.check.loss import check_surrogate, check_unit_loss
 
-CHECKED: dict[str, Callable[[Cell], list[Finding]]] = {"surrogate": check_surrogate, "advantage": check_advantage}
-PACKAGED: dict[str, Cell] = {**SURROGATES, **ADVANTAGES, **KL_ESTIMATORS}
-HOW = "your own is module:function or path/to/file.py:function"
+TERMS: dict[str, tuple[str, ...]] = {str(unit): known for unit, known in units.SUPPLIED.items()}
+TERMS |= {kind: SUPPLIED[kind] for kind in ("surrogate", "advantage")}
+KNOWN_BY: list[tuple[tuple[str, ...], str]] = [
+    *units.KNOWN_BY,
+    (("logprobs",), "surrogate"),
+    *(((rewards,), "advantage") for rewards in ("rewards", "token_rewards")),
+]
+LOSSES = {key: row.loss for key, row in units.PREFERENCES.items()}
+LOSSES |= {key: row.loss for key, row in units.REWARDS.items()}
+PACKAGED: dict[str, Cell] = {**SURROGATES, **ADVANTAGES, **KL_ESTIMATORS, **LOSSES}
+CHECKED = "surrogates, advantages, KL estimators and losses of preferences and reward models"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,20 +47,22 @@ class Report:
 
 def check_loss(spec: str, settings: Mapping[str, Any]) -> Report:
     """Checks the cell that `spec` names, with these options set."""
-    cell = find_cell(spec)
-    kind = kind_of(cell, spec)
-    known = options(cell)
-    for key in settings:
-        if key not in known:
-            has = f"its options are {', '.join(known)}" if known else "it has none"
-            raise UserError(f"{spec} has no option '{key}'{nearest(key, known)} ({has})")
+    try:
+        cell = find_cell(spec)
+        kind = kind_of(cell, spec)
+        require_options(cell, spec, settings)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     cell = bind(cell, settings)
-    findings = tuple(CHECKED[kind](cell))
-    return Report(cell=spec, kind=kind, terms=terms(cell), options=options(cell), findings=findings)
+    if kind == "advantage":
+        findings = check_advantage(cell)
+    else:
+        findings = check_surrogate(cell) if kind == "surrogate" else check_unit_loss(cell, kind)
+    return Report(cell=spec, kind=kind, terms=terms(cell), options=options(cell), findings=tuple(findings))
 
 
 def find_cell(spec: str) -> Cell:
-    """A packaged cell by its name, or a user's function."""
+    """A packaged cell by its name, or a user's function, or the loss of a user's row."""
     if spec in PACKAGED:
         return PACKAGED[spec]
     if spec in ALGORITHMS:
@@ -60,60 +71,14 @@ def find_cell(spec: str) -> Cell:
         raise UserError(f"{spec} is an algorithm: check its advantage and its surrogate, {cells}")
     for kind, cells_of_kind in CELLS.items():
         if spec in cells_of_kind:
-            raise UserError(f"{spec} is a {kind}: only surrogates, advantages and KL estimators can be checked")
+            raise UserError(f"{spec} is a {kind}: only {CHECKED} can be checked")
     if ":" not in spec:
-        raise UserError(f"no surrogate, advantage or KL estimator '{spec}'{nearest(spec, PACKAGED)} ({HOW})")
+        how = "your own is module:function or path/to/file.py:function"
+        raise UserError(f"no loss or advantage '{spec}'{nearest(spec, PACKAGED)} ({how})")
     found = load_named(spec, "loss")
-    if isinstance(found, type) or not callable(found):
-        raise UserError(f"loss '{spec}' is a {type(found).__name__}, not a function")
-    return found
+    return found.loss if isinstance(found, units.Preference | units.RewardObjective) else own_function(spec, "loss")
 
 
 def kind_of(cell: Cell, spec: str) -> str:
-    """Surrogate or advantage, by the terms it takes."""
-    parameters = _parameters(cell, spec)
-    taken = [key for key, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
-    _refuse_unknown(parameters, taken, spec)
-    for key, parameter in parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
-            raise UserError(f"{spec}: option '{key}' has no default: give it one, e.g. {key}=0.2")
-    kind = "surrogate" if "logprobs" in taken else "advantage"
-    if kind == "advantage" and not {"rewards", "token_rewards"} & set(taken):
-        raise UserError(f"{spec} takes {_listed(taken)}, but neither logprobs nor rewards or token_rewards: {_kinds()}")
-    strange = [key for key in taken if key not in SUPPLIED[kind]]
-    if strange:
-        why = "takes logprobs and so is a surrogate" if kind == "surrogate" else "is an advantage"
-        raise UserError(f"{spec} {why}, which is not supplied with {_listed(strange)}: {_kinds()}")
-    return kind
-
-
-def _parameters(cell: Cell, spec: str) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(cell).parameters)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{spec} does not say what it takes: write a plain function around it") from error
-
-
-def _refuse_unknown(parameters: Mapping[str, inspect.Parameter], taken: list[str], spec: str) -> None:
-    known = [*dict.fromkeys(key for kind in CHECKED for key in SUPPLIED[kind])]
-    for key in taken:
-        parameter = parameters[key]
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise UserError(f"{spec} takes *{key}: name what it needs, because the loop supplies terms by their names")
-        if key in known:
-            continue
-        if parameter.default is not parameter.empty:
-            raise UserError(f"{spec} takes '{key}' by position; make it an option: write *, before the first option")
-        raise UserError(f"{spec} takes '{key}', which the loop does not supply{nearest(key, known)} ({_kinds()})")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) or "nothing"
-
-
-def _kinds() -> str:
-    return f"a surrogate takes {_some('surrogate')}; an advantage {_some('advantage')}"
-
-
-def _some(kind: str) -> str:
-    return f"some of {', '.join(SUPPLIED[kind])}"
+    """Surrogate, advantage, or the unit of a loss, by the terms it takes."""
+    return kind_by_terms(cell, spec, TERMS, KNOWN_BY)

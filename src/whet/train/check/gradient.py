@@ -1,4 +1,4 @@
-"""Whether autograd says what the loss does: against central differences, and in the direction of the advantage.
+"""Whether autograd says what the loss does: against central differences, and in the right direction at the start.
 
 A loss may stop the gradient on purpose (CISPO's ratio). Then autograd must equal the differences of another function:
 the same one with everything that left the graph held constant. `_Constants` holds it, so a stop can be told from a
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whet.algorithms.cells import Cell, terms
+from whet.algorithms.cells import Cell
 from whet.train.check import probes
-from whet.train.check.findings import Broken, Supply, Verdict, answer, attempt, copied, note, passed, shape_of
+from whet.train.check.findings import Broken, Supply, Verdict, answer, attempt, copied, note, passed, place_of, shape_of
 
 STEPS = (1e-5, 1e-3)  # the second is for cells that compute in float32, whose rounding drowns the first
 CLOSE = 5e-3  # of the size of a gradient; what is wrong in practice is wrong by a factor
 SMALL = 2e-6  # where every gradient is 0 (a KL at ratio 1) there is no size to be measured by
-ENOUGH = 0.5  # of the tokens must be away from kinks
+ENOUGH = 0.5  # of the values must be away from kinks
 LEAVES_GRAPH = frozenset(
     {
         *(torch.detach, Tensor.detach, Tensor.detach_, Tensor.data.__get__),  # type: ignore[attr-defined]
@@ -36,107 +36,119 @@ Loss = Callable[[Tensor, AbstractContextManager[object]], float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Autograd and differences, both (B, T), and where the function is smooth enough to tell."""
+    """Autograd and differences of one term, and where the function is smooth enough to tell."""
 
+    term: str
     analytic: Tensor
     numeric: Tensor
     smooth: Tensor
-    mask: Tensor
+    trained: Tensor  # the mask, where there is one
 
     @property
     def can_tell(self) -> bool:
-        """Whether enough trained tokens are away from kinks."""
-        return float(self.smooth[self.mask].double().mean()) >= ENOUGH
+        """Whether enough trained values are away from kinks."""
+        return float(self.smooth[self.trained].double().mean()) >= ENOUGH
 
     @property
     def wrong(self) -> Tensor:
-        """Where they differ, (B, T)."""
+        """Where they differ."""
         return self.smooth & ((self.analytic - self.numeric).abs() > _tolerance(self.analytic, self.numeric))
 
+    @property
+    def apart(self) -> str:
+        """How far they are apart."""
+        return f"{float(((self.analytic - self.numeric).abs() * self.smooth).max()):.1g} apart at most"
 
-def token_weights(mask: Tensor) -> Tensor:
-    """Weights as of a whole step: positive on trained tokens, no two alike, so that none can stand for another."""
+    @property
+    def worst(self) -> str:
+        """Where they are furthest apart."""
+        apart = torch.where(self.wrong, (self.analytic - self.numeric).abs(), -1.0)
+        at = tuple((apart == apart.max()).nonzero()[0].tolist())
+        gave = f"autograd gives {float(self.analytic[at]):.4g} and differences {float(self.numeric[at]):.4g}"
+        where = place_of(at, probes.labels_of(self.term, apart))
+        return f"{gave} at {where} ({int(self.wrong.sum())} values of {self.term} differ)"
+
+
+def weights_of(supply: Supply) -> Tensor:
+    """Weights as of a whole step: positive on what is trained, no two alike, so that none can stand for another."""
+    mask = probes.trained_mask(supply)
     return mask / mask.sum() * torch.linspace(0.5, 1.5, mask.numel(), dtype=torch.float64).view(mask.shape)
 
 
-def token_losses(cell: Cell, supply: Supply, on: str) -> Tensor:
-    """What the cell gives, once it has proved to be one loss per token."""
-    found = attempt(cell, supply, on)
-    if found.shape != supply["mask"].shape:
-        given = f"{shape_of(supply['mask'])} on {on}"
-        raise Broken(f"returns {shape_of(found)} for {given}: {_shape_cause(found)}")
-    return found
-
-
-def _shape_cause(found: Tensor) -> str:
+def losses_of(cell: Cell, supply: Supply, on: str) -> Tensor:
+    """What the cell gives, once it has proved to be one loss per token or per unit."""
+    found, wanted = attempt(cell, supply, on), probes.trained_mask(supply)
+    if found.shape == wanted.shape:
+        return found
+    each = "token" if "mask" in supply else "unit"
+    cause = f"return one loss per {each}, trained or not"
     if found.numel() == 1:
-        return "it averages or sums the batch; return one loss per token, the weighting adds them up"
-    if found.dim() == 1 or found.shape[-1] == 1:
-        return "it drops or sums a dimension; return one loss per token, where need be with expand_as"
-    return "return one loss per token, trained or not"
+        cause = f"it averages or sums the batch; return one loss per {each}, what is weighed is added up later"
+    elif found.dim() < wanted.dim() or found.shape[-1] == 1:
+        cause = f"it drops or sums a dimension; return one loss per {each}, where need be with expand_as"
+    raise Broken(f"returns {shape_of(found)} for {shape_of(wanted)} on {on}: {cause}")
 
 
-def pull(cell: Cell, supply: Supply, weights: Tensor, on: str) -> Tensor | None:
-    """d(weighted loss)/d(logprobs) by autograd; None where the loss does not hang together with them."""
-    leaf = supply["logprobs"].clone().requires_grad_()
-    # The log-probs of a model are no leaf either; a leaf would refuse changes in place with a message about leaves.
-    loss = token_losses(cell, {**supply, "logprobs": leaf * 1}, on)
+def pull(cell: Cell, supply: Supply, weights: Tensor, on: str) -> dict[str, Tensor | None]:
+    """d(weighted loss) by autograd in each term that the model says; None where the loss does not depend on it."""
+    leaves = {term: supply[term].clone().requires_grad_() for term in probes.trained_terms(supply)}
+    # What a model says is no leaf either; a leaf would refuse changes in place with a message about leaves.
+    loss = losses_of(cell, {**supply, **{term: leaf * 1 for term, leaf in leaves.items()}}, on)
     if not loss.requires_grad:
-        return None
-    weighted = (loss * weights).sum()
-    backward = partial(torch.autograd.grad, weighted, leaf, allow_unused=True)
-    slope: Tensor | None = answer(backward, [], f"the backward pass of {on}")[0]
-    return slope
+        return dict.fromkeys(leaves)
+    backward = partial(torch.autograd.grad, (loss * weights).sum(), list(leaves.values()), allow_unused=True)
+    return dict(zip(leaves, answer(backward, [], f"the backward pass of {on}"), strict=True))
 
 
 def check_gradient(cell: Cell, supply: Supply) -> Verdict:
     """Autograd equals central differences, of the loss itself or with what left the graph held constant."""
-    verdicts = [_check_at(cell, given, on) for on, given in _points(supply).items()]
-    notes = [verdict for verdict in verdicts if verdict.outcome == "note"]
-    return notes[0] if notes else verdicts[0]
+    points = {"ordinary input": supply, probes.start_name(supply): probes.start(supply)}
+    verdicts = [
+        _check_at(cell, given, term, on) for on, given in points.items() for term in probes.trained_terms(supply)
+    ]
+    return next((verdict for verdict in verdicts if verdict[0] == "note"), verdicts[0])
 
 
-def _points(supply: Supply) -> dict[str, Supply]:
-    return {"ordinary input": supply, "ratios of 1": probes.on_policy(supply)}
-
-
-def _check_at(cell: Cell, supply: Supply, on: str) -> Verdict:
-    weights = token_weights(supply["mask"])
-    slope = pull(cell, supply, weights, on)
+def _check_at(cell: Cell, supply: Supply, term: str, on: str) -> Verdict:
+    weights = weights_of(supply)
+    slope = pull(cell, supply, weights, on)[term]
     if slope is None:
         raise Broken(
-            "no gradient reaches logprobs, so nothing would be learned: everything passes a detach, no_grad or item"
+            f"no gradient reaches {term}, so nothing would be learned: everything passes a detach, no_grad or item"
         )
 
-    def loss(logprobs: Tensor, around: AbstractContextManager[object]) -> float:
+    def loss(values: Tensor, around: AbstractContextManager[object]) -> float:
         # As a tensor that needs a gradient: what a cell does under no_grad must look as it does in training.
-        given = {**supply, "logprobs": logprobs.clone().requires_grad_() * 1}
+        given = {**supply, term: values.clone().requires_grad_() * 1}
         with around:
-            losses = token_losses(cell, given, on)
+            losses = losses_of(cell, given, on)
         return float((losses.detach() * weights).sum())
 
-    compare = partial(_compared, loss, supply["logprobs"], slope, supply["mask"])
+    trained = supply.get("mask", torch.ones_like(slope, dtype=torch.bool))
+    compare = partial(_compared, loss, term, supply[term], slope, trained)
     plain = compare(None)
     if not plain.can_tell:
-        return note(f"too rough to compare autograd with differences: most tokens are at kinks on {on}")
+        return note(f"too rough to compare autograd with differences: most values are at kinks on {on}")
     if not bool(plain.wrong.any()):
-        judged = int((plain.smooth & plain.mask).sum())
-        return passed(f"autograd equals central differences ({_apart(plain)} over {judged} tokens)")
+        judged = int((plain.smooth & plain.trained).sum())
+        return passed(f"autograd equals central differences ({plain.apart} over {judged} values)")
     constants = _Constants()
     held = compare(constants)
     if constants.count and held.can_tell and not bool(held.wrong.any()):
         return note(
-            f"stops the gradient: {_place(plain)}; with the {constants.count} value{'s' * (constants.count > 1)} that "
+            f"stops the gradient: {plain.worst}; with the {constants.count} value{'s' * (constants.count > 1)} that "
             f"{'leave' if constants.count > 1 else 'leaves'} the graph (detach, no_grad, item) held constant they are "
-            f"equal ({_apart(held)}), so it is right if the stop is meant, as CISPO's is"
+            f"equal ({held.apart}), so it is right if the stop is meant, as CISPO's is"
         )
     cause = (
         "the stops of the gradient do not explain it" if constants.count else "nothing stops the gradient on the way"
     )
-    raise Broken(f"{_place(plain)} on {on}; {cause}: a backward of your own is wrong, or values pass outside torch")
+    raise Broken(f"{plain.worst} on {on}; {cause}: a backward of your own is wrong, or values pass outside torch")
 
 
-def _compared(loss: Loss, at: Tensor, analytic: Tensor, mask: Tensor, constants: _Constants | None) -> Comparison:
+def _compared(
+    loss: Loss, term: str, at: Tensor, analytic: Tensor, trained: Tensor, constants: _Constants | None
+) -> Comparison:
     """Against differences with the smallest step that rounding allows."""
     found = None
     for step in STEPS:
@@ -144,7 +156,7 @@ def _compared(loss: Loss, at: Tensor, analytic: Tensor, mask: Tensor, constants:
         numeric = (forward + backward) / 2
         # At a kink the two sides differ: there is no derivative that autograd could get wrong.
         smooth = (forward - backward).abs() <= _tolerance(analytic, numeric)
-        found = Comparison(analytic=analytic, numeric=numeric, smooth=smooth, mask=mask)
+        found = Comparison(term=term, analytic=analytic, numeric=numeric, smooth=smooth, trained=trained)
         if found.can_tell:
             break
     assert found is not None
@@ -156,18 +168,14 @@ def _differences(loss: Loss, at: Tensor, step: float, constants: _Constants | No
     if constants is not None:
         constants.forget()
     around: AbstractContextManager[object] = constants or nullcontext()
-
-    def value(logprobs: Tensor) -> float:
-        return loss(logprobs, around)
-
-    middle = value(at)
+    middle = loss(at, around)
     forward, backward = torch.zeros_like(at), torch.zeros_like(at)
-    for row, column in torch.ones_like(at).nonzero().tolist():
-        moved = at.clone()
-        moved[row, column] += step
-        forward[row, column] = (value(moved) - middle) / step
-        moved[row, column] = at[row, column] - step
-        backward[row, column] = (middle - value(moved)) / step
+    for index in torch.ones_like(at).nonzero():
+        moved, entry = at.clone(), tuple(index)
+        moved[entry] += step
+        forward[entry] = (loss(moved, around) - middle) / step
+        moved[entry] = at[entry] - step
+        backward[entry] = (middle - loss(moved, around)) / step
     return forward, backward
 
 
@@ -213,65 +221,3 @@ class _Constants(TorchFunctionMode):
 def _tolerance(analytic: Tensor, numeric: Tensor) -> Tensor:
     size = analytic.abs() + numeric.abs()
     return CLOSE * (size + size.mean()) + SMALL
-
-
-def _apart(found: Comparison) -> str:
-    apart = ((found.analytic - found.numeric).abs() * found.smooth).max()
-    return f"{float(apart):.1g} apart at most"
-
-
-def _place(found: Comparison) -> str:
-    apart = torch.where(found.wrong, (found.analytic - found.numeric).abs(), -1.0)
-    row, token = divmod(int(apart.argmax()), apart.shape[1])
-    analytic, numeric = float(found.analytic[row, token]), float(found.numeric[row, token])
-    count = f"{int(found.wrong.sum())} tokens differ"
-    return f"autograd gives {analytic:.4g} and differences {numeric:.4g} at row {row}, token {token} ({count})"
-
-
-def check_direction(cell: Cell, supply: Supply) -> Verdict:
-    """Before the first update a good token is pushed up, a bad one down, and one without advantage is left alone."""
-    if "advantages" not in terms(cell):
-        return note("takes no advantages, so there is no direction to check")
-    given = probes.on_policy(supply)
-    mask: Tensor = given["mask"]
-    signs = torch.tensor([1.0, -1.0, 0.0, 1.0, -1.0, 0.0, 1.0], dtype=torch.float64)
-    given["advantages"] = signs[:, None].expand(mask.shape) * 1.5
-    on = "ratios of 1"
-    slope = pull(cell, given, token_weights(mask), on)
-    if slope is None:
-        raise Broken("no gradient reaches logprobs: no advantage pushes anything")
-    push = torch.where(mask, -slope, 0.0)  # a step of gradient descent goes against the slope
-    wanted = torch.where(mask, signs[:, None], torch.zeros((), dtype=torch.float64))
-    _require_sign(push, wanted, ref="logprobs_ref" in terms(cell))
-    idle = mask & (wanted != 0) & (push == 0)
-    if bool(idle.any()):
-        row, token = (int(index) for index in idle.nonzero()[0])
-        return note(
-            f"on-policy, {int(idle.sum())} of {int((wanted != 0).sum())} tokens with an advantage get no gradient, "
-            f"e.g. row {row}, token {token}; the others are pushed the right way"
-        )
-    return passed("on-policy, a positive advantage pushes up, a negative one down, and zero leaves the log-prob alone")
-
-
-def _require_sign(push: Tensor, wanted: Tensor, *, ref: bool) -> None:
-    against = push * wanted < 0
-    if bool(against.any()):
-        row, token = (int(index) for index in against.nonzero()[0])
-        sign = "positive" if wanted[row, token] > 0 else "negative"
-        way = "down" if wanted[row, token] > 0 else "up"
-        raise Broken(
-            f"on-policy, a {sign} advantage pushes the log-prob {way} (row {row}, token {token}, gradient "
-            f"{-float(push[row, token]):.4g}; {int(against.sum())} of {int((wanted != 0).sum())} tokens): "
-            "the sign is flipped; a loss is minus the advantage times what is to grow"
-        )
-    for value, name in ((1.0, "positive"), (-1.0, "negative")):
-        if not bool(push[wanted == value].any()):
-            raise Broken(f"on-policy, a {name} advantage gives no gradient at all, so nothing is learned from it")
-    moved = (wanted == 0) & (push.abs() > 1e-9)
-    if bool(moved.any()):
-        row, token = (int(index) for index in moved.nonzero()[0])
-        why = "a KL whose gradient is not 0 where the two agree (k1) does that" if ref else "a term lacks the advantage"
-        raise Broken(
-            f"on-policy, an advantage of 0 moves the log-prob (row {row}, token {token}, gradient "
-            f"{-float(push[row, token]):.4g}): {why}"
-        )

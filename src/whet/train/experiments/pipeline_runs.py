@@ -25,6 +25,7 @@ from whet.runs.pipeline_directory import PipelineDirectory, portable
 from whet.tasks.guard import guarded_task
 from whet.train.experiments.contest import run_contest
 from whet.train.experiments.jobs import Job, Method, State, Watch, do_job, do_jobs, job_state
+from whet.train.setup.build import require_family
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +103,8 @@ def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_change
         for recipe, seed in recipes
     }
     jobs = [*stages.values(), *methods.values()]
+    for job in jobs:
+        require_family(job.recipe.config.model)
     states = {job.path: job_state(job, same=_same, accept_changes=accept_changes) for job in jobs}
     plan = Plan(pipeline=pipeline, directory=directory, stages=stages, methods=methods, states=states)
     _refuse_stale(plan)

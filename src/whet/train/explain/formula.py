@@ -14,13 +14,13 @@ from whet.algorithms.advantages import keep_all, unscaled
 from whet.algorithms.cells import Cell, formula, name, options, plain, terms
 from whet.algorithms.control import adapted
 from whet.algorithms.importance_correction import uncorrected
-from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS, Preference, RewardObjective
+from whet.algorithms.preference.preference_table import Preference, RewardObjective
 from whet.algorithms.shaping import standard
-from whet.algorithms.table import ALGORITHMS, CELLS, OBJECTIVES, Algorithm, Objective, tells_tokens_apart
+from whet.algorithms.table import ALGORITHMS, CELLS, Algorithm, Objective
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
 from whet.config import AlgorithmBase, OfflineConfig, OnlineConfig, RewardConfig
-from whet.config.objective import bound_loss, kind_of
+from whet.config.objective import objective_row
 from whet.train.setup.build import build_algorithm
 
 NEUTRAL = frozenset({unscaled, uncorrected, keep_all})  # cells that leave everything as it is
@@ -258,7 +258,7 @@ def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> 
     paid = kl_weight if algorithm.kl_place == "reward" else ""
     shaped = shaped_reward(config.reward, config.rollout.max_tokens)
     lines = []
-    if tells_tokens_apart(algorithm.advantage):
+    if "token_rewards" in terms(algorithm.advantage):
         less = f", less {paid}·(d) on every token" if paid else ""
         lines.append(f"r_t = R_i on the last token, 0 before{less}")
         paid = ""
@@ -308,14 +308,11 @@ POINT = "point"
 
 def offline_loss(config: OfflineConfig) -> Loss:
     """The loss on rows that exist."""
-    objective = config.objective
-    loss = bound_loss(objective)
-    match kind_of(objective):
-        case "imitation":
-            return supervised_loss(OBJECTIVES[objective.name])
-        case "reward":
-            return reward_loss(replace(REWARDS[objective.name], loss=loss))
-    row = replace(PREFERENCES[objective.name], loss=loss)
+    row = objective_row(config.objective)
+    if isinstance(row, Objective):
+        return supervised_loss(row)
+    if isinstance(row, RewardObjective):
+        return reward_loss(row)
     made = preference_loss(row)
     reference = f"π_ref = {config.reference or 'the model before the first step'}"
     return replace(made, where=(*made.where, reference)) if row.needs_reference else made

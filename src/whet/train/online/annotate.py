@@ -17,15 +17,16 @@ import torch
 from torch import Tensor
 
 from whet.algorithms import importance_correction, shaping, values
-from whet.algorithms.cells import call, options, terms
+from whet.algorithms.cells import call, is_per_sequence, options, terms
 from whet.algorithms.control import entropy_bonus
 from whet.batching import collate, pad
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
-from whet.train.online.learner import Learner, StepOutcome, StepSettings, ask
+from whet.train.online.learner import Learner, StepOutcome, StepSettings
 from whet.train.online.old_logprobs import Agreement, Frozen, read, values_ahead
 from whet.train.online.sampling import SampledGroups
+from whet.train.setup.optimizer import ask
 
 
 def annotate(
@@ -227,7 +228,8 @@ def _advantages(
         supply["values"] = everyone.rows(frozen.values)
     supply = {term: tensor.to(mask.device) for term, tensor in supply.items()}
     shape = supply["mask"].shape
-    raw = ask(algorithm.advantage, supply, shapes=(paid.rewards.shape, shape))
+    shapes = (paid.rewards.shape,) if is_per_sequence(algorithm.surrogate) else (paid.rewards.shape, shape)
+    raw = ask(algorithm.advantage, supply, shapes=shapes)
     everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
     trained = everyone.rows(masks.trained)
     scaling = {**supply, "advantages": everywhere.masked_fill(~trained, 0.0), "mask": trained}

@@ -1,8 +1,7 @@
-"""What an online step works with: the models and their optimizers, the controllers, and calls of the algorithm's cells.
+"""What an online step works with: the models, their optimizers, and the controllers.
 
 `Learner` holds policy, reference and critic. `ControllerState` holds the few numbers that follow the run (KL
-coefficient, sampling temperature, running reward statistics, draws) and is saved with every checkpoint. `ask` calls a
-cell, which may be a user's own: what it cannot do ends the run in a sentence.
+coefficient, sampling temperature, running reward statistics, draws) and is saved with every checkpoint.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import Cell, call, name, terms
+from whet.algorithms.cells import terms
 from whet.algorithms.control import adapted, annealed, spread_temperature
 from whet.algorithms.importance_correction import uncorrected
 from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.errors import RunFailed
-from whet.imports import one_line
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
 from whet.train.online.critic import Critic
@@ -94,24 +91,6 @@ def _source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Ol
     in_advantage = algorithm.needs_values or "logprobs_old" in terms(algorithm.advantage)
     compared = in_advantage or algorithm.needs_reference or algorithm.importance_correction is not uncorrected
     return "own" if updates == 1 and not compared and config.update.target_kl is None else "read"
-
-
-MISTAKES = (ValueError, TypeError, IndexError, KeyError, RuntimeError, AttributeError, ZeroDivisionError)
-
-
-def ask(cell: Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequence[int]]) -> Tensor:
-    """What the cell makes of the terms that it names, in one of these shapes."""
-    try:
-        answer: Tensor = call(cell, supply)
-        shape = tuple(answer.shape)
-    except torch.OutOfMemoryError:
-        raise
-    except MISTAKES as error:
-        raise RunFailed(f"{name(cell)!r} failed: {one_line(error)} (see whet check-loss)") from error
-    if shape not in [tuple(allowed) for allowed in shapes]:
-        wanted = " or ".join(str(tuple(allowed)) for allowed in shapes)
-        raise RunFailed(f"{name(cell)!r} gave a result of shape {shape} instead of {wanted} (see whet check-loss)")
-    return answer
 
 
 LONGEST_HISTORY = 1000  # steps: at any usual decay, older ones weigh nothing

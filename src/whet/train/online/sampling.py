@@ -15,7 +15,7 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
 from whet.rollout import Group
-from whet.train.online.learner import ask
+from whet.train.setup.optimizer import ask
 
 
 class SampledGroups:

@@ -8,19 +8,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import name
 from whet.algorithms.table import Algorithm, token_loss
 from whet.algorithms.values import value_loss
 from whet.algorithms.weightings import token_mean
 from whet.batching import global_weights, packed, passes, split_prompts, take_batch
 from whet.distributed.world import World
-from whet.errors import RunFailed
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import Reading, read_tokens
 from whet.records import Batch
-from whet.train.online.learner import Learner, ask
+from whet.train.online.learner import Learner
 from whet.train.online.old_logprobs import Agreement
-from whet.train.setup.optimizer import Descent, descend, finite
+from whet.train.setup.optimizer import Descent, ask_loss, descend, finite
 
 # Sums over tokens; `approx_kl` is KL(policy at the start of the step ‖ policy now).
 STATISTICS = ("clip_fraction", "entropy", "approx_kl", "tokens")
@@ -127,9 +125,9 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
             assert micro.logprobs_sampled is not None  # or there would be nothing to compare
             tally.agreement.add(reading.logprobs, micro.logprobs_sampled, s.mask)
         supply = _supply(micro, reading)
-        _count(tally, algorithm, micro, reading, supply)
+        surrogate = _count(tally, algorithm, micro, reading, supply)
         if policy_learns:
-            per_token = token_loss(algorithm, supply, kl_coefficient=batch.kl_coefficient)
+            per_token = token_loss(algorithm, supply, surrogate=surrogate, kl_coefficient=batch.kl_coefficient)
             loss = (per_token * weights[rows, :width]).sum()
             if batch.entropy_coefficient:
                 loss = loss - batch.entropy_coefficient * (reading.entropies * even[rows, :width]).sum()
@@ -162,28 +160,26 @@ def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: Tally) -> Ten
     return per_token
 
 
-@torch.enable_grad()
 def _count(
     tally: Tally, algorithm: Algorithm, micro: Batch, reading: Reading, supply: dict[str, Tensor | None]
-) -> None:
-    """Adds one micro-batch to the statistics; everything is 0 where the mask is False."""
-    mask, leaf = micro.sequences.mask, reading.logprobs.detach().requires_grad_()
+) -> Tensor:
+    """The surrogate of one micro-batch, which is added to the statistics; all of them are 0 where the mask is False."""
+    mask, logprobs = micro.sequences.mask, reading.logprobs
+    if not logprobs.requires_grad:  # the policy waits for its critic
+        logprobs = logprobs.detach().requires_grad_()
+    losses = ask_loss(algorithm.surrogate, {**supply, "logprobs": logprobs}, shapes=(logprobs.shape,))
     # A token is clipped when its advantage no longer reaches its log-prob: asked of the gradient, so it holds for any
-    # surrogate.
-    loss = ask(algorithm.surrogate, {**supply, "logprobs": leaf}, shapes=(leaf.shape,)).sum()
-    if not loss.requires_grad:
-        raise RunFailed(
-            f"surrogate {name(algorithm.surrogate)!r} has no gradient in the log-probs, so it trains nothing"
-        )
-    (pull,) = torch.autograd.grad(loss, leaf)
+    # surrogate. It stops at the log-probs, and leaves the graph to the backward pass.
+    (pull,) = torch.autograd.grad(losses.sum(), logprobs, retain_graph=True)
     assert micro.logprobs_old is not None
-    log_ratio = leaf.detach() - micro.logprobs_old
+    log_ratio = logprobs.detach() - micro.logprobs_old
     tally.add(
         tokens=mask.sum(),
         entropy=reading.entropies.sum(),
         approx_kl=(torch.expm1(log_ratio) - log_ratio).mul(mask).sum(),
         clip_fraction=((pull == 0) & (micro.advantages != 0)).mul(mask).sum(),
     )
+    return losses
 
 
 def _report(learner: Learner, descents: list[Descent], tally: Tally, step: int) -> dict[str, float]:

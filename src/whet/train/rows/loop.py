@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from whet.algorithms.preference.preference_table import PREFERENCES
+from whet.algorithms.preference.preference_table import Preference, RewardObjective
 from whet.config import OfflineConfig
-from whet.config.objective import kind_of
+from whet.config.objective import objective_row
 from whet.distributed.world import World
 from whet.runs.directory import Run
 from whet.train.rows.examples import Material, Note, read_material
 from whet.train.rows.preference import Preferring
-from whet.train.rows.reward_model import Rewarding, build_reward_parts, data_kinds
+from whet.train.rows.reward_model import REWARD_DATA, Rewarding, build_reward_parts
 from whet.train.rows.sft import Imitation
 from whet.train.session.session import Progress, Session
 from whet.train.session.trained import Kept, Trained
@@ -64,18 +64,18 @@ def train(config: OfflineConfig, run: Run, world: World, progress: Progress) -> 
 
 def build_lesson(config: OfflineConfig, world: World, note: Note) -> tuple[Trained, Lesson]:
     """What the objective trains, and how."""
-    kind, what = kind_of(config.objective), f"objective {config.objective.name!r}"
+    row, what = objective_row(config.objective), f"objective {config.objective.name!r}"
 
     def read(kinds: Sequence[str], context: int) -> Material:
         assert config.data is not None
         return read_material(config.data, kinds, what, context=context, note=note)
 
-    if kind == "reward":
-        judge = build_reward_parts(config, world)
-        return judge, Rewarding(config, judge, read(data_kinds(config.objective), judge.policy.context), world, note)
+    if isinstance(row, RewardObjective):
+        judge = build_reward_parts(config, row.kind, world)
+        material = read(REWARD_DATA[row.kind], judge.policy.context)
+        return judge, Rewarding(config, row.loss, judge, material, world, note)
     parts = build_parts(config, world)
-    if kind == "imitation":
-        material = None if config.data is None else read(IMITATION_DATA, parts.policy.context)
-        return parts, Imitation(config, parts, material, world, note)
-    kinds = PREFERENCE_DATA[PREFERENCES[config.objective.name].unit]
-    return parts, Preferring(config, parts, read(kinds, parts.policy.context), world, note)
+    if isinstance(row, Preference):
+        return parts, Preferring(config, row, parts, read(PREFERENCE_DATA[row.unit], parts.policy.context), world, note)
+    rows = None if config.data is None else read(IMITATION_DATA, parts.policy.context)
+    return parts, Imitation(config, parts, rows, world, note)

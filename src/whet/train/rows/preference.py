@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import bind, call, options
+from whet.algorithms.cells import call
 from whet.algorithms.preference.losses import moving_means
 from whet.algorithms.preference.metrics import margins, wins
-from whet.algorithms.preference.preference_table import PREFERENCES, Preference, implicit_rewards
+from whet.algorithms.preference.preference_table import Preference, implicit_rewards
 from whet.config import OfflineConfig
 from whet.data.split import clustering
 from whet.distributed.world import World
@@ -34,7 +34,7 @@ from whet.train.rows.units import Unit, stacked, summed_logprobs, units_of, whol
 from whet.train.session.trained import Kept
 from whet.train.setup.build import Parts, place
 from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import descend, finite
+from whet.train.setup.optimizer import ask_loss, descend, finite
 
 ROUNDING = 1e-4  # two passes over the same tokens may differ so much: less is a tie
 # Sums over units: of the loss's own measure of right and wrong, of margins, and of implicit rewards.
@@ -71,10 +71,10 @@ class Means:
 class Preferring:
     """Direct alignment by one row of the table."""
 
-    def __init__(self, config: OfflineConfig, parts: Parts, material: Material, world: World, note: Note) -> None:
-        self.config, self.parts, self.world = config, parts, world
-        row = PREFERENCES[config.objective.name]
-        self.row: Preference = replace(row, loss=bind(row.loss, config.objective.options))
+    def __init__(
+        self, config: OfflineConfig, row: Preference, parts: Parts, material: Material, world: World, note: Note
+    ) -> None:
+        self.config, self.row, self.parts, self.world = config, row, parts, world
         self.means = Means()
         self.kept: dict[str, Kept] = {"means": self.means} if self.row.needs_means else {}
         cluster = clustering([*material.training, *material.held_out])
@@ -131,7 +131,7 @@ class Preferring:
         for some in whole_units(sequences, self._read, self.config.update, self.parts.policy):
             logprobs, counts = self._read_rows(sequences, some)
             supply = self._supply(logprobs, counts, refs[some] if len(refs) else None, labels, some, point)
-            per_unit: Tensor = call(self.row.loss, supply)
+            per_unit = ask_loss(self.row.loss, supply, shapes=(logprobs[:: self._read].shape,))
             sums, won = _counted(self.row, supply)
             tally.sums += sums
             tally.wins[some[:: self._read].cpu() // self._read] = won.cpu()
@@ -165,21 +165,16 @@ class Preferring:
             sequences = stacked([unit.rows[1] for unit in units], self.world)
             sums = torch.zeros(len(units), device=self.world.device)
             for some in whole_units(sequences, 1, self.config.update, self.parts.policy):
-                sums[some] = self._read_one(sequences, some)
+                sums[some] = self._read_rows(sequences, some)[0]
             refs = torch.tensor([unit.refs[1] for unit in units], device=self.world.device)
             supply = {"mismatched": self.world.concat(sums), "mismatched_ref": self.world.concat(refs)}
         point: Tensor = call(self.row.point, supply)
         return point
 
-    def _read_one(self, sequences: Sequences, rows: Tensor) -> Tensor:
-        policy, settings = self.parts.policy, self.config.update
-        return summed_logprobs(policy, sequences, rows, 1, settings, self.world.device)[0]
-
     def _remember(self, sums: Mapping[str, float]) -> None:
         """Moves the means by what this step saw, in log-ratios."""
-        beta = options(self.row.loss)["beta"]
         seen = [
-            (sums[kind] / sums[f"{kind}_count"] / beta, kind == "chosen")
+            (sums[kind] / sums[f"{kind}_count"] / self.row.beta, kind == "chosen")
             for kind in ("rejected", "chosen")
             if sums[f"{kind}_count"]
         ]
@@ -240,7 +235,7 @@ def _counted(row: Preference, supply: Mapping[str, Any]) -> tuple[Tensor, Tensor
         tokens = supply["chosen_tokens"].sum() + supply["rejected_tokens"].sum()
     else:
         rewards, labels = implicit_rewards(row, supply), supply["labels"]
-        level = (options(row.loss)["beta"] * supply["point"]).expand_as(rewards)
+        level = torch.zeros_like(rewards) if supply["point"] is None else row.beta * supply["point"].expand_as(rewards)
         better, worse = torch.where(labels, rewards, level), torch.where(labels, level, rewards)
         won, gap, tokens = wins(better, worse), margins(better, worse), supply["tokens"].sum()
         chosen, rejected = rewards[labels], rewards[~labels]

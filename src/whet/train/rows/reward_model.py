@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import call
+from whet.algorithms.cells import Cell
 from whet.algorithms.preference.metrics import wins
-from whet.algorithms.preference.preference_table import REWARDS
+from whet.algorithms.preference.preference_table import Kind
 from whet.batching import pad, take
-from whet.config import ObjectiveConfig, OfflineConfig
-from whet.config.objective import bound_loss
+from whet.config import OfflineConfig
 from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.errors import RunFailed
@@ -40,9 +39,9 @@ from whet.train.rows.reward_tokens import Judged, groups_of, judged
 from whet.train.rows.units import stacked, whole_units
 from whet.train.setup.build import start_model
 from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import descend, finite, make_optimizer
+from whet.train.setup.optimizer import ask_loss, descend, finite, make_optimizer
 
-DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
+REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,15 +68,10 @@ class RewardParts:
         return load_reward_model(directory).state_dict()
 
 
-def data_kinds(objective: ObjectiveConfig) -> tuple[str, ...]:
-    """The kinds of rows that a reward objective learns from."""
-    return DATA[REWARDS[objective.name].kind]
-
-
-def build_reward_parts(config: OfflineConfig, world: World) -> RewardParts:
+def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> RewardParts:
     """A reward model on the trunk of the language model that the config names."""
     task, tokenizer, policy = start_model(config, world)
-    head, kind = config.reward_head, REWARDS[config.objective.name].kind
+    head = config.reward_head
     assert config.data is not None  # or there is nothing to learn from
     settings = RewardSettings(
         kind=kind,
@@ -101,9 +95,10 @@ class Rewarding:
 
     kept: Mapping[str, Any] = {}
 
-    def __init__(self, config: OfflineConfig, parts: RewardParts, material: Material, world: World, note: Note) -> None:
-        self.config, self.parts, self.world = config, parts, world
-        self.loss = bound_loss(config.objective)
+    def __init__(
+        self, config: OfflineConfig, loss: Cell, parts: RewardParts, material: Material, world: World, note: Note
+    ) -> None:
+        self.config, self.loss, self.parts, self.world = config, loss, parts, world
         self.model = parts.policy
 
         def encode(rows: Sequence[Any]) -> list[Judged | None]:
@@ -222,9 +217,10 @@ class Rewarding:
         for rows in whole_units(sequences, 2, self.config.update, self.model.trunk):
             scores = self._read(sequences, places, rows, groups[rows])
             chosen, rejected = scores[::2], scores[1::2]
-            supply = {"chosen": chosen, "rejected": rejected, "margins": margins[rows[::2] // 2]}
+            supply = {"chosen_scores": chosen, "rejected_scores": rejected, "margins": margins[rows[::2] // 2]}
             seen.append(_seen(wins(chosen, rejected), scores))
-            yield finite(call(self.loss, supply).sum() / gathered, chosen=chosen, rejected=rejected)
+            per_pair = ask_loss(self.loss, supply, shapes=(chosen.shape,))
+            yield finite(per_pair.sum() / gathered, chosen=chosen, rejected=rejected)
 
     def _place_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
         """Outcome: every completion counts the same, however long; process: every step does."""
@@ -243,7 +239,8 @@ class Rewarding:
             right = (self.model.meant(scores) >= 0.5) == (wanted != BAD)
             ends = torch.tensor([len(row) for row in mine], device=self.world.device).cumsum(dim=0) - 1
             seen.append(_seen(right[ends] if by_row else right, scores))
-            yield finite((call(self.loss, {"scores": scores, "labels": wanted}) * weights).sum(), scores=scores)
+            supply = {"scores": scores, "labels": wanted, "classes": wanted}
+            yield finite((ask_loss(self.loss, supply, shapes=(wanted.shape,)) * weights).sum(), scores=scores)
 
 
 def _seen(right: Tensor, scores: Tensor) -> Tensor:

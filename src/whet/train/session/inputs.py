@@ -1,9 +1,9 @@
 """The files that a recipe names, by their checksums: what a resumed run must find as it left it.
 
-The run's own config.yaml, data, own code (tasks, rewards, cells), files that an own task is told of, tokenisers,
-reference and reward models. The weights that a run starts from are compared by their fingerprint when they are loaded
-(`Session`), so they are not read a second time here: only the checksums in a manifest are. What own code imports is not
-looked at.
+The run's own config.yaml, data, own code (tasks, rewards, cells, losses), files that an own task is told of,
+tokenisers, reference and reward models. The weights that a run starts from are compared by their fingerprint when they
+are loaded (`Session`), so they are not read a second time here: only the checksums in a manifest are. What own code
+imports is not looked at.
 """
 
 from __future__ import annotations
@@ -157,6 +157,8 @@ def _start(config: TrainConfig) -> Iterator[Named]:
 def _rows(config: OfflineConfig) -> Iterator[Named]:
     if config.data is not None:
         yield "data.path", config.data.path, _data(config.data.model_dump())
+    if ":" in config.objective.name:
+        yield "objective.name", config.objective.name, _code(config.objective.name, "objective")
     if config.reference:
         yield "reference", config.reference, _model(config.reference)
 

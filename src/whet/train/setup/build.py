@@ -9,13 +9,15 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
+from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
+from whet.config.parts import ModelConfig
 from whet.distributed.world import World
 from whet.engines.native.engine import NativeEngine
 from whet.engines.protocol import Engine
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.families import family_named
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model, new_model
 from whet.models.protocol import CausalLM, Tokenizer
@@ -88,6 +90,12 @@ def start_model(config: TrainConfig, world: World) -> tuple[Task, Tokenizer, Cau
     return task, load_tokenizer(directory), policy
 
 
+def require_family(model: ModelConfig) -> None:
+    """Refuses a new model of a family that no table has, before anything is trained."""
+    if model.new is not None:
+        family_named(model.new.family)
+
+
 def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:
     """The engine that a config names, around this policy."""
     if config.name == "native":
@@ -115,12 +123,7 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
 def build_algorithm(config: AlgorithmBase) -> Algorithm:
     """The row that a config describes, its options bound."""
     return Algorithm(
-        advantage=config.cell("advantage"),
-        scaling=config.cell("scaling"),
-        surrogate=config.cell("surrogate"),
-        weighting=config.cell("weighting"),
-        importance_correction=config.cell("importance_correction"),
-        dynamic_sampling=config.cell("dynamic_sampling"),
+        **{kind: config.cell(kind) for kind in CELLS},
         kl=KL_ESTIMATORS[config.kl.estimator],
         kl_coefficient=config.kl.coefficient,
         kl_place=config.kl.place,

@@ -1,4 +1,4 @@
-"""The optimizer, its learning rate, and its state as named tensors."""
+"""One optimizer step: losses from cells, gradients, clipping, the learning rate, and the state as named tensors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from whet.algorithms import cells
 from whet.config import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
+from whet.imports import one_line
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -163,3 +165,31 @@ def restore_optimizer(
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+MISTAKES = (ValueError, TypeError, IndexError, KeyError, RuntimeError, AttributeError, ZeroDivisionError)
+
+
+def ask(cell: cells.Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequence[int]]) -> Tensor:
+    """What the cell makes of the terms that it names, in one of these shapes."""
+    try:
+        answer: Tensor = cells.call(cell, supply)
+        shape = tuple(answer.shape)
+    except torch.OutOfMemoryError:
+        raise
+    except MISTAKES as error:
+        raise RunFailed(f"{cells.name(cell)!r} failed: {one_line(error)} (see whet check-loss)") from error
+    if shape not in [tuple(allowed) for allowed in shapes]:
+        wanted = " or ".join(str(tuple(allowed)) for allowed in shapes)
+        raise RunFailed(
+            f"{cells.name(cell)!r} gave a result of shape {shape} instead of {wanted} (see whet check-loss)"
+        )
+    return answer
+
+
+def ask_loss(cell: cells.Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequence[int]]) -> Tensor:
+    """The same of a loss, which must hang together with what is trained."""
+    losses = ask(cell, supply, shapes=shapes)
+    if torch.is_grad_enabled() and not losses.requires_grad:
+        raise RunFailed(f"{cells.name(cell)!r} has no gradient in what the model says, so it trains nothing")
+    return losses

@@ -42,7 +42,7 @@ test-vllm: $(VLLM_STAMP)  ## the vLLM engine and the HTTP engine against a real 
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 $(VLLM_BIN)/python -m pytest -m vllm tests/with_vllm
 
 # Results of files that were not run stay as they are; afterwards `make docs` writes docs/testing.md.
-test-mutants: $(STAMP)  ## bugs planted one at a time; MUTANTS='--only algorithms/kl.py' for a part
+test-mutants: $(STAMP)  ## bugs planted one at a time; MUTANTS='--only algorithms/policy_loss.py' for a part
 	$(BIN)/python -m tests.mutants --out tests/mutants/results.json $(MUTANTS)
 
 lint: $(STAMP)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whet.algorithms import weightings
+from whet.algorithms import policy_loss as weightings
 from whet.batching import (
     collate,
     global_weights,

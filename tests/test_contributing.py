@@ -81,15 +81,15 @@ def test_each_how_to_has_at_most_eleven_lines_and_is_followed():
 
 
 def add_an_algorithm(house):
-    surrogates, table = (house / "src/whet/algorithms" / name for name in ("surrogates.py", "table.py"))
+    surrogates, table = (house / "src/whet/algorithms" / name for name in ("policy_loss.py", "table.py"))
     append(
         surrogates,
         "\n\ndef tempered(logprobs: Tensor, advantages: Tensor, *, power: float = 2.0) -> Tensor:\n"
         '    """−sign(A)·|A|^power·log π: strong opinions count more. Nobody 2026."""\n'
         "    return -advantages.sign() * advantages.abs() ** power * logprobs\n",
     )
-    edit(table, "SURROGATES = _named(", "SURROGATES = _named(s.tempered, ")
-    row = '"mine": row(a.center, s.tempered, w.token_mean, "Nobody26"),'
+    edit(table, "SURROGATES = _named(", "SURROGATES = _named(p.tempered, ")
+    row = '"mine": row(a.center, p.tempered, p.token_mean, "Nobody26"),'
     edit(table, '    "dr_grpo":', f'    {row}\n    "dr_grpo":')
     return f"""
 whet("check-loss tempered")

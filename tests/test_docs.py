@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pages.algorithms import REFUSED, main, refusal, render
-from whet.algorithms import advantages, surrogates, values
+from whet.algorithms import advantages, policy_loss
 from whet.algorithms.cells import options
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS
 from whet.config import CriticConfig, OnlineConfig, UpdateConfig
@@ -119,10 +119,10 @@ def test_the_defaults_that_the_prose_states() -> None:
     assert all(row.kl_coefficient == 0 for row in ALGORITHMS.values())
     assert (UpdateConfig().epochs, UpdateConfig().minibatches) == (1, 1)
     assert options(advantages.standardize) == {"epsilon": 1e-6}
-    assert options(values.gae) == {"gamma": 1.0, "lam": 0.95}
+    assert options(advantages.gae) == {"gamma": 1.0, "lam": 0.95}
     assert CriticConfig().model == "separate"
-    assert options(surrogates.stopped_ratio) == {"low": 1.0, "high": 4.0}
-    assert options(surrogates.sequence_clip) == {"low": 3e-4, "high": 4e-4}
+    assert options(policy_loss.stopped_ratio) == {"low": 1.0, "high": 4.0}
+    assert options(policy_loss.sequence_clip) == {"low": 3e-4, "high": 4e-4}
     summed = {key for key, row in ALGORITHMS.items() if row.weighting.__name__ == "sequence_sum"}
     assert summed == {"reinforce", "rloo", "remax", "opo", "maxrl", "online_dpo"}
     whitened = {key for key, row in ALGORITHMS.items() if row.scaling is advantages.whiten}

@@ -34,23 +34,13 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "recipes"},
     "recipes": set(),
 }
-PURE = (
-    "advantages",
-    "cells",
-    "control",
-    "importance_correction",
-    "kl",
-    "selection",
-    "shaping",
-    "supervised",
-)
 TASK_FILES = {task.__module__.rsplit(".", 1)[1] for task in TASKS.values()}
-ANY_ENGINE = {"protocol", "limits", "logprob_differences", "native", "http"}  # of those that are not named below
+ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 ROOMS_INSIDE = {
     "algorithms": {
-        **{key: set() for key in (*PURE, "weightings")},
-        **{key: {"cells"} for key in ("surrogates", "values")},
-        "table": {*PURE, "surrogates", "values", "weightings"},
+        **{key: set() for key in ("cells", "selection")},
+        **{key: {"cells"} for key in ("advantages", "policy_loss")},
+        "table": {"cells", "advantages", "policy_loss"},
         "preference": {"cells"},
     },
     "cli": {

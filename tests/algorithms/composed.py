@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from whet.algorithms.advantages import token_rewards
 from whet.algorithms.cells import call, is_per_token
 from whet.algorithms.table import Algorithm, token_loss
-from whet.algorithms.values import token_rewards
 
 from .batches import MAX_TOKENS, Case
 

@@ -14,11 +14,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from whet.algorithms.advantages import unscaled
+from whet.algorithms.advantages import gae, token_rewards, unscaled
 from whet.algorithms.cells import bind, call, is_per_token
+from whet.algorithms.policy_loss import sequence_sum
 from whet.algorithms.table import ALGORITHMS, Algorithm, token_loss
-from whet.algorithms.values import gae, token_rewards
-from whet.algorithms.weightings import sequence_sum
 
 END, VOCABULARY = 2, 3
 Sequence = tuple[int, ...]

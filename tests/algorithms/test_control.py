@@ -2,7 +2,7 @@
 
 import pytest
 
-from whet.algorithms.control import adapted, annealed, entropy_bonus, spread_temperature
+from whet.algorithms.policy_loss import adapted, annealed, entropy_bonus, spread_temperature
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ from whet.algorithms.advantages import (
     over_batch,
     raw,
     standardize,
+    to_go,
     unscaled,
 )
 from whet.algorithms.cells import bind
-from whet.algorithms.surrogates import clip, sequence_clip
+from whet.algorithms.policy_loss import clip, sequence_clip, sequence_mean, sequence_sum, token_mean
 from whet.algorithms.table import ALGORITHMS
-from whet.algorithms.values import to_go
-from whet.algorithms.weightings import sequence_mean, sequence_sum, token_mean
 
 from .tabular import (
     any_values,

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from whet.algorithms.cells import bind
-from whet.algorithms.importance_correction import (
+from whet.algorithms.policy_loss import (
+    clip,
     geometric_mask,
     geometric_truncate,
     geometric_weights,
@@ -18,7 +19,6 @@ from whet.algorithms.importance_correction import (
     token_truncate,
     token_weights,
 )
-from whet.algorithms.surrogates import clip
 from whet.algorithms.table import ALGORITHMS
 
 from .tabular import (

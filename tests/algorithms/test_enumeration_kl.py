@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from whet.algorithms.advantages import raw, unscaled
-from whet.algorithms.kl import k1, k2, k3, unbiased
+from whet.algorithms.advantages import raw, to_go, token_rewards, unscaled
+from whet.algorithms.policy_loss import k1, k2, k3, sequence_sum, unbiased
 from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, token_loss
-from whet.algorithms.values import to_go, token_rewards
-from whet.algorithms.weightings import sequence_sum
 
 from .tabular import World, chances, close, gradient, logprobs, policy, world
 

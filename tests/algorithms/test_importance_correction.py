@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.algorithms.cells import call
-from whet.algorithms.importance_correction import (
+from whet.algorithms.policy_loss import (
     effective_share,
     geometric_mask,
     geometric_truncate,

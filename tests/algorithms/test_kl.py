@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from whet.algorithms.kl import k1, k2, k3, unbiased
+from whet.algorithms.policy_loss import k1, k2, k3, unbiased
 
 
 def log(*numbers):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from whet.algorithms.shaping import mean_and_deviation, moments, overlong, standard
+from whet.algorithms.advantages import mean_and_deviation, moments, overlong, standard
 
 
 def test_overlong_falls_from_zero_to_minus_one_over_the_ramp_and_stays_there():

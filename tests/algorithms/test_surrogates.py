@@ -5,16 +5,19 @@ import math
 import pytest
 import torch
 
-from whet.algorithms.surrogates import (
+from whet.algorithms.policy_loss import (
+    budget_mean,
     clip,
     dual_clip,
     geometric_clip,
     reinforce,
     sequence_clip,
+    sequence_mean,
+    sequence_sum,
     soft_gate,
     stopped_ratio,
+    token_mean,
 )
-from whet.algorithms.weightings import budget_mean, sequence_mean, sequence_sum, token_mean
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from whet.algorithms import supervised
+from whet.algorithms import policy_loss
+from whet.algorithms.advantages import standard, value_loss
 from whet.algorithms.cells import bind, call, formula, name, options, terms
+from whet.algorithms.policy_loss import clip
 from whet.algorithms.preference.losses import moving_means
-from whet.algorithms.shaping import standard
-from whet.algorithms.surrogates import clip
 from whet.algorithms.table import ALGORITHMS, CELLS, GROUP_STATISTICS, KL_ESTIMATORS, OBJECTIVES, token_loss
-from whet.algorithms.values import value_loss
 
 
 def test_terms_and_options_come_from_the_signature():
@@ -120,5 +119,5 @@ def test_without_a_coefficient_no_reference_is_read():
 
 
 def test_supervised_rows_maximise_the_log_likelihood_per_token():
-    assert torch.equal(supervised.negative_log_likelihood(torch.tensor([-2.0, -0.5])), torch.tensor([2.0, 0.5]))
+    assert torch.equal(policy_loss.negative_log_likelihood(torch.tensor([-2.0, -0.5])), torch.tensor([2.0, 0.5]))
     assert (name(OBJECTIVES["sft"].weighting), OBJECTIVES["sft"].paper) == ("token_mean", "maximum likelihood")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.algorithms.values import explained_variance, gae, to_go, token_rewards, value_loss
+from whet.algorithms.advantages import explained_variance, gae, to_go, token_rewards, value_loss
 
 pytestmark = pytest.mark.usefixtures("double")
 # prompt, two tokens, the answer of a tool, one more token, padding

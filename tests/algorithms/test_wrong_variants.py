@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from whet.algorithms.advantages import center, leave_one_out, standardize
-from whet.algorithms.surrogates import sequence_clip
+from whet.algorithms.policy_loss import budget_mean, sequence_clip, sequence_mean, token_mean
 from whet.algorithms.table import ALGORITHMS
-from whet.algorithms.weightings import budget_mean, sequence_mean, token_mean
 
 from . import composed, oracle
 from .batches import random_case

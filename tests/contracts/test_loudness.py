@@ -14,7 +14,7 @@ import torch
 from tests.contracts.command import SUPERVISED, Zygote, online, only_run, write_recipe
 from tests.contracts.here import save_small, train_here
 from tests.contracts.ranks import MARK, lost_the_other, nothing_left_of
-from whet.algorithms.weightings import token_mean
+from whet.algorithms.policy_loss import token_mean
 from whet.batching import global_weights
 from whet.distributed.world import World
 from whet.errors import RunFailed

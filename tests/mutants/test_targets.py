@@ -35,8 +35,8 @@ def test_what_is_accepted_is_a_mutant_and_has_a_reason():
 
 
 def test_an_entry_of_a_line_that_is_gone_is_found():
-    gone = ("algorithms/kl.py", "k1", "return logprobs - logprobs_of_old", "return logprobs + logprobs_of_old")
-    there = ("algorithms/kl.py", "k1", "return logprobs - logprobs_ref", "return logprobs + logprobs_ref")
+    gone = ("algorithms/policy_loss.py", "k1", "return logprobs - logprobs_of_old", "return logprobs + logprobs_of_old")
+    there = ("algorithms/policy_loss.py", "k1", "return logprobs - logprobs_ref", "return logprobs + logprobs_ref")
     assert unmatched({gone: "why not", there: "why not"}) == [gone]
     assert unmatched({("no/such.py", *there[1:]): "why not"}) == [("no/such.py", *there[1:])]
 

@@ -12,7 +12,7 @@ from trl import RLOOConfig, RLOOTrainer
 from tests.parity.ours import our_loss, row
 from tests.parity.tensors import GROUP, LENGTHS, random_tensors
 from tests.parity.theirs import trl_loss, trl_trainer
-from whet.algorithms import kl, weightings
+from whet.algorithms import policy_loss
 from whet.algorithms.table import ALGORITHMS
 
 pytestmark = pytest.mark.parity
@@ -64,7 +64,7 @@ def test_gspo_with_the_default_normaliser_of_trl_weighs_by_length(checkpoint):
     ours = our_loss(row("gspo"), tensors)
     share = COUNTS / COUNTS.mean()
     close(theirs[1], ours[1] * share[:, None])
-    by_tokens = our_loss(replace(ALGORITHMS["gspo"], weighting=weightings.token_mean), tensors)
+    by_tokens = our_loss(replace(ALGORITHMS["gspo"], weighting=policy_loss.token_mean), tensors)
     close(theirs[0], by_tokens[0])
 
 
@@ -74,9 +74,9 @@ def test_gspo_of_trl_corrects_the_kl_by_the_ratio_of_the_sequence(checkpoint):
     settings = {"loss_type": "grpo", **SEQUENCE}
     without = trl_loss(trl_trainer(checkpoint, **settings), tensors)[0]
     theirs = (trl_loss(trl_trainer(checkpoint, beta=beta, **settings), tensors)[0] - without) / beta
-    gspo = replace(ALGORITHMS["gspo"], kl=kl.unbiased)
+    gspo = replace(ALGORITHMS["gspo"], kl=policy_loss.unbiased)
     ours = (our_loss(gspo, tensors, kl_coefficient=beta)[0] - our_loss(gspo, tensors)[0]) / beta
-    log_ratio, k3 = tensors.logprobs - tensors.logprobs_old, kl.k3(tensors.logprobs, tensors.logprobs_ref)
+    log_ratio, k3 = tensors.logprobs - tensors.logprobs_old, policy_loss.k3(tensors.logprobs, tensors.logprobs_ref)
     by_sequence = ((log_ratio * tensors.mask).sum(1) / COUNTS).exp()[:, None]
     per_sequence = torch.stack([((r * k3) * tensors.mask).sum(1) / COUNTS for r in (by_sequence, log_ratio.exp())])
     expected_theirs, expected_ours = per_sequence.mean(1)

@@ -15,7 +15,7 @@ from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 from tests.parity.ours import our_loss, row
 from tests.parity.tensors import LENGTHS, random_tensors
 from tests.parity.theirs import trl_loss, trl_scored, trl_trainer
-from whet.algorithms import importance_correction, kl, surrogates
+from whet.algorithms import policy_loss
 from whet.algorithms.cells import bind, call
 
 pytestmark = pytest.mark.parity
@@ -25,7 +25,7 @@ GMPO = {"trainer": GMPOTrainer, "config": GMPOConfig}
 EQUAL = {  # case → our row, and the settings of TRL under which it computes the same
     "grpo": (row("grpo"), {"loss_type": "grpo"}),
     "grpo, uneven clip": (row("grpo", low=0.1, high=0.4), {"loss_type": "grpo", "epsilon": 0.1, "epsilon_high": 0.4}),
-    "grpo, dual clip": (row("grpo", surrogate=surrogates.dual_clip, bound=1.5), {"loss_type": "grpo", "delta": 1.5}),
+    "grpo, dual clip": (row("grpo", surrogate=policy_loss.dual_clip, bound=1.5), {"loss_type": "grpo", "delta": 1.5}),
     "dr_grpo": (row("dr_grpo"), {"loss_type": "dr_grpo"}),
     "dapo": (row("dapo"), {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28}),
     "cispo": (row("cispo"), {"loss_type": "cispo", "epsilon_high": 5.0}),
@@ -71,7 +71,7 @@ def test_default_kl_is_our_unbiased_estimator(checkpoint, case):
     trainer = trl_trainer(checkpoint, beta=0.1, **settings)
     assert trainer.args.use_bias_correction_kl
     tensors = random_tensors(drift=0.5)
-    ours = our_loss(replace(algorithm, kl=kl.unbiased), tensors, kl_coefficient=0.1)
+    ours = our_loss(replace(algorithm, kl=policy_loss.unbiased), tensors, kl_coefficient=0.1)
     assert_equal(trl_loss(trainer, tensors), ours)
 
 
@@ -104,11 +104,11 @@ def test_on_policy_without_old_logprobs(checkpoint):
 
 
 CORRECTIONS = {  # mode of TRL → our cell, and the settings of TRL for the same bounds
-    "sequence_mask": (importance_correction.sequence_mask, {}),  # TRL's default mode and bound, 3.0, are ours
-    "sequence_truncate": (importance_correction.sequence_truncate, {"vllm_importance_sampling_clip_max": 2.0}),
-    "token_truncate": (importance_correction.token_truncate, {"vllm_importance_sampling_clip_max": 2.0}),
+    "sequence_mask": (policy_loss.sequence_mask, {}),  # TRL's default mode and bound, 3.0, are ours
+    "sequence_truncate": (policy_loss.sequence_truncate, {"vllm_importance_sampling_clip_max": 2.0}),
+    "token_truncate": (policy_loss.token_truncate, {"vllm_importance_sampling_clip_max": 2.0}),
     "token_mask": (
-        importance_correction.token_mask,
+        policy_loss.token_mask,
         {"vllm_importance_sampling_clip_min": 0.5, "vllm_importance_sampling_clip_max": 5.0},
     ),
 }
@@ -137,9 +137,9 @@ def test_correction_leaves_the_kl_alone(checkpoint):
     trainer = trl_trainer(checkpoint, loss_type="dapo", beta=0.1, epsilon_high=0.28)
     trainer.use_vllm = True
     tensors = random_tensors(drift=0.5, mismatch=0.3)
-    weights = importance_correction.sequence_mask(tensors.logprobs_old, tensors.logprobs_sampled, tensors.mask)
+    weights = policy_loss.sequence_mask(tensors.logprobs_old, tensors.logprobs_sampled, tensors.mask)
     theirs = trl_loss(trainer, tensors, importance_sampling_ratio=weights)
-    algorithm = row("dapo", kl=kl.unbiased)
+    algorithm = row("dapo", kl=policy_loss.unbiased)
     assert_equal(theirs, our_loss(algorithm, tensors, kl_coefficient=0.1, correction=weights))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.train.verdicts import only_failure, outcomes
 from whet.algorithms.cells import per_sequence, terms
-from whet.algorithms.surrogates import clip
+from whet.algorithms.policy_loss import clip
 from whet.algorithms.table import ADVANTAGES, KL_ESTIMATORS, SURROGATES
 from whet.train.check import probes
 from whet.train.check.advantage import check_advantage

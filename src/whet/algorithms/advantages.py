@@ -1,13 +1,15 @@
 """Rewards to advantages. Every cell sees the rollouts of all ranks at once, so its statistics are exact.
 
 `rewards` is (P, G): one row per prompt, one column per rollout of its group. A cell returns (P, G), which counts for
-every token of a rollout, or (B, T) if it tells tokens apart (`values.py`). Scalings then see (B, T) advantages.
+every token of a rollout, or (B, T) if it tells tokens apart (`gae`, `to_go`). Scalings then see (B, T) advantages.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from whet.algorithms.cells import per_token
 
 
 def raw(rewards: Tensor) -> Tensor:
@@ -128,3 +130,76 @@ def _less(rewards: Tensor, baseline: Tensor) -> Tensor:
     Rounding can leave 1e-8 there. A deviation of 1e-8, in `standardize` or in a scaling, would blow it up to one.
     """
     return (rewards - baseline).masked_fill(~has_variance(rewards)[:, None], 0.0)
+
+
+# Per-token rewards: returns-to-go, generalised advantage estimation (GAE) and the value loss. All tensors are (B, T).
+# `values` at t is what the critic expects of the rest of the rollout before token t is chosen. Tokens outside the
+# mask (a prompt, the answer of a tool) are no choices: nothing is credited to them, and time does not pass over them.
+
+
+def token_rewards(rewards: Tensor, penalties: Tensor, mask: Tensor) -> Tensor:
+    """The (B,) rewards on the last trained token of each row, less (B, T) penalties. Ouyang et al. 2022."""
+    backwards = mask.long().flip(dims=[1]).cumsum(dim=1).flip(dims=[1])
+    last = mask & (backwards == 1)
+    return rewards[:, None] * last - penalties * mask
+
+
+@per_token
+def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 0.95) -> Tensor:
+    """A_t = Σ_k (gamma·lam)^k·δ_{t+k}, δ_t = r_t + gamma·V_{t+1} − V_t. Schulman et al. 2015, eq. 16."""
+    advantages = torch.zeros_like(values)
+    running, following = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
+    for t in range(values.shape[1] - 1, -1, -1):
+        chosen = mask[:, t]
+        delta = token_rewards[:, t] + gamma * following - values[:, t]
+        running = torch.where(chosen, delta + gamma * lam * running, running)
+        following = torch.where(chosen, values[:, t], following)
+        advantages[:, t] = torch.where(chosen, running, 0.0)
+    return advantages
+
+
+@per_token
+def to_go(token_rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
+    """A_t = Σ_{s≥t} gamma^{s−t}·r_s. Hu et al. 2025 (REINFORCE++)."""
+    return gae(token_rewards, torch.zeros_like(token_rewards), mask, gamma=gamma, lam=1.0)
+
+
+def value_loss(values: Tensor, values_old: Tensor, targets: Tensor, *, clip: float = 0.2) -> Tensor:
+    """½·max((V − G)², (clip(V, V_old ± clip) − G)²), G = A + V_old; without clip the first alone. Baselines 2017."""
+    plain = (values - targets).square()
+    if clip == 0:
+        return plain / 2
+    near = values_old + (values - values_old).clamp(-clip, clip)
+    return torch.maximum(plain, (near - targets).square()) / 2
+
+
+def explained_variance(values: Tensor, targets: Tensor, mask: Tensor) -> float:
+    """1 − Var(G − V) / Var(G) over the trained tokens: 1 is a perfect critic, 0 one that knows only the mean."""
+    wanted, missed = targets[mask], (targets - values)[mask]
+    variance = float(wanted.var(correction=0)) if wanted.numel() else 0.0
+    return 1.0 - float(missed.var(correction=0)) / variance if variance > 0 else 0.0
+
+
+# Reward shaping: penalties and normalisation between the score and the advantage, on (P, G) tensors of all ranks.
+
+
+def overlong(counts: Tensor, *, max_tokens: int, ramp: int) -> Tensor:
+    """0 down to −1 over the last `ramp` tokens before `max_tokens`. Yu et al. 2025 (DAPO), eq. 13."""
+    return ((max_tokens - ramp - counts) / ramp).clamp(-1.0, 0.0)
+
+
+def standard(rewards: Tensor, mean: float, deviation: float, *, epsilon: float = 1e-8) -> Tensor:
+    """(R − mean) / (deviation + ε); 0 where there is no deviation."""
+    return (rewards - mean) / (deviation + epsilon) if deviation > 0 else torch.zeros_like(rewards)
+
+
+def moments(rewards: Tensor) -> tuple[int, float, float]:
+    """Count, sum and sum of squares: they add over steps."""
+    exact = rewards.double()
+    return rewards.numel(), float(exact.sum()), float(exact.square().sum())
+
+
+def mean_and_deviation(count: float, total: float, squares: float) -> tuple[float, float]:
+    """The mean and the standard deviation of what was added up."""
+    mean = total / max(1.0, count)
+    return mean, max(0.0, squares / max(1.0, count) - mean * mean) ** 0.5

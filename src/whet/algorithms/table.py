@@ -9,8 +9,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from whet.algorithms import advantages, kl, supervised, surrogates, values, weightings
-from whet.algorithms import importance_correction as c
+from whet.algorithms import advantages as a
+from whet.algorithms import policy_loss as p
 from whet.algorithms.cells import Cell, call, name, terms
 
 Place = Literal["loss", "reward"]
@@ -21,14 +21,14 @@ class Algorithm:
     """A policy-gradient method: rewards → advantages → loss per token → weights, and what surrounds them."""
 
     advantage: Cell
-    scaling: Cell = advantages.unscaled
+    scaling: Cell = a.unscaled
     surrogate: Cell
     weighting: Cell
-    kl: Cell = kl.k3
+    kl: Cell = p.k3
     kl_place: Place = "loss"
     kl_coefficient: float = 0.0
-    importance_correction: Cell = c.uncorrected
-    dynamic_sampling: Cell = advantages.keep_all
+    importance_correction: Cell = p.uncorrected
+    dynamic_sampling: Cell = a.keep_all
     paper: str  # arXiv number, or author and year
 
     @property
@@ -61,9 +61,6 @@ class Objective:
     paper: str
 
 
-a, s, v, w = advantages, surrogates, values, weightings
-
-
 def row(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled) -> Algorithm:
     """A method that puts a KL penalty, where a recipe asks for one, into the loss."""
     return Algorithm(advantage=advantage, scaling=scaling, surrogate=surrogate, weighting=weighting, paper=paper)
@@ -71,7 +68,7 @@ def row(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: 
 
 def paid(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled) -> Algorithm:
     """A method that subtracts the KL penalty from the reward."""
-    return replace(row(advantage, surrogate, weighting, paper, scaling), kl=kl.k1, kl_place="reward")
+    return replace(row(advantage, surrogate, weighting, paper, scaling), kl=p.k1, kl_place="reward")
 
 
 def varied(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str) -> Algorithm:
@@ -79,31 +76,31 @@ def varied(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str) -> Alg
     return replace(row(advantage, surrogate, weighting, paper), dynamic_sampling=a.drop_zero_variance)
 
 
-wide = partial(s.clip, high=0.28)
+wide = partial(p.clip, high=0.28)
 # fmt: off
 ALGORITHMS: dict[str, Algorithm] = {
     #                    rewards → advantages  → token loss       how tokens are weighed  paper
-    "reinforce":    paid(a.raw,              s.reinforce,      w.sequence_sum,          "Williams 1992"),
-    "rloo":         paid(a.leave_one_out,    s.reinforce,      w.sequence_sum,          "2402.14740"),
-    "remax":        paid(a.over_greedy,      s.reinforce,      w.sequence_sum,          "2310.10505"),
-    "opo":          paid(a.over_length,      s.reinforce,      w.sequence_sum,          "2505.23585"),
-    "maxrl":         row(a.max_likelihood,   s.reinforce,      w.sequence_sum,          "2602.02710"),
-    "online_dpo":    row(a.best_over_worst,  s.reinforce,      w.sequence_sum,          "2402.04792"),
-    "gpg":           row(a.over_valid,       s.reinforce,      w.token_mean,            "2504.02546"),
-    "ppo":          paid(v.gae,              s.clip,           w.token_mean,            "1707.06347", scaling=a.whiten),
-    "reinforce_pp": paid(v.to_go,            s.clip,           w.token_mean,            "2501.03262", scaling=a.whiten),
-    "reinforce_pp_baseline": paid(a.center,  s.clip,           w.token_mean,            "2501.03262", scaling=a.whiten),
-    "grpo":          row(a.standardize,      s.clip,           w.sequence_mean,         "2402.03300"),
-    "dr_grpo":       row(a.center,           s.clip,           w.budget_mean,           "2503.20783"),
-    "dapo":       varied(a.standardize,      wide,             w.token_mean,            "2503.14476"),
-    "cispo":         row(a.standardize,      s.stopped_ratio,  w.token_mean,            "2506.13585"),
-    "sapo":          row(a.standardize,      s.soft_gate,      w.sequence_mean,         "2511.20347"),
-    "gspo":          row(a.standardize,      s.sequence_clip,  w.sequence_mean,         "2507.18071"),
-    "gmpo":          row(a.standardize,      s.geometric_clip, w.sequence_mean,         "2507.20673"),
+    "reinforce":    paid(a.raw,              p.reinforce,      p.sequence_sum,          "Williams 1992"),
+    "rloo":         paid(a.leave_one_out,    p.reinforce,      p.sequence_sum,          "2402.14740"),
+    "remax":        paid(a.over_greedy,      p.reinforce,      p.sequence_sum,          "2310.10505"),
+    "opo":          paid(a.over_length,      p.reinforce,      p.sequence_sum,          "2505.23585"),
+    "maxrl":         row(a.max_likelihood,   p.reinforce,      p.sequence_sum,          "2602.02710"),
+    "online_dpo":    row(a.best_over_worst,  p.reinforce,      p.sequence_sum,          "2402.04792"),
+    "gpg":           row(a.over_valid,       p.reinforce,      p.token_mean,            "2504.02546"),
+    "ppo":          paid(a.gae,              p.clip,           p.token_mean,            "1707.06347", scaling=a.whiten),
+    "reinforce_pp": paid(a.to_go,            p.clip,           p.token_mean,            "2501.03262", scaling=a.whiten),
+    "reinforce_pp_baseline": paid(a.center,  p.clip,           p.token_mean,            "2501.03262", scaling=a.whiten),
+    "grpo":          row(a.standardize,      p.clip,           p.sequence_mean,         "2402.03300"),
+    "dr_grpo":       row(a.center,           p.clip,           p.budget_mean,           "2503.20783"),
+    "dapo":       varied(a.standardize,      wide,             p.token_mean,            "2503.14476"),
+    "cispo":         row(a.standardize,      p.stopped_ratio,  p.token_mean,            "2506.13585"),
+    "sapo":          row(a.standardize,      p.soft_gate,      p.sequence_mean,         "2511.20347"),
+    "gspo":          row(a.standardize,      p.sequence_clip,  p.sequence_mean,         "2507.18071"),
+    "gmpo":          row(a.standardize,      p.geometric_clip, p.sequence_mean,         "2507.20673"),
 }
 # fmt: on
 OBJECTIVES: dict[str, Objective] = {
-    "sft": Objective(loss=supervised.negative_log_likelihood, weighting=w.token_mean, paper="maximum likelihood"),
+    "sft": Objective(loss=p.negative_log_likelihood, weighting=p.token_mean, paper="maximum likelihood"),
 }
 
 
@@ -113,15 +110,15 @@ def _named(*cells: Cell) -> dict[str, Cell]:
 
 ADVANTAGES = _named(
     *(a.raw, a.over_batch, a.over_average, a.over_greedy, a.center, a.leave_one_out, a.standardize, a.over_length),
-    *(a.over_valid, a.max_likelihood, a.best_over_worst, v.gae, v.to_go),
+    *(a.over_valid, a.max_likelihood, a.best_over_worst, a.gae, a.to_go),
 )
 SCALINGS = _named(a.unscaled, a.whiten, a.batch_deviation)
-SURROGATES = _named(s.reinforce, s.clip, s.dual_clip, s.stopped_ratio, s.soft_gate, s.sequence_clip, s.geometric_clip)
-WEIGHTINGS = _named(w.token_mean, w.sequence_mean, w.sequence_sum, w.budget_mean)
-KL_ESTIMATORS = _named(kl.k1, kl.k2, kl.k3, kl.unbiased)
+SURROGATES = _named(p.reinforce, p.clip, p.dual_clip, p.stopped_ratio, p.soft_gate, p.sequence_clip, p.geometric_clip)
+WEIGHTINGS = _named(p.token_mean, p.sequence_mean, p.sequence_sum, p.budget_mean)
+KL_ESTIMATORS = _named(p.k1, p.k2, p.k3, p.unbiased)
 CORRECTIONS = _named(
-    *(c.uncorrected, c.token_truncate, c.sequence_truncate, c.geometric_truncate),
-    *(c.token_mask, c.sequence_mask, c.geometric_mask),
+    *(p.uncorrected, p.token_truncate, p.sequence_truncate, p.geometric_truncate),
+    *(p.token_mask, p.sequence_mask, p.geometric_mask),
 )
 DYNAMIC_SAMPLING = _named(a.keep_all, a.drop_zero_variance)
 CELLS: dict[str, dict[str, Cell]] = {  # kind of cell → what may stand there
@@ -150,7 +147,7 @@ GROUP_STATISTICS = frozenset(
     {a.center, a.leave_one_out, a.standardize, a.over_length, a.over_valid, a.max_likelihood, a.best_over_worst}
 )
 # These weigh each token by itself; a surrogate with one ratio per sequence would undo that.
-TOKEN_CORRECTIONS = frozenset({c.token_truncate, c.token_mask})
+TOKEN_CORRECTIONS = frozenset({p.token_truncate, p.token_mask})
 
 
 def token_loss(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from whet.algorithms.advantages import drop_zero_variance, max_likelihood, standardize, unscaled
 from whet.algorithms.cells import Cell, is_per_sequence, is_per_token, name, plain, terms
+from whet.algorithms.policy_loss import budget_mean, token_mean
 from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_CORRECTIONS
-from whet.algorithms.weightings import budget_mean, token_mean
 from whet.config.algorithm import AlgorithmBase
 from whet.config.parts import RolloutConfig, UpdateConfig
 from whet.config.reward import RewardConfig

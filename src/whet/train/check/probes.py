@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from whet.algorithms.advantages import token_rewards
 from whet.algorithms.cells import Cell
-from whet.algorithms.values import token_rewards
 from whet.train.check.findings import Check, Supply, Verdict, passed, require_same
 
 PROMPTS, GROUP = 4, 3

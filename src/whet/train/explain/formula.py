@@ -10,15 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from whet.algorithms.advantages import keep_all, unscaled
+from whet.algorithms.advantages import keep_all, standard, unscaled, value_loss
 from whet.algorithms.cells import Cell, formula, name, options, plain, terms
-from whet.algorithms.control import adapted
-from whet.algorithms.importance_correction import uncorrected
+from whet.algorithms.policy_loss import adapted, token_mean, uncorrected
 from whet.algorithms.preference.preference_table import Preference, RewardObjective
-from whet.algorithms.shaping import standard
 from whet.algorithms.table import ALGORITHMS, CELLS, Algorithm, Objective
-from whet.algorithms.values import value_loss
-from whet.algorithms.weightings import token_mean
 from whet.config import AlgorithmBase, OfflineConfig, OnlineConfig, RewardConfig
 from whet.config.objective import objective_row
 from whet.train.setup.build import build_algorithm

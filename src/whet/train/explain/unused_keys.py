@@ -7,7 +7,7 @@ from typing import Any
 
 from whet.algorithms.advantages import keep_all
 from whet.algorithms.cells import name, options, plain, terms
-from whet.algorithms.surrogates import clip, dual_clip, geometric_clip, stopped_ratio
+from whet.algorithms.policy_loss import clip, dual_clip, geometric_clip, stopped_ratio
 from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
 from whet.config.loops import CollectConfig

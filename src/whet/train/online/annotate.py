@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from whet.algorithms import importance_correction, shaping, values
+from whet.algorithms import advantages as shaping
+from whet.algorithms import policy_loss
 from whet.algorithms.cells import call, is_per_sequence, options, terms
-from whet.algorithms.control import entropy_bonus
+from whet.algorithms.policy_loss import entropy_bonus
 from whet.batching import collate, pad
 from whet.config import OnlineConfig
 from whet.distributed.world import World
@@ -56,7 +57,7 @@ def annotate(
     if frozen.values is not None:
         assert targets is not None
         wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
-        metrics["critic/explained_variance"] = values.explained_variance(*wanted)
+        metrics["critic/explained_variance"] = shaping.explained_variance(*wanted)
     tokens, entropy, kl = world.sum(frozen.sums(everything.mask)).tolist()
     if frozen.ref is not None:
         of_rollout = kl / paid.rewards.numel()
@@ -170,7 +171,7 @@ def _pay(
     gamma = options(learner.algorithm.advantage).get("gamma", 1.0)
     return _Pay(
         rewards=shaped - everyone.groups(penalties.sum(dim=1).cpu().view(len(mine), shaped.shape[1])),
-        token_rewards=values.token_rewards(own + gamma * ahead, penalties, mask),
+        token_rewards=shaping.token_rewards(own + gamma * ahead, penalties, mask),
         greedy=shape(*_judged(likeliest, everyone)).flatten(),
         counts=counts,
         moments=moments,
@@ -243,22 +244,20 @@ def _corrected(learner: Learner, frozen: Frozen, sampled: Tensor, mask: Tensor) 
     cell = learner.algorithm.importance_correction
     supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": mask}
     weights = ask(cell, supply, shapes=(mask.shape,))
-    return weights, {} if cell is importance_correction.uncorrected else _corrections(weights, supply, learner.world)
+    return weights, {} if cell is policy_loss.uncorrected else _corrections(weights, supply, learner.world)
 
 
 def _corrections(weights: Tensor, supply: dict[str, Tensor], world: World) -> dict[str, float]:
     """The spread of the importance weights before anything is cut off, and how much then is."""
     mask = supply["mask"]
-    tokens = world.concat(call(importance_correction.token_weights, supply)[mask])
+    tokens = world.concat(call(policy_loss.token_weights, supply)[mask])
     trained = mask.any(dim=1)
-    whole = (
-        call(importance_correction.sequence_weights, supply)[trained].amax(dim=1) if bool(trained.any()) else tokens[:0]
-    )
+    whole = call(policy_loss.sequence_weights, supply)[trained].amax(dim=1) if bool(trained.any()) else tokens[:0]
     counts = torch.stack([(weights[mask] == 0).sum(), mask.sum()]).cpu()
     dropped, count = world.sum(counts).tolist()
     return {
-        "importance_correction/effective_tokens": importance_correction.effective_share(tokens),
-        "importance_correction/effective_sequences": importance_correction.effective_share(world.concat(whole)),
+        "importance_correction/effective_tokens": policy_loss.effective_share(tokens),
+        "importance_correction/effective_sequences": policy_loss.effective_share(world.concat(whole)),
         "importance_correction/largest": float(tokens.max()) if tokens.numel() else 1.0,
         "importance_correction/dropped": dropped / max(1.0, count),
     }

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.cells import terms
-from whet.algorithms.control import adapted, annealed, spread_temperature
-from whet.algorithms.importance_correction import uncorrected
+from whet.algorithms.policy_loss import adapted, annealed, spread_temperature, uncorrected
 from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
 from whet.distributed.world import World

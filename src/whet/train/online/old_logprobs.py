@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whet.algorithms.kl import k3
+from whet.algorithms.policy_loss import k3
 from whet.batching import packed, passes, take
 from whet.distributed.world import World
 from whet.errors import RunFailed

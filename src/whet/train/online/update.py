@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from whet.algorithms.advantages import value_loss
+from whet.algorithms.policy_loss import token_mean
 from whet.algorithms.table import Algorithm, token_loss
-from whet.algorithms.values import value_loss
-from whet.algorithms.weightings import token_mean
 from whet.batching import global_weights, packed, passes, split_prompts, take_batch
 from whet.distributed.world import World
 from whet.models.layers.decoder_config import autocast

@@ -174,12 +174,21 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.parametrize("name", ["hh/hh", "ultrafeedback/ultrafeedback"])
+def test_the_studies_are_valid(place, name):
+    pipeline = read_any(str(STUDIES / f"{name}.yaml"))
+    assert isinstance(pipeline, Pipeline)
+    assert explain_pipeline(pipeline)
+
+
+@pytest.mark.slow
 def test_the_study_of_dialogues(place):
     directory, outcome = run(STUDIES / "hh" / "hh.yaml", ["stages.pairs.rollout.max_tokens=4"], place)
     assert not outcome.failures
     assert (directory.comparison_path / "overview.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_study_of_scored_answers(place):
     directory, outcome = run(STUDIES / "ultrafeedback" / "ultrafeedback.yaml", [], place)
     assert not outcome.failures

@@ -55,9 +55,9 @@ def lifts(row, seed, tmp_path):
     assert after["eval/accuracy_low"] > before["eval/accuracy_high"], (before, after)
 
 
-@pytest.mark.parametrize("row", ["rloo", "ppo", "grpo", "dapo"])
-def test_these_rows_lift_held_out_accuracy(row, tmp_path):
-    lifts(row, 0, tmp_path)
+def test_grpo_lifts_held_out_accuracy(tmp_path):
+    """The others, and more seeds: make test-learning."""
+    lifts("grpo", 0, tmp_path)
 
 
 @pytest.mark.learning

@@ -16,7 +16,7 @@ from whet.recipe import Pipeline, is_pipeline, packaged_recipes, read_any, read_
 from whet.runs.directory import Run
 from whet.runs.pipeline_directory import PipelineDirectory
 from whet.train.experiments.pipeline_runs import make_plan, run_pipeline
-from whet.train.explain.recipe import explain_pipeline
+from whet.train.explain.explanation import explain_pipeline
 from whet.train.start import start_run
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"

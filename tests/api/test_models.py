@@ -94,6 +94,6 @@ def test_a_comparison_is_that_of_the_command(tmp_path, command):
     assert found.page.read_text() == found._repr_markdown_()
     words = command(*shlex.split(found.results["command"])[1:])
     assert words.code == 0
-    assert "done before" in words.err  # the same runs: nothing is made again
+    assert "already finished" in words.err  # the same runs: nothing is made again
     with pytest.raises(whet.UserError, match="by file, not as objects: put Local in a module"):
         whet.compare("toy-sorting", algorithms=["grpo"], task=type("Local", (), {}))

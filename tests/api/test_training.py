@@ -229,7 +229,7 @@ def test_a_pipeline_is_sent_to_its_own_function(tmp_path):
 def test_processes_of_torchrun_train_once(tmp_path, monkeypatch):
     train(tmp_path, steps=1)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(whet.UserError, match="can meet once"):
+    with pytest.raises(whet.UserError, match="a process can train once"):
         train(tmp_path, steps=1)
     with pytest.raises(whet.UserError, match="data as a list is for one run in one process"):
         train(tmp_path, steps=1, data=[{"prompt": "1"}, {"prompt": "2"}])

@@ -14,8 +14,8 @@ from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import character_tokenizer
 from whet.recipe import Pipeline, packaged_recipes, parse_yaml, read_any, read_recipe
+from whet.train.explain.explanation import explain
 from whet.train.explain.memory import new_decoder_config
-from whet.train.explain.recipe import explain
 from whet.train.explain.unused_keys import keys_without_effect, written_keys
 from whet.train.online.critic import Critic
 

@@ -108,9 +108,9 @@ def test_what_is_finished_is_not_made_again_wherever_it_lies(
     result = whet("train", copied, "--resume", "methods.more={algorithm: grpo, steps: 1, model: '@sft'}")
     assert result.code == 0, result.err
     assert names == ["more 4"]
-    assert result.err.count("done before") == 4
+    assert result.err.count("already finished") == 4
     lines = [line for line in result.err.splitlines() if line[:2] in {"1/", "5/"}]
-    assert lines[0].startswith("1/5  stage sft, done before   elapsed ")
+    assert lines[0].startswith("1/5  stage sft, already finished   elapsed ")
     assert lines[1].startswith("5/5  more seed 4   elapsed ")
 
 
@@ -203,7 +203,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, mon
     monkeypatch.setattr(start.online, "train", real)
     result = whet(*said[0].removeprefix("stopped; go on with: whet ").split())
     assert result.code == 0, result.err
-    assert "2/2  grpo seed 4, going on" in result.err
+    assert "2/2  grpo seed 4, resumed" in result.err
     assert [row["step"] for row in Run.open(out / "methods/grpo/seed-4", is_writer=False).metrics()] == list(range(10))
 
 

@@ -14,10 +14,10 @@ from rich.table import Table
 from tests.cli.hostile import HOSTILE, SEEN, does_something
 from whet.cli import terminal
 from whet.cli.commands.models import _progress
+from whet.cli.experiments import StepLine
 from whet.cli.progress import LineProgress, LiveProgress
 from whet.cli.target import sampling_status
 from whet.cli.terminal import Screen, say, say_json, say_text
-from whet.cli.watcher import _Passing
 from whet.errors import escaped
 
 SOURCE = Path(terminal.__file__).parents[1]
@@ -123,7 +123,7 @@ def test_notes_beside_a_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     live.step(1, {"reward/mean": 0.5}, {})
     live.close()
     LineProgress(2).note(f"run: {HOSTILE}\n")
-    passing = _Passing(Screen(stderr=True), 2)
+    passing = StepLine(Screen(stderr=True), 2)
     passing.step(1, {"reward/mean": 0.5}, {"seconds/step": 1.0})
     passing.close()
     assert _drawn(tty).count(f"run: {SEEN}\\n") == 2

@@ -115,7 +115,7 @@ def test_resuming_with_other_weights_than_the_run_began_with(whet: Whet, tmp_pat
     save_file({**weights, name: weights[name] + 1e-3}, model / "model.safetensors", metadata={"format": "pt"})
     message = refused(whet, "train", run, "--resume")
     assert "the run began with other weights" in message
-    assert "put the original model back" in message
+    assert "restore the original model" in message
     assert str(run / "checkpoints" / "step-000001") in message
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 

@@ -157,7 +157,7 @@ def test_lost_checkpoints_are_no_reason_to_begin_again(stopped: Path, with_metri
     if not with_metrics:
         (stopped / "metrics.jsonl").unlink()
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(UserError, match="has no checkpoint any more, and to begin again would overwrite"):
+    with pytest.raises(UserError, match="has no checkpoint any more, and starting again would overwrite"):
         resume(stopped)
     assert {path: path.read_bytes() for path in before} == before
 
@@ -165,7 +165,7 @@ def test_lost_checkpoints_are_no_reason_to_begin_again(stopped: Path, with_metri
 def test_nor_in_a_run_of_an_older_version(stopped: Path) -> None:
     shutil.rmtree(stopped / "checkpoints")
     (stopped / "saved.json").unlink()
-    with pytest.raises(UserError, match="would overwrite its metrics of 6 steps: put its checkpoints back"):
+    with pytest.raises(UserError, match="would overwrite its metrics of 6 steps: restore its checkpoints"):
         resume(stopped)
 
 

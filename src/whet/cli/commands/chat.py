@@ -36,15 +36,19 @@ def chat(
       whet chat smollm2-135m-instruct
       echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --system "Answer briefly."
     """
-    from whet.api.models import choose_sampling, find_target, is_chat, load_engine
+    from whet.api.loaded_model import choose_sampling, find_model, is_chat, is_url
     from whet.cli.target import sampling_status
+    from whet.engines.native.engine import NativeEngine
 
     sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})
-    directory = find_target(model).directory
+    if is_url(model):
+        raise UserError(f"{model} is a server, and chat needs a model on this machine: use `whet sample`")
+    target = find_model(model)
     with sampling_status(model):
-        tokenizer, engine = load_engine(directory)
+        tokenizer, engine = target.open()
+    assert isinstance(engine, NativeEngine)
     if not is_chat(tokenizer):
-        raise UserError(f"{directory} has no chat template, so it cannot follow a conversation: use `whet sample`")
+        raise UserError(f"{target.name} has no chat template, so it cannot follow a conversation: use `whet sample`")
     conversation = Conversation(engine, tokenizer, sampling, system=system, seed=seed)
     terminal = sys.stdin.isatty()
     if terminal:

@@ -1,4 +1,4 @@
-"""`whet eval`: how good a model is on examples that it was never trained on."""
+"""`whet eval`: accuracy and pass@k on held-out examples."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def evaluate(
       whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
       whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
-    from whet.api.models import eval_settings, find_model, find_task
+    from whet.api.loaded_model import eval_settings, find_model, find_task
     from whet.distributed.world import World
     from whet.evaluate.evaluation import evaluate as measure
     from whet.runs.logs import json_bytes
 
     target = find_model(model, served, ids_of, key_env, concurrency)
-    posed = find_task(target, task, typed.read_options(options or []))
+    found_task, name, used = find_task(target, task, typed.read_options(options or []))
     own = target.config if task is None else None  # a run's settings are those of its own task
     given = {"max_tokens": max_tokens, "temperature": temperature}
     ks = None if k is None else _read_ks(k)
@@ -58,16 +58,16 @@ def evaluate(
     try:
         with typed.sampling_status(f"answering {settings['examples']} examples") as on_token:
             tokenizer, engine = target.open(device=world.device, on_token=on_token)
-            result = measure(engine, tokenizer, posed.task, **settings, world=world)
+            result = measure(engine, tokenizer, found_task, **settings, world=world)
     finally:
         world.close()
     if not world.is_writer:
         return
     if as_json:
-        about = {"model": target.name, "task": posed.name, "options": dict(posed.options)}
+        about = {"model": target.name, "task": name, "options": dict(used)}
         say_json(json_bytes({**about, "sampling": asdict(settings["sampling"]), **_plain(result)}, indent=2).decode())
         return
-    say(f"{target.name} on {posed.name}: {result.examples} held-out examples, seed {result.seed}")
+    say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
     Screen().print(_table(result))
     for answer in _shown(result, show):
         say_text(_story(answer))
@@ -91,7 +91,7 @@ def _table(result: Evaluation) -> Table:
     for name, share in shares.items():
         table.add_row(name, f"{share.mean:.1%}", f"{share.low:.1%} … {share.high:.1%}")
     table.add_row("tokens per answer", f"{result.length.mean:.1f}", _length_interval(result.length))
-    table.add_row("cut off at the longest", f"{result.truncated:.1%}", "")
+    table.add_row("truncated", f"{result.truncated:.1%}", "")
     return table
 
 

@@ -12,9 +12,9 @@ from whet.cli.terminal import say, say_json
 
 if TYPE_CHECKING:
     from whet.recipe import Pipeline
+    from whet.train.explain.explanation import Explanation, Schedule, Step, Tokens
     from whet.train.explain.formula import Loss
-    from whet.train.explain.memory import Model
-    from whet.train.explain.recipe import Explanation, Schedule, Step, Tokens
+    from whet.train.explain.memory import ModelMemory
 
 LABEL_WIDTH = 16
 ONE_UPDATE = "1 optimizer step on all of them"
@@ -36,7 +36,7 @@ def explain(
     """
     from whet.recipe import Pipeline, read_any
     from whet.runs.logs import json_bytes
-    from whet.train.explain.recipe import explain as describe
+    from whet.train.explain.explanation import explain as describe
 
     recipe = read_any(source, overrides or [])
     if isinstance(recipe, Pipeline):
@@ -54,7 +54,7 @@ def explain(
 def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
     """Every run of a pipeline in a few lines."""
     from whet.runs.logs import json_bytes
-    from whet.train.explain.recipe import explain_pipeline
+    from whet.train.explain.explanation import explain_pipeline
 
     runs = explain_pipeline(pipeline)
     if as_json:
@@ -149,7 +149,7 @@ def _tokens(loop: str, tokens: Tokens) -> dict[str, str]:
     return facts
 
 
-def _memory(model: Model) -> dict[str, str]:
+def _memory(model: ModelMemory) -> dict[str, str]:
     return {
         "model": f"{model.about}: {model.parameters:,} parameters",
         "weights": _readable(model.weights) + " (fp32)",

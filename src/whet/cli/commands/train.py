@@ -35,7 +35,7 @@ def train(
       torchrun --nproc-per-node 2 -m whet train grpo-sorting
       whet train rlhf-reviews stages.sft.steps=100 methods.grpo.lr=1e-4
     """
-    from whet.cli.pipeline_console import resume_pipeline, train_pipeline
+    from whet.cli.experiments import resume_pipeline, train_pipeline
     from whet.cli.progress import make_progress
     from whet.recipe import Pipeline, read_any
     from whet.runs.pipeline_directory import is_pipeline

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whet.evaluate.statistics import clipped, mean_interval
-from whet.report.comparison.entries import METRICS, PARTS, Comparison, Entry, style
+from whet.report.comparison.entries import METRICS, PARTS, ComparisonView, Entry, style
 from whet.report.figures import (
     INK,
     LEFT,
@@ -36,7 +36,7 @@ OTHERS = "#d3d8de"  # the other methods behind the one that a small picture is a
 DOTTED = (0, (2, 3))
 
 
-def curves_figure(comparison: Comparison) -> bytes | None:
+def curves_figure(comparison: ComparisonView) -> bytes | None:
     """The figure as PNG bytes; None where nothing was logged.
 
     Where a step was looked for at which a target is reached, each method also stands by itself, with its band.

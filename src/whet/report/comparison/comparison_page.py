@@ -9,7 +9,7 @@ from whet.evaluate.win_rates import WIN, outcome
 from whet.report.comparison.comparison_curves import curves_figure
 from whet.report.comparison.contest_figures import contest_figures
 from whet.report.comparison.contest_view import contest_view
-from whet.report.comparison.entries import START_COLOUR, Comparison, Values, document, style
+from whet.report.comparison.entries import START_COLOUR, ComparisonView, Values, document, style
 from whet.report.comparison.sweep_results import sweep_view
 from whet.report.comparison.verdict import measured_methods
 from whet.report.templating import render
@@ -29,7 +29,7 @@ SHOWN = 24  # prompts on the page; all of them are in samples/
 SCORES = {"gold": "gold", "score": "score by the task", "proxy": "proxy", "judge": "judge"}
 
 
-def write_page(directory: ComparisonDirectory) -> Comparison:
+def write_page(directory: ComparisonDirectory) -> ComparisonView:
     """Writes the pictures, comparison.md and comparison.html from comparison.json; returns what they show.
 
     Without the files of completions the page shows none.

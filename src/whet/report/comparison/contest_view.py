@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from whet.report.comparison.entries import Cell, Comparison, Entry, Values, bracketed, curves_of, failed_runs, mean_text
+from whet.report.comparison.entries import (
+    Cell,
+    ComparisonView,
+    Entry,
+    Values,
+    bracketed,
+    curves_of,
+    failed_runs,
+    mean_text,
+)
 from whet.report.comparison.verdict import TRUTHS, compare_with_start, task_key
 from whet.report.numbers import number, percent
 
 AGAINST_START = frozenset({"gain", "wins", "pairwise", "kl"})  # what the start model has none of
 
 
-def contest_view(results: Values) -> Comparison:
+def contest_view(results: Values) -> ComparisonView:
     """What the table, the curves and the page show."""
     keys, count = _columns(results), len(results["methods"])
     start = {"method": results["start_name"], "summary": results["start"], "pairwise": None, "seeds": []}
     first = [Cell(main="–") if key in AGAINST_START else _cell(key, start, results) for key in keys]
     seeds = sorted({seed["seed"] for method in results["methods"] for seed in method["seeds"]})
-    return Comparison(
+    return ComparisonView(
         title=results["title"],
         subtitle="rewards are those that training saw",
         facts=[

@@ -53,7 +53,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class ComparisonView:
     """Everything that the table, the curves and the page of a comparison show."""
 
     title: str
@@ -68,7 +68,7 @@ class Comparison:
     target: float | None = None  # the accuracy whose step was looked for
 
 
-def table(comparison: Comparison) -> str:
+def table(comparison: ComparisonView) -> str:
     """A Markdown table with columns of equal width."""
     body = [[" ".join([cell.main, *cell.small[:1]]) for cell in entry.cells] for entry in comparison.entries]
     rows = [list(comparison.columns), *body]
@@ -78,7 +78,7 @@ def table(comparison: Comparison) -> str:
     return "\n".join(f"| {line} |" for line in [lines[0], rule, *lines[1:]])
 
 
-def document(comparison: Comparison, pictures: Sequence[tuple[str, str]]) -> str:
+def document(comparison: ComparisonView, pictures: Sequence[tuple[str, str]]) -> str:
     """comparison.md: the verdict, the table, what its columns mean, and the (caption, file) of each picture."""
     parts = [
         f"# {comparison.title}",
@@ -163,7 +163,7 @@ def fixed(value: float, interval: Values, scale: float = 1.0) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def _details(comparison: Comparison) -> list[str]:
+def _details(comparison: ComparisonView) -> list[str]:
     """What cells hold in small letters: the table would be too wide with it."""
     lines = []
     for entry in comparison.entries:

@@ -10,8 +10,8 @@ from typing import Any
 
 from whet.errors import RunFailed
 from whet.evaluate.statistics import Interval, clipped, mean_interval
-from whet.report.comparison.entries import Cell, Comparison, Entry, Values, curves_of, failed_runs, read_curves
-from whet.report.comparison.verdict import Verdict, compare_with_best
+from whet.report.comparison.entries import Cell, ComparisonView, Entry, Values, curves_of, failed_runs, read_curves
+from whet.report.comparison.verdict import SweepVerdict, compare_with_best
 from whet.report.numbers import number, percent
 from whet.report.series import Series, series
 from whet.runs.comparison_directory import ComparisonDirectory
@@ -19,7 +19,7 @@ from whet.runs.directory import Run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
+class SweepSetup:
     """What was compared, and how it was asked for."""
 
     recipe: str
@@ -103,7 +103,7 @@ def read_methods(
 
 
 def sweep_results(
-    directory: ComparisonDirectory, setup: Setup, failures: Mapping[tuple[str, int], str]
+    directory: ComparisonDirectory, setup: SweepSetup, failures: Mapping[tuple[str, int], str]
 ) -> dict[str, Any]:
     """All numbers of the runs that are on disk, the best method first, as comparison.json has them."""
     methods = list(setup.overrides)
@@ -129,12 +129,12 @@ def sweep_results(
     }
 
 
-def sweep_view(results: Values) -> Comparison:
+def sweep_view(results: Values) -> ComparisonView:
     """What the table, the curves and the page show."""
     target, count = results["target"], len(results["methods"])
     examples = max(seed["examples"] for method in results["methods"] for seed in method["seeds"])
     seeds = f"seed{'s' if len(results['seeds']) > 1 else ''} {', '.join(map(str, results['seeds']))}"
-    return Comparison(
+    return ComparisonView(
         title=results["title"],
         subtitle=f"{examples} held-out examples   {seeds}   dotted: the target of {percent(target)}",
         facts=[
@@ -201,7 +201,9 @@ def _distinct(found: Sequence[MethodResult], what: str) -> list[Mapping[str, Any
     return [facts for index, facts in enumerate(all_of_them) if facts not in all_of_them[:index]]
 
 
-def _method(directory: ComparisonDirectory, setup: Setup, result: MethodResult, verdict: Verdict) -> dict[str, Any]:
+def _method(
+    directory: ComparisonDirectory, setup: SweepSetup, result: MethodResult, verdict: SweepVerdict
+) -> dict[str, Any]:
     gap, accuracy = verdict.gaps.get(result.method), result.accuracy
     if accuracy is not None and len(result.finished) < 2:
         accuracy = Interval(accuracy.mean, -math.inf, math.inf)  # one value has no interval: null in JSON

@@ -45,7 +45,7 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class SweepVerdict:
     """What the comparison shows."""
 
     sentence: str
@@ -53,7 +53,7 @@ class Verdict:
     gaps: dict[str, Gap]  # of the other methods that share enough seeds with it
 
 
-def compare_with_best(results: Sequence[MethodResult]) -> Verdict:
+def compare_with_best(results: Sequence[MethodResult]) -> SweepVerdict:
     """Compares the method of the highest mean with each other one by paired differences over seeds.
 
     The same seed means the same first weights, prompts and held-out examples, so differences within a seed vary less
@@ -65,10 +65,10 @@ def compare_with_best(results: Sequence[MethodResult]) -> Verdict:
     """
     enough = [result for result in results if len(result.finished) >= PAIRS]
     if not enough or len(results) < 2:
-        return Verdict(sentence=_too_few(results), best=None, gaps={})
+        return SweepVerdict(sentence=_too_few(results), best=None, gaps={})
     best, *_ = enough
     gaps = _gaps(best, [result for result in results if result is not best])
-    return Verdict(sentence=_sentence(best, results, gaps), best=best.method, gaps=gaps)
+    return SweepVerdict(sentence=_sentence(best, results, gaps), best=best.method, gaps=gaps)
 
 
 def _gaps(best: MethodResult, others: Sequence[MethodResult]) -> dict[str, Gap]:

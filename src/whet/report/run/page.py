@@ -16,7 +16,7 @@ import yaml
 from whet.errors import RunFailed, UserError
 from whet.report.numbers import duration, number, percent
 from whet.report.run.charts import chart
-from whet.report.run.health import Finding, findings
+from whet.report.run.health import HealthFinding, findings
 from whet.report.run.panels import Panel, panels
 from whet.report.run.training_curves import training_curves
 from whet.report.templating import own_source, render
@@ -106,11 +106,11 @@ def _facts(run: Run, results: Row | None, metrics: Sequence[Row]) -> list[str]:
     return [run.path.name, f"{results['loop']} loop", f"{results['steps']:,} steps", f"seed {results['seed']}", time]
 
 
-def _doubts(run: Run, results: Row | None) -> list[Finding]:
+def _doubts(run: Run, results: Row | None) -> list[HealthFinding]:
     """What the numbers of the page do not show of the run: files that changed on its way, and files that were lost."""
     changed = (run.inputs() or Inputs()).accepted_sentences
     lost = [f"lost: {sentence}" for sentence in (results or {}).get("lost", ())]
-    return [Finding("warning", sentence) for sentence in (*changed, *lost)]
+    return [HealthFinding("warning", sentence) for sentence in (*changed, *lost)]
 
 
 def _changes(run: Run) -> dict[str, Any] | None:

@@ -42,7 +42,7 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ContestPrompts:
     """What is asked of every model alike."""
 
     examples: Sequence[Example]
@@ -73,7 +73,7 @@ def earlier_models(path: Path, most: int) -> dict[int, Path]:
     return {step: directory / MODEL for step, directory in found.items()}
 
 
-def answers_of(directory: Path, asked: Asked, *, count: int) -> Answers:
+def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers:
     """`count` completions of each example by the model in a directory, which the start model has not read yet."""
     policy, tokenizer = _opened(directory, asked.device)
     said = _sampled(policy, tokenizer, asked, count)
@@ -81,7 +81,7 @@ def answers_of(directory: Path, asked: Asked, *, count: int) -> Answers:
 
 
 def answers_of_start(
-    directory: Path, asked: Asked, others: Sequence[Answers], *, count: int
+    directory: Path, asked: ContestPrompts, others: Sequence[Answers], *, count: int
 ) -> tuple[Answers, list[Answers]]:
     """The start model's own completions, and everybody else's with what it makes of them."""
     policy, tokenizer = _opened(directory, asked.device)
@@ -124,7 +124,7 @@ def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]
     return place(load_model(directory), device), load_tokenizer(directory)
 
 
-def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: Asked, count: int) -> list[Said]:
+def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Said]:
     """The random numbers of a sample are the same whatever the model, so equal models say the same."""
     engine = NativeEngine(policy, tokenizer, device=asked.device)
     prompts = pose(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))

@@ -33,7 +33,7 @@ from whet.runs.directory import Run
 from whet.tasks.protocol import Gold, Task
 from whet.train.experiments.compared_models import (
     Answers,
-    Asked,
+    ContestPrompts,
     Said,
     answers_of,
     answers_of_start,
@@ -50,13 +50,13 @@ JUDGE_RETRIES = 5
 PROBE = Compared(id="probe", prompt="Is two an even number?", own="Yes.", start="No.")
 
 
-class Scorer(Protocol):
+class CompletionScorer(Protocol):
     """What says how good a completion is."""
 
     def score(self, prompts: Sequence[str | tuple[Message, ...]], completions: Sequence[str], /) -> list[float]: ...
 
 
-LoadScorer = Callable[[Path, torch.device], Scorer]
+LoadScorer = Callable[[Path, torch.device], CompletionScorer]
 Scores = Mapping[tuple[str, str], float]  # (example, text) → score
 
 
@@ -129,16 +129,16 @@ def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entr
     return models
 
 
-def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device) -> Asked:
+def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device) -> ContestPrompts:
     examples = task.held_out(settings.prompts)
     if not examples:
         raise UserError(f"task {task.name} has no held-out prompts: give it an evaluation split")
     sampling = Sampling(max_tokens=settings.max_tokens, temperature=settings.temperature)
-    return Asked(examples=examples, sampling=sampling, seed=seed, device=device)
+    return ContestPrompts(examples=examples, sampling=sampling, seed=seed, device=device)
 
 
 def _answers(
-    settings: CompareConfig, asked: Asked, start: Path, models: Mapping[Entrant, Path], note: Note
+    settings: CompareConfig, asked: ContestPrompts, start: Path, models: Mapping[Entrant, Path], note: Note
 ) -> tuple[Answers, dict[Entrant, Answers]]:
     """What the start model says, and everybody else: it is loaded last, when all that it has to read is there."""
     answers: list[Answers] = []
@@ -152,7 +152,7 @@ def _answers(
     return own, dict(zip(models, read, strict=True))
 
 
-def _scored(scorer: Scorer, said: Sequence[Said]) -> Scores:
+def _scored(scorer: CompletionScorer, said: Sequence[Said]) -> Scores:
     """Each different completion is scored once: two models that say the same tie exactly, however a GPU rounds."""
     different = {(one.example.id, one.text): one.example.prompt for one in said}
     scores = scorer.score(list(different.values()), [text for _, text in different])

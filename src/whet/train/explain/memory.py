@@ -27,7 +27,7 @@ LEARNING = 3  # a gradient and Adam's two moments for each weight that is traine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
+class ModelMemory:
     """The policy and what stands beside it, in bytes."""
 
     about: str
@@ -47,7 +47,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class ModelShape:
     """What is counted of a model."""
 
     parameters: int
@@ -57,7 +57,9 @@ class Shape:
     context: int | None
 
 
-def find_model(config: Training, task: Task, algorithm: Algorithm | None) -> tuple[Model | None, Tokenizer | None, str]:
+def find_model(
+    config: Training, task: Task, algorithm: Algorithm | None
+) -> tuple[ModelMemory | None, Tokenizer | None, str]:
     """The policy and its tokeniser; or why they are not here."""
     if config.model.new is not None:
         new = config.model.new
@@ -73,7 +75,7 @@ def find_model(config: Training, task: Task, algorithm: Algorithm | None) -> tup
         shape = _shape_on_disk(directory, facts)
         about = f"{facts['family']} from {directory}"
     weights = shape.parameters * FP32_BYTES
-    model = Model(
+    model = ModelMemory(
         about=about,
         context=shape.context,
         parameters=shape.parameters,
@@ -103,7 +105,7 @@ def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
     return DecoderConfig(**{**family.traits, **shape})
 
 
-def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -> int:
+def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:
     """A second set of weights; a table of pairs; or nothing."""
     if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_reference:
         return 0
@@ -111,7 +113,7 @@ def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: Shape
     return numbers.get(config.algorithm.kl.reference, shape.parameters) * FP32_BYTES
 
 
-def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -> int:
+def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:
     """A value head, on the policy's trunk or on a copy of the policy whose own head is not trained."""
     if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_values:
         return 0
@@ -134,8 +136,8 @@ def _reward_bytes(config: Training) -> int | None:
     return sum(torch.Size(tensor.shape).numel() for tensor in stored.values()) * FP32_BYTES
 
 
-def _shape_of(config: DecoderConfig) -> Shape:
-    return Shape(
+def _shape_of(config: DecoderConfig) -> ModelShape:
+    return ModelShape(
         parameters=parameter_count(config),
         head=0 if config.tied_head else config.vocab_size * config.width,
         width=config.width,
@@ -144,12 +146,12 @@ def _shape_of(config: DecoderConfig) -> Shape:
     )
 
 
-def _shape_on_disk(directory: Path, facts: dict[str, Any]) -> Shape:
+def _shape_on_disk(directory: Path, facts: dict[str, Any]) -> ModelShape:
     written = read_config(directory)
     if facts["implementation"] == "decoder":
         return _shape_of(FAMILIES[facts["family"]].read(written))
     sizes = {key: torch.Size(tensor.shape).numel() for key, tensor in stored_tensors(directory).items()}
-    return Shape(
+    return ModelShape(
         parameters=facts["parameters"],
         head=sum(size for key, size in sizes.items() if "lm_head" in key),
         width=facts["width"] or 0,

@@ -27,7 +27,7 @@ STATISTICS = ("clip_fraction", "entropy", "approx_kl", "tokens")
 CRITIC_STATISTICS = ("critic/clip_fraction", "critic/loss")
 
 
-class Tally:
+class TokenSums:
     """Sums over tokens, kept on the device until they are asked for."""
 
     def __init__(self, device: torch.device) -> None:
@@ -52,7 +52,7 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
     gathered = int(world.max(float(batch.prompts.max()) if len(batch.prompts) else -1.0)) + 1
     if learner.critic is not None:
         learner.critic.set_rate(step)
-    tally = Tally(world.device)
+    tally = TokenSums(world.device)
     agreement = Agreement(world.device) if batch.logprobs_sampled is not None else None
     descents: list[Descent] = []
     for epoch in range(settings.epochs):
@@ -73,7 +73,7 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
     return {**measured, **_report(learner, descents, tally, step)}
 
 
-def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent | None:
+def _descend(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Descent | None:
     """One optimizer step, unless the minibatch shows that the policy has moved further than the limit."""
     limit, world = learner.config.update.target_kl, learner.world
     before = {key: tally.sums[key].clone() for key in ("approx_kl", "tokens")}
@@ -92,7 +92,7 @@ def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent
     )
 
 
-def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator[Tensor]:
+def _losses(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Iterator[Tensor]:
     """The loss of each micro-batch; they add up to the loss of the minibatch over all ranks."""
     config, world, algorithm, critic = learner.config, learner.world, learner.algorithm, learner.critic
     mask = batch.sequences.mask
@@ -152,7 +152,7 @@ def _supply(micro: Batch, reading: Reading) -> dict[str, Tensor | None]:
     }
 
 
-def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: Tally) -> Tensor:
+def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: TokenSums) -> Tensor:
     assert micro.values is not None
     assert micro.targets is not None
     mask = micro.sequences.mask
@@ -164,7 +164,7 @@ def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: Tally) -> Ten
 
 @torch.enable_grad()
 def _count(
-    tally: Tally, algorithm: Algorithm, micro: Batch, reading: Reading, supply: dict[str, Tensor | None]
+    tally: TokenSums, algorithm: Algorithm, micro: Batch, reading: Reading, supply: dict[str, Tensor | None]
 ) -> None:
     """Adds one micro-batch to the statistics; everything is 0 where the mask is False."""
     mask, leaf = micro.sequences.mask, reading.logprobs.detach().requires_grad_()
@@ -186,7 +186,7 @@ def _count(
     )
 
 
-def _report(learner: Learner, descents: list[Descent], tally: Tally, step: int) -> dict[str, float]:
+def _report(learner: Learner, descents: list[Descent], tally: TokenSums, step: int) -> dict[str, float]:
     """What to log of one step's updates."""
     totals = tally.totals(learner.world)
     wanted = STATISTICS if learner.critic is None else STATISTICS + CRITIC_STATISTICS

@@ -85,7 +85,7 @@ def to_offload(settings: OffloadConfig, sizes: Mapping[str, int], *, resident: i
     return frozenset(away)
 
 
-def weights(model: nn.Module, device: torch.device, *, is_frozen: bool) -> Offloaded:
+def weights(model: nn.Module, is_frozen: bool, device: torch.device) -> Offloaded:
     """A model's parameters and buffers, offloaded, without the joined copies that passes leave behind."""
 
     def tensors() -> Iterator[Tensor]:

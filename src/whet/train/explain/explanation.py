@@ -21,7 +21,7 @@ from whet.recipe import Pipeline, Recipe
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.explain.formula import Loss, offline_loss, policy_loss
-from whet.train.explain.memory import FP32_BYTES, Model, find_model
+from whet.train.explain.memory import FP32_BYTES, ModelMemory, find_model
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.setup.build import build_algorithm
 from whet.train.setup.epochs import with_steps
@@ -85,7 +85,7 @@ class Explanation:
     loss: Loss
     step: Step
     tokens: Tokens
-    model: Model | None
+    model: ModelMemory | None
     missing: str  # why there is no model, else empty
     schedule: Schedule
     without_effect: Mapping[str, str]  # written key → reason
@@ -209,7 +209,7 @@ def _times(every: int, steps: int) -> int:
     return steps // every + (steps % every > 0)
 
 
-def _notes(config: Training, tokens: Tokens, model: Model | None, schedule: Schedule) -> list[str]:
+def _notes(config: Training, tokens: Tokens, model: ModelMemory | None, schedule: Schedule) -> list[str]:
     notes = []
     warmup = config.optimizer.warmup_steps
     if warmup > config.steps:
@@ -227,7 +227,7 @@ def _notes(config: Training, tokens: Tokens, model: Model | None, schedule: Sche
     return notes
 
 
-def _too_many_pairs(config: OnlineConfig, model: Model | None) -> Sequence[str]:
+def _too_many_pairs(config: OnlineConfig, model: ModelMemory | None) -> Sequence[str]:
     """Whether a bigram reference would be refused."""
     largest = BIGRAM_LARGEST**2 * FP32_BYTES
     if config.algorithm.kl.reference != "bigram" or model is None or model.reference <= largest:
@@ -235,7 +235,7 @@ def _too_many_pairs(config: OnlineConfig, model: Model | None) -> Sequence[str]:
     return [f"the bigram reference is for a vocabulary of at most {BIGRAM_LARGEST} tokens: the run will stop there"]
 
 
-def _room(prompt: int | None, config: Training, model: Model | None) -> Sequence[str]:
+def _room(prompt: int | None, config: Training, model: ModelMemory | None) -> Sequence[str]:
     """What the context cuts off."""
     if prompt is None or model is None or model.context is None or not isinstance(config, OnlineConfig):
         return []

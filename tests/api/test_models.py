@@ -44,7 +44,7 @@ def test_a_chat_model_is_asked_as_a_user_unless_the_prompt_is_raw(tmp_path):
     ((listed,),) = model.generate([[{"role": "user", "content": "12+34"}]], **settings)
     assert asked == listed
     assert asked.text == raw.text  # its template adds nothing, so what differs is what it is asked
-    assert (model.posed("hi").prompt, model.posed("hi", raw=True).prompt) == (
+    assert (model.example("hi").prompt, model.example("hi", raw=True).prompt) == (
         (Message(role="user", content="hi"),),
         "hi",
     )

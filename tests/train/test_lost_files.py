@@ -15,7 +15,7 @@ from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
 from whet.report.run.page import ACCURACY, evaluations, write_report
 from whet.runs.directory import Run
-from whet.train.experiments.jobs import Job, do_job, job_state
+from whet.train.experiments.jobs import PlannedRun, do_job, job_state
 from whet.train.start import resume_run, start_run
 
 RECIPE = {
@@ -223,7 +223,7 @@ class Watching:
 def test_among_several_runs_too(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (run / "report.html").unlink()
-    job = Job(label="one", recipe=Recipe(name="r", config=validate(RECIPE, where="test"), written={}), path=run)
+    job = PlannedRun(label="one", recipe=Recipe(name="r", config=validate(RECIPE, where="test"), written={}), path=run)
     assert do_job(job, job_state(job), Watching()) == ""
     assert (run / "report.html").is_file()
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from whet.api.given import read_given, read_source
 from whet.api.run import Run
-from whet.api.training import runs_root
+from whet.api.training import reserved, runs_root
 from whet.cli.experiments import TARGET, compare_methods, read_seeds, resume_pipeline, train_pipeline
 from whet.errors import UserError
-from whet.recipe import Pipeline, validated
+from whet.recipe import Pipeline, validated, written_recipe
 from whet.runs.comparison_directory import ComparisonDirectory, is_comparison
 from whet.runs.pipeline_directory import PipelineDirectory
 
@@ -70,8 +70,9 @@ def compare(
     """
     numbers = read_seeds(str(seeds) if isinstance(seeds, int) else "".join(f"{seed}," for seed in seeds))
     words = read_given(keys, overrides=overrides).words(of="a comparison")
-    out = None if directory is None else Path(directory).expanduser()
-    made = compare_methods(os.fspath(recipe), algorithms, numbers, words, target=target, root=runs_root(root), out=out)
+    source, parent = os.fspath(recipe), runs_root(root)
+    with reserved(parent, f"compare-{written_recipe(source)[1]}", directory) as path:
+        made = compare_methods(source, algorithms, numbers, words, target=target, root=parent, out=path)
     runs = {(method, seed): Run(made.run_path(method, seed)) for method in algorithms for seed in numbers}
     return Comparison(path=made.path, page=made.table_path, results=made.results(), runs=runs)
 

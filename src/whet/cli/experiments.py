@@ -19,7 +19,6 @@ from whet.report.comparison.sweep_results import SweepSetup, sweep_results
 from whet.report.numbers import duration
 from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
-from whet.runs.logs import json_bytes
 from whet.runs.pipeline_directory import PipelineDirectory
 from whet.train.experiments.jobs import Method, State, do_jobs, job_state
 from whet.train.experiments.pipeline_runs import make_plan, reopened, run_pipeline
@@ -230,7 +229,7 @@ class StepLine(SilentProgress):
 def _show_comparison(directory: ComparisonDirectory, *, as_json: bool) -> None:
     """Prints comparison.json; or the verdict, the table and the paths of all files."""
     if as_json:
-        say_json(json_bytes(directory.results(), indent=2).decode())
+        say_json(directory.results())
         return
     text, _, _ = directory.table_path.read_text("utf-8").partition("\n![")  # without the links to pictures
     say_text(f"{text.rstrip()}\n")

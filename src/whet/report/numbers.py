@@ -1,4 +1,4 @@
-"""Formatting of numbers: three digits, no needless exponent, units that people read."""
+"""Formatting of numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """Three significant digits; an exponent only for the very large and the very small."""
+    """Three significant digits; an exponent only for very large and very small numbers."""
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e5:
@@ -18,12 +18,11 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A number with its sign."""
     return f"+{number(value)}" if value > 0 else number(value)
 
 
 def percent(share: float) -> str:
-    """A share in whole per cent, but never 0 or 100 when it is not."""
+    """A share as a whole percentage, but never 0 or 100 unless it is exact."""
     whole = f"{100 * share:.0f}"
     if whole in ("0", "100") and share not in (0, 1):
         return "< 0.1 %" if share < 0.0005 else "> 99.9 %" if share > 0.9995 else f"{100 * share:.1f} %"
@@ -31,7 +30,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the two largest units that matter."""
+    """Seconds in the two largest relevant units."""
     whole = round(seconds)
     if whole < 60:
         return f"{number(seconds)} s"

@@ -1,4 +1,4 @@
-"""Pages from templates: whatever a value says is escaped, because completions and data are untrusted text."""
+"""Renders templates; every value is escaped, because completions and data are untrusted."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from markupsafe import Markup
 from whet.errors import ACTIVE
 from whet.report.numbers import number, percent, signed
 
-SPACE = "\t\n\r"  # the controls that HTML allows
+SPACE = "\t\n\r"  # control characters that HTML allows
 NOT_CHARACTERS = str.maketrans("\ufffe\uffff", "\ufffd\ufffd")
 
 
 def printable(value: str) -> str:
-    """The string with a box in place of every character that cannot be shown."""
+    """The string with a replacement character for everything unprintable."""
     return ACTIVE.sub(lambda found: found[0] if found[0] in SPACE else "\ufffd", value).translate(NOT_CHARACTERS)
 
 
 def render(template: str, **values: Any) -> str:
-    """A template with these values, each of them escaped."""
     return ENVIRONMENT.get_template(template).render(values)
 
 
 def own_source(name: str) -> Markup:
-    """Our own script, which browsers read as it stands. Never for a value from a run."""
+    """Our own script, not escaped. Never for values from a run."""
     return Markup((resources.files("whet.report") / "templates" / name).read_text("utf-8"))  # noqa: S704
 
 
@@ -38,7 +37,7 @@ ENVIRONMENT = Environment(
     loader=PackageLoader("whet.report", "templates"),
     autoescape=True,
     undefined=StrictUndefined,
-    finalize=_shown,  # before a value is escaped
+    finalize=_shown,  # runs before escaping
     trim_blocks=True,
     lstrip_blocks=True,
 )

@@ -1,18 +1,17 @@
-"""`whet check-loss`: whether a loss of your own is one that the loop can train with."""
+"""`whet check-loss`: checks that the loop can train with a user's loss."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli.target import read_options
 from whet.cli.terminal import say, say_json
-from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.train.check.check_loss import Report
@@ -33,34 +32,17 @@ def check_loss(
       whet check-loss losses.py:my_surrogate
       whet check-loss clip high=0.28
     """
-    from whet.runs.logs import json_bytes
     from whet.train.check.check_loss import check_loss as check
 
-    with redirect_stdout(sys.stderr):  # what the function prints is not part of the report
-        report = check(spec, _read_settings(settings or []))
+    with redirect_stdout(sys.stderr):  # prints of the function are not part of the report
+        report = check(spec, read_options(settings or [], "a loss", "high=0.28"))
     if as_json:
-        say_json(json_bytes({**asdict(report), "failed": report.failed}, other=str, indent=2).decode())
+        say_json({**asdict(report), "failed": report.failed})
     else:
         for line in _page(report):
             say(line)
     if report.failed:
         raise typer.Exit(1)
-
-
-def _read_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """`key=value`, the values read as in a recipe."""
-    import yaml
-
-    settings = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not key.isidentifier() or not equals:
-            raise UserError(f"{pair!r} is not an option of a loss: write key=value, e.g. high=0.28")
-        try:
-            settings[key] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"{pair!r} has a value that cannot be read: write key=value, e.g. high=0.28") from error
-    return settings
 
 
 def _page(report: Report) -> list[str]:

@@ -1,4 +1,4 @@
-"""`whet compare`: several methods × seeds of one recipe, in one table."""
+"""`whet compare`: several algorithms × seeds of one recipe."""
 
 from __future__ import annotations
 

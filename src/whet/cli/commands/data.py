@@ -1,8 +1,7 @@
-"""`whet data`: what is in a file or a data set, and which formats can be read."""
+"""`whet data`: statistics of a data set, and the formats that can be read."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from whet.errors import escaped
 app = typer.Typer(help="Explore data sets, and list the formats that can be read.")
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
-SHOWN = 600  # characters of a sample in the terminal
+SHOWN = 600  # characters of a sample row in the terminal
 
 
 @app.callback(invoke_without_command=True)
@@ -60,7 +59,7 @@ def explore(
         picture, page = write_survey(survey, found, out.expanduser(), title=_title(source))
         written = {"picture": str(picture), "page": str(page)}
     if as_json:
-        say_json(json.dumps({"source": source, **found, **written}, indent=2, ensure_ascii=False))
+        say_json({"source": source, **found, **written})
         return
     _print(found)
     for name, path in written.items():
@@ -80,7 +79,7 @@ def formats(as_json: bool = AS_JSON) -> None:
         for name, known in FORMATS.items()
     ]
     if as_json:
-        say_json(json.dumps(rows, indent=2, ensure_ascii=False))
+        say_json(rows)
         return
     table = Table("format", "becomes", "rows with")
     for row in rows:
@@ -118,7 +117,7 @@ def _print_sample(console: Screen, sample: Mapping[str, Any]) -> None:
 
 
 def _shown(text: str) -> str:
-    """A long text without its middle: how it begins and how it ends is what tells most."""
+    """Long text without its middle."""
     return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} … {text[-SHOWN // 2 :]}"
 
 

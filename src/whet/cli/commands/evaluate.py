@@ -46,11 +46,10 @@ def evaluate(
     from whet.api.loaded_model import eval_settings, find_model, find_task
     from whet.distributed.world import World
     from whet.evaluate.evaluation import evaluate as measure
-    from whet.runs.logs import json_bytes
 
     target = find_model(model, served, ids_of, key_env, concurrency)
     found_task, name, used = find_task(target, task, typed.read_options(options or []))
-    own = target.config if task is None else None  # a run's settings are those of its own task
+    own = target.config if task is None else None  # a run's settings are for its own task
     given = {"max_tokens": max_tokens, "temperature": temperature}
     ks = None if k is None else _read_ks(k)
     settings = eval_settings(own, examples=examples, samples=samples, ks=ks, sampling=given, seed=seed)
@@ -65,7 +64,7 @@ def evaluate(
         return
     if as_json:
         about = {"model": target.name, "task": name, "options": dict(used)}
-        say_json(json_bytes({**about, "sampling": asdict(settings["sampling"]), **_plain(result)}, indent=2).decode())
+        say_json({**about, "sampling": asdict(settings["sampling"]), **_plain(result)})
         return
     say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
     Screen().print(_table(result))

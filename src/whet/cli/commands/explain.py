@@ -1,4 +1,4 @@
-"""`whet explain`: what a recipe will do."""
+"""`whet explain`: loss, batch size, memory and schedule of a recipe."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def explain(
       whet explain rlhf-reviews
     """
     from whet.recipe import Pipeline, read_any
-    from whet.runs.logs import json_bytes
     from whet.train.explain.explanation import explain as describe
 
     recipe = read_any(source, overrides or [])
@@ -44,7 +43,7 @@ def explain(
         return
     found = describe(recipe)
     if as_json:
-        say_json(json_bytes(asdict(found), indent=2).decode())
+        say_json(asdict(found))
         return
     for heading, rows in _sections(found).items():
         for row in (heading, *rows, ""):
@@ -52,14 +51,12 @@ def explain(
 
 
 def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
-    """Every run of a pipeline in a few lines."""
-    from whet.runs.logs import json_bytes
     from whet.train.explain.explanation import explain_pipeline
 
     runs = explain_pipeline(pipeline)
     if as_json:
         whole = {name: found if isinstance(found, str) else asdict(found) for name, found in runs.items()}
-        say_json(json_bytes(whole, indent=2).decode())
+        say_json(whole)
         return
     for number, (name, found) in enumerate(runs.items(), start=1):
         say(f"{number}/{len(runs)}  {name}")
@@ -98,7 +95,7 @@ def _sections(found: Explanation) -> dict[str, list[str]]:
 
 
 def _formula(loss: Loss) -> list[str]:
-    """The lines of mathematics, and what their letters mean, one to a line."""
+    """The formula, then its symbols, one per line."""
     labels = ["where", *[""] * len(loss.where)]
     lines = [line for line in (loss.line, loss.critic) if line]
     return [
@@ -185,7 +182,6 @@ def _schedule(schedule: Schedule) -> dict[str, str]:
 
 
 def _readable(size: int) -> str:
-    """Bytes in the unit that a person would use."""
     units: Sequence[tuple[str, int]] = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
     for unit, worth in units:
         if size >= worth:

@@ -1,4 +1,4 @@
-"""`whet models`: what can be pulled, what is here, and what is in a model directory."""
+"""`whet models`: models that can be pulled, pulled models, and the contents of a model directory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def list_models(as_json: bool = AS_JSON) -> None:
         for name in [*KNOWN, *(name for name in here if name not in KNOWN)]
     ]
     if as_json:
-        say_json(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     table = Table("name", "in the cache", "about")
     for row in rows:
@@ -75,7 +75,7 @@ def inspect(
     directory = resolve_model(model)
     facts = {"path": str(directory), **_model_facts(directory), **_tokenizer_facts(directory)}
     if as_json:
-        say_json(json.dumps(facts, indent=2))
+        say_json(facts)
         return
     table = Table(show_header=False)
     for key, value in facts.items():
@@ -97,14 +97,14 @@ def pull(
     with _progress(Screen(stderr=True)) as report:
         directory = pull_model(name, progress=report)
     if as_json:
-        say_json(json.dumps({"name": name, "path": str(directory), "bytes": _size(directory)}, indent=2))
+        say_json({"name": name, "path": str(directory), "bytes": _size(directory)})
     else:
         say(str(directory))
 
 
 @contextmanager
 def _progress(console: Screen) -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere one line for each thing that begins."""
+    """A progress bar on a terminal; elsewhere one line per file."""
     if not console.is_terminal:
         begun: list[str] = []
 
@@ -141,7 +141,7 @@ def _tokenizer_facts(directory: Path) -> dict[str, Any]:
 
 
 def _has_chat_template(directory: Path) -> bool:
-    """Whether the directory carries a template in any of the places where transformers looks for one."""
+    """Whether there is a chat template in any place where transformers looks for one."""
     config = directory / "tokenizer_config.json"
     inside = config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("chat_template") is not None
     return inside or (directory / "chat_template.jinja").is_file() or (directory / "chat_template.json").is_file()
@@ -162,7 +162,7 @@ def _cell(key: str, value: Any) -> str:
 
 
 def _readable(size: int) -> str:
-    """Bytes in the unit that a person would use: 269.1 MB."""
+    """Bytes with a decimal unit: 269.1 MB."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB"):
         if value < 1000:

@@ -1,4 +1,4 @@
-"""`whet report`: the pictures and the page of a run, of a comparison or of a pipeline's methods."""
+"""`whet report`: figures and page of a run, a comparison or a pipeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whet.cli.terminal import say
 from whet.errors import UserError
 
 TIP = "Directory of a run (finished or not), of a comparison, or of a pipeline (for its comparison)."
-Told = tuple[Path, list[str]]  # what to look at, and what to say
+Told = tuple[Path, list[str]]  # the page, and headline numbers as lines
 
 
 def report(
@@ -32,7 +32,7 @@ def report(
 
 
 def _write(path: Path) -> Told:
-    """Writes what belongs to the kind of directory that it is."""
+    """Writes the page of a run, comparison or pipeline."""
     from whet.runs.comparison_directory import first_of_several, is_comparison
     from whet.runs.directory import Run
     from whet.runs.pipeline_directory import PipelineDirectory, is_pipeline

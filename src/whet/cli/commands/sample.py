@@ -55,7 +55,6 @@ def sample(
       whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """
     from whet.api.loaded_model import Model, choose_sampling, find_model
-    from whet.runs.logs import json_bytes
 
     target = find_model(model, served, ids_of, key_env, concurrency)
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
@@ -65,7 +64,7 @@ def sample(
         loaded = Model(target, *target.open(on_token=on_token, logprobs="raw"))
         rows = loaded.rows(asked, sampling, n=count, seed=seed, raw=raw, task=grading)
     if as_json:
-        say_json(json_bytes({"model": target.name, "seed": seed, "prompts": rows}, indent=2).decode())
+        say_json({"model": target.name, "seed": seed, "prompts": rows})
         return
     for row in rows:
         say_text(_story(row))
@@ -89,7 +88,7 @@ def _question(
 
 def _standard_input() -> str:
     try:
-        return sys.stdin.read().removesuffix("\n")  # what `echo` adds
+        return sys.stdin.read().removesuffix("\n")  # `echo` adds it
     except UnicodeDecodeError as error:
         raise UserError(f"standard input is not text in {error.encoding}") from error
 

@@ -59,8 +59,7 @@ def train(
 
 def _show(path: Path, *, as_json: bool) -> None:
     from whet.runs.directory import Run
-    from whet.runs.logs import json_bytes
 
     if as_json and os.environ.get("RANK", "0") == "0":
         results = Run.open(path, is_writer=False).results()
-        say_json(json_bytes({"run": str(path), **(results or {})}, indent=2).decode())
+        say_json({"run": str(path), **(results or {})})

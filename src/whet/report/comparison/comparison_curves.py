@@ -1,4 +1,4 @@
-"""curves.png of a comparison: what its runs logged, metric by metric, and the accuracy of each method alone."""
+"""curves.png of a comparison: logged metrics of all runs, and the accuracy of each method by itself."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from whet.report.series import Series, smooth, smoothing_window
 
 ACCURACY = "eval/accuracy"
 WIDTH = 11.6  # inches
-CELL, ALONE = 2.35, 2.2  # height of a row of metrics, and of a row of methods
+CELL, ALONE = 2.35, 2.2  # height of a row of metrics, and of a row of single methods
 COLUMNS, ALONE_COLUMNS = 3, 4
-LEGEND_ROW = 0.23  # of a line of colours and names
-OTHERS = "#d3d8de"  # the other methods behind the one that a small picture is about
+LEGEND_ROW = 0.23  # height of a row of the legend
+OTHERS = "#d3d8de"  # other methods in the background of a single method's panel
 DOTTED = (0, (2, 3))
 
 
 def curves_figure(comparison: ComparisonView) -> bytes | None:
-    """The figure as PNG bytes; None where nothing was logged.
+    """The figure as PNG bytes; None if nothing was logged.
 
-    Where a step was looked for at which a target is reached, each method also stands by itself, with its band.
+    With a target accuracy, each method also gets a panel of its own with a band over seeds.
     """
     entries = sorted((entry for entry in comparison.entries if entry.curves), key=lambda entry: entry.colour or 0)
     metrics = _metrics(entries)
@@ -71,14 +71,14 @@ def curves_figure(comparison: ComparisonView) -> bytes | None:
 
 
 def mean_over_seeds(curves: Sequence[Series], scale: float = 1.0) -> Series:
-    """The mean at the steps that all seeds have."""
+    """Mean over seeds at the steps that all seeds have."""
     runs = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
     steps = tuple(sorted(set.intersection(*map(set, runs))))
     return Series(steps, tuple(scale * math.fsum(run[step] for run in runs) / len(runs) for step in steps))
 
 
 def band(curves: Sequence[Series]) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
-    """The band around the mean of shares, in words and in per cent: t interval from three seeds on, range for two."""
+    """Label and limits (in %) of the band around the mean: Student's t interval from three seeds on, range for two."""
     if len(curves) == 1:
         return "1 seed, no band", (), ()
     runs = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
@@ -92,12 +92,11 @@ def band(curves: Sequence[Series]) -> tuple[str, tuple[float, ...], tuple[float,
 
 
 def line_key(entry: Entry) -> Line2D:
-    """How a method's line looks, with its name."""
     return Line2D([], [], **style(entry.colour or 0), linewidth=2, label=literal(entry.name))
 
 
 def legend_rows(keys: Sequence[Line2D]) -> list[list[Line2D]]:
-    """The keys in rows, none longer than the figure is wide."""
+    """Legend entries in rows that fit the width of the figure."""
     rows: list[list[Line2D]] = [[]]
     used = 0.0
     for key in keys:
@@ -111,7 +110,7 @@ def legend_rows(keys: Sequence[Line2D]) -> list[list[Line2D]]:
 
 
 def draw_legend(figure: Figure, keys: Sequence[Line2D]) -> None:
-    """Colours and names under the heading, in as many rows as they need."""
+    """Legend below the heading, in as many rows as needed."""
     width, height = figure.get_size_inches()
     look = {**LEGEND, "fontsize": 9, "labelcolor": INK, "handlelength": 1.3, "columnspacing": 1.4}
     for index, row in enumerate(legend_rows(keys)):
@@ -120,7 +119,7 @@ def draw_legend(figure: Figure, keys: Sequence[Line2D]) -> None:
 
 
 def _metrics(entries: Sequence[Entry]) -> dict[str, tuple[str, str, float]]:
-    """Metric → title, unit and factor, of everything that at least one run logged."""
+    """Metric → title, unit and factor, of all metrics that at least one run logged."""
     found = {metric for entry in entries for metric in entry.curves}
     parts = sorted(metric for metric in found if metric.startswith(PARTS))
     known = {metric: about for metric, about in METRICS.items() if metric in found}
@@ -135,7 +134,7 @@ def _lines(axes: Axes, entry: Entry, metric: str, scale: float) -> None:
         values = [scale * value for value in curve.values]
         axes.plot(curve.steps, _smoothed(values), color=look["color"], linewidth=0.7, alpha=0.3)
     mean = mean_over_seeds(own, scale)
-    # Dots between dashes would hide them.
+    # Markers would hide the dashes.
     marker = "o" if len(mean) <= MARKED and look["linestyle"] == "solid" else ""
     axes.plot(mean.steps, _smoothed(mean.values), **look, linewidth=1.7, marker=marker, markersize=2.6)
 

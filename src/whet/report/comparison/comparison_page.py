@@ -1,4 +1,4 @@
-"""comparison.md and comparison.html: one file that needs nothing else, made from what a comparison left on disk."""
+"""comparison.md and comparison.html, a self-contained file, from the files of a comparison."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CAPTIONS = {
     ),
     "curves": ("Training curves", "What the runs logged while they trained."),
 }
-SHOWN = 24  # prompts on the page; all of them are in samples/
+SHOWN = 24  # prompts on the page; samples/ has all of them
 SCORES = {"gold": "gold", "score": "score by the task", "proxy": "proxy", "judge": "judge"}
 
 
 def write_page(directory: ComparisonDirectory) -> ComparisonView:
-    """Writes the pictures, comparison.md and comparison.html from comparison.json; returns what they show.
+    """Writes figures, comparison.md and comparison.html from comparison.json; returns the view.
 
-    Without the files of completions the page shows none.
+    Completions are shown only if their files exist.
     """
     results = directory.results()
     is_contest = results["kind"] == "contest"
@@ -66,7 +66,7 @@ def _picture(name: str, picture: bytes) -> dict[str, str]:
 
 
 def _side_by_side(directory: ComparisonDirectory, results: Values) -> tuple[list[dict[str, Any]], str]:
-    """The first prompts with the first completion of everybody: of a method, that of its first finished seed."""
+    """The first prompts with one completion of every model; for a method, of its first finished seed."""
     start = _first_samples(directory, START)
     others = []
     for method in measured_methods(results):
@@ -86,7 +86,7 @@ def _side_by_side(directory: ComparisonDirectory, results: Values) -> tuple[list
 
 
 def _first_samples(directory: ComparisonDirectory, name: str) -> dict[str, Values]:
-    """Prompt → the first completion."""
+    """Prompt id → first completion."""
     return {row["id"]: row for row in directory.samples(name) if row["sample"] == 0}
 
 
@@ -96,7 +96,7 @@ def _reply(name: str, shade: str, row: Values, mark: str) -> dict[str, Any]:
 
 
 def _mark(row: Values, start: Values, margin: float) -> str:
-    """What the judge says of the completion beside the start model's; nothing without a judge."""
+    """The judge's verdict on a completion against the start model's; empty without a judge."""
     if row["judge"] is None or start["judge"] is None:
         return ""
     found = outcome(row["judge"], start["judge"], tie_margin=margin)

@@ -1,4 +1,4 @@
-"""The pictures that only a contest has: who is better, at what distance from the start, and whether the proxy lies."""
+"""Figures of a pipeline's comparison: overview, reward against KL, over-optimisation of the proxy."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from whet.report.figures import (
 )
 from whet.report.numbers import number, percent
 
-ROW = 0.42  # of a bar or a line in the overview
+ROW = 0.42  # height of a row of the overview
 TIE_COLOUR, LOSS_COLOUR = "#d5dae0", "#eef0f3"
 MARKERS = ("o", "s", "^")
 PROXY_DASH = (0, (3, 2))
 
 
 def contest_figures(results: Values) -> dict[str, bytes]:
-    """Name → PNG bytes of the pictures that have something to show."""
+    """Name → PNG bytes, of the figures that have data."""
     drawn = {
         "overview": overview_figure(results),
         "frontier": frontier_figure(results),
@@ -47,7 +47,7 @@ def contest_figures(results: Values) -> dict[str, bytes]:
 
 
 def overview_figure(results: Values) -> bytes:
-    """Reward, wins and length of every method, one line each: the best at the top, the start model at the bottom."""
+    """Reward, wins and length, one row per method: best at the top, start model at the bottom."""
     methods = measured_methods(results)
     names = [*(method["method"] for method in methods), results["start_name"]]
     height = 1.85 + ROW * len(names)
@@ -75,7 +75,7 @@ def overview_figure(results: Values) -> bytes:
 
 
 def frontier_figure(results: Values) -> bytes:
-    """What distance from the start buys: the truth and the proxy over √KL."""
+    """True and proxy reward against √KL to the start model."""
     named = {"truth": truth_label(results), "proxy": "proxy reward"}
     shown = [key for key in named if any(point[key] is not None for point in results["checkpoints"])]
     start = results["start_name"]
@@ -95,10 +95,10 @@ def frontier_figure(results: Values) -> bytes:
 
 
 def overoptimisation_figure(results: Values) -> bytes | None:
-    """What a proxy promises and what it is worth: best-of-n, and the methods; None without a proxy or without a truth.
+    """Proxy and true reward against √KL, for best-of-n and the methods; None without a proxy or a true reward.
 
-    After Gao et al. 2022: the proxy keeps rising where the truth turns down. Both are drawn as gains over the start
-    model in standard deviations of its own scores, so that they share an axis whatever their units are.
+    After Gao et al. 2022: the proxy keeps rising after the true reward turns down. Both are gains over the start model
+    in standard deviations of its scores, so that they share an axis.
     """
     if not all(unit and unit["deviation"] for unit in results["spread"].values()):
         return None
@@ -110,7 +110,7 @@ def overoptimisation_figure(results: Values) -> bytes | None:
         parts.insert(0, (f"Best-of-n of {start}", _best_of))
     keys = _keys(results, truth)
     with sheet(WIDTH, 4.9, title=f"What the proxy promises, and the {truth}", subtitle=about) as figure:
-        margin = 0.72 + 0.077 * max(len(str(key.get_label())) for key in keys)  # inches for the names at the right
+        margin = 0.72 + 0.077 * max(len(str(key.get_label())) for key in keys)  # inches for the legend at the right
         width = (WIDTH - LEFT - margin) / len(parts)
         drawn = []
         for index, (name, draw) in enumerate(parts):
@@ -145,7 +145,7 @@ def _rewards(axes: Axes, results: Values, methods: Sequence[Values]) -> None:
     frame(axes, title=_capital(name), unit="mean per prompt", grid="x")
     plain_numbers(axes, y=False)
     low, high = axes.get_xlim()
-    axes.set_xlim(low, high + 0.1 * (high - low))  # room for the number behind the last interval
+    axes.set_xlim(low, high + 0.1 * (high - low))  # room for the last label
 
 
 def _wins(axes: Axes, methods: Sequence[Values]) -> None:
@@ -185,17 +185,17 @@ def _lengths(axes: Axes, results: Values, methods: Sequence[Values]) -> None:
 
 
 def truth_label(results: Values) -> str:
-    """What the score is called that the proxy is held against."""
+    """Name of the score that the proxy is compared with."""
     return TRUTHS.get(results["truth"], "reward")
 
 
 def marker(colour: int) -> str:
-    """The shape of a method's points: another one where colours come again."""
+    """Marker of a method; changes when colours repeat."""
     return MARKERS[colour // len(COLOURS) % len(MARKERS)]
 
 
 def distance(kl: float) -> float:
-    """√KL; an estimate below zero is zero."""
+    """√KL; negative estimates count as zero."""
     return math.sqrt(max(0.0, kl))
 
 
@@ -225,7 +225,7 @@ def _frontier(axes: Axes, results: Values, key: str) -> None:
 def _best_of(axes: Axes, results: Values) -> None:
     points = results["best_of_n"]
     x = [distance(point["kl"]) for point in points]
-    # All samples of the start model are in this curve, more than methods are compared with: its zero is theirs.
+    # This curve uses all samples of the start model, more than methods are compared with: hence its own zero.
     gains = {
         key: [_gain(results, key, point[key], base=results["spread"][key]["mean"]) for point in points]
         for key in ("proxy", "truth")
@@ -256,7 +256,7 @@ def _trained(axes: Axes, results: Values) -> None:
 def _gain_line(
     axes: Axes, x: Sequence[float], gains: Sequence[tuple[float, float, float]], *, key: str, colour: str, shape: str
 ) -> None:
-    """Mean, low and high at each place, joined from the start model on, which has gone nowhere and gained nothing."""
+    """Mean and interval at each x, joined from the start model at (0, 0)."""
     dash, face = (PROXY_DASH, "white") if key == "proxy" else ("solid", colour)
     means = [mean for mean, _, _ in gains]
     axes.plot([0.0, *x], [0.0, *means], color=colour, linewidth=1.5, linestyle=dash)
@@ -266,7 +266,7 @@ def _gain_line(
 
 
 def _gain(results: Values, key: str, interval: Values, *, base: float | None = None) -> tuple[float, float, float]:
-    """Mean, low and high over the start model (or over `base`), in standard deviations of the start model's scores."""
+    """Gain over the start model (or `base`) with its interval, in standard deviations of the start model's scores."""
     measured, unit = results["truth"] if key == "truth" else key, results["spread"][key]["deviation"]
     zero = results["start"][measured]["mean"] if base is None else base
     mean, low, high = ends(interval)
@@ -283,7 +283,7 @@ def _keys(results: Values, truth: str) -> list[Line2D]:
 
 
 def _method_keys(results: Values, **look: Any) -> list[Line2D]:
-    """How the lines of the methods look, with their names, in the order in which they were named."""
+    """Legend entries of the methods, in the order of the recipe."""
     keys = []
     for method in sorted(measured_methods(results), key=lambda method: method["colour"]):
         own = {**style(method["colour"]), "marker": marker(method["colour"]), "markersize": 4.5, "linewidth": 2, **look}
@@ -292,7 +292,7 @@ def _method_keys(results: Values, **look: Any) -> list[Line2D]:
 
 
 def _rows(results: Values, methods: Sequence[Values]) -> list[tuple[Values, str]]:
-    """The numbers and the colour of each line of the overview, the start model last."""
+    """Numbers and colour of each row of the overview, start model last."""
     own = [(method["summary"], style(method["colour"])["color"]) for method in methods]
     return [*own, (results["start"], START_COLOUR)]
 

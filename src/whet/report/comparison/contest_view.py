@@ -1,4 +1,4 @@
-"""The contest of a pipeline's methods: its columns and how they were measured, as the page shows them."""
+"""Table and notes of a pipeline's comparison."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from whet.report.comparison.entries import (
 from whet.report.comparison.verdict import TRUTHS, compare_with_start, task_key
 from whet.report.numbers import number, percent
 
-AGAINST_START = frozenset({"gain", "wins", "pairwise", "kl"})  # what the start model has none of
+AGAINST_START = frozenset({"gain", "wins", "pairwise", "kl"})  # columns that the start model has no value in
 
 
 def contest_view(results: Values) -> ComparisonView:
-    """What the table, the curves and the page show."""
     keys, count = _columns(results), len(results["methods"])
     start = {"method": results["start_name"], "summary": results["start"], "pairwise": None, "seeds": []}
     first = [Cell(main="–") if key in AGAINST_START else _cell(key, start, results) for key in keys]
@@ -55,7 +54,7 @@ def contest_view(results: Values) -> ComparisonView:
 
 
 def _legend(results: Values, shown: set[str]) -> list[str]:
-    """How the numbers were measured."""
+    """Notes on how the numbers were measured."""
     settings, start = results["settings"], results["start_name"]
     samples = "one completion" if settings["samples"] == 1 else f"{settings['samples']} completions"
     lines = [
@@ -90,7 +89,7 @@ def _legend(results: Values, shown: set[str]) -> list[str]:
 
 
 def _columns(results: Values) -> dict[str, str]:
-    """Key → heading of the columns that have something to show."""
+    """Key → heading, of the columns that have values."""
     start, settings, task = results["start"], results["settings"], task_key(results)
     wanted = {
         "method": ("method", True),
@@ -141,7 +140,7 @@ def _wins(wins: Values | None) -> Cell:
 
 
 def _each_seed(method: Values, key: str) -> str:
-    """The mean of every seed, where there are several."""
+    """Means of the single seeds, if there are several."""
     seeds = method["seeds"]
     means = ["failed" if seed["summary"] is None else mean_text(seed["summary"][key]) for seed in seeds]
     return f"seeds {', '.join(means)}" if len(seeds) > 1 else ""

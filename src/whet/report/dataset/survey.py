@@ -1,4 +1,4 @@
-"""The facts about a data set with their intervals: what `--json` prints, and what the table and the page show."""
+"""Statistics of a data set with intervals: for --json, the table and the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whet.report.numbers import number, percent, signed
 
 
 def facts(survey: Survey) -> dict[str, Any]:
-    """All of a survey as JSON values, lengths summed up, biases with 95 % intervals."""
+    """The survey as JSON: summarised lengths, biases with 95 % intervals."""
     return {
         "kind": survey.kind,
         "format": survey.format,
@@ -39,7 +39,6 @@ def facts(survey: Survey) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean, median, 95th percentile and extremes."""
     ordered = sorted(values)
     return {
         "mean": fmean(ordered),
@@ -51,12 +50,12 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The least of the sorted values that at least this share of them does not exceed."""
+    """The smallest value that at least this share of the sorted values does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def length_bias(differences: Sequence[int]) -> dict[str, Any] | None:
-    """How far length alone tells chosen from rejected: 50 % and 0 words where it does not; equal lengths are half."""
+    """Length bias of preference pairs; 50 % and 0 words without bias; equal lengths count half."""
     if not differences:
         return None
     longer = sum(1.0 if difference > 0 else 0.5 if difference == 0 else 0.0 for difference in differences)
@@ -67,7 +66,7 @@ def length_bias(differences: Sequence[int]) -> dict[str, Any] | None:
 
 
 def overview(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The facts that everybody wants first, as they are read."""
+    """The most important facts, formatted."""
     used = f"{found['rows']:,} {found['kind']}"
     rows = [
         ("rows", f"{used} of {found['read']:,} rows read, format {found['format']}"),
@@ -90,7 +89,7 @@ def overview(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def length_rows(found: Mapping[str, Any]) -> list[list[str]]:
-    """Header and rows of the table of lengths."""
+    """Header and rows of the length table."""
     header = ["", "texts", "mean words", "median", "95 % below", "longest", "characters"]
     rows = []
     for name, lengths in found["lengths"].items():
@@ -101,7 +100,7 @@ def length_rows(found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _interval(interval: Interval) -> dict[str, float | None]:
-    """An end that nothing is known about is null: JSON has no infinity."""
+    """Infinite limits become null."""
     ends = {"low": interval.low, "high": interval.high}
     return {"mean": interval.mean, **{name: end if math.isfinite(end) else None for name, end in ends.items()}}
 

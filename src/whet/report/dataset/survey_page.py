@@ -1,4 +1,4 @@
-"""data.png and data.html: a survey as one picture, and as one file that needs nothing else."""
+"""data.png and data.html, a self-contained page of a survey."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whet.report.templating import render
 from whet.runs.logs import reason, write_atomic
 
 COLUMNS = 3
-NAMES = 84  # pixels for the names of bars, as in templates/chart.html
+NAMES = 84  # width of the bar labels, as in templates/chart.html
 
 
 def write_survey(survey: Survey, found: Mapping[str, Any], directory: Path, *, title: str) -> tuple[Path, Path]:
@@ -47,8 +47,7 @@ def write_survey(survey: Survey, found: Mapping[str, Any], directory: Path, *, t
 
 
 def survey_figure(panels: Sequence[Panel], *, title: str, subtitle: str) -> bytes:
-    """The figure as PNG bytes."""
-    columns = 2 if len(panels) == 4 else min(COLUMNS, len(panels))  # four look best as a square
+    columns = 2 if len(panels) == 4 else min(COLUMNS, len(panels))  # four panels as a square
     rows = math.ceil(len(panels) / columns)
     width, height = max(6.4, 4.3 * columns), 2.7 * rows + 1.0
     with sheet(width, height, title=title, subtitle=subtitle) as figure:
@@ -81,7 +80,7 @@ def _draw_histogram(axes: Axes, panel: Histogram) -> None:
         (panel.open_low, 0.0, "left", "and less"),
         (panel.open_high, 1.0, "right", "and more"),
     ):
-        if is_open:  # the outermost bin holds all that lies beyond
+        if is_open:  # the outermost bin holds all values beyond it
             axes.text(place, -0.22, words, transform=axes.transAxes, size=7.5, color=QUIET, ha=side, style="italic")
 
 
@@ -94,7 +93,7 @@ def _draw_bars(axes: Axes, panel: Bars) -> None:
     frame(axes, title=panel.title, unit=panel.unit, above=20)
     axes.grid(visible=False)
     axes.set_yticks(places, names)
-    axes.set_ylim(max(len(names), 3) - 0.4, -0.6)  # few bars stay as thin as many
+    axes.set_ylim(max(len(names), 3) - 0.4, -0.6)  # few bars are as thin as many
     axes.set_xlim(0, 1.15 * max(shares))
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)

@@ -1,4 +1,4 @@
-"""The panels of a data set: lengths, biases and counts, as numbers that the PNG and the page both draw."""
+"""The panels of a data set. Both the PNG and the page draw them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from whet.report.dataset.survey import quantile
 from whet.report.numbers import number
 
 BINS = 28  # at most
-TAIL = 0.98  # of the texts are drawn where they are; what is beyond stands in the last bin
-CATEGORIES = 8  # bars of one panel; the rest is one bar
-ROUND = (1, 2, 5, 10)  # what the width of a bin may begin with
+TAIL = 0.98  # quantile of the last bin, which also holds all values beyond
+CATEGORIES = 8  # bars of one panel; the rest are summed in one
+ROUND = (1, 2, 5, 10)  # allowed leading digits of the bin width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """Where the values of one sort lie, as shares of all of that sort."""
+    """Shares of one series in each bin."""
 
     label: str
     colour: int
-    shares: tuple[float, ...]  # one for each bin
+    shares: tuple[float, ...]  # one per bin
     median: float
 
     @property
     def about(self) -> str:
-        """What the legend says."""
+        """Legend entry."""
         return f"{self.label}, median {number(self.median)}"
 
 
@@ -37,23 +37,23 @@ class Histogram:
 
     title: str
     unit: str
-    start: float  # where the first bin begins
+    start: float  # left edge of the first bin
     width: float  # of a bin
     bins: int
-    open_low: bool  # the first bin holds all that is below, too
+    open_low: bool  # the first bin also holds all values below
     open_high: bool
     series: tuple[Distribution, ...]
-    zero: bool  # whether a line at 0 tells two sides apart
+    zero: bool  # draw a line at 0
 
     @property
     def ceiling(self) -> float:
-        """Where the axis of shares ends."""
+        """Upper limit of the y axis."""
         return 1.06 * max(share for series in self.series for share in series.shares)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bars:
-    """Shares of named things."""
+    """Shares of categories."""
 
     title: str
     unit: str
@@ -64,7 +64,7 @@ Panel = Histogram | Bars
 
 
 def survey_panels(survey: Survey) -> list[Panel]:
-    """The panels that this kind of data fills."""
+    """The panels for this kind of data."""
     words = {name: lengths.words for name, lengths in survey.lengths.items()}
     answers = {name: values for name, values in words.items() if name != "prompt"}
     panels: list[Panel] = [
@@ -85,7 +85,7 @@ def survey_panels(survey: Survey) -> list[Panel]:
 
 
 def bin_width(low: float, high: float, *, whole: bool) -> float:
-    """The least round width with which [low, high] has no more than `BINS` bins."""
+    """The smallest round width that gives at most `BINS` bins."""
     rough = (high - low) / BINS
     if rough <= 0:
         return 1.0

@@ -1,4 +1,4 @@
-"""Health checks on the metrics of a run, and what to do about each finding. Pure: rows in, sentences out."""
+"""Health checks on the metrics of a run, with advice. Pure: rows in, sentences out."""
 
 from __future__ import annotations
 
@@ -11,40 +11,38 @@ from whet.report.series import Rows, Series, series
 
 Level = Literal["ok", "note", "warning"]
 
-RECENT = 20  # steps that "now" is the mean of, in a run of at least twice as many
-FEW = 5  # steps that the beginning is the mean of
-SOLVED = 0.9  # held-out accuracy from which little is left to learn
+RECENT = 20  # window of "now", if the run has at least twice as many steps
+FEW = 5  # steps averaged as the start
+SOLVED = 0.9  # held-out accuracy of a nearly solved task
 
-ZERO_VARIANCE = (0.25, 0.5)  # shares: from here a note, from here a warning
+ZERO_VARIANCE = (0.25, 0.5)  # shares: note from the first, warning from the second
 TRUNCATED = (0.05, 0.2)
 CLIPPED = (0.2, 0.4)
 KL = (0.5, 2.0)  # nats per token
-MISMATCH = (1e-3, 0.5)  # nats; two precisions differ by 0.1, stale weights by more
-COLLAPSED = 0.05  # nats of entropy: the most likely token is then nearly certain
+MISMATCH = (1e-3, 0.5)  # nats; different precisions differ by 0.1, stale weights by more
+COLLAPSED = 0.05  # nats of entropy: the policy is nearly deterministic
 FALL = 0.1  # of the entropy at the start
 RISE = 2.0  # times the entropy at the start
 LONGER = 1.5  # times the length at the start
 SPIKE = 10.0  # times the median gradient norm
 OVERFIT = 1.05  # times the best held-out loss
-LEARNED = 0.02  # fall of a loss, as a share, that counts as learning
+LEARNED = 0.02  # relative fall of a loss that counts as learning
 
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """One sentence about a run."""
-
     level: Level
     sentence: str
 
 
 def findings(metrics: Rows) -> list[HealthFinding]:
-    """Everything worth saying about these rows, warnings first."""
+    """All findings, warnings first."""
     found = [finding for rule in RULES if (finding := rule(metrics)) is not None]
     return sorted(found, key=lambda finding: ("warning", "note", "ok").index(finding.level))
 
 
 def held_out_accuracy(metrics: Rows) -> HealthFinding | None:
-    """The first against the last evaluation, by their intervals."""
+    """First against last evaluation, by their intervals."""
     if not metrics:
         return HealthFinding("note", "nothing is recorded yet")
     ends = _ends(metrics)
@@ -62,7 +60,7 @@ def held_out_accuracy(metrics: Rows) -> HealthFinding | None:
 
 
 def held_out_loss(metrics: Rows) -> HealthFinding | None:
-    """Over-fitting: the held-out loss has turned."""
+    """Overfitting: the held-out loss rises again."""
     loss = series(metrics, "eval/loss")
     if len(loss) < 2:
         return None
@@ -77,7 +75,7 @@ def held_out_loss(metrics: Rows) -> HealthFinding | None:
 
 
 def reward_hacking(metrics: Rows) -> HealthFinding | None:
-    """The reward says better and the metric says worse."""
+    """The reward rises while held-out accuracy falls."""
     ends, reward = _ends(metrics), series(metrics, "reward/mean")
     if ends is None or len(reward) < 2 * FEW or ends[0] is ends[1]:
         return None
@@ -92,7 +90,7 @@ def reward_hacking(metrics: Rows) -> HealthFinding | None:
 
 
 def silent_reward(metrics: Rows) -> HealthFinding | None:
-    """A reward that never varies teaches nothing."""
+    """A constant reward gives no learning signal."""
     reward = series(metrics, "reward/mean")
     if len(reward) < FEW or max(reward.values) > min(reward.values):
         return None
@@ -101,7 +99,7 @@ def silent_reward(metrics: Rows) -> HealthFinding | None:
 
 
 def zero_variance(metrics: Rows) -> HealthFinding | None:
-    """Groups whose rollouts all have one reward carry no gradient."""
+    """Groups with equal rewards have no gradient."""
     share = series(metrics, "groups/zero_variance")
     if not len(share):
         return None
@@ -115,7 +113,7 @@ def zero_variance(metrics: Rows) -> HealthFinding | None:
 
 
 def truncation(metrics: Rows) -> HealthFinding | None:
-    """Completions that hit the limit."""
+    """Completions that reached max_tokens."""
     share = series(metrics, "truncated")
     if not len(share):
         return None
@@ -126,7 +124,7 @@ def truncation(metrics: Rows) -> HealthFinding | None:
 
 
 def entropy(metrics: Rows) -> HealthFinding | None:
-    """Collapse to one answer, or drift into noise."""
+    """Entropy collapse, or divergence into noise."""
     curve = series(metrics, "entropy")
     if len(curve) < 2 * FEW:
         return None
@@ -142,7 +140,7 @@ def entropy(metrics: Rows) -> HealthFinding | None:
 
 
 def kl_to_reference(metrics: Rows) -> HealthFinding | None:
-    """How far the policy has left its start."""
+    """Distance from the reference."""
     curve = series(metrics, "kl")
     if not len(curve):
         return None
@@ -153,7 +151,7 @@ def kl_to_reference(metrics: Rows) -> HealthFinding | None:
 
 
 def agreement(metrics: Rows) -> HealthFinding | None:
-    """Sampler and trainer must give a token the same log-prob."""
+    """Train-inference mismatch of log-probs."""
     curve = series(metrics, "mismatch/max")
     if not len(curve):
         return None
@@ -168,7 +166,7 @@ def agreement(metrics: Rows) -> HealthFinding | None:
 
 
 def clipping(metrics: Rows) -> HealthFinding | None:
-    """Tokens whose ratio left the trust region."""
+    """Share of tokens with a clipped ratio."""
     curve = series(metrics, "clip_fraction")
     if not len(curve) or _now(curve) < CLIPPED[0]:
         return None
@@ -178,7 +176,7 @@ def clipping(metrics: Rows) -> HealthFinding | None:
 
 
 def longer_without_gain(metrics: Rows) -> HealthFinding | None:
-    """Length that grows without accuracy."""
+    """Length grows without a gain in accuracy."""
     length, ends = series(metrics, "length/mean"), _ends(metrics)
     if len(length) < 2 * FEW or ends is None or ends[0] is ends[1] or _start(length) <= 0:
         return None
@@ -191,7 +189,7 @@ def longer_without_gain(metrics: Rows) -> HealthFinding | None:
 
 
 def gradient_spikes(metrics: Rows) -> HealthFinding | None:
-    """Single steps that may have thrown the policy."""
+    """Gradient norms far above the median."""
     norm = series(metrics, "grad_norm")
     if len(norm) < 2 * FEW:
         return None
@@ -204,7 +202,7 @@ def gradient_spikes(metrics: Rows) -> HealthFinding | None:
 
 
 def lost_numbers(metrics: Rows) -> HealthFinding | None:
-    """Values that were recorded as null because they were not finite."""
+    """Values logged as null because they were not finite."""
     lost = [row["step"] for row in metrics if any(row.get(name, 0) is None for name in ("loss", "grad_norm", "kl"))]
     if not lost:
         return None
@@ -230,7 +228,7 @@ RULES = (
 
 
 def _ends(metrics: Rows) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """The first and the last row with a complete accuracy; the same row twice when there is one."""
+    """First and last row with an accuracy and its interval; the same row twice if there is one."""
     names = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
     rows = [row for row in metrics if all(row.get(name) is not None for name in names)]
     return (rows[0], rows[-1]) if rows else None
@@ -255,5 +253,5 @@ def _now(curve: Series) -> float:
 
 
 def _recent(curve: Series) -> int:
-    # Never more than half of the steps: "now" must not contain the beginning.
+    # At most half of the steps, so that "now" does not overlap the start.
     return min(RECENT, (len(curve) + 1) // 2)

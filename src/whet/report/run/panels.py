@@ -1,4 +1,4 @@
-"""The panels of a run: metrics that share a plot, with title and unit; one list for the PNG and for the page."""
+"""The panels of a run: metrics that share a plot. Both the PNG and the page draw them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from whet.report.series import Rows, Series, series, smooth, smoothing_window
 
-# (name, label) of the shares that describe one batch.
+# (metric, label) of shares of a batch.
 SHARES = (("truncated", "cut off"), ("groups/zero_variance", "zero-variance groups"), ("clip_fraction", "clipped"))
 TIMES = (
     *(("seconds/rollout", "rollout"), ("seconds/score", "score"), ("seconds/annotate", "annotate")),
     *(("seconds/update", "update"), ("seconds/step", "whole step")),
 )
-ROUNDING = 1e-6  # a loss below this is fp32 noise
-MAX_LINES = 5  # in one panel; more cannot be told apart
+ROUNDING = 1e-6  # smaller losses are fp32 rounding
+MAX_LINES = 5  # in one panel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,18 +30,18 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """A small chart: one unit, one or more lines."""
+    """A chart with one unit and one or more lines."""
 
     title: str
     unit: str
     lines: tuple[Line, ...]
-    floor: float | None = None  # where the axis starts, when zero means something
+    floor: float | None = None  # fixed lower limit of the axis
     ceiling: float | None = None
     log: bool = False
 
 
 def panels(metrics: Rows, timings: Rows) -> list[Panel]:
-    """The panels of a run that have something to show, the most important first."""
+    """The panels with data, most important first."""
     nats, held_out = "nats per token", (("eval/length", "held-out"),)
     length = _smoothed(metrics, (("length/mean", "training"),)) + _plain(metrics, held_out, colour=1)
     candidates = [
@@ -85,7 +85,7 @@ def _smoothed(rows: Rows, names: tuple[tuple[str, str], ...], *, scale: float = 
 
 
 def _loss(metrics: Rows) -> Panel:
-    """On policy a surrogate is 0 by construction, whatever is learned: a curve of rounding errors is left out."""
+    """On-policy the surrogate is 0 by construction: a curve of rounding errors is omitted."""
     lines = _smoothed(metrics, (("loss", "loss"),))
     shown = any(abs(value) > ROUNDING for value in series(metrics, "loss").values)
     return Panel(title="Loss", unit="", lines=lines if shown else ())
@@ -117,13 +117,13 @@ def _banded(rows: Rows, name: str, label: str, colour: int) -> Line:
 
 def _parts(rows: Rows) -> Panel:
     names = sorted({name for row in rows for name in row if name.startswith("parts/")})
-    # One part is the reward itself, up to its weight: a second picture of it says nothing.
+    # A single part is the reward itself, up to its weight.
     shown = [(name, name.removeprefix("parts/")) for name in names[:MAX_LINES]] if len(names) > 1 else []
     return Panel(title="Reward parts", unit="before weights", lines=_smoothed(rows, tuple(shown)))
 
 
 def _mismatch(rows: Rows) -> Panel:
     names = (("mismatch/max", "largest"), ("mismatch/mean", "mean"))
-    # Exact agreement has no logarithm; it is the best there is and needs no picture.
+    # Zero has no logarithm, and exact agreement needs no figure.
     positive = [{name: value for name, value in row.items() if name == "step" or value} for row in rows]
     return Panel(title="Sampler against trainer", unit="nats", lines=_smoothed(positive, names), log=True)

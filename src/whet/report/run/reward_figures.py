@@ -1,4 +1,4 @@
-"""reward_model.png: whether a reward model's probabilities come true, how clear its decisions are, where it errs."""
+"""reward_model.png: calibration, margins, and accuracy by length or stated margin of a reward model."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ Draw = Callable[[Axes], None]
 
 RIGHT, WRONG = PALETTE[0], PALETTE[1]
 PANEL, HEIGHT = 3.9, 4.1  # inches
-TAIL = 0.005  # of margins at either end that the histogram gathers in its outermost bars
+TAIL = 0.005  # share of margins at either end that the outermost bars collect
 BARS = 40
-ABOVE = 16  # points from the axes to their heading, the same with and without a legend between them
+ABOVE = 16  # points between axes and heading, with or without a legend
 
 
 def reward_figures(report: Report, *, title: str, subtitle: str) -> bytes:
-    """The figure as PNG bytes."""
     panels = _panels(report)
     width = PANEL * len(panels) + 0.3
     with sheet(width, HEIGHT, title=title, subtitle=subtitle) as figure:
@@ -47,7 +46,7 @@ def reward_figures(report: Report, *, title: str, subtitle: str) -> bytes:
 
 
 def _panels(report: Report) -> list[Draw]:
-    """What is drawn of each kind of report, from left to right."""
+    """The panels of each kind of report, left to right."""
     if isinstance(report, PairReport):
         panels: list[Draw] = [
             lambda axes: _calibration(axes, report.bins, report.calibration_error, (0.5, "confidence of a decision")),
@@ -88,7 +87,7 @@ def _shares_of(report: OutcomeReport | ProcessReport) -> list[tuple[str, Interva
 
 
 def _calibration(axes: Axes, bins: Sequence[Bin], error: float, scale: tuple[float, str]) -> None:
-    """Stated against observed; on the diagonal every probability comes true. Larger points hold more decisions."""
+    """Predicted against observed probability; larger points stand for more decisions."""
     low, label = scale
     axes.plot([low, 1], [low, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     total = sum(some.count for some in bins)
@@ -108,7 +107,7 @@ def _calibration(axes: Axes, bins: Sequence[Bin], error: float, scale: tuple[flo
 
 
 def _margins(axes: Axes, margins: Sequence[float]) -> None:
-    """Right and wrong decisions by how clear they were; the few far ones stand in the outermost bars."""
+    """Histogram of margins, right and wrong decisions; outliers are in the outermost bars."""
     ranked = sorted(margins)
     cut = int(TAIL * len(ranked))
     low, high = min(ranked[cut], 0.0), max(ranked[len(ranked) - 1 - cut], 0.0)
@@ -130,7 +129,7 @@ def _margins(axes: Axes, margins: Sequence[float]) -> None:
 
 
 def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tuple[str, str, str]) -> None:
-    """Accuracy by quarter of a value, with intervals, beside the accuracy over all."""
+    """Accuracy by quartile, with intervals, and the overall accuracy."""
     title, more, label = words
     overall = report.accuracy.mean
     axes.axhline(overall, color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
@@ -139,7 +138,11 @@ def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tupl
         axes.bar(place, part.accuracy.mean, width=0.62, color=RIGHT, alpha=0.85, zorder=2)
         axes.plot([place] * 2, [part.accuracy.low, part.accuracy.high], color=INK, linewidth=1.3, zorder=3)
         above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "zorder": 4}
-        clear = {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"}  # of the line behind
+        clear = {
+            "boxstyle": "square,pad=0.12",
+            "facecolor": "white",
+            "edgecolor": "none",
+        }  # above the line
         shown = f"{100 * part.accuracy.mean:.0f} %"
         axes.annotate(shown, (place, part.accuracy.high), size=8, color=INK, bbox=clear, **above)
     axes.set_xlim(-0.6, len(slices) - 0.4)
@@ -150,7 +153,7 @@ def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tupl
 
 
 def _shares(axes: Axes, shares: Sequence[tuple[str, Interval | float | None]]) -> None:
-    """Shares as bars from above to below, with intervals where they have one."""
+    """Shares as horizontal bars, with intervals where there are any."""
     known = [(name, value) for name, value in shares if value is not None]
     for place, (_, value) in enumerate(known):
         mean = value.mean if isinstance(value, Interval) else value

@@ -1,4 +1,4 @@
-"""training_curves.png: small multiples, one unit each, readable at ten steps and at ten thousand."""
+"""training_curves.png: small multiples, one per panel."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ from whet.report.run.panels import Line, Panel
 from whet.report.series import thin
 
 COLUMNS = 3
-BUCKETS = 400  # of a faint raw curve: about one per two pixels
+BUCKETS = 400  # of the faint raw curve: about one per two pixels
 
 
 def training_curves(panels: Sequence[Panel], *, title: str, subtitle: str) -> bytes:
-    """The figure as PNG bytes."""
     columns = max(1, min(COLUMNS, len(panels)))
     rows = max(1, math.ceil(len(panels) / columns))
     width, height = max(6.4, 4.3 * columns), 2.55 * rows + 1.05
     with sheet(width, height, title=title, subtitle=subtitle) as figure:
         if not panels:
             figure.text(0.5, 0.4, "no metrics yet", size=11, color=QUIET, ha="center", va="center")
-        # Margins in inches, so that one row and five rows have the same air.
+        # Margins in inches: the same for any number of rows.
         edges = {"left": LEFT / width, "right": 1 - 0.3 / width, "top": 1 - 1.4 / height, "bottom": 0.55 / height}
         grid = figure.add_gridspec(rows, columns, hspace=0.66, wspace=0.24, **edges)
-        # All headings stand at one height, above the legend where any panel has one.
+        # All headings at one height, above the legend if any panel has one.
         above = 20 if any(len(panel.lines) > 1 for panel in panels) else 8
         for index, panel in enumerate(panels):
             _draw(figure.add_subplot(grid[index // columns, index % columns]), panel, above)
@@ -82,5 +81,5 @@ def _limits(axes: Axes, panel: Panel) -> None:
         low = panel.floor
     if panel.ceiling is not None:
         high = panel.ceiling
-    room = 0.02 * (high - low)  # a line at the edge is drawn whole
+    room = 0.02 * (high - low)  # a line at the edge is drawn in full
     axes.set_ylim(low - room, high + room if high > low else low + 1)

@@ -1,4 +1,4 @@
-"""Completions of the compared models for held-out prompts, and their log-probs: one model in memory at a time."""
+"""Completions of the compared models on held-out prompts, and their log-probs; one model in memory at a time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from whet.runs.comparison_directory import earlier_checkpoints
 from whet.runs.directory import Run
 from whet.train.setup.build import place
 
-# Stands where a rollout has its step: no step of training and no evaluation shares a random stream with a contest.
+# In place of the step in random streams: shares no stream with training or evaluation.
 CONTEST_STEP = 2**31 - 2
-MODEL = "model"  # where a checkpoint keeps the policy and its tokeniser
+MODEL = "model"  # directory of the policy in a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Said:
-    """One completion with its exact tokens."""
+    """One completion with its token ids."""
 
     example: Example
     sample: int
@@ -43,7 +43,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContestPrompts:
-    """What is asked of every model alike."""
+    """Prompts and sampling settings, the same for every model."""
 
     examples: Sequence[Example]
     sampling: Sampling
@@ -53,7 +53,7 @@ class ContestPrompts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
-    """What one model said; for each completion the log-prob of each token under that model and the start model."""
+    """Completions of one model, with per-token log-probs under that model and under the start model."""
 
     said: list[Said]
     logprobs: list[list[float]]
@@ -61,20 +61,20 @@ class Answers:
 
 
 def final_model(path: Path) -> Path:
-    """The model that a run ended with, which no evaluation has chosen; or the model in a directory."""
+    """The last model of a run (not the best, which evaluation selects), or the model in a directory."""
     run = Run.find(path)
     checkpoint = run.latest() if run else None
     return resolve_model(str(path)) if checkpoint is None else checkpoint.path / MODEL
 
 
 def earlier_models(path: Path, most: int) -> dict[int, Path]:
-    """Step → model that a run passed on its way, of the checkpoints that it still has; at most so many."""
+    """Step → earlier model, from the checkpoints that a run still has; at most `most`."""
     found = earlier_checkpoints(path, most) if most and Run.find(path) else {}
     return {step: directory / MODEL for step, directory in found.items()}
 
 
 def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers:
-    """`count` completions of each example by the model in a directory, which the start model has not read yet."""
+    """`count` completions of each example by the model in a directory; without log-probs of the start model."""
     policy, tokenizer = _opened(directory, asked.device)
     said = _sampled(policy, tokenizer, asked, count)
     return Answers(said=said, logprobs=completion_logprobs(policy, said, asked.sampling), logprobs_start=[])
@@ -83,7 +83,7 @@ def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers
 def answers_of_start(
     directory: Path, asked: ContestPrompts, others: Sequence[Answers], *, count: int
 ) -> tuple[Answers, list[Answers]]:
-    """The start model's own completions, and everybody else's with what it makes of them."""
+    """The start model's own completions, and those of others with its log-probs."""
     policy, tokenizer = _opened(directory, asked.device)
     for other in others:
         _check_same_ids(directory, tokenizer, other.said)
@@ -94,7 +94,7 @@ def answers_of_start(
 
 
 def release(device: torch.device) -> None:
-    """Gives back the GPU memory of a model that nobody holds any more; on a CPU it is gone with its last holder."""
+    """Frees the GPU memory of unreferenced models."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
@@ -102,9 +102,9 @@ def release(device: torch.device) -> None:
 
 @torch.no_grad()
 def completion_logprobs(policy: CausalLM, said: Sequence[Said], sampling: Sampling) -> list[list[float]]:
-    """The log-prob of each token of each completion under the policy, at the temperature that it was sampled with.
+    """Log-prob of each token of each completion, at the sampling temperature.
 
-    By the training path for every model, so that a difference of two models is no artefact of how a sampler rounds.
+    By the training path for every model, so that differences are not artefacts of the sampler's rounding.
     """
     device = next(policy.parameters()).device
     masks = [[False] * len(one.prompt) + [True] * len(one.completion) for one in said]
@@ -125,7 +125,7 @@ def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]
 
 
 def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Said]:
-    """The random numbers of a sample are the same whatever the model, so equal models say the same."""
+    """Random numbers do not depend on the model: equal models give equal completions."""
     engine = NativeEngine(policy, tokenizer, device=asked.device)
     prompts = pose(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
     groups = engine.generate(prompts, asked.sampling, count=count)
@@ -145,7 +145,7 @@ def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, coun
 
 
 def _check_same_ids(directory: Path, tokenizer: Tokenizer, said: Sequence[Said]) -> None:
-    """The start model can read what another said only if ids mean the same to both."""
+    """Refuses models whose tokenizers differ from the start model's."""
     if any(tuple(tokenizer.prompt(one.example.prompt)) != one.prompt for one in said):
         raise UserError(
             f"the start model {directory} and a method's model have different tokenizers, so they cannot be compared: "

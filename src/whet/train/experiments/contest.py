@@ -1,9 +1,8 @@
-"""Methods against each other and against the model that all began with, on the same prompts and random streams.
+"""Compares methods with each other and with their common start model, on the same prompts and random streams.
 
-Every run is sampled from with its last weights; the start model answers the same prompts. What was said is scored by
-the task (gold where it knows the true reward, else its own score), by the reward model that was trained against (proxy)
-and by one that was not (judge); the start model also says how likely it finds it, which gives the KL. A model is in
-memory only while it is needed.
+Every run is sampled with its last weights. Completions are scored by the task (gold if it knows the true reward, else
+its own score), by the reward model that was trained against (proxy) and by one that was not (judge); log-probs under
+the start model give the KL. Only one model is in memory at a time.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from whet.train.session.held_out import PROMPTS_ONLY
 
 Note = Callable[[str], None]
 NONE_FAILED: Mapping[tuple[str, int], str] = MappingProxyType({})
-JUDGE_SECONDS = 120.0  # for one answer of a judge behind a URL
+JUDGE_SECONDS = 120.0  # timeout of one answer of a judge behind a URL
 JUDGE_RETRIES = 5
 PROBE = Compared(id="probe", prompt="Is two an even number?", own="Yes.", start="No.")
 
 
 class CompletionScorer(Protocol):
-    """What says how good a completion is."""
+    """Scores completions."""
 
     def score(self, prompts: Sequence[str | tuple[Message, ...]], completions: Sequence[str], /) -> list[float]: ...
 
@@ -76,16 +75,15 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
     note: Note = lambda _: None,
     load: LoadScorer = load_scorer,
 ) -> dict[str, Any]:
-    """Compares finished runs, (method, seed) → directory; writes numbers, completions, pictures and a page to `out`.
+    """Compares finished runs by (method, seed); writes numbers, completions, figures and a page to `out`.
 
-    `failures` are the runs that did not finish, and why; they are listed and not compared. Returns what
-    comparison.json holds.
+    `failures` are the errors of runs that did not finish; they are listed and not compared. Returns comparison.json.
     """
     if not runs:
         raise UserError("no run finished, so there is nothing to compare")
     scorers = {name: resolve_model(str(path)) for name, path in (("proxy", reward), ("judge", judge)) if path}
     if settings.judge_url:
-        _ask(settings, [PROBE])  # a server that does not answer is better known now than in an hour
+        _ask(settings, [PROBE])  # fails now, not after an hour of sampling
     asked = _asked(settings, task, seed, device)
     own, others = _answers(settings, asked, resolve_model(str(start)), _models(runs, settings.checkpoints), note)
     scores: dict[str, Scores] = {}
@@ -120,7 +118,7 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
 
 
 def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entrant, Path]:
-    """The models that meet: each run's last, and some that it passed."""
+    """The compared models: the last of each run, and some earlier checkpoints."""
     models = {}
     for (method, seed), path in runs.items():
         for step, directory in earlier_models(path, checkpoints).items():
@@ -140,7 +138,7 @@ def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device)
 def _answers(
     settings: CompareConfig, asked: ContestPrompts, start: Path, models: Mapping[Entrant, Path], note: Note
 ) -> tuple[Answers, dict[Entrant, Answers]]:
-    """What the start model says, and everybody else: it is loaded last, when all that it has to read is there."""
+    """Completions of the start model and of all others; it is loaded last, to score all their completions."""
     answers: list[Answers] = []
     for entrant, directory in models.items():
         note(f"comparing: {entrant.name} answers {len(asked.examples)} prompts")
@@ -153,7 +151,7 @@ def _answers(
 
 
 def _scored(scorer: CompletionScorer, said: Sequence[Said]) -> Scores:
-    """Each different completion is scored once: two models that say the same tie exactly, however a GPU rounds."""
+    """Scores each distinct completion once: equal completions tie exactly, however a GPU rounds."""
     different = {(one.example.id, one.text): one.example.prompt for one in said}
     scores = scorer.score(list(different.values()), [text for _, text in different])
     return dict(zip(different, scores, strict=True))
@@ -189,7 +187,7 @@ def _verdicts(
     rows: Mapping[Entrant, Sequence[ScoredCompletion]],
     note: Note,
 ) -> dict[str, JudgeVerdicts]:
-    """Method → what the judge behind the URL says of its completions, seed after seed."""
+    """Method → verdicts of the judge behind the URL, over all seeds."""
     base = {row.key: row.text for row in start}
     pairs: dict[str, list[Compared]] = {}
     for entrant, own in rows.items():

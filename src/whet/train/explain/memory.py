@@ -1,4 +1,4 @@
-"""The models of a run and the bytes that do not depend on its batches, without loading a weight."""
+"""Memory of the models of a run, apart from activations, without loading weights."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from whet.tasks.protocol import Task
 from whet.train.setup.build import new_tokenizer
 
 FP32_BYTES = 4
-LEARNING = 3  # a gradient and Adam's two moments for each weight that is trained
+LEARNING = 3  # per trained weight: a gradient and two Adam moments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelMemory:
-    """The policy and what stands beside it, in bytes."""
+    """Bytes of the policy and the other models."""
 
     about: str
     context: int | None
@@ -36,22 +36,21 @@ class ModelMemory:
     weights: int
     gradients: int
     optimizer: int
-    reference: int  # 0 where none is needed
-    critic: int  # weights, gradients and moments that are its own; 0 where none is needed
-    reward: int | None  # the reward model; 0 where none is needed, None where it is not here
+    reference: int  # 0 without
+    critic: int  # its own weights, gradients and moments; 0 without
+    reward: int | None  # reward model; 0 without, None if it is not pulled
 
     @property
     def total(self) -> int:
-        """Bytes of all of them."""
         return self.weights + self.gradients + self.optimizer + self.reference + self.critic + (self.reward or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """What is counted of a model."""
+    """Sizes of a model."""
 
     parameters: int
-    head: int  # of them, in a head that is not the embedding
+    head: int  # of them, in an untied LM head
     width: int
     vocab: int
     context: int | None
@@ -60,7 +59,7 @@ class ModelShape:
 def find_model(
     config: Training, task: Task, algorithm: Algorithm | None
 ) -> tuple[ModelMemory | None, Tokenizer | None, str]:
-    """The policy and its tokeniser; or why they are not here."""
+    """The policy's memory and tokenizer; or why they are unknown."""
     if config.model.new is not None:
         new = config.model.new
         tokenizer = new_tokenizer(new, task)
@@ -90,7 +89,7 @@ def find_model(
 
 
 def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
-    """The shape of the decoder that a run would make."""
+    """The shape of a new decoder."""
     family = family_named(new.family)
     shape: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -106,7 +105,7 @@ def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
 
 
 def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:
-    """A second set of weights; a table of pairs; or nothing."""
+    """A second set of weights, a bigram table, or nothing."""
     if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_reference:
         return 0
     numbers = {"uniform": 0, "bigram": shape.vocab**2}
@@ -114,7 +113,7 @@ def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: Model
 
 
 def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:
-    """A value head, on the policy's trunk or on a copy of the policy whose own head is not trained."""
+    """A value head, on the policy's trunk or on a copy of the policy whose LM head is not trained."""
     if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_values:
         return 0
     trained = shape.width + 1
@@ -126,7 +125,7 @@ def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: ModelSha
 
 
 def _reward_bytes(config: Training) -> int | None:
-    """All the numbers in the file of the reward model that scores the rollouts."""
+    """The reward model that scores rollouts."""
     if not isinstance(config, OnlineConfig) or config.reward.model is None:
         return 0
     try:

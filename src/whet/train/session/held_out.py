@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
+from whet.config.loops import Training
 from whet.distributed.world import World
 from whet.evaluate.evaluation import evaluate
 from whet.evaluate.statistics import mean_interval

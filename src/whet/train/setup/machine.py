@@ -1,4 +1,4 @@
-"""The machine: its description for the final results, and the C allocator's settings."""
+"""Machine and library versions for the final results, and settings of the C allocator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whet.distributed.world import World
 
 
 def machine(world: World) -> dict[str, Any]:
-    """The computer, as far as it matters for speed."""
+    """Hardware, as far as it matters for speed."""
     cuda = world.device.type == "cuda"
     return {
         "platform": platform.platform(terse=True),
@@ -26,19 +26,19 @@ def machine(world: World) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The libraries, as far as they matter for results."""
+    """Library versions that matter for results."""
     return {"whet": whet.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-NEVER = 2**31 - 1  # bytes: the most that it takes
+NEVER = 2**31 - 1  # bytes: the largest allowed value
 
 
 def keep_freed_memory() -> bool:
-    """Has freed memory kept for the next tensor instead of given back to the system; whether the C library can.
+    """Keeps freed memory for the next tensor instead of returning it to the system; returns whether that is possible.
 
-    Every step frees and takes again as much as weights, gradients and activations need. Pages that are new are filled
-    with zeros one by one when they are first written, which on a CPU is a tenth of an update.
+    Every step frees and allocates as much as weights, gradients and activations need. The system zeroes new pages on
+    first use, which on a CPU takes a tenth of an update.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

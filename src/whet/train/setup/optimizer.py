@@ -77,8 +77,8 @@ def descend(
 ) -> Descent | None:
     """One step of each optimizer on the sum of the losses over micro-batches and ranks; None if `proceed` is False.
 
-    `losses` is a generator: each loss is back-propagated before the next is computed, so one micro-batch is in memory at
-    a time. `proceed` is called after all of them. Each optimizer's gradient is clipped by itself.
+    `losses` is a generator: each loss is back-propagated before the next is computed, so only one micro-batch is in
+    memory. `proceed` is called after all of them. Each optimizer's gradient is clipped by itself.
     """
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)

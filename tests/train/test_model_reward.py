@@ -21,7 +21,7 @@ from whet.runs.directory import Run
 from whet.tasks.grading.grader import DirectGrader, GradingFailed
 from whet.tasks.guard import guarded_task
 from whet.tasks.sorting import Sorting
-from whet.train.session.held_out import best_by
+from whet.train.session.session import best_by
 from whet.train.setup.reward_grader import build_grader
 from whet.train.start import start_run
 

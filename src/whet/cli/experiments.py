@@ -16,7 +16,7 @@ from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import SweepSetup, sweep_results
-from whet.report.numbers import duration
+from whet.report.formatting import duration
 from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
 from whet.runs.pipeline_directory import PipelineDirectory

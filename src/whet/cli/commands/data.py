@@ -56,7 +56,8 @@ def explore(
     if out is not None:
         from whet.report.dataset.survey_page import write_survey
 
-        picture, page = write_survey(survey, found, out.expanduser(), title=_title(source))
+        title = Path(source).name if Path(source).expanduser().exists() else source
+        picture, page = write_survey(survey, found, out.expanduser(), title=title)
         written = {"picture": str(picture), "page": str(page)}
     if as_json:
         say_json({"source": source, **found, **written})
@@ -93,8 +94,8 @@ def _print(found: Mapping[str, Any]) -> None:
 
     console = Screen()
     table = Table(show_header=False)
-    for name, told in overview(found):
-        table.add_row(name, told)
+    for name, text in overview(found):
+        table.add_row(name, text)
     console.print(table)
     header, *rows = length_rows(found)
     lengths = Table(header[0], *(Column(name, justify="right") for name in header[1:]))
@@ -105,21 +106,12 @@ def _print(found: Mapping[str, Any]) -> None:
         for place in places:
             say(f"left out: {place}")
     for sample in found["samples"]:
-        _print_sample(console, sample)
-
-
-def _print_sample(console: Screen, sample: Mapping[str, Any]) -> None:
-    table = Table(title=escaped(sample["id"]), title_justify="left", show_header=False, show_lines=True)
-    table.add_row("prompt", _shown(sample["prompt"]))
-    for name, said in sample["answers"]:
-        table.add_row(name, _shown(said))
-    console.print(table)
+        table = Table(title=escaped(sample["id"]), title_justify="left", show_header=False, show_lines=True)
+        for name, text in [("prompt", sample["prompt"]), *sample["answers"]]:
+            table.add_row(name, _shown(text))
+        console.print(table)
 
 
 def _shown(text: str) -> str:
     """Long text without its middle."""
     return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} … {text[-SHOWN // 2 :]}"
-
-
-def _title(source: str) -> str:
-    return Path(source).name if Path(source).expanduser().exists() else source

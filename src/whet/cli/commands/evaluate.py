@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
@@ -14,7 +14,6 @@ from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.evaluate.evaluation import Answer, Evaluation
-    from whet.evaluate.statistics import Interval
 
 
 def evaluate(
@@ -64,7 +63,7 @@ def evaluate(
         return
     if as_json:
         about = {"model": target.name, "task": name, "options": dict(used)}
-        say_json({**about, "sampling": asdict(settings["sampling"]), **_plain(result)})
+        say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
         return
     say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
     Screen().print(_table(result))
@@ -79,25 +78,16 @@ def _read_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _plain(result: Evaluation) -> dict[str, Any]:
-    plain = asdict(result)
-    return {**plain, "pass_at": {str(k): value for k, value in plain["pass_at"].items()}}
-
-
 def _table(result: Evaluation) -> Table:
     table = Table("measure", "value", "95 % interval")
     shares = {"accuracy (greedy)": result.accuracy, **{f"pass@{k}": value for k, value in result.pass_at.items()}}
     for name, share in shares.items():
         table.add_row(name, f"{share.mean:.1%}", f"{share.low:.1%} … {share.high:.1%}")
-    table.add_row("tokens per answer", f"{result.length.mean:.1f}", _length_interval(result.length))
+    length = result.length
+    span = "unknown from one answer" if length.high == float("inf") else f"{length.low:.1f} … {length.high:.1f}"
+    table.add_row("tokens per answer", f"{length.mean:.1f}", span)
     table.add_row("truncated", f"{result.truncated:.1%}", "")
     return table
-
-
-def _length_interval(length: Interval) -> str:
-    if length.high == float("inf"):
-        return "unknown from one answer"
-    return f"{length.low:.1f} … {length.high:.1f}"
 
 
 def _shown(result: Evaluation, count: int) -> list[Answer]:

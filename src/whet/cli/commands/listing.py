@@ -79,7 +79,7 @@ def recipes(
         else:
             say_text(packaged[name], end="")
         return
-    rows = [{"name": key, "about": _first_comment(text)} for key, text in packaged.items()]
+    rows = [{"name": key, "about": text.partition("\n")[0].lstrip("# ").strip()} for key, text in packaged.items()]
     if as_json:
         say_json(rows)
         return
@@ -135,15 +135,5 @@ def _yaml(value: Any) -> str:
 
 
 def _row(example: Example) -> dict[str, Any]:
-    return {
-        "id": example.id,
-        "prompt": example.prompt_text,
-        "answer": example.answer,
-        "columns": dict(example.columns),
-    }
-
-
-def _first_comment(text: str) -> str:
-    """A recipe's description: its first line, a comment."""
-    first = text.partition("\n")[0]
-    return first.lstrip("# ").strip() if first.startswith("#") else ""
+    columns = dict(example.columns)
+    return {"id": example.id, "prompt": example.prompt_text, "answer": example.answer, "columns": columns}

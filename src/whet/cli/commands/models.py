@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,9 +71,10 @@ def inspect(
     Example: whet models inspect smollm2-135m-instruct
     """
     from whet.models.download.model_hub import resolve_model
+    from whet.models.load import model_summary
 
     directory = resolve_model(model)
-    facts = {"path": str(directory), **_model_facts(directory), **_tokenizer_facts(directory)}
+    facts = {"path": str(directory), **model_summary(directory), **_tokenizer_facts(directory)}
     if as_json:
         say_json(facts)
         return
@@ -119,13 +120,6 @@ def _progress(console: Screen) -> Iterator[Progress]:
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("checking", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
-
-
-def _model_facts(directory: Path) -> Mapping[str, Any]:
-    from whet.models.load import model_summary
-
-    facts: Mapping[str, Any] = model_summary(directory)
-    return facts
 
 
 def _tokenizer_facts(directory: Path) -> dict[str, Any]:

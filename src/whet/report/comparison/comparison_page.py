@@ -12,7 +12,7 @@ from whet.report.comparison.contest_view import contest_view
 from whet.report.comparison.entries import START_COLOUR, ComparisonView, Values, document, style
 from whet.report.comparison.sweep_results import sweep_view
 from whet.report.comparison.verdict import measured_methods
-from whet.report.templating import render
+from whet.report.formatting import render
 from whet.runs.comparison_directory import START, ComparisonDirectory
 
 CAPTIONS = {

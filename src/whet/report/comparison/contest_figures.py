@@ -10,25 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+from whet.report import figures as fig
 from whet.report.comparison.comparison_curves import DOTTED, LEGEND_ROW, WIDTH, draw_legend, legend_rows
 from whet.report.comparison.entries import COLOURS, START_COLOUR, Values, ends, mean_text, style
 from whet.report.comparison.verdict import TRUTHS, measured_methods
-from whet.report.figures import (
-    AXIS,
-    INK,
-    LEFT,
-    LEGEND,
-    QUIET,
-    axes_at,
-    beside,
-    frame,
-    literal,
-    plain_numbers,
-    png,
-    sheet,
-    whisker,
-)
-from whet.report.numbers import number, percent
+from whet.report.formatting import number, percent
 
 ROW = 0.42  # height of a row of the overview
 TIE_COLOUR, LOSS_COLOUR = "#d5dae0", "#eef0f3"
@@ -55,13 +41,13 @@ def overview_figure(results: Values) -> bytes:
     wins = results["start"]["wins"] is not None
     share = [4.0, 4.0, 2.2] if wins else [6.0, 0.0, 4.2]
     about = f"{results['prompts']} held-out prompts of {results['task']}   lines are 95 % intervals over prompts"
-    with sheet(WIDTH, height, title=results["title"], subtitle=about) as figure:
-        left, room = LEFT + label, WIDTH - LEFT - label - 0.3
+    with fig.sheet(WIDTH, height, title=results["title"], subtitle=about) as figure:
+        left, room = fig.LEFT + label, WIDTH - fig.LEFT - label - 0.3
         panels = []
         for part in share:
             width = room * part / sum(share)
             if part:
-                panels.append(axes_at(figure, left=left, top=1.3, width=width - 0.3, height=ROW * len(names)))
+                panels.append(fig.axes_at(figure, left=left, top=1.3, width=width - 0.3, height=ROW * len(names)))
             left += width
         _rewards(panels[0], results, methods)
         if wins:
@@ -69,9 +55,9 @@ def overview_figure(results: Values) -> bytes:
         _lengths(panels[-1], results, methods)
         for index, axes in enumerate(panels):
             axes.set_ylim(len(names) - 0.5, -0.5)
-            axes.set_yticks(range(len(names)), [literal(name) for name in names] if index == 0 else [])
-        panels[0].tick_params(axis="y", labelsize=9.5, labelcolor=INK, pad=8)
-        return png(figure)
+            axes.set_yticks(range(len(names)), [fig.literal(name) for name in names] if index == 0 else [])
+        panels[0].tick_params(axis="y", labelsize=9.5, labelcolor=fig.INK, pad=8)
+        return fig.png(figure)
 
 
 def frontier_figure(results: Values) -> bytes:
@@ -79,19 +65,19 @@ def frontier_figure(results: Values) -> bytes:
     named = {"truth": truth_label(results), "proxy": "proxy reward"}
     shown = [key for key in named if any(point[key] is not None for point in results["checkpoints"])]
     start = results["start_name"]
-    first = Line2D([], [], color=START_COLOUR, marker="D", linestyle="", markersize=5.5, label=literal(start))
+    first = Line2D([], [], color=START_COLOUR, marker="D", linestyle="", markersize=5.5, label=fig.literal(start))
     keys = [first, *_method_keys(results)]
     extra = LEGEND_ROW * (len(legend_rows(keys)) - 1)
     about = "large: all seeds, with 95 % intervals   small: one seed   thin line: checkpoints on the way"
-    with sheet(WIDTH, 4.8 + extra, title=f"Reward against the distance from {start}", subtitle=about) as figure:
+    with fig.sheet(WIDTH, 4.8 + extra, title=f"Reward against the distance from {start}", subtitle=about) as figure:
         draw_legend(figure, keys)
-        width = (WIDTH - LEFT) / max(1, len(shown))
+        width = (WIDTH - fig.LEFT) / max(1, len(shown))
         for index, key in enumerate(shown):
-            axes = axes_at(figure, left=LEFT + width * index, top=1.55 + extra, width=width - 0.6, height=2.65)
+            axes = fig.axes_at(figure, left=fig.LEFT + width * index, top=1.55 + extra, width=width - 0.6, height=2.65)
             _frontier(axes, results, key)
-            frame(axes, title=_capital(named[key]), unit="mean per prompt", x=f"√KL to {start}  (√nats)")
-            plain_numbers(axes)
-        return png(figure)
+            fig.frame(axes, title=_capital(named[key]), unit="mean per prompt", x=f"√KL to {start}  (√nats)")
+            fig.plain_numbers(axes)
+        return fig.png(figure)
 
 
 def overoptimisation_figure(results: Values) -> bytes | None:
@@ -109,41 +95,41 @@ def overoptimisation_figure(results: Values) -> bytes | None:
     if results["best_of_n"]:
         parts.insert(0, (f"Best-of-n of {start}", _best_of))
     keys = _keys(results, truth)
-    with sheet(WIDTH, 4.9, title=f"What the proxy promises, and the {truth}", subtitle=about) as figure:
+    with fig.sheet(WIDTH, 4.9, title=f"What the proxy promises, and the {truth}", subtitle=about) as figure:
         margin = 0.72 + 0.077 * max(len(str(key.get_label())) for key in keys)  # inches for the legend at the right
-        width = (WIDTH - LEFT - margin) / len(parts)
+        width = (WIDTH - fig.LEFT - margin) / len(parts)
         drawn = []
         for index, (name, draw) in enumerate(parts):
-            axes = axes_at(figure, left=LEFT + width * index, top=1.3, width=width - 0.4, height=3.0)
+            axes = fig.axes_at(figure, left=fig.LEFT + width * index, top=1.3, width=width - 0.4, height=3.0)
             drawn.append(axes)
-            axes.axhline(0, color=AXIS, linewidth=0.9)
+            axes.axhline(0, color=fig.AXIS, linewidth=0.9)
             draw(axes, results)
-            frame(axes, title=name, x=f"√KL to {start}  (√nats)")
+            fig.frame(axes, title=name, x=f"√KL to {start}  (√nats)")
         low, high = (pick(axes.get_ylim()[end] for axes in drawn) for end, pick in ((0, min), (1, max)))
         for axes in drawn:
             axes.set_ylim(low, high)
-            plain_numbers(axes)
-        look = {**LEGEND, "fontsize": 8.5, "labelcolor": INK, "handlelength": 2.0, "labelspacing": 0.6}
+            fig.plain_numbers(axes)
+        look = {**fig.LEGEND, "fontsize": 8.5, "labelcolor": fig.INK, "handlelength": 2.0, "labelspacing": 0.6}
         figure.legend(handles=keys, loc="upper right", bbox_to_anchor=(1 - 0.2 / WIDTH, 1 - 1.2 / 4.9), **look)
-        return png(figure)
+        return fig.png(figure)
 
 
 def _rewards(axes: Axes, results: Values, methods: Sequence[Values]) -> None:
     key = results["truth"] or "proxy"
     rows = _rows(results, methods)
     if results["start"][key] is None:
-        axes.text(0.5, 0.5, "no reward was measured", transform=axes.transAxes, color=QUIET, ha="center")
-        frame(axes, title="Reward", grid="x")
+        axes.text(0.5, 0.5, "no reward was measured", transform=axes.transAxes, color=fig.QUIET, ha="center")
+        fig.frame(axes, title="Reward", grid="x")
         return
     axes.axvline(results["start"][key]["mean"], color=START_COLOUR, linewidth=0.9, linestyle=DOTTED)
     for place, (summary, colour) in enumerate(rows):
         mean, low, high = ends(summary[key])
-        whisker(axes, x=(low, high), y=(place, place), colour=colour, width=3.2)
+        fig.whisker(axes, x=(low, high), y=(place, place), colour=colour, width=3.2)
         axes.plot([mean], [place], "o", color=colour, markersize=7, zorder=3)
-        beside(axes, mean_text(summary[key]), (high, place))
+        fig.beside(axes, mean_text(summary[key]), (high, place))
     name = truth_label(results) if results["truth"] else "proxy reward"
-    frame(axes, title=_capital(name), unit="mean per prompt", grid="x")
-    plain_numbers(axes, y=False)
+    fig.frame(axes, title=_capital(name), unit="mean per prompt", grid="x")
+    fig.plain_numbers(axes, y=False)
     low, high = axes.get_xlim()
     axes.set_xlim(low, high + 0.1 * (high - low))  # room for the last label
 
@@ -162,11 +148,11 @@ def _wins(axes: Axes, methods: Sequence[Values]) -> None:
                 place, size, left=left, height=0.56, color=shade, alpha=0.5 if shade == colour else 1, linewidth=0
             )
         mean, low, high = ends(wins["rate"], scale=100)
-        axes.plot([low, high], [place, place], color=INK, linewidth=1.5, zorder=3)
-        axes.plot([mean], [place], "o", color=INK, markersize=5, zorder=3)
-        beside(axes, percent(mean / 100), (100, place))
-    frame(axes, title="Wins, by the judge", unit="%: won, tied, lost; dot: ties half", grid="x")
-    axes.axvline(50, color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=2.8)
+        axes.plot([low, high], [place, place], color=fig.INK, linewidth=1.5, zorder=3)
+        axes.plot([mean], [place], "o", color=fig.INK, markersize=5, zorder=3)
+        fig.beside(axes, percent(mean / 100), (100, place))
+    fig.frame(axes, title="Wins, by the judge", unit="%: won, tied, lost; dot: ties half", grid="x")
+    axes.axvline(50, color=fig.QUIET, linewidth=0.9, linestyle=DOTTED, zorder=2.8)
     axes.set_xlim(0, 112)
     axes.set_xticks([0, 25, 50, 75, 100])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
@@ -177,11 +163,11 @@ def _lengths(axes: Axes, results: Values, methods: Sequence[Values]) -> None:
     for place, (summary, colour) in enumerate(rows):
         mean, low, high = ends(summary["length"])
         axes.barh(place, mean, height=0.56, color=colour, alpha=0.28, linewidth=0)
-        whisker(axes, x=(low, high), y=(place, place), colour=colour)
-        beside(axes, number(mean), (high, place))
-    frame(axes, title="Length", unit="tokens", grid="x")
+        fig.whisker(axes, x=(low, high), y=(place, place), colour=colour)
+        fig.beside(axes, number(mean), (high, place))
+    fig.frame(axes, title="Length", unit="tokens", grid="x")
     axes.set_xlim(0, 1.22 * max(ends(summary["length"])[2] for summary, _ in rows))
-    plain_numbers(axes, y=False, ticks=4)
+    fig.plain_numbers(axes, y=False, ticks=4)
 
 
 def truth_label(results: Values) -> str:
@@ -203,7 +189,7 @@ def _frontier(axes: Axes, results: Values, key: str) -> None:
     measured = results["truth"] if key == "truth" else key
     base, low, high = ends(results["start"][measured])
     axes.axhline(base, color=START_COLOUR, linewidth=0.9, linestyle=DOTTED)
-    whisker(axes, x=(0, 0), y=(low, high), colour=START_COLOUR)
+    fig.whisker(axes, x=(0, 0), y=(low, high), colour=START_COLOUR)
     axes.plot([0], [base], "D", color=START_COLOUR, markersize=6.5, zorder=3)
     for method in measured_methods(results):
         colour, shape = style(method["colour"])["color"], marker(method["colour"])
@@ -216,8 +202,8 @@ def _frontier(axes: Axes, results: Values, key: str) -> None:
             axes.plot(*zip(*way, strict=True), shape, linestyle="", color=colour, markersize=3.4, alpha=0.55)
         mean, low, high = ends(method["summary"][measured])
         x, left, right = (distance(value) for value in ends(method["summary"]["kl"]))
-        whisker(axes, x=(x, x), y=(low, high), colour=colour)
-        whisker(axes, x=(left, right), y=(mean, mean), colour=colour)
+        fig.whisker(axes, x=(x, x), y=(low, high), colour=colour)
+        fig.whisker(axes, x=(left, right), y=(mean, mean), colour=colour)
         axes.plot([x], [mean], shape, color=colour, markersize=7, markeredgecolor="white", zorder=4)
     axes.set_xlim(left=-0.03 * axes.get_xlim()[1])
 
@@ -231,11 +217,11 @@ def _best_of(axes: Axes, results: Values) -> None:
         for key in ("proxy", "truth")
     }
     for key, found in gains.items():
-        _gain_line(axes, x, found, key=key, colour=INK, shape="o")
+        _gain_line(axes, x, found, key=key, colour=fig.INK, shape="o")
     for place, point, *found in zip(x, points, *gains.values(), strict=True):
         at = (place, max(high for _, _, high in found))
         label: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{point['n']}", at, size=8, color=QUIET, **label)
+        axes.annotate(f"{point['n']}", at, size=8, color=fig.QUIET, **label)
     axes.set_xlim(-0.06 * max(x[-1], 0.5), 1.06 * max(x[-1], 0.5))
     axes.margins(y=0.12)
 
@@ -262,7 +248,7 @@ def _gain_line(
     axes.plot([0.0, *x], [0.0, *means], color=colour, linewidth=1.5, linestyle=dash)
     axes.plot(x, means, shape, color=colour, markerfacecolor=face, markersize=5, zorder=3)
     for place, (_, low, high) in zip(x, gains, strict=True):
-        whisker(axes, x=(place, place), y=(low, high), colour=colour)
+        fig.whisker(axes, x=(place, place), y=(low, high), colour=colour)
 
 
 def _gain(results: Values, key: str, interval: Values, *, base: float | None = None) -> tuple[float, float, float]:
@@ -275,10 +261,12 @@ def _gain(results: Values, key: str, interval: Values, *, base: float | None = N
 
 def _keys(results: Values, truth: str) -> list[Line2D]:
     kinds = [
-        Line2D([], [], color=QUIET, linestyle=PROXY_DASH, marker="o", markerfacecolor="white", label="proxy reward"),
-        Line2D([], [], color=QUIET, marker="o", label=truth),
+        Line2D(
+            [], [], color=fig.QUIET, linestyle=PROXY_DASH, marker="o", markerfacecolor="w", label="proxy reward"
+        ),
+        Line2D([], [], color=fig.QUIET, marker="o", label=truth),
     ]
-    best = [Line2D([], [], color=INK, linewidth=2.2, label="best-of-n")] if results["best_of_n"] else []
+    best = [Line2D([], [], color=fig.INK, linewidth=2.2, label="best-of-n")] if results["best_of_n"] else []
     return kinds + best + _method_keys(results, linestyle="solid")
 
 
@@ -287,7 +275,7 @@ def _method_keys(results: Values, **look: Any) -> list[Line2D]:
     keys = []
     for method in sorted(measured_methods(results), key=lambda method: method["colour"]):
         own = {**style(method["colour"]), "marker": marker(method["colour"]), "markersize": 4.5, "linewidth": 2, **look}
-        keys.append(Line2D([], [], **own, label=literal(method["method"])))
+        keys.append(Line2D([], [], **own, label=fig.literal(method["method"])))
     return keys
 
 

@@ -15,7 +15,7 @@ from whet.report.comparison.entries import (
     mean_text,
 )
 from whet.report.comparison.verdict import TRUTHS, compare_with_start, task_key
-from whet.report.numbers import number, percent
+from whet.report.formatting import number, percent
 
 AGAINST_START = frozenset({"gain", "wins", "pairwise", "kl"})  # columns that the start model has no value in
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from whet.report.numbers import number
+from whet.report.formatting import number
 from whet.report.series import Series, series, thin
 from whet.runs.directory import Run
 

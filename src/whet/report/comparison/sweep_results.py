@@ -12,7 +12,7 @@ from whet.errors import RunFailed
 from whet.evaluate.statistics import Interval, clipped, mean_interval
 from whet.report.comparison.entries import Cell, ComparisonView, Entry, Values, curves_of, failed_runs, read_curves
 from whet.report.comparison.verdict import SweepVerdict, compare_with_best
-from whet.report.numbers import number, percent
+from whet.report.formatting import number, percent
 from whet.report.series import Series, series
 from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run

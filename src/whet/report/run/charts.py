@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.report.numbers import number
-from whet.report.run.panels import Line, Panel
+from whet.report.formatting import number
+from whet.report.run.training_curves import Line, Panel
 from whet.report.series import Series, thin
 
 WIDTH, HEIGHT = 380, 190

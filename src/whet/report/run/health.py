@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from whet.report.numbers import number, percent
+from whet.report.formatting import number, percent
 from whet.report.series import Rows, Series, series
 
 Level = Literal["ok", "note", "warning"]

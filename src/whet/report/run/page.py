@@ -14,12 +14,10 @@ from typing import Any
 import yaml
 
 from whet.errors import RunFailed, UserError
-from whet.report.numbers import duration, number, percent
+from whet.report.formatting import duration, number, own_source, percent, render
 from whet.report.run.charts import chart
 from whet.report.run.health import HealthFinding, findings
-from whet.report.run.panels import Panel, panels
-from whet.report.run.training_curves import training_curves
-from whet.report.templating import own_source, render
+from whet.report.run.training_curves import Panel, panels, training_curves
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
 from whet.runs.logs import reason, write_atomic

@@ -7,9 +7,10 @@ the start model give the KL. Only one model is in memory at a time.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -17,30 +18,29 @@ from typing import Any, Protocol
 
 import torch
 
+from whet.batching import collate, micro_batches, take, tokens_that_fit
 from whet.config.pipeline import CompareConfig
 from whet.engines.http.transport import Connection
+from whet.engines.native.engine import NativeEngine
 from whet.errors import UserError
 from whet.evaluate.head_to_head import Entrant, ScoredCompletion, contest_results
 from whet.evaluate.pairwise_judge import Compared, JudgeVerdicts, ask_judge
 from whet.models.download.model_hub import resolve_model
+from whet.models.layers.decoder_config import autocast
+from whet.models.load import load_model
+from whet.models.logprobs import check_logprobs, token_logprobs
+from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.scoring import load_scorer
-from whet.records import Message, Sampling
+from whet.models.text.tokenizers import load_tokenizer
+from whet.records import Example, Finish, Message, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
-from whet.runs.comparison_directory import START, ComparisonDirectory
+from whet.rollout import pose
+from whet.runs.comparison_directory import START, ComparisonDirectory, earlier_checkpoints
 from whet.runs.directory import Run
 from whet.tasks.protocol import Gold, Task
-from whet.train.experiments.compared_models import (
-    Answers,
-    ContestPrompts,
-    Said,
-    answers_of,
-    answers_of_start,
-    earlier_models,
-    final_model,
-    release,
-)
-from whet.train.session.held_out import PROMPTS_ONLY
+from whet.train.session.session import PROMPTS_ONLY
+from whet.train.setup.build import place
 
 Note = Callable[[str], None]
 NONE_FAILED: Mapping[tuple[str, int], str] = MappingProxyType({})
@@ -208,3 +208,132 @@ def _verdicts(
 def _ask(settings: CompareConfig, pairs: Sequence[Compared]) -> JudgeVerdicts:
     connection = Connection(api_key_env=settings.judge_key_env, timeout_seconds=JUDGE_SECONDS, retries=JUDGE_RETRIES)
     return ask_judge(settings.judge_url, settings.judge_model, pairs, connection=connection)
+
+
+# In place of the step in random streams: shares no stream with training or evaluation.
+CONTEST_STEP = 2**31 - 2
+MODEL = "model"  # directory of the policy in a checkpoint
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """One completion with its token ids."""
+
+    example: Example
+    sample: int
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    text: str
+    finish: Finish
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContestPrompts:
+    """Prompts and sampling settings, the same for every model."""
+
+    examples: Sequence[Example]
+    sampling: Sampling
+    seed: int
+    device: torch.device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """Completions of one model, with per-token log-probs under that model and under the start model."""
+
+    said: list[Said]
+    logprobs: list[list[float]]
+    logprobs_start: list[list[float]]
+
+
+def final_model(path: Path) -> Path:
+    """The last model of a run (not the best, which evaluation selects), or the model in a directory."""
+    run = Run.find(path)
+    checkpoint = run.latest() if run else None
+    return resolve_model(str(path)) if checkpoint is None else checkpoint.path / MODEL
+
+
+def earlier_models(path: Path, most: int) -> dict[int, Path]:
+    """Step → earlier model, from the checkpoints that a run still has; at most `most`."""
+    found = earlier_checkpoints(path, most) if most and Run.find(path) else {}
+    return {step: directory / MODEL for step, directory in found.items()}
+
+
+def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers:
+    """`count` completions of each example by the model in a directory; without log-probs of the start model."""
+    policy, tokenizer = _opened(directory, asked.device)
+    said = _sampled(policy, tokenizer, asked, count)
+    return Answers(said=said, logprobs=completion_logprobs(policy, said, asked.sampling), logprobs_start=[])
+
+
+def answers_of_start(
+    directory: Path, asked: ContestPrompts, others: Sequence[Answers], *, count: int
+) -> tuple[Answers, list[Answers]]:
+    """The start model's own completions, and those of others with its log-probs."""
+    policy, tokenizer = _opened(directory, asked.device)
+    for other in others:
+        _check_same_ids(directory, tokenizer, other.said)
+    said = _sampled(policy, tokenizer, asked, count)
+    own = completion_logprobs(policy, said, asked.sampling)
+    read = [replace(one, logprobs_start=completion_logprobs(policy, one.said, asked.sampling)) for one in others]
+    return Answers(said=said, logprobs=own, logprobs_start=own), read
+
+
+def release(device: torch.device) -> None:
+    """Frees the GPU memory of unreferenced models."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+@torch.no_grad()
+def completion_logprobs(policy: CausalLM, said: Sequence[Said], sampling: Sampling) -> list[list[float]]:
+    """Log-prob of each token of each completion, at the sampling temperature.
+
+    By the training path for every model, so that differences are not artefacts of the sampler's rounding.
+    """
+    device = next(policy.parameters()).device
+    masks = [[False] * len(one.prompt) + [True] * len(one.completion) for one in said]
+    sequences = collate([one.prompt + one.completion for one in said], masks, device)
+    found: list[list[float]] = [[] for _ in said]
+    for rows in micro_batches(sequences.lengths, tokens_that_fit(policy)):
+        some = take(sequences, rows)
+        with autocast(device):
+            logprobs, _ = token_logprobs(policy, some.tokens, some.lengths, some.mask, sampling)
+        for row, own, mask in zip(rows.tolist(), logprobs.cpu(), some.mask.cpu(), strict=True):
+            found[row] = own[mask].tolist()
+            check_logprobs(found[row], policy, prompt=row)
+    return found
+
+
+def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]:
+    return place(load_model(directory), device), load_tokenizer(directory)
+
+
+def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Said]:
+    """Random numbers do not depend on the model: equal models give equal completions."""
+    engine = NativeEngine(policy, tokenizer, device=asked.device)
+    prompts = pose(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
+    groups = engine.generate(prompts, asked.sampling, count=count)
+    engine.close()
+    return [
+        Said(
+            example=example,
+            sample=sample,
+            prompt=prompt.tokens,
+            completion=completion.tokens,
+            text=completion.text,
+            finish=completion.finish,
+        )
+        for example, prompt, group in zip(asked.examples, prompts, groups, strict=True)
+        for sample, completion in enumerate(group)
+    ]
+
+
+def _check_same_ids(directory: Path, tokenizer: Tokenizer, said: Sequence[Said]) -> None:
+    """Refuses models whose tokenizers differ from the start model's."""
+    if any(tuple(tokenizer.prompt(one.example.prompt)) != one.prompt for one in said):
+        raise UserError(
+            f"the start model {directory} and a method's model have different tokenizers, so they cannot be compared: "
+            "name the model that the methods began with as compare.start"
+        )

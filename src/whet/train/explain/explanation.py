@@ -35,16 +35,16 @@ class Step:
     """Batch sizes of one step."""
 
     prompts: int  # offline: rows
-    group: int
+    group: int = 1
     sequences: int  # prompts × group
-    greedy: int  # greedy completions, only as baselines
-    rounds: int  # most sampling rounds
-    epochs: int
-    minibatches: int
-    updates: int  # optimizer steps: epochs × minibatches
-    target_kl: float | None  # nats per token, above which updates stop
+    greedy: int = 0  # greedy completions, only as baselines
+    rounds: int = 1  # most sampling rounds
+    epochs: int = 1
+    minibatches: int = 1
+    updates: int = 1  # optimizer steps: epochs × minibatches
+    target_kl: float | None = None  # nats per token, above which updates stop
     sequences_per_update: tuple[int, int]  # fewest and most
-    oldest: int  # updates between the sampling policy and the policy before the last update
+    oldest: int = 0  # updates between the sampling policy and the policy before the last update
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,28 +118,10 @@ def explain(recipe: Recipe) -> Explanation:
 
 def _step(config: Training, algorithm: Algorithm | None) -> Step:
     if isinstance(config, OfflineConfig):
-        return _offline_step(config)
+        return Step(
+            prompts=config.batch_size, sequences=config.batch_size, sequences_per_update=(config.batch_size,) * 2
+        )
     assert algorithm is not None
-    return _online_step(config, algorithm)
-
-
-def _offline_step(config: OfflineConfig) -> Step:
-    return Step(
-        prompts=config.batch_size,
-        group=1,
-        sequences=config.batch_size,
-        greedy=0,
-        rounds=1,
-        epochs=1,
-        minibatches=1,
-        updates=1,
-        target_kl=None,
-        sequences_per_update=(config.batch_size, config.batch_size),
-        oldest=0,
-    )
-
-
-def _online_step(config: OnlineConfig, algorithm: Algorithm) -> Step:
     rollout, update = config.rollout, config.update
     sizes = [len(prompts) for prompts in split_prompts(rollout.prompts, update.minibatches, seed=(config.seed,))]
     updates = update.epochs * update.minibatches

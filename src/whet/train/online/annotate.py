@@ -36,7 +36,8 @@ def annotate(
     places = list(groups.numbers)
     rollouts = [rollout for place in places for rollout in groups.drawn[place]]
     everything = collate([r.tokens for r in rollouts], [r.mask for r in rollouts], world.device)
-    sequences = replace(everything, mask=everything.mask & ~_left_out(rollouts, config).to(world.device)[:, None])
+    dropped = torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
+    sequences = replace(everything, mask=everything.mask & ~dropped.to(world.device)[:, None])
     everyone = Everyone(world=world, numbers=[groups.numbers[place] for place in places], group=config.rollout.group)
     prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
@@ -50,16 +51,16 @@ def annotate(
     metrics |= measured
     ahead = values_ahead(learner, rollouts, everything, prompts)
     paid = _pay(learner, groups, settings, everyone, frozen, everything.mask, ahead)
-    masks = _Masks(sampled=everything.mask, trained=sequences.mask)
-    advantages, targets = _advantages(learner, settings, everyone, paid, frozen, masks)
+    advantages, targets = _advantages(learner, settings, everyone, paid, frozen, everything.mask, sequences.mask)
     if frozen.values is not None:
         assert targets is not None
         wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
         metrics["critic/explained_variance"] = values.explained_variance(*wanted)
     tokens, entropy, kl = world.sum(frozen.sums(everything.mask)).tolist()
+    tokens = max(1.0, tokens)
     if frozen.ref is not None:
         of_rollout = kl / paid.rewards.numel()
-        metrics |= {"kl": kl / max(1.0, tokens), "kl_rollout": of_rollout, "kl_coefficient": settings.kl_coefficient}
+        metrics |= {"kl": kl / tokens, "kl_rollout": of_rollout, "kl_coefficient": settings.kl_coefficient}
     bonus = config.algorithm.entropy
     batch = Batch(
         sequences=sequences,
@@ -74,16 +75,13 @@ def annotate(
         targets=targets,
         kl_coefficient=settings.kl_coefficient,
         entropy_coefficient=entropy_bonus(
-            bonus.coefficient,
-            entropy / max(1.0, tokens),
-            floor=bonus.floor,
-            floor_coefficient=bonus.floor_coefficient,
+            bonus.coefficient, entropy / tokens, floor=bonus.floor, floor_coefficient=bonus.floor_coefficient
         ),
     )
     if config.rollout.adaptive_temperature is not None:
         metrics["temperature"] = settings.sampling.temperature
     mean, rollouts_seen = float(paid.rewards.mean()), paid.rewards.numel()
-    outcome = StepOutcome(paid=mean, moments=paid.moments, kl=kl / max(1.0, tokens), rollouts=rollouts_seen)
+    outcome = StepOutcome(paid=mean, moments=paid.moments, kl=kl / tokens, rollouts=rollouts_seen)
     return batch, outcome, metrics
 
 
@@ -122,14 +120,6 @@ class Everyone:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Masks:
-    """(B, T) of this rank: sampled tokens, and the trained ones among them."""
-
-    sampled: Tensor
-    trained: Tensor
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Pay:
     """Rewards after shaping and KL penalty."""
 
@@ -138,11 +128,6 @@ class _Pay:
     greedy: Tensor  # (P,) of the greedy baselines; empty without
     counts: Tensor  # (P, G) sampled tokens
     moments: tuple[float, float, float]
-
-
-def _left_out(rollouts: Sequence[Rollout], config: OnlineConfig) -> Tensor:
-    """(B,): truncated rollouts, if `rollout.mask_truncated` drops them from the loss."""
-    return torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
 
 
 def _pay(
@@ -206,10 +191,16 @@ def _shaping(
 
 
 def _advantages(
-    learner: Learner, settings: StepSettings, everyone: Everyone, paid: _Pay, frozen: Frozen, masks: _Masks
+    learner: Learner,
+    settings: StepSettings,
+    everyone: Everyone,
+    paid: _Pay,
+    frozen: Frozen,
+    mask: Tensor,
+    trained_mask: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
     """(B, T) advantages of this rank and, with a critic, the targets of its values."""
-    algorithm, needed, mask = learner.algorithm, terms(learner.algorithm.advantage), masks.sampled
+    algorithm, needed = learner.algorithm, terms(learner.algorithm.advantage)
     supply = {
         "rewards": paid.rewards,
         "counts": paid.counts,
@@ -229,7 +220,7 @@ def _advantages(
     shape = supply["mask"].shape
     raw = ask(algorithm.advantage, supply, shapes=(paid.rewards.shape, shape))
     everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
-    trained = everyone.rows(masks.trained)
+    trained = everyone.rows(trained_mask)
     scaling = {**supply, "advantages": everywhere.masked_fill(~trained, 0.0), "mask": trained}
     scaled = ask(algorithm.scaling, scaling, shapes=(shape,))
     targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,13 +14,18 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
+import whet
 from whet.config import EarlyStoppingConfig
 from whet.config.loops import Training
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
+from whet.evaluate.evaluation import evaluate
+from whet.evaluate.statistics import mean_interval
 from whet.models.protocol import Tokenizer
+from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
@@ -27,9 +33,7 @@ from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
 from whet.tasks.grading.grader import GradingFailed
 from whet.train.session import resume
-from whet.train.session.held_out import HeldOutScorer, best_by, held_out_metrics
 from whet.train.session.trained import Kept, Trained
-from whet.train.setup.machine import machine, versions
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 
 
@@ -309,3 +313,57 @@ def spelled(groups: Sequence[Sequence[Mapping[str, Any]]], tokenizer: Tokenizer)
     texts = dict(zip(chosen, tokenizer.decode_many([[token] for token in chosen]), strict=True))
     for row in rows:
         yield {**row, "pieces": [texts[token] for token in compress(row["tokens"], row["mask"])]}
+
+
+PROMPTS_ONLY = "data"  # the task without reference answers
+HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
+
+
+def held_out_metrics(
+    config: Training, run: Run, world: World, parts: Trained, scorer: HeldOutScorer | None, *, step: int
+) -> dict[str, float]:
+    """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
+    if parts.engine is None:
+        return {}
+    parts.sync(step)
+    settings = config.eval
+    evaluation = evaluate(
+        parts.engine,
+        parts.tokenizer,
+        parts.task,
+        examples=settings.examples,
+        sampling=config.eval_sampling,
+        samples=settings.samples,
+        ks=settings.ks,
+        seed=config.seed,
+        world=world,
+    )
+    run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
+    metrics = evaluation.metrics()
+    if scorer is not None:
+        texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
+        found = mean_interval(scorer(parts.task.held_out(settings.examples), texts))
+        metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
+    return metrics
+
+
+def best_by(measured: Mapping[str, float], task: str) -> str:
+    """The metric that selects the best model: accuracy, or the mean reward if the task has no reference answers."""
+    return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
+
+
+def machine(world: World) -> dict[str, Any]:
+    """Hardware, as far as it matters for speed."""
+    cuda = world.device.type == "cuda"
+    return {
+        "platform": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(world.device) if cuda else platform.machine(),
+        "processes": world.size,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Library versions that matter for results."""
+    return {"whet": whet.__version__, "torch": torch.__version__, "transformers": transformers.__version__}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -24,7 +26,6 @@ from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
-from whet.train.setup.machine import keep_freed_memory
 from whet.train.setup.optimizer import make_optimizer
 
 TIKTOKEN = "tiktoken:"
@@ -157,3 +158,19 @@ def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
         seed=seed,
         eos=tokenizer.eos,
     )
+
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+NEVER = 2**31 - 1  # bytes: the largest allowed value
+
+
+def keep_freed_memory() -> bool:
+    """Keeps freed memory for the next tensor instead of returning it to the system; returns whether that is possible.
+
+    Every step frees and allocates as much as weights, gradients and activations need. The system zeroes new pages on
+    first use, which on a CPU takes a tenth of an update.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(TRIM_THRESHOLD, NEVER)) and bool(mallopt(MMAP_THRESHOLD, NEVER))

@@ -84,13 +84,12 @@ ROOMS_INSIDE = {
         "guard": {"protocol", "table", "grading", "check"},
     },
     "report": {
-        "numbers": set(),
+        "formatting": set(),
         "series": set(),
-        "templating": {"numbers"},
-        "figures": {"numbers", "templating"},
-        "run": {"numbers", "series", "templating", "figures"},
-        "dataset": {"numbers", "templating", "figures", "run"},
-        "comparison": {"numbers", "series", "templating", "figures"},
+        "figures": {"formatting"},
+        "run": {"formatting", "series", "figures"},
+        "dataset": {"formatting", "figures", "run"},
+        "comparison": {"formatting", "series", "figures"},
     },
     "engines": {
         "protocol": set(),

@@ -195,12 +195,12 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, mon
     monkeypatch.setattr(start.online, "train", interrupted)
     stopped = whet(*words)
     assert stopped.code == 130
-    go_on = next(line for line in stopped.err.splitlines() if line.startswith("stopped; go on with: "))
+    go_on = next(line for line in stopped.err.splitlines() if line.startswith("stopped; continue with: "))
     assert go_on.endswith(f"whet compare --methods rloo,grpo --seeds 1 {recipe} --out {tmp_path / 'out'}")
     assert not (tmp_path / "out" / "comparison.json").exists()
     assert "--resume" not in stopped.err  # one command goes on with everything
     monkeypatch.setattr(start.online, "train", real)
-    result = whet(*go_on.removeprefix("stopped; go on with: whet ").split())
+    result = whet(*go_on.removeprefix("stopped; continue with: whet ").split())
     assert result.code == 0, result.err
     assert "rloo seed 0, already finished" in result.err
     assert "grpo seed 0, resumed" in result.err

@@ -230,7 +230,7 @@ def test_the_numbers_of_an_offline_recipe(whet: Whet, write: Any) -> None:
     assert found["tokens"]["trained"] == 64
     assert found["model"]["reference"] == 0
     assert found["without_effect"] == {
-        "update.epochs": "the offline loop takes one optimizer step on each step's rows",
+        "update.epochs": "the offline loop takes one optimizer step per batch",
         "optimizer.schedule": "the run ends with the warm-up, before the rate could fall",
     }
     (note,) = [note for note in found["notes"] if "warmup" in note]

@@ -100,7 +100,7 @@ def test_numbers_without_completions_still_have_a_page(whet: Whet, tmp_path: Pat
 def test_a_pipeline_is_reported_by_its_comparison(whet: Whet, tmp_path: Path) -> None:
     (tmp_path / "stages").mkdir()
     (tmp_path / "config.yaml").write_text("loop: pipeline\n", "utf-8")
-    assert f"has no comparison yet: go on with whet train {tmp_path} --resume" in refused(whet, tmp_path)
+    assert f"has no comparison yet: continue with whet train {tmp_path} --resume" in refused(whet, tmp_path)
     fake_contest(tmp_path / "comparison", methods={"dpo": METHODS["dpo"]}, seeds=1, prompts=20, pairwise=False)
     result = whet("report", tmp_path)
     assert result.out.splitlines()[0] == f"report: {tmp_path / 'comparison' / 'comparison.html'}"

@@ -121,7 +121,7 @@ def test_resuming_with_other_weights_than_the_run_began_with(whet: Whet, tmp_pat
 
 
 def test_changes_are_accepted_of_runs_that_go_on(whet: Whet, tmp_path: Path) -> None:
-    assert "--accept-changes is for a run that goes on: add --resume" in refused(
+    assert "--accept-changes is for a resumed run: add --resume" in refused(
         whet, "train", write_recipe(tmp_path), "--accept-changes"
     )
     reward = tmp_path / "reward.py"
@@ -185,7 +185,7 @@ def test_a_second_writer_is_refused_and_a_signal_saves_the_run(whet: Whet, tmp_p
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert f"stopped; go on with: whet train {run.relative_to(tmp_path)} --resume" in err
+    assert f"stopped; continue with: whet train {run.relative_to(tmp_path)} --resume" in err
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     assert (run / "checkpoints" / f"step-{last:06d}").is_dir()
 

@@ -102,7 +102,7 @@ def test_zero_variance_of_a_solved_task_is_no_alarm():
 
 def test_now_means_the_last_twenty_steps_and_never_the_beginning():
     late = [{"step": s, "truncated": 0.0 if s <= 100 else 0.37} for s in range(1, 121)]
-    assert health.truncation(late).sentence.startswith("37 % of completions in the last 20 steps were cut off")
+    assert health.truncation(late).sentence.startswith("37 % of completions in the last 20 steps were truncated")
     short = [{"step": s, "truncated": 0.0 if s <= 3 else 0.5} for s in range(1, 7)]
     assert health.truncation(short).sentence.startswith("50 % of completions in the last 3 steps")
 

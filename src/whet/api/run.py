@@ -123,10 +123,10 @@ class Run:
     def _summary(self) -> str:
         rows, results = self._directory.metrics(), self._directory.results() if self.finished else None
         done = max((row["step"] for row in rows), default=0)
-        said = f"{done} of {self.config['steps']} steps{'' if self.finished else ', not finished'}"
+        text = f"{done} of {self.config['steps']} steps{'' if self.finished else ', not finished'}"
         for names, what, form in ((ACCURACY, "held-out accuracy", "{:.1%}"), (LOSS, "held-out loss", "{:.4f}")):
             ends = evaluations(rows, results, names)
             if ends is not None:
                 shown = dict.fromkeys(form.format(row[names[0]]) for row in ends)
-                return f"{said}, {what} {' → '.join(shown)}"
-        return said
+                return f"{text}, {what} {' → '.join(shown)}"
+        return text

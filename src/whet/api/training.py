@@ -58,12 +58,12 @@ def train(  # noqa: PLR0913 - arguments that cannot be keys of a recipe
     with passing(given.objects):
         if resume is not None:
             if recipe is not None:
-                raise UserError(f"resume goes on with {os.fspath(resume)}, which has its recipe: leave {recipe!r} out")
+                raise UserError(f"resume continues {os.fspath(resume)}, which has its own recipe: leave {recipe!r} out")
             return _resumed(Path(resume).expanduser(), given, watch, accept_changes=accept_changes)
         if recipe is None:
             raise UserError("nothing to train: name a recipe, e.g. whet.train('grpo-sorting'), or resume=RUN")
         if accept_changes:
-            raise UserError("accept_changes is for a run that goes on: add resume=RUN, or leave it out")
+            raise UserError("accept_changes is for a resumed run: add resume=RUN, or leave it out")
         return _started(recipe, given, watch, root=runs_root(root), directory=directory, name=name)
 
 

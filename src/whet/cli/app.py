@@ -106,10 +106,8 @@ def main() -> None:
         _stop(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
         _stop("stopped", 130)
-    except MemoryError:
-        _stop("out of memory: lower update.micro_batch_tokens or engine.max_sequences, or use a smaller model", 1)
-    except RuntimeError as error:
-        if not any(words in str(error) for words in NO_MEMORY):
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         _stop("out of memory: lower update.micro_batch_tokens or engine.max_sequences, or use a smaller model", 1)
 

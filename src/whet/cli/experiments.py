@@ -244,10 +244,10 @@ def _resumable(directory: ComparisonDirectory | PipelineDirectory, command: Sequ
     try:
         yield
     except KeyboardInterrupt:
-        say(f"stopped; go on with: {shlex.join(command)}", err=True)
+        say(f"stopped; continue with: {shlex.join(command)}", err=True)
         raise
     except RunFailed as error:
-        raise RunFailed(f"{error}; go on with: {shlex.join(command)}") from error
+        raise RunFailed(f"{error}; continue with: {shlex.join(command)}") from error
     except UserError:
         directory.remove_if_unused()
         raise

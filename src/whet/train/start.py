@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.config import OfflineConfig, OnlineConfig
+from whet.config import OfflineConfig
 from whet.config.loops import CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
@@ -120,17 +120,13 @@ def _report(config: Config, run: Run, world: World, make_progress: MakeProgress)
 
 def _hidden_from_rewards(config: Config) -> list[str]:
     """A note on environment variables that are withheld from reward functions."""
-    if not isinstance(config, OnlineConfig | CollectConfig) or not config.reward.functions:
+    if isinstance(config, OfflineConfig) or not config.reward.functions:
         return []
-    if any(is_object(function.use) for function in config.reward.functions):
-        return []  # they run in this process
-    hidden = withheld(os.environ, config.reward.environment)
-    if not hidden:
+    if any(is_object(function.use) for function in config.reward.functions):  # they run in this process
         return []
-    return [
-        f"note: reward functions do not see {', '.join(hidden)}, which look like secrets: "
-        "name those that they need in reward.environment"
-    ]
+    hidden = ", ".join(withheld(os.environ, config.reward.environment))
+    why = f"note: reward functions do not see {hidden}, which look like secrets: name those that they need in "
+    return [f"{why}reward.environment"] if hidden else []
 
 
 def _check(config: Config, world: World, *, resumed: str) -> None:
@@ -167,7 +163,7 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:
                 many = ", in as many processes" if world.size > 1 else ""
-                progress.note(f"stopped; go on with: {how_to_resume(run.path)}{many}")
+                progress.note(f"stopped; continue with: {how_to_resume(run.path)}{many}")
         _leave(run, world)
     return run.path
 
@@ -189,4 +185,4 @@ def _way_back(run: Run) -> Iterator[None]:
     try:
         yield
     except RankLost as error:
-        raise RankLost(f"{error}; go on with: {how_to_resume(run.path)}, in as many processes") from error
+        raise RankLost(f"{error}; continue with: {how_to_resume(run.path)}, in as many processes") from error

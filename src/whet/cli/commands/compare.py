@@ -52,8 +52,8 @@ def compare(
     numbers, changed = read_seeds(seeds), _changes(changes or [])
     out, overrides = None if out is None else out.expanduser(), overrides or []
     if not is_pipeline(source):
-        wanted = TARGET if target is None else target
-        compare_methods(source, names, numbers, overrides, changed, target=wanted, root=runs, out=out, as_json=as_json)
+        target = TARGET if target is None else target
+        compare_methods(source, names, numbers, overrides, changed, target=target, root=runs, out=out, as_json=as_json)
         return
     if target is not None:
         raise UserError("--target is for recipes of one run; a pipeline says in its compare section how it compares")

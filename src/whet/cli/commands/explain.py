@@ -55,8 +55,7 @@ def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
 
     runs = explain_pipeline(pipeline)
     if as_json:
-        whole = {name: found if isinstance(found, str) else asdict(found) for name, found in runs.items()}
-        say_json(whole)
+        say_json({name: found if isinstance(found, str) else asdict(found) for name, found in runs.items()})
         return
     for number, (name, found) in enumerate(runs.items(), start=1):
         say(f"{number}/{len(runs)}  {name}")

@@ -58,8 +58,7 @@ def tasks(
 
 
 def recipes(
-    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."),
-    as_json: bool = AS_JSON,
+    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."), as_json: bool = AS_JSON
 ) -> None:
     """List the packaged recipes, or print one as YAML.
 

@@ -10,7 +10,7 @@ from whet.cli.terminal import say
 from whet.errors import UserError
 
 TIP = "Directory of a run (finished or not), of a comparison, or of a pipeline (for its comparison)."
-Told = tuple[Path, list[str]]  # the page, and headline numbers as lines
+Report = tuple[Path, list[str]]  # the page, and headline numbers as lines
 
 
 def report(
@@ -31,7 +31,7 @@ def report(
         typer.launch(page.resolve().as_uri())
 
 
-def _write(path: Path) -> Told:
+def _write(path: Path) -> Report:
     """Writes the page of a run, comparison or pipeline."""
     from whet.runs.comparison_directory import first_of_several, is_comparison
     from whet.runs.directory import Run
@@ -40,7 +40,7 @@ def _write(path: Path) -> Told:
     if is_pipeline(path):
         compared = PipelineDirectory.open(path).comparison_path
         if not is_comparison(compared):
-            raise UserError(f"pipeline {path} has no comparison yet: go on with whet train {path} --resume")
+            raise UserError(f"pipeline {path} has no comparison yet: continue with whet train {path} --resume")
         return _comparison(compared)
     if is_comparison(path):
         return _comparison(path)
@@ -52,7 +52,7 @@ def _write(path: Path) -> Told:
     raise UserError(f"{path} is neither a run nor a comparison; name a directory that whet train or whet compare made")
 
 
-def _comparison(path: Path) -> Told:
+def _comparison(path: Path) -> Report:
     from whet.report.comparison.comparison_page import write_page
     from whet.runs.comparison_directory import ComparisonDirectory
 
@@ -60,7 +60,7 @@ def _comparison(path: Path) -> Told:
     return directory.page_path, list(write_page(directory).verdict)
 
 
-def _run(path: Path) -> Told:
+def _run(path: Path) -> Report:
     from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
     from whet.runs.directory import Run
 
@@ -74,6 +74,6 @@ def _run(path: Path) -> Told:
     ):
         ends = evaluations(metrics, results, names)
         if ends is not None:
-            told = [shown.format(*(row[name] for name in names)) for row in ends]
-            lines.append(label.format(told[1] if ends[0] is ends[1] else " → ".join(told)))
+            values = [shown.format(*(row[name] for name in names)) for row in ends]
+            lines.append(label.format(values[1] if ends[0] is ends[1] else " → ".join(values)))
     return page, lines or ["no evaluation yet"]

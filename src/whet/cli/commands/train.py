@@ -42,7 +42,7 @@ def train(
     from whet.train.start import resume_run, start_run
 
     if accept_changes and not resume:
-        raise UserError("--accept-changes is for a run that goes on: add --resume, or leave it out")
+        raise UserError("--accept-changes is for a resumed run: add --resume, or leave it out")
     recipe = None if resume else read_any(source, overrides or [])
     if as_json and (isinstance(recipe, Pipeline) or (resume and is_pipeline(Path(source)))):
         raise UserError("--json is for one run: of a pipeline, whet compare --json prints the comparison")

@@ -41,28 +41,23 @@ def write_page(directory: ComparisonDirectory) -> ComparisonView:
     curves = curves_figure(comparison)
     pictures |= {"curves": curves} if curves is not None else {}
     prompts, lead = _side_by_side(directory, results) if is_contest else ([], "")
+    where = ", all completions in samples/" if prompts else ", the completions were left out"
     page = render(
         "comparison.html",
         title=comparison.title,
         facts=comparison.facts,
         comparison=comparison,
-        pictures=[_picture(name, picture) for name, picture in pictures.items()],
+        pictures=[
+            {"title": CAPTIONS[name][0], "caption": CAPTIONS[name][1], "data": base64.b64encode(picture).decode()}
+            for name, picture in pictures.items()
+        ],
         prompts=prompts,
         prompts_lead=lead,
-        where=""
-        if not is_contest
-        else ", all completions in samples/"
-        if prompts
-        else ", the completions were left out",
+        where=where if is_contest else "",
     )
     captions = [(CAPTIONS[name][0], directory.picture_path(name).name) for name in pictures]
     directory.write_report(page=page, table=document(comparison, captions), pictures=pictures)
     return comparison
-
-
-def _picture(name: str, picture: bytes) -> dict[str, str]:
-    title, caption = CAPTIONS[name]
-    return {"title": title, "caption": caption, "data": base64.b64encode(picture).decode()}
 
 
 def _side_by_side(directory: ComparisonDirectory, results: Values) -> tuple[list[dict[str, Any]], str]:

@@ -261,9 +261,7 @@ def _gain(results: Values, key: str, interval: Values, *, base: float | None = N
 
 def _keys(results: Values, truth: str) -> list[Line2D]:
     kinds = [
-        Line2D(
-            [], [], color=fig.QUIET, linestyle=PROXY_DASH, marker="o", markerfacecolor="w", label="proxy reward"
-        ),
+        Line2D([], [], color=fig.QUIET, linestyle=PROXY_DASH, marker="o", markerfacecolor="w", label="proxy reward"),
         Line2D([], [], color=fig.QUIET, marker="o", label=truth),
     ]
     best = [Line2D([], [], color=fig.INK, linewidth=2.2, label="best-of-n")] if results["best_of_n"] else []

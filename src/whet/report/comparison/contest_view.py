@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from whet.report.comparison.entries import (
     Cell,
     ComparisonView,
@@ -60,7 +58,7 @@ def _legend(results: Values, shown: set[str]) -> list[str]:
     lines = [
         f"{results['prompts']} held-out prompts, {samples} of each by every model, at temperature "
         f"{settings['temperature']:g} and at most {settings['max_tokens']} tokens; the same random numbers for all "
-        f"(seed {results['seed']}). Runs are judged with their last weights.",
+        f"(seed {results['seed']}). Runs are compared with their last weights.",
         "Intervals are 95 %, each by itself, and over prompts: completions of the same prompt, from several samples "
         "and seeds, become one mean first. Other seeds may differ by more; see the numbers of each seed.",
     ]
@@ -112,18 +110,12 @@ def _cell(key: str, method: Values, results: Values) -> Cell:
         return Cell(main=method["method"])
     if summary is None:
         return Cell(main="failed" if key == (results["truth"] or "kl") else "–")
-    makers: dict[str, Callable[[], Cell]] = {
-        "gold": lambda: _measured(summary["gold"], more=_each_seed(method, "gold")),
-        "score": lambda: _measured(summary["score"], more=_each_seed(method, "score")),
-        "gain": lambda: _measured(summary[f"{task_key(results)}_gain"], sign=True),
-        "judge": lambda: _measured(summary["judge"], more=_each_seed(method, "judge")),
-        "proxy": lambda: _measured(summary["proxy"]),
-        "wins": lambda: _wins(summary["wins"]),
-        "pairwise": lambda: _wins(method["pairwise"]),
-        "kl": lambda: _measured(summary["kl"], more=f"{number(summary['kl_token'])} a token"),
-        "length": lambda: _measured(summary["length"], more=_cut(summary["cut_off"])),
-    }
-    return makers[key]()
+    if key in ("wins", "pairwise"):
+        return _wins(summary["wins"] if key == "wins" else method["pairwise"])
+    truncated = f"{percent(summary['cut_off'])} truncated" if summary["cut_off"] else ""
+    more = {"gain": "", "proxy": "", "kl": f"{number(summary['kl_token'])} a token", "length": truncated}
+    interval = summary[f"{task_key(results)}_gain" if key == "gain" else key]
+    return _measured(interval, sign=key == "gain", more=more[key] if key in more else _each_seed(method, key))
 
 
 def _measured(interval: Values | None, *, sign: bool = False, more: str = "") -> Cell:
@@ -144,7 +136,3 @@ def _each_seed(method: Values, key: str) -> str:
     seeds = method["seeds"]
     means = ["failed" if seed["summary"] is None else mean_text(seed["summary"][key]) for seed in seeds]
     return f"seeds {', '.join(means)}" if len(seeds) > 1 else ""
-
-
-def _cut(share: float) -> str:
-    return f"{percent(share)} cut off" if share else ""

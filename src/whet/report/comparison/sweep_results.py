@@ -261,7 +261,7 @@ def _points(share: float) -> str:
 
 def _behind(gap: Values | None) -> str:
     if gap is None:
-        return "cannot be said"
+        return "too few seeds"
     ends = f"{_points(gap['mean'])} [{_points(gap['low'])} … {_points(gap['high'])}]"
     return f"{ends} {'below' if gap['below'] else 'unclear'}"
 

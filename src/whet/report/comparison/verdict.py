@@ -86,7 +86,7 @@ def _gaps(best: MethodResult, others: Sequence[MethodResult]) -> dict[str, Gap]:
 def _too_few(results: Sequence[MethodResult]) -> str:
     first = results[0]
     if first.accuracy is None:
-        return "No run finished, so nothing can be said."
+        return "No run finished, so there is nothing to compare."
     highest = f"the highest held-out accuracy is that of {first.method}, {_percent(first.accuracy.mean)}"
     if len(results) == 1:
         return f"There is one method, so there is nothing to compare: {highest}."
@@ -108,7 +108,7 @@ def _sentence(best: MethodResult, results: Sequence[MethodResult], gaps: Mapping
     if unclear:
         parts.append(f"{'' if below else 'but '}{listed(unclear)} cannot be told apart from {best.method}")
     if left_out:
-        parts.append(f"nothing can be said of {listed(left_out)}, where too few seeds finished")
+        parts.append(f"too few seeds of {listed(left_out)} finished to compare")
     return "; ".join(parts) + (f" ({_basis(best, gaps)})." if gaps else ".")
 
 

@@ -40,13 +40,8 @@ def facts(survey: Survey) -> dict[str, Any]:
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     ordered = sorted(values)
-    return {
-        "mean": fmean(ordered),
-        "median": median(ordered),
-        "p95": quantile(ordered, 0.95),
-        "min": ordered[0],
-        "max": ordered[-1],
-    }
+    middle = {"mean": fmean(ordered), "median": median(ordered), "p95": quantile(ordered, 0.95)}
+    return {**middle, "min": ordered[0], "max": ordered[-1]}
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -70,7 +65,7 @@ def overview(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     used = f"{found['rows']:,} {found['kind']}"
     rows = [
         ("rows", f"{used} of {found['read']:,} rows read, format {found['format']}"),
-        ("left out", _counts(found["skipped"]) or "nothing"),
+        ("left out", ", ".join(f"{count:,} {why}" for why, count in found["skipped"].items()) or "nothing"),
         ("prompts", f"{found['prompts']:,} different, {found['openings']:,} different openings"),
         ("near duplicates", f"{found['near_duplicates']:,}"),
         ("messages", _shares(found["turns"])),
@@ -94,8 +89,8 @@ def length_rows(found: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for name, lengths in found["lengths"].items():
         words, characters = lengths["words"], lengths["characters"]
-        told = [words["mean"], words["median"], words["p95"], words["max"], characters["mean"]]
-        rows.append([name, f"{lengths['count']:,}", *(number(value) for value in told)])
+        columns = [words["mean"], words["median"], words["p95"], words["max"], characters["mean"]]
+        rows.append([name, f"{lengths['count']:,}", *(number(value) for value in columns)])
     return [header, *rows]
 
 
@@ -110,14 +105,10 @@ def _span(interval: Mapping[str, float | None], show: Any) -> str:
     return "[one pair says nothing about the rest]" if low is None or high is None else f"[{show(low)} … {show(high)}]"
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {why}" for why, count in counts.items())
-
-
 def _shares(counts: Mapping[str, int], most: int = 6) -> str:
     total = sum(counts.values())
-    told = [f"{name}: {percent(count / total)}" for name, count in list(counts.items())[:most]]
-    return ", ".join([*told, "…"] if len(counts) > most else told)
+    shares = [f"{name}: {percent(count / total)}" for name, count in list(counts.items())[:most]]
+    return ", ".join([*shares, "…"] if len(counts) > most else shares)
 
 
 BINS = 28  # at most

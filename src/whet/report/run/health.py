@@ -118,7 +118,7 @@ def truncation(metrics: Rows) -> HealthFinding | None:
     if not len(share):
         return None
     now = _now(share)
-    sentence = f"{percent(now)} of completions in the last {_recent(share)} steps were cut off"
+    sentence = f"{percent(now)} of completions in the last {_recent(share)} steps were truncated"
     advice = "" if now < TRUNCATED[0] else ": raise max_tokens or reward shorter answers"
     return HealthFinding(_level(now, TRUNCATED), sentence + advice)
 

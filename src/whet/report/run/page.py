@@ -30,7 +30,7 @@ CHANGED, SAME = 40, 20  # examples shown: those that became right or wrong, and 
 GROUPS, ROLLOUTS = 2, 8  # groups shown, and rollouts of each
 HEAT = 6  # shades; the last is a log-prob of -3 (5 %) or less
 COLDEST = -3.0
-LABELS = {"eval/length": "Answer length", "eval/truncated": "Cut off", "eval/loss": "Held-out loss"}
+LABELS = {"eval/length": "Answer length", "eval/truncated": "Truncated", "eval/loss": "Held-out loss"}
 
 
 def write_report(run_path: Path) -> Path:
@@ -126,8 +126,8 @@ def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:
         if ends is not None:
             before, after = ends
             rows = {"after": after} if before is after else {"before": before, "after": after}
-            told = _accuracies(rows) if names is ACCURACY else _losses(rows)
-            return {"label": label, "details": _details(before, after, results), **told}
+            values = _accuracies(rows) if names is ACCURACY else _losses(rows)
+            return {"label": label, "details": _details(before, after, results), **values}
     return {"label": "Held-out result", "values": [], "spans": [], "note": "No evaluation yet.", "details": []}
 
 
@@ -201,11 +201,6 @@ def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_group(group) for group in groups]
 
 
-def _heat(logprob: float) -> int:
-    """Shade of a token: 0 if certain, `HEAT` at COLDEST or below."""
-    return round(HEAT * min(1.0, logprob / COLDEST)) if logprob < 0 else 0
-
-
 def _group(group: Sequence[Row]) -> dict[str, Any]:
     mean = sum(row["reward"] for row in group) / len(group)
     more = f", {ROLLOUTS} shown" if len(group) > ROLLOUTS else ""
@@ -219,7 +214,9 @@ def _group(group: Sequence[Row]) -> dict[str, Any]:
 def _rollout(row: Row) -> dict[str, Any]:
     chosen = zip(row["tokens"], row["mask"], row["logprobs"], strict=True)
     shades = [
-        {"id": token, "heat": _heat(logprob), "label": _label(logprob)} for token, picked, logprob in chosen if picked
+        {"id": token, "heat": round(HEAT * min(1.0, max(0.0, logprob / COLDEST))), "label": _label(logprob)}
+        for token, picked, logprob in chosen
+        if picked
     ]
     return {**row, "shades": shades, "pieces": _pieces(row, len(shades))}
 

@@ -126,11 +126,7 @@ def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tupl
         axes.bar(place, part.accuracy.mean, width=0.62, color=RIGHT, alpha=0.85, zorder=2)
         axes.plot([place] * 2, [part.accuracy.low, part.accuracy.high], color=fig.INK, linewidth=1.3, zorder=3)
         above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "zorder": 4}
-        clear = {
-            "boxstyle": "square,pad=0.12",
-            "facecolor": "white",
-            "edgecolor": "none",
-        }  # above the line
+        clear = {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"}  # above the line
         shown = f"{100 * part.accuracy.mean:.0f} %"
         axes.annotate(shown, (place, part.accuracy.high), size=8, color=fig.INK, bbox=clear, **above)
     axes.set_xlim(-0.6, len(slices) - 0.4)

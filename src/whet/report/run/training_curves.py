@@ -74,7 +74,7 @@ def _limits(axes: Axes, panel: Panel) -> None:
 
 
 # (metric, label) of shares of a batch.
-SHARES = (("truncated", "cut off"), ("groups/zero_variance", "zero-variance groups"), ("clip_fraction", "clipped"))
+SHARES = (("truncated", "truncated"), ("groups/zero_variance", "zero-variance groups"), ("clip_fraction", "clipped"))
 TIMES = (
     *(("seconds/rollout", "rollout"), ("seconds/score", "score"), ("seconds/annotate", "annotate")),
     *(("seconds/update", "update"), ("seconds/step", "whole step")),

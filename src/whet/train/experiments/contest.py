@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -32,7 +32,7 @@ from whet.models.logprobs import check_logprobs, token_logprobs
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.scoring import load_scorer
 from whet.models.text.tokenizers import load_tokenizer
-from whet.records import Example, Finish, Message, Sampling
+from whet.records import Completion, Example, Message, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
 from whet.rollout import pose
@@ -89,7 +89,9 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
     scores: dict[str, Scores] = {}
     for name, directory in scorers.items():
         note(f"comparing: scores of the {name} in {directory}")
-        scores[name] = _scored(load(directory, device), [said for one in (own, *others.values()) for said in one.said])
+        scores[name] = _scored(
+            load(directory, device), [one for answers in (own, *others.values()) for one in answers.completions]
+        )
         release(device)
     asks_task = settings.gold and task.name != PROMPTS_ONLY
     start_rows = [*_rows(task, own, scores, asks_task=asks_task)]
@@ -144,15 +146,15 @@ def _answers(
         note(f"comparing: {entrant.name} answers {len(asked.examples)} prompts")
         answers.append(answers_of(directory, asked, count=settings.samples))
         release(asked.device)
-    note("comparing: the start model answers them and reads what the others said")
+    note("comparing: the start model answers them and scores the completions of the others")
     own, read = answers_of_start(start, asked, answers, count=settings.start_samples)
     release(asked.device)
     return own, dict(zip(models, read, strict=True))
 
 
-def _scored(scorer: CompletionScorer, said: Sequence[Said]) -> Scores:
+def _scored(scorer: CompletionScorer, completions: Iterable[Sampled]) -> Scores:
     """Scores each distinct completion once: equal completions tie exactly, however a GPU rounds."""
-    different = {(one.example.id, one.text): one.example.prompt for one in said}
+    different = {(one.example.id, one.completion.text): one.example.prompt for one in completions}
     scores = scorer.score(list(different.values()), [text for _, text in different])
     return dict(zip(different, scores, strict=True))
 
@@ -160,19 +162,19 @@ def _scored(scorer: CompletionScorer, said: Sequence[Said]) -> Scores:
 def _rows(task: Task, answers: Answers, scores: Mapping[str, Scores], *, asks_task: bool) -> Iterator[ScoredCompletion]:
     known = task if asks_task and isinstance(task, Gold) else None
     scoring = task if asks_task and known is None else None
-    for said, own, start in zip(answers.said, answers.logprobs, answers.logprobs_start, strict=True):
-        key = said.example.id, said.text
+    for one, own, start in zip(answers.completions, answers.logprobs, answers.logprobs_start, strict=True):
+        key = one.example.id, one.completion.text
         ratios = [b - a for a, b in zip(own, start, strict=True)]
         yield ScoredCompletion(
-            id=said.example.id,
-            prompt=said.example.prompt_text,
-            sample=said.sample,
-            text=said.text,
-            tokens=len(said.completion),
-            finish=said.finish,
-            correct=task.correct(said.example, said.text),
-            gold=known.gold(said.example, said.text) if known else None,
-            score=scoring.score(said.example, said.text).reward if scoring else None,
+            id=one.example.id,
+            prompt=one.example.prompt_text,
+            sample=one.sample,
+            text=one.completion.text,
+            tokens=len(one.completion.tokens),
+            finish=one.completion.finish,
+            correct=task.correct(one.example, one.completion.text),
+            gold=known.gold(one.example, one.completion.text) if known else None,
+            score=scoring.score(one.example, one.completion.text).reward if scoring else None,
             proxy=scores["proxy"][key] if "proxy" in scores else None,
             judge=scores["judge"][key] if "judge" in scores else None,
             logprob=math.fsum(own),
@@ -216,15 +218,13 @@ MODEL = "model"  # directory of the policy in a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """One completion with its token ids."""
+class Sampled:
+    """One completion of an example."""
 
     example: Example
     sample: int
-    prompt: tuple[int, ...]
-    completion: tuple[int, ...]
-    text: str
-    finish: Finish
+    prompt: tuple[int, ...]  # token ids
+    completion: Completion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,7 +241,7 @@ class ContestPrompts:
 class Answers:
     """Completions of one model, with per-token log-probs under that model and under the start model."""
 
-    said: list[Said]
+    completions: list[Sampled]
     logprobs: list[list[float]]
     logprobs_start: list[list[float]]
 
@@ -262,8 +262,10 @@ def earlier_models(path: Path, most: int) -> dict[int, Path]:
 def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers:
     """`count` completions of each example by the model in a directory; without log-probs of the start model."""
     policy, tokenizer = _opened(directory, asked.device)
-    said = _sampled(policy, tokenizer, asked, count)
-    return Answers(said=said, logprobs=completion_logprobs(policy, said, asked.sampling), logprobs_start=[])
+    completions = _sampled(policy, tokenizer, asked, count)
+    return Answers(
+        completions=completions, logprobs=completion_logprobs(policy, completions, asked.sampling), logprobs_start=[]
+    )
 
 
 def answers_of_start(
@@ -272,11 +274,11 @@ def answers_of_start(
     """The start model's own completions, and those of others with its log-probs."""
     policy, tokenizer = _opened(directory, asked.device)
     for other in others:
-        _check_same_ids(directory, tokenizer, other.said)
-    said = _sampled(policy, tokenizer, asked, count)
-    own = completion_logprobs(policy, said, asked.sampling)
-    read = [replace(one, logprobs_start=completion_logprobs(policy, one.said, asked.sampling)) for one in others]
-    return Answers(said=said, logprobs=own, logprobs_start=own), read
+        _check_same_ids(directory, tokenizer, other.completions)
+    completions = _sampled(policy, tokenizer, asked, count)
+    own = completion_logprobs(policy, completions, asked.sampling)
+    read = [replace(one, logprobs_start=completion_logprobs(policy, one.completions, asked.sampling)) for one in others]
+    return Answers(completions=completions, logprobs=own, logprobs_start=own), read
 
 
 def release(device: torch.device) -> None:
@@ -287,15 +289,15 @@ def release(device: torch.device) -> None:
 
 
 @torch.no_grad()
-def completion_logprobs(policy: CausalLM, said: Sequence[Said], sampling: Sampling) -> list[list[float]]:
+def completion_logprobs(policy: CausalLM, completions: Sequence[Sampled], sampling: Sampling) -> list[list[float]]:
     """Log-prob of each token of each completion, at the sampling temperature.
 
     By the training path for every model, so that differences are not artefacts of the sampler's rounding.
     """
     device = next(policy.parameters()).device
-    masks = [[False] * len(one.prompt) + [True] * len(one.completion) for one in said]
-    sequences = collate([one.prompt + one.completion for one in said], masks, device)
-    found: list[list[float]] = [[] for _ in said]
+    masks = [[False] * len(one.prompt) + [True] * len(one.completion.tokens) for one in completions]
+    sequences = collate([one.prompt + one.completion.tokens for one in completions], masks, device)
+    found: list[list[float]] = [[] for _ in completions]
     for rows in micro_batches(sequences.lengths, tokens_that_fit(policy)):
         some = take(sequences, rows)
         with autocast(device):
@@ -310,29 +312,22 @@ def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]
     return place(load_model(directory), device), load_tokenizer(directory)
 
 
-def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Said]:
+def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Sampled]:
     """Random numbers do not depend on the model: equal models give equal completions."""
     engine = NativeEngine(policy, tokenizer, device=asked.device)
     prompts = pose(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
     groups = engine.generate(prompts, asked.sampling, count=count)
     engine.close()
     return [
-        Said(
-            example=example,
-            sample=sample,
-            prompt=prompt.tokens,
-            completion=completion.tokens,
-            text=completion.text,
-            finish=completion.finish,
-        )
+        Sampled(example=example, sample=sample, prompt=prompt.tokens, completion=completion)
         for example, prompt, group in zip(asked.examples, prompts, groups, strict=True)
         for sample, completion in enumerate(group)
     ]
 
 
-def _check_same_ids(directory: Path, tokenizer: Tokenizer, said: Sequence[Said]) -> None:
+def _check_same_ids(directory: Path, tokenizer: Tokenizer, completions: Sequence[Sampled]) -> None:
     """Refuses models whose tokenizers differ from the start model's."""
-    if any(tuple(tokenizer.prompt(one.example.prompt)) != one.prompt for one in said):
+    if any(tuple(tokenizer.prompt(one.example.prompt)) != one.prompt for one in completions):
         raise UserError(
             f"the start model {directory} and a method's model have different tokenizers, so they cannot be compared: "
             "name the model that the methods began with as compare.start"

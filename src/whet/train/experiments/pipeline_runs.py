@@ -10,17 +10,7 @@ from typing import Any
 from whet.config.pipeline import CompareConfig, references, resolve_references
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError, nearest
-from whet.recipe import (
-    Pipeline,
-    Recipe,
-    apply_override,
-    dump,
-    parse_yaml,
-    plain,
-    read_any,
-    validate,
-    validate_pipeline,
-)
+from whet.recipe import Pipeline, Recipe, apply_override, dump, parse_yaml, plain, read_any, validate, validate_pipeline
 from whet.runs.pipeline_directory import PipelineDirectory, portable
 from whet.tasks.guard import guarded_task
 from whet.train.experiments.contest import run_contest
@@ -76,9 +66,7 @@ def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_change
     config = pipeline.config
     stages = {
         recipe.name: PlannedRun(
-            label=f"stage {recipe.name}",
-            recipe=_placed(recipe, directory),
-            path=directory.stage_path(recipe.name),
+            label=f"stage {recipe.name}", recipe=_placed(recipe, directory), path=directory.stage_path(recipe.name)
         )
         for recipe in pipeline.stages()
     }

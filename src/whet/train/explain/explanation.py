@@ -118,9 +118,8 @@ def explain(recipe: Recipe) -> Explanation:
 
 def _step(config: Training, algorithm: Algorithm | None) -> Step:
     if isinstance(config, OfflineConfig):
-        return Step(
-            prompts=config.batch_size, sequences=config.batch_size, sequences_per_update=(config.batch_size,) * 2
-        )
+        rows = config.batch_size
+        return Step(prompts=rows, sequences=rows, sequences_per_update=(rows, rows))
     assert algorithm is not None
     rollout, update = config.rollout, config.update
     sizes = [len(prompts) for prompts in split_prompts(rollout.prompts, update.minibatches, seed=(config.seed,))]

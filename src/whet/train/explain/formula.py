@@ -62,7 +62,7 @@ def policy_loss(config: OnlineConfig) -> Loss:
     critic, critic_where = _critic(config, algorithm)
     where += [*line_where, *critic_where, *_sampling(config)]
     if config.rollout.mask_truncated:
-        where.append("sums and counts without the rollouts that max_tokens cut off; A with them")
+        where.append("sums and counts without the rollouts that max_tokens truncated; A with them")
     cells = {**describe(algorithm), "paper": _paper(config.algorithm, algorithm)}
     return Loss(line=f"loss = {line}{bonus}", critic=critic, where=tuple(dict.fromkeys(where)), cells=cells)
 
@@ -185,7 +185,7 @@ def _critic(config: OnlineConfig, algorithm: Algorithm) -> tuple[str, list[str]]
     squared, definitions = expression(value_loss)
     where = [f"{', '.join(definitions)}, A before scaling", "V_t value of the state before token t"]
     if settings.bootstrap_truncated and not config.rollout.mask_truncated:
-        where.append("r of the last token + gamma·V after it where max_tokens cut the rollout off")
+        where.append("r of the last token + gamma·V after it where max_tokens truncated the rollout")
     squared = "½·(V − G)²" if settings.clip == 0 else squared.replace("± clip", f"± {settings.clip:g}")
     line, _ = _weighed(token_mean, squared, max_tokens=config.rollout.max_tokens)
     return f"critic loss = {settings.coefficient:g}·{line}", where
@@ -294,13 +294,7 @@ def shaped_reward(reward: RewardConfig, max_tokens: int) -> str:
 
 
 # The unit that the loss averages over, on all ranks.
-UNITS = {
-    "pair": "pairs",
-    "label": "completions",
-    "preference": "pairs",
-    "outcome": "completions",
-    "process": "steps",
-}
+UNITS = {"pair": "pairs", "label": "completions", "preference": "pairs", "outcome": "completions", "process": "steps"}
 LETTERS = {"beta": "β", "gamma": "γ"}  # symbols of options in formulas
 POINT = "point"
 

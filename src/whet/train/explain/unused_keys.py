@@ -20,14 +20,20 @@ NO_MODELS = ("uniform", "bigram")  # references without weights
 ROUNDING = 0.01  # two passes over the same tokens may differ by rounding, which a narrower clip could notice
 ROUNDING_KL = 1e-3  # the same for a KL, which is quadratic
 
+OFFLINE = {
+    **dict.fromkeys(("update.epochs", "update.minibatches"), "the offline loop takes one optimizer step per batch"),
+    "update.target_kl": "the offline loop has no old policy to stay close to",
+    "update.mismatch_limit": "the offline loop does not sample",
+    **dict.fromkeys(("early_stopping.kl", "save.rollouts_every_steps"), "the offline loop has no rollouts"),
+}
+
 
 def keys_without_effect(recipe: Recipe) -> dict[str, str]:
     """Dotted key → reason, for keys written in the recipe's file or as overrides."""
     config = recipe.config
     if isinstance(config, CollectConfig):
         return {}
-    inert = _schedule(config)
-    inert |= _online(config) if isinstance(config, OnlineConfig) else _offline()
+    inert = _schedule(config) | (_online(config) if isinstance(config, OnlineConfig) else OFFLINE)
     found: dict[str, str] = {}
     for key in written_keys(recipe.written):
         reasons = [why for inner, why in inert.items() if key == inner or key.startswith(f"{inner}.")]
@@ -52,15 +58,8 @@ def _schedule(config: TrainConfig) -> dict[str, str]:
 
 
 def _online(config: OnlineConfig) -> dict[str, str]:
-    algorithm: AlgorithmBase = config.algorithm
-    return {
-        **_unused_cells(algorithm),
-        **_one_update(config),
-        **_kl(config),
-        **_entropy(algorithm),
-        **_reward(config),
-        **_machinery(config),
-    }
+    of_algorithm = _unused_cells(config.algorithm) | _entropy(config.algorithm)
+    return of_algorithm | _one_update(config) | _kl(config) | _reward(config) | _machinery(config)
 
 
 def _unused_cells(algorithm: AlgorithmBase) -> dict[str, str]:
@@ -140,7 +139,7 @@ def _machinery(config: OnlineConfig) -> dict[str, str]:
     elif config.critic.model == "shared":
         inert["offload.critic"] = "critic.model is shared: all but a small head is the policy"
     if config.rollout.mask_truncated:
-        inert["critic.bootstrap_truncated"] = "rollout.mask_truncated: rollouts that were cut off are not trained on"
+        inert["critic.bootstrap_truncated"] = "rollout.mask_truncated: truncated rollouts are not trained on"
     if not config.algorithm.needs_reference:
         inert["offload.reference"] = "the algorithm compares with no reference"
     elif config.algorithm.kl.reference in NO_MODELS:
@@ -152,15 +151,3 @@ def _machinery(config: OnlineConfig) -> dict[str, str]:
     if plain(config.algorithm.cell("dynamic_sampling")) is keep_all:
         inert["rollout.max_resamples"] = "algorithm.dynamic_sampling is keep_all, so no group is dropped"
     return inert
-
-
-def _offline() -> dict[str, str]:
-    once = "the offline loop takes one optimizer step on each step's rows"
-    return {
-        "update.epochs": once,
-        "update.minibatches": once,
-        "update.target_kl": "the offline loop has no older policy to stay close to",
-        "update.mismatch_limit": "the offline loop samples nothing that could disagree",
-        "early_stopping.kl": "the offline loop has no rollouts that could be far from a reference",
-        "save.rollouts_every_steps": "the offline loop has no rollouts",
-    }

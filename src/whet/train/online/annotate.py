@@ -191,15 +191,9 @@ def _shaping(
 
 
 def _advantages(
-    learner: Learner,
-    settings: StepSettings,
-    everyone: Everyone,
-    paid: _Pay,
-    frozen: Frozen,
-    mask: Tensor,
-    trained_mask: Tensor,
+    learner: Learner, settings: StepSettings, everyone: Everyone, paid: _Pay, frozen: Frozen, mask: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """(B, T) advantages of this rank and, with a critic, the targets of its values."""
+    """(B, T) advantages of this rank and, with a critic, its targets; `mask`: sampled tokens, `kept`: trained ones."""
     algorithm, needed = learner.algorithm, terms(learner.algorithm.advantage)
     supply = {
         "rewards": paid.rewards,
@@ -220,7 +214,7 @@ def _advantages(
     shape = supply["mask"].shape
     raw = ask(algorithm.advantage, supply, shapes=(paid.rewards.shape, shape))
     everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
-    trained = everyone.rows(trained_mask)
+    trained = everyone.rows(kept)
     scaling = {**supply, "advantages": everywhere.masked_fill(~trained, 0.0), "mask": trained}
     scaled = ask(algorithm.scaling, scaling, shapes=(shape,))
     targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values

@@ -59,13 +59,7 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
         with autocast(s.tokens.device):
             if learner.old == "read":
                 reading = read_tokens(
-                    learner.policy,
-                    s.tokens,
-                    s.lengths,
-                    s.mask,
-                    settings.sampling,
-                    value_head=head,
-                    packing=packing,
+                    learner.policy, s.tokens, s.lengths, s.mask, settings.sampling, value_head=head, packing=packing
                 )
                 old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
             if reference is not None:

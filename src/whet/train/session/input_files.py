@@ -59,10 +59,10 @@ def compare_inputs(
     config: Config, run: Run, world: World, *, accept_changes: bool, note: Callable[[str], None]
 ) -> None:
     """Refuses to resume a run with changed inputs, on every rank alike, unless accepted."""
-    refusal = said = ""
+    refusal = accepted = ""
     if world.is_writer:
         try:
-            refusal, said = _compared(config, run, accept_changes=accept_changes)
+            refusal, accepted = _compared(config, run, accept_changes=accept_changes)
         except (UserError, RunFailed) as error:
             refusal = str(error)
     pending = None if run.accepted_inputs is None else to_json(run.accepted_inputs)
@@ -70,8 +70,8 @@ def compare_inputs(
     if refusal:
         raise UserError(refusal)
     run.accepted_inputs = None if pending is None else from_json(pending)
-    if said:
-        note(said)
+    if accepted:
+        note(accepted)
 
 
 def changed_inputs(config: Config, run: Run) -> list[Change]:

@@ -15,12 +15,7 @@ from whet.config.parts import OffloadConfig
 from whet.models.decoder.decoder import Trunk
 
 ROOM = 0.6  # of GPU memory for weights, gradients and moments; the rest is for activations and KV cache
-MOST_WILLING = (
-    "reward",
-    "reference",
-    "optimizer",
-    "critic",
-)  # in this order: frozen weights need no copy back
+MOST_WILLING = ("reward", "reference", "optimizer", "critic")  # in this order: frozen weights need no copy back
 
 
 class Offloaded:

@@ -103,7 +103,7 @@ def descend(
 
 def _clipped(optimizer: torch.optim.Optimizer, world: World, max_grad_norm: float) -> float:
     """Sums an optimizer's gradient over ranks and clips it; returns the norm before clipping."""
-    parameters = list(_parameters(optimizer))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
         if parameter.grad is None:  # a rank without rows still takes part in the sum
             parameter.grad = torch.zeros_like(parameter)
@@ -155,8 +155,3 @@ def restore_optimizer(
         optimizer.state[parameter] = {
             moment: tensors[f"{moment}/{name}"].to(device or parameter.device) for moment in MOMENTS
         }
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:
-    for group in optimizer.param_groups:
-        yield from group["params"]

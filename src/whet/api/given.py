@@ -22,6 +22,8 @@ from whet.tasks.grading.reward_functions import distinct
 from whet.tasks.protocol import Task
 from whet.tasks.table import TASKS
 
+StrPath = str | os.PathLike[str]
+RecipeSource = StrPath | Mapping[str, Any]
 Reward = str | Callable[..., Any] | tuple[str | Callable[..., Any], float]
 Rows = list[Mapping[str, Any]]
 OF_ROWS = ("chat", "held_out_share")  # options that are kept when a list of rows replaces the task
@@ -129,9 +131,7 @@ def read_given(
     return Given(keys=plain, overrides=words, objects=objects.by_name, rows=rows)
 
 
-def read_source(
-    source: str | os.PathLike[str] | Mapping[str, Any], name: str | None
-) -> tuple[dict[str, Any], str, str]:
+def read_source(source: RecipeSource, name: str | None) -> tuple[dict[str, Any], str, str]:
     """The keys of a recipe, its name, and how errors refer to it."""
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source)), name or "run", name or "the recipe"

@@ -197,14 +197,15 @@ def evaluate(
     `task` is a name, a dict of name and options, or a task object; a run has its own. Defaults are the settings of the
     run's evaluation, else 200 examples, 256 tokens, temperature 1, seed 0.
     """
+    given: dict[str, Any] = {"examples": examples, "samples": samples, "ks": ks, "seed": seed}
+    given |= {"max_tokens": max_tokens, "temperature": temperature}
     loaded, objects = load(model), Objects()
     section = None if task is None else objects.plain(task)
     options = dict(section) if isinstance(section, Mapping) else {"name": section}
     with passing(objects.by_name):
         found, _, _ = find_task(loaded.target, options.pop("name", None), options)
         own = loaded.target.config if task is None else None
-        given = {"max_tokens": max_tokens, "temperature": temperature}
-        settings = eval_settings(own, examples=examples, samples=samples, ks=ks, sampling=given, seed=seed)
+        settings = eval_settings(own, given)
         return measure(loaded.engine, loaded.tokenizer, found, **settings, world=World.alone())
 
 
@@ -279,16 +280,9 @@ def choose_sampling(config: Training | None, given: Mapping[str, Any]) -> Sampli
     return replace(base, **chosen)
 
 
-def eval_settings(
-    config: Training | None,
-    *,
-    examples: int | None,
-    samples: int | None,
-    ks: Sequence[int] | None,
-    sampling: Mapping[str, Any],
-    seed: int | None,
-) -> dict[str, Any]:
-    """Arguments of the evaluation: the run's settings, overridden by what is given."""
+def eval_settings(config: Training | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the evaluation: the run's settings, overridden by those of `whet.evaluate` (None: not given)."""
+    samples, ks, seed = given["samples"], given["ks"], given["seed"]
     if samples is None and ks is None:
         samples, ks = (config.eval.samples, config.eval.ks) if config else (0, ())
     elif samples is None:
@@ -296,10 +290,10 @@ def eval_settings(
     elif ks is None:
         ks = sorted({1, samples}) if samples else ()
     return {
-        "examples": examples or (config.eval.examples if config else EXAMPLES),
+        "examples": given["examples"] or (config.eval.examples if config else EXAMPLES),
         "samples": samples,
         "ks": tuple(ks or ()),
-        "sampling": choose_sampling(config, sampling),
+        "sampling": choose_sampling(config, {key: given[key] for key in ("max_tokens", "temperature")}),
         "seed": (config.seed if config else 0) if seed is None else seed,
     }
 

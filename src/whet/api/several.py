@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.api.given import read_given, read_source
+from whet.api.given import RecipeSource, StrPath, read_given, read_source
 from whet.api.run import Run
 from whet.api.training import reserved, runs_root
 from whet.cli.experiments import TARGET, compare_methods, read_seeds, resume_pipeline, train_pipeline
@@ -53,13 +53,13 @@ class PipelineRun:
 
 
 def compare(
-    recipe: str | os.PathLike[str],
+    recipe: StrPath,
     *,
     algorithms: Sequence[str],
     seeds: int | Sequence[int] = 3,
     overrides: Mapping[str, Any] | Sequence[str] = (),
-    root: str | os.PathLike[str] | None = None,
-    directory: str | os.PathLike[str] | None = None,
+    root: StrPath | None = None,
+    directory: StrPath | None = None,
     target: float = TARGET,
     **keys: Any,
 ) -> Comparison:
@@ -78,12 +78,12 @@ def compare(
 
 
 def pipeline(
-    recipe: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    recipe: RecipeSource | None = None,
     *,
     overrides: Mapping[str, Any] | Sequence[str] = (),
-    root: str | os.PathLike[str] | None = None,
+    root: StrPath | None = None,
     name: str | None = None,
-    resume: str | os.PathLike[str] | None = None,
+    resume: StrPath | None = None,
     accept_changes: bool = False,
     **keys: Any,
 ) -> PipelineRun:

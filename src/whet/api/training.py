@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from whet.api.given import Given, Reward, read_given, read_source, rows_key
+from whet.api.given import Given, RecipeSource, Reward, StrPath, read_given, read_source, rows_key
 from whet.api.run import Run
 from whet.cli.progress import SilentProgress, make_progress
 from whet.errors import UserError
@@ -24,15 +24,15 @@ _trained: list[bool] = []  # not empty once this process has trained
 
 
 def train(  # noqa: PLR0913 - arguments that cannot be keys of a recipe
-    recipe: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    recipe: RecipeSource | None = None,
     *,
     rewards: Sequence[Reward] | None = None,
     data: Any = None,
     overrides: Mapping[str, Any] | Sequence[str] = (),
-    root: str | os.PathLike[str] | None = None,
-    directory: str | os.PathLike[str] | None = None,
+    root: StrPath | None = None,
+    directory: StrPath | None = None,
     name: str | None = None,
-    resume: str | os.PathLike[str] | None = None,
+    resume: StrPath | None = None,
     accept_changes: bool = False,
     progress: bool = True,
     on_step: OnStep | None = None,
@@ -67,13 +67,13 @@ def train(  # noqa: PLR0913 - arguments that cannot be keys of a recipe
         return _started(recipe, given, watch, root=runs_root(root), directory=directory, name=name)
 
 
-def runs_root(root: str | os.PathLike[str] | None) -> Path:
+def runs_root(root: StrPath | None) -> Path:
     """The parent of new run directories: as given, else $WHET_RUNS, else runs."""
     return Path(root or os.environ.get("WHET_RUNS") or "runs").expanduser()
 
 
 @contextmanager
-def reserved(root: Path, name: str, exact: str | os.PathLike[str] | None) -> Iterator[Path]:
+def reserved(root: Path, name: str, exact: StrPath | None) -> Iterator[Path]:
     """A new directory, or exactly that one; on wrong input a new directory that is still empty is removed."""
     path = layout.fresh_directory(root, name) if exact is None else Path(exact).expanduser()
     try:
@@ -122,9 +122,7 @@ class _Watch:
     def run(self, work: Callable[[], Path], objects: Mapping[str, object]) -> Run:
         """Trains. A run stopped by `on_step` is returned; Ctrl-C raises KeyboardInterrupt."""
         if os.environ.get("WORLD_SIZE", "1") != "1" and _trained:
-            raise UserError(
-                "under torchrun a process can train once: call whet.train once per process, and start them again"
-            )
+            raise UserError("under torchrun a process can train once: call whet.train once in each, and start again")
         _trained.append(True)
         try:
             return Run(work(), objects=objects)
@@ -135,19 +133,12 @@ class _Watch:
 
 
 def _started(
-    source: str | os.PathLike[str] | Mapping[str, Any],
-    given: Given,
-    watch: _Watch,
-    *,
-    root: Path,
-    directory: str | os.PathLike[str] | None,
-    name: str | None,
+    source: RecipeSource, given: Given, watch: _Watch, *, root: Path, directory: StrPath | None, name: str | None
 ) -> Run:
     written, name, where = read_source(source, name)
     exact = None if directory is None else Path(directory).expanduser()
-    with (
-        reserved(root, name, directory) if given.rows else nullcontext(exact) as path
-    ):  # the recipe names files in this directory
+    # With rows, their path must be known before the recipe is validated.
+    with reserved(root, name, directory) if given.rows else nullcontext(exact) as path:
         recipe = validated(given.on(written, path if given.rows else None), name=name, where=where)
         if isinstance(recipe, Pipeline):
             raise UserError(f"{where} is a pipeline of several runs: use whet.pipeline")

@@ -49,9 +49,8 @@ def evaluate(
     target = find_model(model, served, ids_of, key_env, concurrency)
     found_task, name, used = find_task(target, task, typed.read_options(options or []))
     own = target.config if task is None else None  # a run's settings are for its own task
-    given = {"max_tokens": max_tokens, "temperature": temperature}
-    ks = None if k is None else _read_ks(k)
-    settings = eval_settings(own, examples=examples, samples=samples, ks=ks, sampling=given, seed=seed)
+    given = {"examples": examples, "samples": samples, "ks": None if k is None else _read_ks(k), "seed": seed}
+    settings = eval_settings(own, {**given, "max_tokens": max_tokens, "temperature": temperature})
     world = World.init()
     try:
         with typed.sampling_status(f"answering {settings['examples']} examples") as on_token:

@@ -11,6 +11,7 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -89,9 +90,7 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
     scores: dict[str, Scores] = {}
     for name, directory in scorers.items():
         note(f"comparing: scores of the {name} in {directory}")
-        scores[name] = _scored(
-            load(directory, device), [one for answers in (own, *others.values()) for one in answers.completions]
-        )
+        scores[name] = _scored(load(directory, device), chain(*(one.completions for one in (own, *others.values()))))
         release(device)
     asks_task = settings.gold and task.name != PROMPTS_ONLY
     start_rows = [*_rows(task, own, scores, asks_task=asks_task)]
@@ -263,9 +262,8 @@ def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers
     """`count` completions of each example by the model in a directory; without log-probs of the start model."""
     policy, tokenizer = _opened(directory, asked.device)
     completions = _sampled(policy, tokenizer, asked, count)
-    return Answers(
-        completions=completions, logprobs=completion_logprobs(policy, completions, asked.sampling), logprobs_start=[]
-    )
+    own = completion_logprobs(policy, completions, asked.sampling)
+    return Answers(completions=completions, logprobs=own, logprobs_start=[])
 
 
 def answers_of_start(

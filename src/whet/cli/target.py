@@ -26,8 +26,10 @@ KEY_ENV = typer.Option(None, "--key-env", metavar="VARIABLE", help="With a URL: 
 CONCURRENCY = typer.Option(None, "--concurrency", min=1, help="With a URL: parallel requests.  [default: 16]")
 
 
-def read_options(pairs: Sequence[str], of: str = "a task", example: str = "level=2") -> dict[str, Any]:
-    """`key=value` arguments; values are read as in a recipe."""
+def read_options(
+    pairs: Sequence[str], of: str = "a task", example: str = "level=2", *, literal: bool = True
+) -> dict[str, Any]:
+    """`key=value` arguments; values are read as in a recipe, and if `literal`, what is not YAML is taken as text."""
     from whet.recipe import parse_yaml
 
     options = {}
@@ -37,7 +39,9 @@ def read_options(pairs: Sequence[str], of: str = "a task", example: str = "level
             raise UserError(f"{pair!r} is not an option of {of}: write key=value, e.g. {example}")
         try:
             options[key] = parse_yaml(f"value: {text}", where=pair)["value"]
-        except UserError:  # not YAML: taken literally, as in overrides of a recipe
+        except UserError as error:
+            if not literal:
+                raise UserError(f"{pair!r} has a value that cannot be read: write e.g. {example}") from error
             options[key] = text
     return options
 

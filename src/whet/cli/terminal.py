@@ -11,6 +11,7 @@ import logging
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -40,6 +41,16 @@ def say_text(text: str, *, end: str = "\n") -> None:
 def say_json(value: Any) -> None:
     """Prints a value as indented JSON in ASCII, so that it holds no character a terminal would act on."""
     typer.echo(json_bytes(value, other=str, indent=2).decode().replace("\x7f", "\\u007f"))
+
+
+def readable_bytes(size: int, base: int = 1000, units: Sequence[str] = ("kB", "MB", "GB")) -> str:
+    """Bytes with a unit: 269.1 MB."""
+    value, unit = float(size), ""
+    for larger in units:
+        if value < base:
+            break
+        value, unit = value / base, larger
+    return f"{value:.1f} {unit}" if unit else f"{size} B"
 
 
 class Screen(Console):

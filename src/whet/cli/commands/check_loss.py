@@ -35,7 +35,7 @@ def check_loss(
     from whet.train.check.check_loss import check_loss as check
 
     with redirect_stdout(sys.stderr):  # prints of the function are not part of the report
-        report = check(spec, read_options(settings or [], "a loss", "high=0.28"))
+        report = check(spec, read_options(settings or [], "a loss", "high=0.28", literal=False))
     if as_json:
         say_json({**asdict(report), "failed": report.failed})
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from whet.cli.terminal import say, say_json
+from whet.cli.terminal import readable_bytes, say, say_json
 
 if TYPE_CHECKING:
     from whet.recipe import Pipeline
@@ -146,15 +146,18 @@ def _tokens(loop: str, tokens: Tokens) -> dict[str, str]:
 
 
 def _memory(model: ModelMemory) -> dict[str, str]:
+    def size(count: int | None, more: str = "") -> str:
+        return f"{readable_bytes(count, 1024, ('KiB', 'MiB', 'GiB'))}{more}" if count else "none"
+
     return {
         "model": f"{model.about}: {model.parameters:,} parameters",
-        "weights": _readable(model.weights) + " (fp32)",
-        "gradients": _readable(model.gradients),
-        "optimizer": _readable(model.optimizer) + " (two moments)",
-        "reference": _readable(model.reference) if model.reference else "none",
-        "critic": _readable(model.critic) + " (weights, gradients, moments)" if model.critic else "none",
-        "reward model": "not here yet" if model.reward is None else _readable(model.reward) if model.reward else "none",
-        "together": _readable(model.total) + ", without activations and the cache of the sampler",
+        "weights": size(model.weights, " (fp32)"),
+        "gradients": size(model.gradients),
+        "optimizer": size(model.optimizer, " (two moments)"),
+        "reference": size(model.reference),
+        "critic": size(model.critic, " (weights, gradients, moments)"),
+        "reward model": "not here yet" if model.reward is None else size(model.reward),
+        "together": size(model.total, ", without activations and the cache of the sampler"),
     }
 
 
@@ -178,11 +181,3 @@ def _schedule(schedule: Schedule) -> dict[str, str]:
         "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training",
         "checkpoints": f"{schedule.checkpoints:,}",
     }
-
-
-def _readable(size: int) -> str:
-    units: Sequence[tuple[str, int]] = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-    for unit, worth in units:
-        if size >= worth:
-            return f"{size / worth:.1f} {unit}"
-    return f"{size} B"

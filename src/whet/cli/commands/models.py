@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from whet.cli.terminal import Description, Screen, say, say_json, say_text
+from whet.cli.terminal import Description, Screen, readable_bytes, say, say_json, say_text
 
 if TYPE_CHECKING:
     from whet.models.download.model_hub import Progress
@@ -55,7 +55,7 @@ def list_models(as_json: bool = AS_JSON) -> None:
         return
     table = Table("name", "in the cache", "about")
     for row in rows:
-        table.add_row(row["name"], _readable(row["bytes"]) if row["cached"] else "no", row["about"])
+        table.add_row(row["name"], readable_bytes(row["bytes"]) if row["cached"] else "no", row["about"])
     Screen().print(table)
     say(f"cache: {models}")
     say("fetch one: whet models pull NAME (a name above, or a Hugging Face id such as org/name)")
@@ -112,7 +112,7 @@ def _progress(console: Screen) -> Iterator[Progress]:
         def line(what: str, done: int, total: int) -> None:  # noqa: ARG001
             if what not in begun[-1:]:
                 begun.append(what)
-                console.say(f"{what} ({_readable(total)})" if total else what)
+                console.say(f"{what} ({readable_bytes(total)})" if total else what)
 
         yield line
         return
@@ -151,15 +151,5 @@ def _cell(key: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
     if isinstance(value, int):
-        return _readable(value) if key == "bytes" else f"{value:,}"
+        return readable_bytes(value) if key == "bytes" else f"{value:,}"
     return str(value)
-
-
-def _readable(size: int) -> str:
-    """Bytes with a decimal unit: 269.1 MB."""
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f} {unit}" if unit != "B" else f"{size} B"

@@ -91,17 +91,9 @@ def find_model(
 def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
     """The shape of a new decoder."""
     family = family_named(new.family)
-    shape: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "layers": new.layers,
-        "heads": new.heads,
-        "kv_heads": new.heads,
-        "head_dim": head_width(new.width, new.heads),
-        "width": new.width,
-        "mlp_width": usual_mlp_width(family, new.width),
-        "context": new.context,
-    }
-    return DecoderConfig(**{**family.traits, **shape})
+    shape = new.model_dump(include={"layers", "heads", "width", "context"})
+    shape |= {"vocab_size": vocab_size, "kv_heads": new.heads, "head_dim": head_width(new.width, new.heads)}
+    return DecoderConfig(**{**family.traits, **shape, "mlp_width": usual_mlp_width(family, new.width)})
 
 
 def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:

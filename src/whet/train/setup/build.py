@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from whet.algorithms.table import ALGORITHMS, KL_ESTIMATORS, Algorithm
+from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
 from whet.distributed.world import World
 from whet.engines.native.engine import NativeEngine
@@ -114,12 +114,7 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
 def build_algorithm(config: AlgorithmBase) -> Algorithm:
     """The algorithm of a config, its options bound."""
     return Algorithm(
-        advantage=config.cell("advantage"),
-        scaling=config.cell("scaling"),
-        surrogate=config.cell("surrogate"),
-        weighting=config.cell("weighting"),
-        importance_correction=config.cell("importance_correction"),
-        dynamic_sampling=config.cell("dynamic_sampling"),
+        **{kind: config.cell(kind) for kind in CELLS},
         kl=KL_ESTIMATORS[config.kl.estimator],
         kl_coefficient=config.kl.coefficient,
         kl_place=config.kl.place,
@@ -148,16 +143,8 @@ def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
 
 def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
     """A new model with random weights."""
-    return new_model(
-        new.family,
-        vocab_size=tokenizer.vocab_size,
-        layers=new.layers,
-        heads=new.heads,
-        width=new.width,
-        context=new.context,
-        seed=seed,
-        eos=tokenizer.eos,
-    )
+    shape = new.model_dump(include={"family", "layers", "heads", "width", "context"})
+    return new_model(**shape, vocab_size=tokenizer.vocab_size, seed=seed, eos=tokenizer.eos)
 
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)

@@ -34,7 +34,7 @@ class Silent:
     def end(self, run, failure):
         assert not failure
 
-    def say(self, text):
+    def note(self, text):
         pass
 
 
@@ -74,8 +74,8 @@ PACKAGED = {
 def test_the_packaged_pipelines(name, methods, tmp_path, monkeypatch):
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
     more = ["stages.sft.steps=60", "stages.sft.batch_size=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
-    directory, outcome = run(name, more, tmp_path)
-    assert not outcome.failures
+    directory, (failures, _) = run(name, more, tmp_path)
+    assert not failures
     results = json.loads((directory.comparison_path / "comparison.json").read_text())
     assert sorted(method["method"] for method in results["methods"]) == methods
     assert (directory.comparison_path / "comparison.html").stat().st_size > 10_000
@@ -175,14 +175,14 @@ def place(tmp_path, monkeypatch):
 
 
 def test_the_study_of_dialogues(place):
-    directory, outcome = run(STUDIES / "hh" / "hh.yaml", ["stages.pairs.rollout.max_tokens=4"], place)
-    assert not outcome.failures
+    directory, (failures, _) = run(STUDIES / "hh" / "hh.yaml", ["stages.pairs.rollout.max_tokens=4"], place)
+    assert not failures
     assert (directory.comparison_path / "overview.png").stat().st_size > 10_000
 
 
 def test_the_study_of_scored_answers(place):
-    directory, outcome = run(STUDIES / "ultrafeedback" / "ultrafeedback.yaml", [], place)
-    assert not outcome.failures
+    directory, (failures, _) = run(STUDIES / "ultrafeedback" / "ultrafeedback.yaml", [], place)
+    assert not failures
     results = json.loads((directory.comparison_path / "comparison.json").read_text())
     assert sorted(method["method"] for method in results["methods"]) == ["dpo", "grpo", "ppo"]
 

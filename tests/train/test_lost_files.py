@@ -216,7 +216,7 @@ class Watching:
 
     def end(self, run: Run | None, failure: str) -> None: ...
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self.said.append(text)
 
 

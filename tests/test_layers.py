@@ -46,10 +46,9 @@ ROOMS_INSIDE = {
     "cli": {
         "terminal": set(),
         "progress": {"terminal"},
-        "watcher": {"terminal"},
         "target": {"terminal"},
-        "pipeline_console": {"terminal", "progress", "watcher"},
-        "commands": {"terminal", "progress", "watcher", "target", "pipeline_console"},
+        "experiments": {"terminal", "progress"},
+        "commands": {"terminal", "progress", "target", "experiments"},
         "app": {"terminal", "commands"},
     },
     "models": {
@@ -79,13 +78,12 @@ ROOMS_INSIDE = {
         "guard": {"protocol", "table", "grading", "check"},
     },
     "report": {
-        "numbers": set(),
+        "formatting": set(),
         "series": set(),
-        "templating": {"numbers"},
-        "figures": {"numbers", "templating"},
-        "run": {"numbers", "series", "templating", "figures"},
-        "dataset": {"numbers", "templating", "figures", "run"},
-        "comparison": {"numbers", "series", "templating", "figures"},
+        "figures": {"formatting"},
+        "run": {"formatting", "series", "figures"},
+        "dataset": {"formatting", "figures", "run"},
+        "comparison": {"formatting", "series", "figures"},
     },
     "engines": {
         "protocol": set(),
@@ -97,8 +95,8 @@ ROOMS_INSIDE = {
     },
     "api": {
         "given": set(),
-        "models": {"given"},
-        "run": {"models"},
+        "loaded_model": {"given"},
+        "run": {"loaded_model"},
         "training": {"given", "run"},
         "several": {"given", "run", "training"},
     },
@@ -185,8 +183,8 @@ def test_train_does_not_know_the_commands():
 
 def test_the_api_knows_of_commands_only_how_they_show_progress():
     seen = {name for path in (SOURCE / "api").rglob("*.py") for name in imports(path, depth=2)[0]}
-    assert {name for name in seen if name.startswith("cli")} == {"cli.progress", "cli.pipeline_console", "cli.commands"}
-    for name in ("progress", "pipeline_console", "watcher", "terminal", "commands/compare"):
+    assert {name for name in seen if name.startswith("cli")} == {"cli.progress", "cli.experiments"}
+    for name in ("progress", "experiments", "terminal", "commands/compare"):
         assert "api" not in imports(SOURCE / "cli" / f"{name}.py")[0]
 
 

@@ -16,7 +16,7 @@ from whet.recipe import Pipeline, is_pipeline, packaged_recipes, read_any, read_
 from whet.runs.directory import Run
 from whet.runs.pipeline_directory import PipelineDirectory
 from whet.train.experiments.pipeline_runs import make_plan, run_pipeline
-from whet.train.explain.recipe import explain_pipeline
+from whet.train.explain.explanation import explain_pipeline
 from whet.train.start import start_run
 
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
@@ -34,7 +34,7 @@ class Silent:
     def end(self, run, failure):
         assert not failure
 
-    def say(self, text):
+    def note(self, text):
         pass
 
 
@@ -74,8 +74,8 @@ PACKAGED = {
 def test_the_packaged_pipelines(name, methods, tmp_path, monkeypatch):
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
     more = ["stages.sft.steps=60", "stages.sft.batch_size=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
-    directory, outcome = run(name, more, tmp_path)
-    assert not outcome.failures
+    directory, (failures, _) = run(name, more, tmp_path)
+    assert not failures
     results = json.loads((directory.comparison_path / "comparison.json").read_text())
     assert sorted(method["method"] for method in results["methods"]) == methods
     assert (directory.comparison_path / "comparison.html").stat().st_size > 10_000
@@ -183,15 +183,15 @@ def test_the_studies_are_valid(place, name):
 
 @pytest.mark.slow
 def test_the_study_of_dialogues(place):
-    directory, outcome = run(STUDIES / "hh" / "hh.yaml", ["stages.pairs.rollout.max_tokens=4"], place)
-    assert not outcome.failures
+    directory, (failures, _) = run(STUDIES / "hh" / "hh.yaml", ["stages.pairs.rollout.max_tokens=4"], place)
+    assert not failures
     assert (directory.comparison_path / "overview.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
 def test_the_study_of_scored_answers(place):
-    directory, outcome = run(STUDIES / "ultrafeedback" / "ultrafeedback.yaml", [], place)
-    assert not outcome.failures
+    directory, (failures, _) = run(STUDIES / "ultrafeedback" / "ultrafeedback.yaml", [], place)
+    assert not failures
     results = json.loads((directory.comparison_path / "comparison.json").read_text())
     assert sorted(method["method"] for method in results["methods"]) == ["dpo", "grpo", "ppo"]
 

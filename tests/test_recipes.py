@@ -19,7 +19,7 @@ from whet.recipe import (
     validate_pipeline,
 )
 from whet.runs.directory import Run
-from whet.train.explain.recipe import explain
+from whet.train.explain.explanation import explain
 from whet.train.start import start_run
 
 RECIPES = packaged_recipes()

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from inspect import Signature
 
     from whet import algorithms as algorithms
-    from whet.api.models import Model as Model
-    from whet.api.models import evaluate as evaluate
-    from whet.api.models import generate as generate
-    from whet.api.models import load as load
+    from whet.api.loaded_model import Model as Model
+    from whet.api.loaded_model import evaluate as evaluate
+    from whet.api.loaded_model import generate as generate
+    from whet.api.loaded_model import load as load
     from whet.api.run import Run as Run
     from whet.api.several import compare as compare
     from whet.api.several import pipeline as pipeline
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 PLACES = {  # name → the module that has it
-    **dict.fromkeys(("Model", "evaluate", "generate", "load"), "whet.api.models"),
+    **dict.fromkeys(("Model", "evaluate", "generate", "load"), "whet.api.loaded_model"),
     **dict.fromkeys(("compare", "pipeline"), "whet.api.several"),
     **dict.fromkeys(("RunFailed", "UserError"), "whet.errors"),
     **{"Run": "whet.api.run", "train": "whet.api.training"},

@@ -160,7 +160,7 @@ def test_a_task_that_its_options_make_again_is_named_by_its_class():
     [
         ([], "data is an empty list"),
         (["prompt", "answer"], r"data\[0\] is a str, not a dict \(of a DataFrame, give .to_dict"),
-        ([{"prompt": "a"}, {"prompt": object()}], r"data\[1\] holds something that JSON cannot say"),
+        ([{"prompt": "a"}, {"prompt": object()}], r"data\[1\] holds something that JSON cannot"),
         (3, "data is a int: give a path, or a list of dicts"),
     ],
 )

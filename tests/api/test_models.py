@@ -44,7 +44,7 @@ def test_a_chat_model_is_asked_as_a_user_unless_the_prompt_is_raw(tmp_path):
     ((listed,),) = model.generate([[{"role": "user", "content": "12+34"}]], **settings)
     assert asked == listed
     assert asked.text == raw.text  # its template adds nothing, so what differs is what it is asked
-    assert (model.posed("hi").prompt, model.posed("hi", raw=True).prompt) == (
+    assert (model.example("hi").prompt, model.example("hi", raw=True).prompt) == (
         (Message(role="user", content="hi"),),
         "hi",
     )
@@ -94,6 +94,6 @@ def test_a_comparison_is_that_of_the_command(tmp_path, command):
     assert found.page.read_text() == found._repr_markdown_()
     words = command(*shlex.split(found.results["command"])[1:])
     assert words.code == 0
-    assert "done before" in words.err  # the same runs: nothing is made again
+    assert "already finished" in words.err  # the same runs: nothing is made again
     with pytest.raises(whet.UserError, match="by file, not as objects: put Local in a module"):
         whet.compare("toy-sorting", algorithms=["grpo"], task=type("Local", (), {}))

@@ -45,7 +45,7 @@ def check(names, capsys):
     said = capsys.readouterr().err
     assert "step 3/3" in said  # plain lines
     assert "\x1b" not in said
-    assert f"go on with: whet.train(resume='{run.path}', …)" in said
+    assert f"continue with: whet.train(resume='{run.path}', …)" in said
 
 
 def test_inside_a_running_event_loop(tmp_path, capsys):

@@ -205,8 +205,8 @@ def test_prompts_and_answers_are_the_task_of_a_recipe_with_rollouts(tmp_path):
         ({"data": [{"prompt": "1"}, {"prompt": "2"}], "task": {"held_out_share": 2}}, "held_out_share is 2"),
         ({"rewards": [lambda: 1], "steps": 0}, "steps"),
         ({"recipe": None}, "nothing to train: name a recipe"),
-        ({"accept_changes": True}, "accept_changes is for a run that goes on"),
-        ({"resume": "runs/x"}, "which has its recipe: leave 'grpo-sorting' out"),
+        ({"accept_changes": True}, "accept_changes is for a resumed run"),
+        ({"resume": "runs/x"}, "which has its own recipe: leave 'grpo-sorting' out"),
         ({"recipe": "rlhf-reviews", **dict.fromkeys(TINY)}, "rlhf-reviews"),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_pipeline_is_sent_to_its_own_function(tmp_path):
 def test_processes_of_torchrun_train_once(tmp_path, monkeypatch):
     train(tmp_path, steps=1)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(whet.UserError, match="can meet once"):
+    with pytest.raises(whet.UserError, match="a process can train once"):
         train(tmp_path, steps=1)
     with pytest.raises(whet.UserError, match="data as a list is for one run in one process"):
         train(tmp_path, steps=1, data=[{"prompt": "1"}, {"prompt": "2"}])

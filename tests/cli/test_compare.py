@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.refusal import RECIPE, refused, write_recipe
 from tests.cli.tiny import Whet
-from whet.cli.commands.compare import read_seeds
+from whet.cli.experiments import read_seeds
 from whet.cli.progress import SilentProgress
 from whet.errors import UserError
 from whet.recipe import read_recipe
@@ -95,7 +95,7 @@ def test_finished_runs_are_used_again_and_more_may_be_asked_for(
     result = again(whet, copied)
     assert result.code == 0, result.err
     assert trained == []
-    assert result.err.count("done before") == 4
+    assert result.err.count("already finished") == 4
     more = again(whet, copied, "--seeds", 3, methods="rloo,grpo,reinforce")
     assert more.code == 0, more.err
     names = {str(path.relative_to(copied / "out")) for path in trained}
@@ -112,7 +112,7 @@ def test_a_stopped_run_is_resumed_to_the_same_end(whet: Whet, made: Path, copied
     (run / "metrics.jsonl").write_bytes(before.splitlines(keepends=True)[0])
     result = again(whet, copied)
     assert result.code == 0, result.err
-    assert "rloo seed 1, going on" in result.err
+    assert "rloo seed 1, resumed" in result.err
     assert (run / "metrics.jsonl").read_bytes() == before
     assert Run.open(run, is_writer=False).finished
 
@@ -148,7 +148,7 @@ def test_it_tells_how_far_it_is_and_what_it_found(whet: Whet, tmp_path: Path) ->
     assert f"page      {out / 'comparison.html'}" in result.out
     assert f"table     {out / 'comparison.md'}" in result.out
     command = json.loads((out / "comparison.json").read_text())["command"]
-    assert command == f"whet compare --methods 'reinforce, rloo' --seeds 3, {recipe}"
+    assert command == f"whet compare --methods reinforce,rloo --seeds 3, {recipe}"
 
 
 def test_json_is_the_file(whet: Whet, copied: Path) -> None:
@@ -195,15 +195,15 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, mon
     monkeypatch.setattr(start.online, "train", interrupted)
     stopped = whet(*words)
     assert stopped.code == 130
-    go_on = next(line for line in stopped.err.splitlines() if line.startswith("stopped; go on with: "))
+    go_on = next(line for line in stopped.err.splitlines() if line.startswith("stopped; continue with: "))
     assert go_on.endswith(f"whet compare --methods rloo,grpo --seeds 1 {recipe} --out {tmp_path / 'out'}")
     assert not (tmp_path / "out" / "comparison.json").exists()
     assert "--resume" not in stopped.err  # one command goes on with everything
     monkeypatch.setattr(start.online, "train", real)
-    result = whet(*go_on.removeprefix("stopped; go on with: whet ").split())
+    result = whet(*go_on.removeprefix("stopped; continue with: whet ").split())
     assert result.code == 0, result.err
-    assert "rloo seed 0, done before" in result.err
-    assert "grpo seed 0, going on" in result.err
+    assert "rloo seed 0, already finished" in result.err
+    assert "grpo seed 0, resumed" in result.err
     whole = Run.open(tmp_path / "out" / "grpo" / "seed-0", is_writer=False).metrics()
     assert [row["step"] for row in whole] == list(range(41))
 
@@ -220,7 +220,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     assert "comes twice" in refused(whet, "compare", recipe, "--methods", "rloo,rloo", "--runs", runs)
     assert "names no method" in refused(whet, "compare", recipe, "--methods", " , ", "--runs", runs)
     assert "'--methods'" in refused(whet, "compare", recipe)
-    assert "is of the offline loop" in refused(whet, "compare", "sft-reverse", *both)
+    assert "has loop offline" in refused(whet, "compare", "sft-reverse", *both)
     assert "no recipe 'grpo-sortin'" in refused(whet, "compare", "grpo-sortin", *both)
     assert "use --seeds" in refused(whet, "compare", recipe, "seed=3", *both)
     assert "use --methods" in refused(whet, "compare", recipe, "algorithm=grpo", *both)

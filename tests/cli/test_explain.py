@@ -18,8 +18,8 @@ from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import character_tokenizer
 from whet.recipe import Pipeline, packaged_recipes, parse_yaml, read_any, read_recipe
+from whet.train.explain.explanation import explain
 from whet.train.explain.memory import new_decoder_config
-from whet.train.explain.recipe import explain
 from whet.train.explain.unused_keys import keys_without_effect, written_keys
 from whet.train.online.critic import Critic
 from whet.train.setup.build import require_family
@@ -235,7 +235,7 @@ def test_the_numbers_of_an_offline_recipe(whet: Whet, write: Any) -> None:
     assert found["tokens"]["trained"] == 64
     assert found["model"]["reference"] == 0
     assert found["without_effect"] == {
-        "update.epochs": "the offline loop takes one optimizer step on each step's rows",
+        "update.epochs": "the offline loop takes one optimizer step per batch",
         "optimizer.schedule": "the run ends with the warm-up, before the rate could fall",
     }
     (note,) = [note for note in found["notes"] if "warmup" in note]

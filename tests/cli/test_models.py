@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from whet.cli.commands.models import _progress, _readable, app
-from whet.cli.terminal import Screen
+from whet.cli.commands.models import _progress, app
+from whet.cli.terminal import Screen, readable_bytes
 from whet.errors import UserError
 from whet.manifests import sha256
 from whet.models.download.model_hub import KNOWN, Package
@@ -84,7 +84,12 @@ def test_inspect_prints_a_table_for_a_directory(tmp_path: Path) -> None:
     convert_gguf(tmp_path / "tiny.gguf", tmp_path / "hf")
     table = run("inspect", str(tmp_path / "hf"))
     weights = (tmp_path / "hf" / "model.safetensors").stat().st_size
-    for label, value in [("family", "llama"), ("stops", "2"), ("chat template", "yes"), ("size", _readable(weights))]:
+    for label, value in [
+        ("family", "llama"),
+        ("stops", "2"),
+        ("chat template", "yes"),
+        ("size", readable_bytes(weights)),
+    ]:
         assert any(label in line and value in line for line in table.splitlines()), label
 
 
@@ -114,5 +119,5 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (269_060_552, "269.1 MB"), (5 * 10**12, "5000.0 GB")],
 )
-def test_sizes_are_readable(size: int, text: str) -> None:
-    assert _readable(size) == text
+def test_sizes_arereadable_bytes(size: int, text: str) -> None:
+    assert readable_bytes(size) == text

@@ -108,9 +108,9 @@ def test_what_is_finished_is_not_made_again_wherever_it_lies(
     result = whet("train", copied, "--resume", "methods.more={algorithm: grpo, steps: 1, model: '@sft'}")
     assert result.code == 0, result.err
     assert names == ["more 4"]
-    assert result.err.count("done before") == 4
+    assert result.err.count("already finished") == 4
     lines = [line for line in result.err.splitlines() if line[:2] in {"1/", "5/"}]
-    assert lines[0].startswith("1/5  stage sft, done before   elapsed ")
+    assert lines[0].startswith("1/5  stage sft, already finished   elapsed ")
     assert lines[1].startswith("5/5  more seed 4   elapsed ")
 
 
@@ -198,12 +198,12 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, mon
     stopped = whet("train", recipe, "methods.grpo.steps=9", "--runs", tmp_path / "runs")
     assert stopped.code == 130
     (out,) = (tmp_path / "runs").iterdir()
-    said = [line for line in stopped.err.splitlines() if "go on with" in line]
-    assert said == [f"stopped; go on with: whet train {out} --resume"]  # of the pipeline, not of the run inside
+    said = [line for line in stopped.err.splitlines() if "continue with" in line]
+    assert said == [f"stopped; continue with: whet train {out} --resume"]  # of the pipeline, not of the run inside
     monkeypatch.setattr(start.online, "train", real)
-    result = whet(*said[0].removeprefix("stopped; go on with: whet ").split())
+    result = whet(*said[0].removeprefix("stopped; continue with: whet ").split())
     assert result.code == 0, result.err
-    assert "2/2  grpo seed 4, going on" in result.err
+    assert "2/2  grpo seed 4, resumed" in result.err
     assert [row["step"] for row in Run.open(out / "methods/grpo/seed-4", is_writer=False).metrics()] == list(range(10))
 
 
@@ -216,7 +216,7 @@ def test_a_stage_that_fails_ends_the_pipeline_and_a_method_does_not(whet: Whet, 
     (out,) = (tmp_path / "a").iterdir()
     assert message.startswith("stage more: step 1: ")
     assert "no reward today" in message
-    assert message.endswith(f"; go on with: whet train {out} --resume")
+    assert message.endswith(f"; continue with: whet train {out} --resume")
     assert not (out / "methods").exists()
     other = "methods.rloo={algorithm: rloo, steps: 2, model: '@sft'}"
     message = refused(whet, "train", recipe, other, f"methods.grpo.{breaks}", "--runs", tmp_path / "b", code=1)

@@ -10,7 +10,7 @@ from tests.cli.tiny import Whet
 from tests.report.fake_contest import METHODS, fake_contest
 from tests.report.fake_sweep import comparison
 from whet.report.comparison.comparison_page import write_page
-from whet.report.comparison.sweep_results import Setup, sweep_results
+from whet.report.comparison.sweep_results import SweepSetup, sweep_results
 from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
 
@@ -100,7 +100,7 @@ def test_numbers_without_completions_still_have_a_page(whet: Whet, tmp_path: Pat
 def test_a_pipeline_is_reported_by_its_comparison(whet: Whet, tmp_path: Path) -> None:
     (tmp_path / "stages").mkdir()
     (tmp_path / "config.yaml").write_text("loop: pipeline\n", "utf-8")
-    assert f"has no comparison yet: go on with whet train {tmp_path} --resume" in refused(whet, tmp_path)
+    assert f"has no comparison yet: continue with whet train {tmp_path} --resume" in refused(whet, tmp_path)
     fake_contest(tmp_path / "comparison", methods={"dpo": METHODS["dpo"]}, seeds=1, prompts=20, pairwise=False)
     result = whet("report", tmp_path)
     assert result.out.splitlines()[0] == f"report: {tmp_path / 'comparison' / 'comparison.html'}"
@@ -115,7 +115,7 @@ def test_a_comparison_of_an_older_format_is_refused(whet: Whet, tmp_path: Path, 
 def compared(path: Path) -> ComparisonDirectory:
     """Two methods with two seeds, one of which failed, as `whet compare` leaves them."""
     directory = comparison(path, {"rloo": [[0.1, 0.5], [0.1, 0.6]], "grpo": [[0.1, 0.9], []]})
-    setup = Setup(
+    setup = SweepSetup(
         recipe="grpo-test",
         command="whet compare --methods rloo,grpo --seeds 2 grpo-test",
         overrides={"rloo": (), "grpo": ("update.epochs=2",)},

@@ -115,13 +115,13 @@ def test_resuming_with_other_weights_than_the_run_began_with(whet: Whet, tmp_pat
     save_file({**weights, name: weights[name] + 1e-3}, model / "model.safetensors", metadata={"format": "pt"})
     message = refused(whet, "train", run, "--resume")
     assert "the run began with other weights" in message
-    assert "put the original model back" in message
+    assert "restore the original model" in message
     assert str(run / "checkpoints" / "step-000001") in message
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_changes_are_accepted_of_runs_that_go_on(whet: Whet, tmp_path: Path) -> None:
-    assert "--accept-changes is for a run that goes on: add --resume" in refused(
+    assert "--accept-changes is for a resumed run: add --resume" in refused(
         whet, "train", write_recipe(tmp_path), "--accept-changes"
     )
     reward = tmp_path / "reward.py"
@@ -185,7 +185,7 @@ def test_a_second_writer_is_refused_and_a_signal_saves_the_run(whet: Whet, tmp_p
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert f"stopped; go on with: whet train {run.relative_to(tmp_path)} --resume" in err
+    assert f"stopped; continue with: whet train {run.relative_to(tmp_path)} --resume" in err
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     assert (run / "checkpoints" / f"step-{last:06d}").is_dir()
 

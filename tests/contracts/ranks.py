@@ -59,4 +59,4 @@ def lost_the_other(survivor: Process, run: Path, other: int) -> None:
     assert "Traceback" not in said
     (sentence,) = [line for line in said.splitlines() if line.startswith("whet: ")]
     assert f"rank {other} of the run has ended" in sentence
-    assert f"go on with: whet train {run} --resume" in sentence
+    assert f"continue with: whet train {run} --resume" in sentence

@@ -33,7 +33,7 @@ from whet.models.layers.attention import PackedAttention, causal_attention
 from whet.records import Batch, Row
 from whet.train.online import update as update_module
 from whet.train.online.learner import Learner
-from whet.train.online.update import Tally
+from whet.train.online.update import TokenSums
 from whet.train.rows.sft import fit
 
 NEAR = 3e-6
@@ -100,7 +100,7 @@ def test_weights_of_each_micro_batch_alone_are_caught(name: str, monkeypatch: py
     whole = scene.gradient(batch)
     original = update_module._losses
 
-    def local(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator[Tensor]:
+    def local(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Iterator[Tensor]:
         pieces = list(micro_batches(batch.sequences.lengths, learner.config.update.micro_batch_tokens))
         for rows in pieces:
             for loss in original(learner, take_batch(batch, rows), tally, step):
@@ -129,7 +129,7 @@ def test_token_weights_are_counted_over_all_ranks(first: int) -> None:
         learner = learner_of(scene.moved, "grpo", world)
         scene.moved.zero_grad()
         for share in shares:
-            for loss in update_module._losses(learner, take_batch(batch, share), Tally(world.device), 1):
+            for loss in update_module._losses(learner, take_batch(batch, share), TokenSums(world.device), 1):
                 loss.backward()
         return [torch.cat([parameter.grad.reshape(-1) for parameter in scene.moved.parameters()])]
 

@@ -152,7 +152,7 @@ def test_the_first_interrupt_ends_the_step_and_saves_it(
     assert process.wait() == 130  # not 0: a script must not go on as if the run were finished
     run = only_run(root)
     assert "SIGINT: stopping after this step; once more quits at once" in process.said()
-    assert f"stopped; go on with: whet train {run} --resume" in process.said()
+    assert f"stopped; continue with: whet train {run} --resume" in process.said()
     assert "Traceback" not in process.said()
     saved, logged = list(by_step(run / "checkpoints"))[-1], json.loads(read_lines(run / "metrics.jsonl")[-1])["step"]
     assert 7 <= saved == logged < SHORT
@@ -172,7 +172,7 @@ def test_the_second_interrupt_quits_at_once(
         process.until(lambda process=process: "stopping after this step" in process.said(), "the first answer")
         os.kill(process.pid, signal.SIGINT)
         assert process.wait() == 130
-        if "go on with" not in process.said():
+        if "continue with" not in process.said():
             break
     else:
         pytest.fail("no second signal came in time")

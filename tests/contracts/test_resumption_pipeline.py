@@ -68,7 +68,7 @@ def test_killed_and_resumed_is_never_stopped(
     assert not finished[victim].exists()
     before = {run: path.stat().st_mtime_ns for run, path in finished.items() if path.exists()}
     resumed = zygote.run("train", pipeline, "--resume")
-    assert f"{'stage sft' if victim == RUNS[0] else 'grpo seed 3'}, going on" in resumed.said()
-    assert resumed.said().count("done before") == len(before)
+    assert f"{'stage sft' if victim == RUNS[0] else 'grpo seed 3'}, resumed" in resumed.said()
+    assert resumed.said().count("already finished") == len(before)
     assert {run: finished[run].stat().st_mtime_ns for run in before} == before  # what was done is left alone
     assert outcome(pipeline) == whole

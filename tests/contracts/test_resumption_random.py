@@ -163,5 +163,5 @@ def interrupt(launch: Launch, root: Path) -> None:
     launch.interrupt()
     said = launch.ended()
     run = only_run(root)
-    assert f"stopped; go on with: whet train {run} --resume" in said
+    assert f"stopped; continue with: whet train {run} --resume" in said
     assert list(by_step(run / "checkpoints"))[-1] == lines(root) - 1, said  # step 0 has a line too

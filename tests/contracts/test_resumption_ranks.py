@@ -104,7 +104,7 @@ def test_a_rank_that_falls_silent_is_waited_for_as_long_as_was_said(
     (sentence,) = [line for line in ranks[0].said().splitlines() if line.startswith("whet: ")]
     assert "step 1: rank 1 of the run did not answer within 1 s" in sentence
     assert TIMEOUT in sentence
-    assert f"go on with: whet train {only_run(root)} --resume" in sentence
+    assert f"continue with: whet train {only_run(root)} --resume" in sentence
     assert "Traceback" not in ranks[0].said()
     os.kill(ranks[1].pid, signal.SIGCONT)  # and whoever wakes up finds that the others have left
     lost_the_other(ranks[1], only_run(root), 0)

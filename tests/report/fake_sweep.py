@@ -1,4 +1,4 @@
-"""Comparison directories that look like real ones: made with the real `Run`, from given accuracies."""
+"""ComparisonView directories that look like real ones: made with the real `Run`, from given accuracies."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whet.report.formatting import render
 from whet.report.run.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, ticks
-from whet.report.run.panels import Line, Panel
+from whet.report.run.training_curves import Line, Panel
 from whet.report.series import Series
-from whet.report.templating import render
 
 
 def drawn(panel):

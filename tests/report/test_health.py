@@ -3,7 +3,7 @@
 import pytest
 
 from whet.report.run import health
-from whet.report.run.health import Finding, findings
+from whet.report.run.health import HealthFinding, findings
 
 
 def constant(name, value, steps=40, **more):
@@ -34,12 +34,12 @@ def evals(*means, half=0.05):
     ],
 )
 def test_held_out_accuracy(means, level, sentence):
-    assert health.held_out_accuracy(evals(*means)) == Finding(level, sentence)
+    assert health.held_out_accuracy(evals(*means)) == HealthFinding(level, sentence)
 
 
 def test_nothing_and_no_evaluation_are_said_plainly():
-    assert health.held_out_accuracy([]) == Finding("note", "nothing is recorded yet")
-    assert health.held_out_accuracy(constant("loss", 1.0)) == Finding("note", "no held-out evaluation yet")
+    assert health.held_out_accuracy([]) == HealthFinding("note", "nothing is recorded yet")
+    assert health.held_out_accuracy(constant("loss", 1.0)) == HealthFinding("note", "no held-out evaluation yet")
     assert health.held_out_accuracy([{"step": 1, "eval/loss": 2.0}]) is None
 
 
@@ -63,7 +63,7 @@ def test_held_out_loss_needs_two_evaluations():
 
 def test_reward_hacking_needs_a_rising_reward_and_a_falling_accuracy():
     found = health.reward_hacking(ramp("reward/mean", 0.2, 0.9) + evals(0.6, 0.4))
-    assert found == Finding(
+    assert found == HealthFinding(
         "warning", "reward rose from 0.2 to 0.9 while held-out accuracy fell from 60 % to 40 %: look for reward hacking"
     )
     assert health.reward_hacking(ramp("reward/mean", 0.2, 0.9) + evals(0.6, 0.56)) is None  # within the interval
@@ -102,7 +102,7 @@ def test_zero_variance_of_a_solved_task_is_no_alarm():
 
 def test_now_means_the_last_twenty_steps_and_never_the_beginning():
     late = [{"step": s, "truncated": 0.0 if s <= 100 else 0.37} for s in range(1, 121)]
-    assert health.truncation(late).sentence.startswith("37 % of completions in the last 20 steps were cut off")
+    assert health.truncation(late).sentence.startswith("37 % of completions in the last 20 steps were truncated")
     short = [{"step": s, "truncated": 0.0 if s <= 3 else 0.5} for s in range(1, 7)]
     assert health.truncation(short).sentence.startswith("50 % of completions in the last 3 steps")
 
@@ -171,7 +171,7 @@ def test_longer_without_gain():
 
 def test_gradient_spikes():
     rows = [*constant("grad_norm", 0.5), {"step": 41, "grad_norm": 5.1}]
-    assert health.gradient_spikes(rows) == Finding(
+    assert health.gradient_spikes(rows) == HealthFinding(
         "note", "gradient norm at step 41 was 5.1, against 0.5 in the median step"
     )
     assert health.gradient_spikes([*constant("grad_norm", 0.5), {"step": 41, "grad_norm": 4.9}]) is None
@@ -189,7 +189,7 @@ def test_lost_numbers():
 def test_findings_put_warnings_first_and_rules_keep_silent_without_data():
     rows = constant("truncated", 0.5) + constant("kl", 0.1) + evals(0.3)
     assert [finding.level for finding in findings(rows)] == ["warning", "note", "ok"]
-    assert findings([]) == [Finding("note", "nothing is recorded yet")]
+    assert findings([]) == [HealthFinding("note", "nothing is recorded yet")]
 
 
 @pytest.mark.parametrize("rule", health.RULES)

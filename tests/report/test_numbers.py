@@ -2,7 +2,7 @@
 
 import pytest
 
-from whet.report.numbers import duration, number, percent, signed
+from whet.report.formatting import duration, number, percent, signed
 
 
 @pytest.mark.parametrize(

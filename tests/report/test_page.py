@@ -12,8 +12,8 @@ from jinja2 import UndefinedError
 
 from tests.report.fake_run import hostile_run, online_run, supervised_run
 from whet.errors import RunFailed, UserError
+from whet.report.formatting import ENVIRONMENT
 from whet.report.run.page import write_report
-from whet.report.templating import ENVIRONMENT
 from whet.runs.directory import Run
 
 VOID = frozenset({"br", "input", "meta", "link", "img"})

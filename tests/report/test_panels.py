@@ -2,7 +2,7 @@
 
 import pytest
 
-from whet.report.run.panels import panels
+from whet.report.run.training_curves import panels
 from whet.report.series import Series
 
 

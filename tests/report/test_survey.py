@@ -12,9 +12,19 @@ from tests.data.written import write_lines
 from whet.data.explore import Survey, explore
 from whet.data.load import Source, load_rows
 from whet.errors import RunFailed
-from whet.report.dataset.survey import facts, length_bias, overview, quantile, spread
+from whet.report.dataset.survey import (
+    BINS,
+    Bars,
+    Histogram,
+    bin_width,
+    facts,
+    length_bias,
+    overview,
+    quantile,
+    spread,
+    survey_panels,
+)
 from whet.report.dataset.survey_page import write_survey
-from whet.report.dataset.survey_panels import BINS, Bars, Histogram, bin_width, survey_panels
 
 
 def pairs(path: Path, lengths: list[tuple[int, int]]) -> Survey:

@@ -9,7 +9,7 @@ from tests.report.fake_sweep import MACHINE, comparison, write_run
 from whet.report.comparison.comparison_curves import band, curves_figure, mean_over_seeds
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import table
-from whet.report.comparison.sweep_results import Setup, read_methods, sweep_results, sweep_view
+from whet.report.comparison.sweep_results import SweepSetup, read_methods, sweep_results, sweep_view
 from whet.report.series import Series
 
 CURVES = {
@@ -20,7 +20,7 @@ CURVES = {
 
 def setup(*methods, seeds=(0, 1, 2), target=0.8):
     overrides = {method: (f"algorithm={method}", "steps=20") for method in methods}
-    return Setup(recipe="toy", command="whet compare …", overrides=overrides, seeds=seeds, target=target)
+    return SweepSetup(recipe="toy", command="whet compare …", overrides=overrides, seeds=seeds, target=target)
 
 
 def write(directory, given, failures):

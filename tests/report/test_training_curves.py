@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.report.fake_run import online_run, supervised_run
-from whet.report.run.panels import panels
-from whet.report.run.training_curves import training_curves
+from whet.report.run.training_curves import panels, training_curves
 from whet.runs.directory import Run
 
 

@@ -93,7 +93,7 @@ def test_one_seed_one_method_and_no_run_claim_nothing():
     alone = compare_with_best([method("a", 1.0, 1.0)])
     assert alone.sentence.startswith("There is one method, so there is nothing to compare")
     assert compare_with_best([method("a", None, None), method("b", None, None)]).sentence == (
-        "No run finished, so nothing can be said."
+        "No run finished, so there is nothing to compare."
     )
 
 
@@ -102,7 +102,7 @@ def test_failed_runs_take_their_seed_out_of_the_pairs():
     assert verdict.gaps["b"].seeds == 2
     assert verdict.gaps["b"].interval.mean == pytest.approx(0.4)  # 0.4 and 0.4: the seed that only b finished is out
     assert "c" not in verdict.gaps
-    assert "nothing can be said of c, where too few seeds finished" in verdict.sentence
+    assert "too few seeds of c finished to compare" in verdict.sentence
 
 
 def test_a_single_lucky_seed_is_not_the_best_method():
@@ -110,7 +110,7 @@ def test_a_single_lucky_seed_is_not_the_best_method():
         [method("lucky", 1.0, None, None), method("a", 0.9, 0.8, 0.85), method("b", 0.7, 0.8, 0.75)]
     )
     assert verdict.best == "a"
-    assert "nothing can be said of lucky" in verdict.sentence
+    assert "too few seeds of lucky" in verdict.sentence
 
 
 def simulate(draw, rates):

@@ -10,7 +10,7 @@ from whet.config import EarlyStoppingConfig
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Change, Input, Inputs, accept
-from whet.train.session.resume import watched_so_far, what_stands
+from whet.train.session.resume import intact_best, watched_so_far
 from whet.train.session.session import past_best
 
 BEST = {"step": 4, "accuracy": 0.5}
@@ -32,7 +32,7 @@ def save_best(run: Run, step: int) -> None:
 
 def resumed(run: Run, step: int = 6) -> tuple[dict[str, float], list[str]]:
     checkpoint = Checkpoint(path=run.path, step=step, state={"best": BEST})
-    return what_stands(run, checkpoint, {"before": {}}, lambda _: None)
+    return intact_best(run, checkpoint, {"before": {}}, lambda _: None)
 
 
 def accepted(run: Run, key: str, *, after_step: int) -> None:

@@ -13,7 +13,7 @@ from whet.config import OfflineConfig
 from whet.errors import UserError
 from whet.recipe import Recipe, validate
 from whet.runs.directory import Run
-from whet.train.explain.recipe import explain
+from whet.train.explain.explanation import explain
 from whet.train.setup.epochs import load_sides, with_steps
 from whet.train.start import resume_run, start_run
 

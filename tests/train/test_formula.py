@@ -52,9 +52,9 @@ def test_every_part_of_ppo() -> None:
     assert any(line.startswith("then A ← (A − mean) / (std + ε)") for line in found.where)
     assert "G = A + V_old, A before scaling" in found.where
     bootstrapped = loss("ppo", critic={"bootstrap_truncated": True})
-    assert "r of the last token + gamma·V after it where max_tokens cut the rollout off" in bootstrapped.where
+    assert "r of the last token + gamma·V after it where max_tokens truncated the rollout" in bootstrapped.where
     masked = loss("ppo", critic={"bootstrap_truncated": True}, rollout={"mask_truncated": True})
-    assert "sums and counts without the rollouts that max_tokens cut off; A with them" in masked.where
+    assert "sums and counts without the rollouts that max_tokens truncated; A with them" in masked.where
     assert not any("gamma·V after it" in line for line in masked.where)
     unclipped = loss("ppo", critic={"clip": 0})
     assert unclipped.critic == "critic loss = 0.5·Σ_{i,t} [ ½·(V − G)² ] / number of tokens"

@@ -118,7 +118,7 @@ def test_a_guest_gives_the_memory_of_its_weights_back():
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     size = sum(parameter.numel() * 4 for parameter in model.parameters())
     here = torch.cuda.memory_allocated()
-    offloaded_model = weights(model, torch.device("cuda"), is_frozen=True)
+    offloaded_model = weights(model, is_frozen=True, device=torch.device("cuda"))
     assert here - torch.cuda.memory_allocated() >= size
     assert all(parameter.device.type == "cpu" and parameter.is_pinned() for parameter in model.parameters())
     with offloaded_model:

@@ -10,7 +10,7 @@ import pytest
 PAGE, SIZE = 4096, 2**26  # bytes: a tensor larger than any that glibc keeps by itself
 COUNT = f"""
 import resource, torch
-from whet.train.setup.machine import keep_freed_memory
+from whet.train.setup.build import keep_freed_memory
 if {{keep}}:
     assert keep_freed_memory()
 for _ in range(24):  # until a block is found that is large enough for its alignment too

@@ -25,7 +25,7 @@ from whet.report.run.page import write_report
 from whet.runs.checkpoints import write_directory
 from whet.runs.directory import Run
 from whet.runs.inputs import Input, Inputs, changes, to_json
-from whet.train.session.inputs import _file_or_folder, compare_inputs, current_inputs
+from whet.train.session.input_files import _file_or_folder, compare_inputs, current_inputs
 from whet.train.start import resume_run, saved_config, start_run
 
 NOWHERE = Path("/nowhere")
@@ -94,7 +94,7 @@ def test_changed_data_is_refused_by_name_and_accepted_by_name(stopped: Path) -> 
     began = json.loads((run / "inputs.json").read_text())["inputs"]["data.path"]["files"]["pairs.jsonl"]
     swapped(pairs)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(UserError, match=r"^data\.path \S*pairs\.jsonl changed since the run began: put back .*") as no:
+    with pytest.raises(UserError, match=r"^data\.path \S*pairs\.jsonl changed since the run began: restore .*") as no:
         resume(run)
     assert str(no.value).endswith(f"whet train {run} --resume --accept-changes")
     assert {path: path.read_bytes() for path in before} == before
@@ -150,7 +150,7 @@ def test_another_number_of_processes_is_said_and_recorded(stopped: Path) -> None
 
 def test_what_is_gone_is_said_too(stopped: Path) -> None:
     (stopped / "pairs.jsonl").unlink()
-    with pytest.raises(UserError, match=r"data\.path \S*pairs\.jsonl is gone: put back"):
+    with pytest.raises(UserError, match=r"data\.path \S*pairs\.jsonl is gone: restore"):
         resume(stopped / "run")
 
 
@@ -351,7 +351,7 @@ def test_ranks_hear_what_was_accepted(stopped: Path) -> None:
 def test_an_edited_config_is_a_change(stopped: Path) -> None:
     config = stopped / "run" / "config.yaml"
     config.write_text(config.read_text().replace("every_steps: 1", "every_steps: 2"))
-    with pytest.raises(UserError, match=r"^config\.yaml of the run changed since the run began: put back .*"):
+    with pytest.raises(UserError, match=r"^config\.yaml of the run changed since the run began: restore .*"):
         resume(stopped / "run")
 
 
@@ -369,9 +369,7 @@ def test_weights_of_a_stage_that_were_replaced_are_a_change_and_never_accepted(t
     assert [change.key for change in changes(before, current_inputs(config, NOWHERE))] == ["model.weights"]
     with Run.create(tmp_path, "r", "") as run:
         run.write_inputs(Inputs(known=before))
-        with pytest.raises(
-            UserError, match=r"^model\.weights \S+ changed since .*: put back the weights that the run "
-        ):
+        with pytest.raises(UserError, match=r"^model\.weights \S+ changed since .*: restore the weights that the run "):
             compare_inputs(config, run, World.alone(), accept_changes=True, note=lambda _: None)
 
 

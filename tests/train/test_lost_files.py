@@ -15,7 +15,7 @@ from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
 from whet.report.run.page import ACCURACY, evaluations, write_report
 from whet.runs.directory import Run
-from whet.train.experiments.jobs import Job, do_job, job_state
+from whet.train.experiments.jobs import PlannedRun, do_job, job_state
 from whet.train.start import resume_run, start_run
 
 RECIPE = {
@@ -157,7 +157,7 @@ def test_lost_checkpoints_are_no_reason_to_begin_again(stopped: Path, with_metri
     if not with_metrics:
         (stopped / "metrics.jsonl").unlink()
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(UserError, match="has no checkpoint any more, and to begin again would overwrite"):
+    with pytest.raises(UserError, match="has no checkpoint any more, and starting again would overwrite"):
         resume(stopped)
     assert {path: path.read_bytes() for path in before} == before
 
@@ -165,7 +165,7 @@ def test_lost_checkpoints_are_no_reason_to_begin_again(stopped: Path, with_metri
 def test_nor_in_a_run_of_an_older_version(stopped: Path) -> None:
     shutil.rmtree(stopped / "checkpoints")
     (stopped / "saved.json").unlink()
-    with pytest.raises(UserError, match="would overwrite its metrics of 6 steps: put its checkpoints back"):
+    with pytest.raises(UserError, match="would overwrite its metrics of 6 steps: restore its checkpoints"):
         resume(stopped)
 
 
@@ -216,14 +216,14 @@ class Watching:
 
     def end(self, run: Run | None, failure: str) -> None: ...
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self.said.append(text)
 
 
 def test_among_several_runs_too(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (run / "report.html").unlink()
-    job = Job(label="one", recipe=Recipe(name="r", config=validate(RECIPE, where="test"), written={}), path=run)
+    job = PlannedRun(label="one", recipe=Recipe(name="r", config=validate(RECIPE, where="test"), written={}), path=run)
     assert do_job(job, job_state(job), Watching()) == ""
     assert (run / "report.html").is_file()
 

@@ -19,9 +19,10 @@ from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import Run
 from whet.tasks.grading.grader import DirectGrader, GradingFailed
+from whet.tasks.guard import guarded_task
 from whet.tasks.sorting import Sorting
-from whet.train.session.held_out import best_by
-from whet.train.setup.grader import build_grader
+from whet.train.session.session import best_by
+from whet.train.setup.reward_grader import build_grader
 from whet.train.start import start_run
 
 CPU = torch.device("cpu")
@@ -57,7 +58,9 @@ def opinion(prompt: str, text: str) -> float:
 
 
 def grade(reward: dict, examples: list[Example] = EXAMPLES, texts: list[str] = TEXTS) -> list:
-    with closing(build_grader(TASK, RewardConfig.model_validate(reward), CPU)) as grader:
+    with closing(
+        build_grader(TASK, RewardConfig.model_validate(reward), CPU, guarded_task(TASK.name, TASK.options))
+    ) as grader:
         return grader.grade(examples, texts)
 
 
@@ -123,7 +126,7 @@ def test_the_limits_of_the_recipe_reach_the_worker(tmp_path: Path, monkeypatch: 
 
 
 def test_without_a_model_the_grader_is_the_tasks(judge: Path) -> None:
-    assert isinstance(build_grader(TASK, RewardConfig(), CPU), DirectGrader)
+    assert isinstance(build_grader(TASK, RewardConfig(), CPU, guarded_task(TASK.name, TASK.options)), DirectGrader)
     assert grade({})[0].reward == 1.0
 
 

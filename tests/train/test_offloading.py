@@ -14,11 +14,10 @@ from whet.models.reward.scoring import Scorer
 from whet.models.reward.settings import RewardSettings
 from whet.tasks.grading.grader import DirectGrader
 from whet.tasks.sorting import Sorting
-from whet.train.online.learner import build_learner
-from whet.train.online.offload_models import OffloadCandidate, offload_candidates
+from whet.train.online.learner import build_learner, offload_candidates
 from whet.train.setup.build import build_parts
-from whet.train.setup.grader import ModelGrader
 from whet.train.setup.offloading import OffloadedModels, moments, to_offload, weights
+from whet.train.setup.reward_grader import ModelGrader
 
 CPU = torch.device("cpu")
 
@@ -30,7 +29,7 @@ def pointers(model):
 def test_a_frozen_model_waits_in_one_copy_and_comes_back_as_it_was():
     model, _ = small_model(layers=1)
     before = copy.deepcopy(model.state_dict())
-    offloaded_model = weights(model, CPU, is_frozen=True)
+    offloaded_model = weights(model, is_frozen=True, device=CPU)
     at_home = pointers(model)
     with offloaded_model:
         for parameter in model.parameters():
@@ -42,7 +41,7 @@ def test_a_frozen_model_waits_in_one_copy_and_comes_back_as_it_was():
 
 def test_what_learns_is_written_back():
     model, _ = small_model(layers=1)
-    offloaded_model = weights(model, CPU, is_frozen=False)
+    offloaded_model = weights(model, is_frozen=False, device=CPU)
     before = copy.deepcopy(model.state_dict())
     with offloaded_model:
         for parameter in model.parameters():
@@ -52,7 +51,7 @@ def test_what_learns_is_written_back():
 
 def test_nested_visits_are_one():
     model, _ = small_model(layers=1)
-    offloaded = OffloadedModels({"critic": weights(model, CPU, is_frozen=False)})
+    offloaded = OffloadedModels({"critic": weights(model, is_frozen=False, device=CPU)})
     with offloaded.present("critic"):
         here = pointers(model)
         with offloaded.present("critic", "reference"):  # what is not offloaded is always there
@@ -63,7 +62,7 @@ def test_nested_visits_are_one():
 
 def test_a_visit_ends_when_it_fails():
     model, _ = small_model(layers=1)
-    offloaded = OffloadedModels({"reward": weights(model, CPU, is_frozen=True)})
+    offloaded = OffloadedModels({"reward": weights(model, is_frozen=True, device=CPU)})
     at_home = pointers(model)
 
     def fail():
@@ -79,7 +78,7 @@ def test_a_visit_ends_when_it_fails():
 
 def test_copies_that_a_pass_leaves_behind_do_not_stay():
     model, _ = small_model("llama", layers=1)
-    with weights(model, CPU, is_frozen=True):
+    with weights(model, is_frozen=True, device=CPU):
         model.model.joined.refreshed(model.model.layers, torch.float32)
         assert model.model.joined._blocks
     assert not model.model.joined._blocks
@@ -91,7 +90,7 @@ def test_training_with_guests_is_training_without():
     def trained(with_guests):
         model, _ = small_model(layers=1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
-        found = {"critic": weights(model, CPU, is_frozen=False), "optimizer": moments([optimizer], CPU)}
+        found = {"critic": weights(model, is_frozen=False, device=CPU), "optimizer": moments([optimizer], CPU)}
         offloaded = OffloadedModels(found if with_guests else {})
         tokens = torch.tensor([[1, 2, 3, 4]])
         for _ in range(3):
@@ -165,16 +164,14 @@ def plain():
 )
 def test_only_models_of_their_own_can_wait(settings, expected, plain):
     found = offload_candidates(learner_of(**settings), plain)
-    assert {name: one.is_frozen for name, one in found.items()} == expected
+    assert {name: is_frozen for name, (_, is_frozen) in found.items()} == expected
 
 
 def test_a_reward_model_can_wait(plain):
     policy, tokenizer = small_model(layers=1)
     model = new_reward_model(policy, RewardSettings(kind="preference"), seed=0)
     grader = ModelGrader(plain, Scorer(model, tokenizer), weight=1.0, has_functions=False)
-    assert offload_candidates(learner_of(algorithm="grpo"), grader)["reward"] == OffloadCandidate(
-        model=model, is_frozen=True
-    )
+    assert offload_candidates(learner_of(algorithm="grpo"), grader)["reward"] == (model, True)
 
 
 def test_moments_are_restored_where_the_critic_works_and_not_where_it_waits():

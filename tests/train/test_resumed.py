@@ -11,8 +11,8 @@ from whet.distributed.world import World
 from whet.errors import UserError
 from whet.recipe import validate
 from whet.runs.inputs import Input, Inputs
-from whet.train.session import inputs as module
-from whet.train.session.inputs import compare_inputs
+from whet.train.session import input_files as module
+from whet.train.session.input_files import compare_inputs
 from whet.train.session.resume import refuse_false_start
 
 ONE, TWO = Input(path="a", files={"a": "1"}), Input(path="b", files={"b": "2"})

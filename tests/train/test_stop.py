@@ -93,7 +93,7 @@ def check_end(run: Run, notes: list[str], reason: str, *, before: int) -> int:
     last = found["steps"]
     assert 1 <= last < before
     assert reason in found["ended"]
-    assert f"step {last}: {found['ended']}, so the run ends here" in notes
+    assert f"step {last}: {found['ended']}: early stopping" in notes
     metrics = run.metrics()
     assert metrics[-1]["step"] == last
     assert found["after"]["eval/accuracy"] == metrics[-1]["eval/accuracy"]

@@ -281,7 +281,7 @@ def test_the_loss_and_the_norm_that_are_logged_are_the_mean_and_the_largest_of_t
 
 def test_sums_over_tokens_are_exact_and_keep_no_graph() -> None:
     """2²⁴ + 1 is no float32."""
-    tally = update_module.Tally(torch.device("cpu"))
+    tally = update_module.TokenSums(torch.device("cpu"))
     tally.add(entropy=torch.tensor(2.0**24, requires_grad=True), critic__loss=torch.tensor(3))
     tally.add(entropy=torch.tensor(1.0), critic__loss=torch.tensor(4))
     assert not tally.sums["entropy"].requires_grad

@@ -1,4 +1,4 @@
-"""What Python gives to a run, as a recipe can say it: functions and tasks by name, models by path, rows by file."""
+"""Keyword arguments as keys of a recipe: functions and tasks by name, models by path, lists of rows by file."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from whet.tasks.grading.reward_functions import distinct
 from whet.tasks.protocol import Task
 from whet.tasks.table import TASKS
 
+StrPath = str | os.PathLike[str]
+RecipeSource = StrPath | Mapping[str, Any]
 Reward = str | Callable[..., Any] | tuple[str | Callable[..., Any], float]
 Rows = list[Mapping[str, Any]]
-OF_ROWS = ("chat", "held_out_share")  # options that the task `rows` shares with others
+OF_ROWS = ("chat", "held_out_share")  # options that are kept when a list of rows replaces the task
 NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 
 
 class Objects:
-    """The objects of one call that have no name in a file; each gets one, by its own and the order of the call."""
+    """Names for the objects of one call that cannot be imported: `<python>:NAME`, numbered if names repeat."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, object] = {}
 
     def plain(self, value: Any) -> Any:
-        """The value as YAML could say it."""
+        """The value as plain data, as YAML would hold it."""
         if isinstance(value, Mapping):
             return {key: self.plain(one) for key, one in value.items()}
         if isinstance(value, list | tuple):
@@ -52,7 +54,7 @@ class Objects:
         return {"use": self.plain(use), "weight": weight}
 
     def _object(self, thing: Any) -> Any:
-        """A task by its class and options, where these make an equal one; all else by a name."""
+        """A task as its class and options, if these rebuild an equal one; any other object by name."""
         kind = type(thing)
         name = {task: name for name, task in TASKS.items()}.get(kind) or importable(kind)
         if name is not None and isinstance(thing, Task) and dataclasses.is_dataclass(kind):
@@ -63,7 +65,7 @@ class Objects:
         return self._spec(thing)
 
     def _spec(self, thing: Any) -> str:
-        """`module:name` where another process finds it, `<python>:name` elsewhere."""
+        """`module:name` if it can be imported, else `<python>:name`."""
         found = importable(thing)
         if found is not None:
             return found
@@ -72,29 +74,29 @@ class Objects:
         inner = thing.func if isinstance(thing, partial) else thing
         own = inner.__name__ if isinstance(inner, NAMED) else type(inner).__name__
         known = [key for key, one in self.by_name.items() if one is thing]
-        name = known[0] if known else distinct(own.strip("<>"), set(self.by_name))  # of <lambda>, lambda
+        name = known[0] if known else distinct(own.strip("<>"), set(self.by_name))  # <lambda> → lambda
         self.by_name[name] = thing
         return f"{OBJECTS}:{name}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Given:
-    """The keys of one call, as plain data, and what they cannot hold."""
+    """The arguments of one call: keys as plain data, and the objects and rows that they refer to."""
 
     keys: Sequence[tuple[str, Any]]  # dotted
     overrides: Sequence[str]  # as on the command line
     objects: Mapping[str, object]  # by name
-    rows: Rows | None  # of `data`
+    rows: Rows | None  # passed as `data`
 
     def words(self, *, of: str) -> list[str]:
-        """All of it as on the command line, for what makes several runs: each must find its code by itself."""
+        """The keys as KEY=VALUE words. Objects are refused: each of several runs must import its code by itself."""
         if self.objects:
             names = ", ".join(self.objects)
             raise UserError(f"{of} finds functions and tasks by file, not as objects: put {names} in a module")
         return [*(f"{key}={json.dumps(value)}" for key, value in self.keys), *self.overrides]
 
     def on(self, written: dict[str, Any], run: Path | None = None) -> dict[str, Any]:
-        """A recipe with all of it on top; the rows will lie in the run."""
+        """The recipe with these keys on top; if there are rows, `run` is the directory that they are written to."""
         for key, value in self.keys:
             set_key(written, key, value, said=key)
         for override in self.overrides:
@@ -102,7 +104,7 @@ class Given:
         if run is not None:
             key = rows_key(written)
             before = written[key] if isinstance(written.get(key), Mapping) else {}
-            if key == "task":  # what learns from rollouts has its rows as a task
+            if key == "task":  # online: the rows are the task
                 before = {"name": "rows", **{option: before[option] for option in OF_ROWS if option in before}}
             written[key] = {**before, "path": str(rows_path(run.absolute(), key))}
         return written
@@ -114,7 +116,7 @@ def read_given(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     data: Any = None,
 ) -> Given:
-    """Takes a call apart."""
+    """Splits the arguments of a call into plain keys, objects and rows."""
     objects, rows, words = Objects(), None, [] if isinstance(overrides, Mapping) else list(overrides)
     every = {**keys, **(overrides if isinstance(overrides, Mapping) else {})}
     if rewards is not None:
@@ -129,10 +131,8 @@ def read_given(
     return Given(keys=plain, overrides=words, objects=objects.by_name, rows=rows)
 
 
-def read_source(
-    source: str | os.PathLike[str] | Mapping[str, Any], name: str | None
-) -> tuple[dict[str, Any], str, str]:
-    """What a recipe says, its name, and what to call it in errors."""
+def read_source(source: RecipeSource, name: str | None) -> tuple[dict[str, Any], str, str]:
+    """The keys of a recipe, its name, and how errors refer to it."""
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source)), name or "run", name or "the recipe"
     written, own = written_recipe(os.fspath(source))
@@ -140,7 +140,7 @@ def read_source(
 
 
 def rows_key(written: Mapping[str, Any]) -> str:
-    """The section of a recipe that rows belong to."""
+    """The section of a recipe that a list of rows replaces: `data` offline, `task` online."""
     loop = written.get("loop", "online")
     if loop == PIPELINE or os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("data as a list is for one run in one process: save it as a .jsonl file, and name that")
@@ -148,7 +148,7 @@ def rows_key(written: Mapping[str, Any]) -> str:
 
 
 def _changes(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Dotted keys; a section that says its name replaces the recipe's, any other changes the keys that it has."""
+    """Dotted keys. A section with its name (`preset`, `name`, `path`) replaces the recipe's; others are merged."""
     if not isinstance(value, Mapping) or WHOLE.get(key.rpartition(".")[2]) in value:
         yield key, value
         return
@@ -166,7 +166,7 @@ def _rows(data: Any) -> Rows:
             hint = " (of a DataFrame, give .to_dict('records'))" if isinstance(row, str) else ""
             raise UserError(f"data[{number}] is a {type(row).__name__}, not a dict{hint}")
         if not _is_json(row):
-            raise UserError(f"data[{number}] holds something that JSON cannot say: use text, numbers, lists and dicts")
+            raise UserError(f"data[{number}] holds something that JSON cannot: use text, numbers, lists and dicts")
     if not rows:
         raise UserError("data is an empty list: there is nothing to learn from")
     return rows

@@ -1,4 +1,4 @@
-"""A run, to look at from Python: its numbers, its rollouts, its model. Everything is read from its directory."""
+"""A run from Python: config, metrics, rollouts, model. Everything is read from its directory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
 from whet.runs.directory import Run as RunDirectory
 
 if TYPE_CHECKING:
-    from whet.api.models import Model
+    from whet.api.loaded_model import Model
     from whet.evaluate.evaluation import Evaluation
 
 
 class Metrics(list[dict[str, Any]]):
-    """A row for each step; by the name of a metric, its value in every row, None where a row has none."""
+    """A list of rows, one per step; indexed by a metric's name, its column, None where a row has no value."""
 
     @property
     def names(self) -> list[str]:
-        """All metrics, in the order in which they first come."""
+        """All metrics, in order of first appearance."""
         return list(dict.fromkeys(name for row in self for name in row))
 
     def __getitem__(self, key: Any) -> Any:
@@ -41,37 +41,37 @@ class Run:
     """The directory of a run, finished or not. `whet.train` returns one; `whet.Run(path)` opens one."""
 
     def __init__(self, path: str | os.PathLike[str], *, objects: Mapping[str, object] | None = None) -> None:
-        """`objects` are those that the run was trained with, for tasks among them."""
+        """`objects`: those that the run was trained with, by name; a task among them is needed to evaluate."""
         self.path = Path(path).expanduser()
         self._objects = dict(objects or {})
         self._directory = RunDirectory.open(self.path, is_writer=False)
 
     def __fspath__(self) -> str:
-        """So that a run stands for its path: `model=run` starts from its best model."""
+        """A run can be passed as a path: `model=run` starts from its best model."""
         return str(self.path)
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end; one that was stopped goes on with `whet.train(resume=run)`."""
+        """False for a stopped run, which `whet.train(resume=run)` continues."""
         return self._directory.finished
 
     @property
     def config(self) -> dict[str, Any]:
-        """The recipe that was run, every key of it."""
+        """The recipe, with defaults."""
         return parse_yaml(self._directory.config_yaml(), where=str(self.path))
 
     @property
     def metrics(self) -> Metrics:
-        """What was measured at every step: `run.metrics[-1]`, `run.metrics["reward/mean"]`."""
+        """Metrics of every step: `run.metrics[-1]`, `run.metrics["reward/mean"]`."""
         return Metrics(self._directory.metrics())
 
     @property
     def results(self) -> dict[str, Any] | None:
-        """The final results; None before the end."""
+        """Final results; None for a run that is not finished."""
         return self._directory.results()
 
     def rollouts(self, step: int | None = None) -> list[dict[str, Any]]:
-        """The rollouts of a step, of the last one that has any where none is named."""
+        """Rollouts of a step; by default, of the last step that recorded any."""
         steps = self._directory.rollout_steps()
         if step is None and not steps:
             raise UserError(f"run {self.path} has recorded no rollouts")
@@ -79,7 +79,7 @@ class Run:
 
     def load(self, **settings: Any) -> Model:
         """The best model of the run; see `whet.load`."""
-        from whet.api.models import load
+        from whet.api.loaded_model import load
 
         with passing(self._objects):
             return load(self, **settings)
@@ -87,33 +87,33 @@ class Run:
     def sample(
         self, prompt: str | int = 3, *, n: int = 4, seed: int = 0, raw: bool = False, **sampling: Any
     ) -> list[dict[str, Any]]:
-        """`n` completions of a prompt, or of so many held-out examples of the run's task, which says what is right."""
-        from whet.api.models import choose_sampling, find_task, held_out
+        """`n` completions of a prompt, or of this many held-out examples of the run's task, which grades them."""
+        from whet.api.loaded_model import choose_sampling, find_task, held_out
 
         model = self.load()
         settings = choose_sampling(model.target.config, sampling)
         if isinstance(prompt, str):
             return model.rows(prompt, settings, n=n, seed=seed, raw=raw, task=None)
         with passing(self._objects):
-            task = find_task(model.target, None, {}).task
+            task, _, _ = find_task(model.target, None, {})
             return model.rows(held_out(task, prompt), settings, n=n, seed=seed, raw=raw, task=task)
 
     def evaluate(self, task: Any = None, **settings: Any) -> Evaluation:
         """Held-out accuracy and, with samples, pass@k of the best model; see `whet.evaluate`."""
-        from whet.api.models import evaluate
+        from whet.api.loaded_model import evaluate
 
         with passing(self._objects):
             return evaluate(self, task, **settings)
 
     def report(self) -> Path:
-        """Writes the page with curves, health and samples; returns its path."""
+        """Writes the HTML report (curves, health checks, samples); returns its path."""
         return write_report(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self._summary()})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the result, and the curves where they were drawn."""
+        """For notebooks: the result, and the curves if a report was written."""
         text = f"<p><b>{html.escape(str(self.path))}</b><br>{html.escape(self._summary())}</p>"
         if not self._directory.curves_path.is_file():
             return text
@@ -123,10 +123,10 @@ class Run:
     def _summary(self) -> str:
         rows, results = self._directory.metrics(), self._directory.results() if self.finished else None
         done = max((row["step"] for row in rows), default=0)
-        said = f"{done} of {self.config['steps']} steps{'' if self.finished else ', not finished'}"
+        text = f"{done} of {self.config['steps']} steps{'' if self.finished else ', not finished'}"
         for names, what, form in ((ACCURACY, "held-out accuracy", "{:.1%}"), (LOSS, "held-out loss", "{:.4f}")):
             ends = evaluations(rows, results, names)
             if ends is not None:
                 shown = dict.fromkeys(form.format(row[names[0]]) for row in ends)
-                return f"{said}, {what} {' → '.join(shown)}"
-        return said
+                return f"{text}, {what} {' → '.join(shown)}"
+        return text

@@ -1,4 +1,4 @@
-"""`whet.compare` and `whet.pipeline`: several runs, made as the commands make them."""
+"""`whet.compare` and `whet.pipeline`: several runs, made and shown as the commands do."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.api.given import read_given, read_source
+from whet.api.given import RecipeSource, StrPath, read_given, read_source
 from whet.api.run import Run
 from whet.api.training import reserved, runs_root
-from whet.cli.commands import compare as command
-from whet.cli.pipeline_console import resume_pipeline, train_pipeline
+from whet.cli.experiments import TARGET, compare_methods, read_seeds, resume_pipeline, train_pipeline
 from whet.errors import UserError
 from whet.recipe import Pipeline, validated, written_recipe
 from whet.runs.comparison_directory import ComparisonDirectory, is_comparison
@@ -21,10 +20,10 @@ from whet.runs.pipeline_directory import PipelineDirectory
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What came out of several algorithms × seeds."""
+    """Result of `whet.compare`: several algorithms × seeds."""
 
-    path: Path  # its directory
-    page: Path  # table, curves and verdict
+    path: Path  # directory
+    page: Path  # comparison.md: verdict, table and curves
     results: Mapping[str, Any]  # comparison.json
     runs: Mapping[tuple[str, int], Run]  # by algorithm and seed
 
@@ -43,60 +42,55 @@ class PipelineRun:
 
     @property
     def runs(self) -> dict[str, Run]:
-        """The runs that were begun, by their place in it: stages/NAME, methods/NAME/seed-N."""
+        """The runs so far, by their path in the directory: stages/NAME, methods/NAME/seed-N."""
         return {str(run.relative_to(self.path)): Run(run) for run in PipelineDirectory(self.path).runs()}
 
     @property
     def results(self) -> dict[str, Any] | None:
-        """How the methods were judged; None where that was not asked for, or is still to come."""
-        place = PipelineDirectory(self.path).comparison_path
-        return ComparisonDirectory(place).results() if is_comparison(place) else None
+        """comparison.json; None where the recipe compares nothing, or before the comparison."""
+        path = PipelineDirectory(self.path).comparison_path
+        return ComparisonDirectory(path).results() if is_comparison(path) else None
 
 
 def compare(
-    recipe: str | os.PathLike[str],
+    recipe: StrPath,
     *,
     algorithms: Sequence[str],
     seeds: int | Sequence[int] = 3,
     overrides: Mapping[str, Any] | Sequence[str] = (),
-    root: str | os.PathLike[str] | None = None,
-    directory: str | os.PathLike[str] | None = None,
-    target: float = command.TARGET,
+    root: StrPath | None = None,
+    directory: StrPath | None = None,
+    target: float = TARGET,
     **keys: Any,
 ) -> Comparison:
-    """A run for each algorithm (a preset) and seed, then a table, curves and a verdict; keywords change the recipe.
+    """Trains a recipe with each algorithm (a preset) and seed, and compares them; keywords override the recipe.
 
-    `directory` is exactly where; a comparison that was begun there goes on. `target` is the held-out accuracy whose
-    step is looked for.
+    `directory` is the exact directory; a comparison that was begun there is continued. `target` is the held-out
+    accuracy of the column "steps to".
     """
-    source, numbers = os.fspath(recipe), list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    numbers = read_seeds(str(seeds) if isinstance(seeds, int) else "".join(f"{seed}," for seed in seeds))
     words = read_given(keys, overrides=overrides).words(of="a comparison")
-    wanted: dict[str, Any] = {
-        "methods": ",".join(algorithms),
-        "seeds": f"{','.join(map(str, numbers))},",
-        "target": target,
-    }
-    with reserved(runs_root(root), f"compare-{written_recipe(source)[1]}", directory) as path:
-        command.compare(source, words, **wanted, changes=[], runs=path.parent, out=path, as_json=False)
-    made = ComparisonDirectory.open(path)
+    source, parent = os.fspath(recipe), runs_root(root)
+    with reserved(parent, f"compare-{written_recipe(source)[1]}", directory) as path:
+        made = compare_methods(source, algorithms, numbers, words, target=target, root=parent, out=path)
     runs = {(method, seed): Run(made.run_path(method, seed)) for method in algorithms for seed in numbers}
-    return Comparison(path=path, page=made.table_path, results=made.results(), runs=runs)
+    return Comparison(path=made.path, page=made.table_path, results=made.results(), runs=runs)
 
 
 def pipeline(
-    recipe: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    recipe: RecipeSource | None = None,
     *,
     overrides: Mapping[str, Any] | Sequence[str] = (),
-    root: str | os.PathLike[str] | None = None,
+    root: StrPath | None = None,
     name: str | None = None,
-    resume: str | os.PathLike[str] | None = None,
+    resume: StrPath | None = None,
     accept_changes: bool = False,
     **keys: Any,
 ) -> PipelineRun:
-    """Runs a pipeline in a new directory below `root`, or goes on with one; keywords change its recipe, by key.
+    """Runs a pipeline in a new directory below `root`, or continues one; keywords override its recipe.
 
-    `stages={"sft": {"steps": 100}}` changes one stage. Functions and tasks are named by file: the runs of a pipeline
-    are made one by one, and each must be found again by its own.
+    `stages={"sft": {"steps": 100}}` changes one stage. Functions and tasks must be named by file, because each run of a
+    pipeline can be resumed by itself.
     """
     given = read_given(keys, overrides=overrides)
     words = given.words(of="a pipeline")

@@ -1,4 +1,4 @@
-"""`whet.train`: a recipe from Python, with functions, tasks and rows in the place of files."""
+"""`whet.train`: a recipe from Python, with functions, tasks and rows in place of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from whet.api.given import Given, Reward, read_given, read_source, rows_key
+from whet.api.given import Given, RecipeSource, Reward, StrPath, read_given, read_source, rows_key
 from whet.api.run import Run
 from whet.cli.progress import SilentProgress, make_progress
 from whet.errors import UserError
@@ -19,21 +19,20 @@ from whet.runs.directory import Run as RunDirectory
 from whet.train.session.session import Progress
 from whet.train.start import resume_run, saved_config, start_run
 
-RUNS = "WHET_RUNS"  # of the environment, as for the command
 OnStep = Callable[[int, Mapping[str, float]], object]
-_met: list[bool] = []  # whether this process has trained
+_trained: list[bool] = []  # not empty once this process has trained
 
 
-def train(  # noqa: PLR0913 - where, how to watch, and what cannot be a key of a recipe
-    recipe: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+def train(  # noqa: PLR0913 - arguments that cannot be keys of a recipe
+    recipe: RecipeSource | None = None,
     *,
     rewards: Sequence[Reward] | None = None,
     data: Any = None,
     overrides: Mapping[str, Any] | Sequence[str] = (),
-    root: str | os.PathLike[str] | None = None,
-    directory: str | os.PathLike[str] | None = None,
+    root: StrPath | None = None,
+    directory: StrPath | None = None,
     name: str | None = None,
-    resume: str | os.PathLike[str] | None = None,
+    resume: StrPath | None = None,
     accept_changes: bool = False,
     progress: bool = True,
     on_step: OnStep | None = None,
@@ -41,69 +40,68 @@ def train(  # noqa: PLR0913 - where, how to watch, and what cannot be a key of a
 ) -> Run:
     """Trains a recipe and returns its `Run`.
 
-    `recipe` is a packaged name, a YAML file or a dict. Further keywords are keys of it: `steps=50`, `lr=1e-4`,
-    `rollout={"prompts": 8}`; dotted ones go into `overrides={"rollout.prompts": 8}`. A dict that says the name of its
-    section (a task's `name`, an algorithm's `preset`) replaces that section, any other changes the keys it holds.
+    `recipe` is a packaged name, a YAML file or a dict. Further keywords are its keys: `steps=50`, `lr=1e-4`,
+    `rollout={"prompts": 8}`; dotted keys go into `overrides={"rollout.prompts": 8}`. A dict that gives the name of its
+    section (a task's `name`, an algorithm's `preset`) replaces that section; any other dict is merged into it.
 
     `rewards` are functions, `(function, weight)` or `"file.py:function"`; `task` may be an object, cells of `algorithm`
-    functions, `model` a path or a `Run`, `data` a path or a list of dicts, which is written into the run.
+    functions, `model` a path or a `Run`, `data` a path or a list of dicts, which is written into the run directory.
 
-    The run goes into a new directory below `root` (runs, or $WHET_RUNS), or exactly to `directory`. `resume` goes on
-    with a stopped run, bit for bit; objects that it was given must be given again.
+    The run directory is created below `root` (default: $WHET_RUNS, else runs), or is exactly `directory`. `resume`
+    continues a stopped run, bit for bit; objects must be passed again.
 
-    `on_step(step, metrics)` is called after every step. If it returns False or raises StopIteration the run is saved
-    and returned, not finished; after KeyboardInterrupt or Ctrl-C it is saved, and KeyboardInterrupt comes out.
+    `on_step(step, metrics)` is called after every step. If it returns False or raises StopIteration, the run is saved
+    and returned unfinished; on KeyboardInterrupt or Ctrl-C it is saved, and KeyboardInterrupt is raised.
     """
     given = read_given(keys, rewards, overrides, data)
     watch = _Watch(progress, on_step)
     with passing(given.objects):
         if resume is not None:
             if recipe is not None:
-                raise UserError(f"resume goes on with {os.fspath(resume)}, which has its recipe: leave {recipe!r} out")
+                raise UserError(f"resume continues {os.fspath(resume)}, which has its own recipe: leave {recipe!r} out")
             return _resumed(Path(resume).expanduser(), given, watch, accept_changes=accept_changes)
         if recipe is None:
             raise UserError("nothing to train: name a recipe, e.g. whet.train('grpo-sorting'), or resume=RUN")
         if accept_changes:
-            raise UserError("accept_changes is for a run that goes on: add resume=RUN, or leave it out")
+            raise UserError("accept_changes is for a resumed run: add resume=RUN, or leave it out")
         return _started(recipe, given, watch, root=runs_root(root), directory=directory, name=name)
 
 
-def runs_root(root: str | os.PathLike[str] | None) -> Path:
-    """Where new directories are made: as given, else $WHET_RUNS, else runs."""
-    return Path(root or os.environ.get(RUNS) or "runs").expanduser()
+def runs_root(root: StrPath | None) -> Path:
+    """The parent of new run directories: as given, else $WHET_RUNS, else runs."""
+    return Path(root or os.environ.get("WHET_RUNS") or "runs").expanduser()
 
 
 @contextmanager
-def reserved(root: Path, name: str, exact: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """A new directory, or exactly that one; a new one that is still empty goes away with wrong input."""
+def reserved(root: Path, name: str, exact: StrPath | None) -> Iterator[Path]:
+    """A new directory, or exactly that one; on wrong input a new directory that is still empty is removed."""
     path = layout.fresh_directory(root, name) if exact is None else Path(exact).expanduser()
     try:
         yield path
     except UserError:
-        with suppress(OSError):  # not empty, or not there
+        with suppress(OSError):  # not empty, or does not exist
             if exact is None:
                 path.rmdir()
         raise
 
 
 class _Watch:
-    """Shows the steps of a run, and asks `on_step` after each whether to go on."""
+    """Progress display of a run that also calls `on_step`."""
 
     def __init__(self, shown: bool, on_step: OnStep | None) -> None:
         self.shown, self.on_step = shown, on_step
         self.asks = on_step is not None and os.environ.get("RANK", "0") == "0"
-        self.asked_to_stop = on_step is not None and not self.asks  # the first rank says so if it was Ctrl-C
+        self.asked_to_stop = on_step is not None and not self.asks  # other ranks: rank 0 decides
         self.path: Path | None = None
         self._inner: Progress = SilentProgress()
 
     def progress(self, config: Config, run: RunDirectory) -> Progress:
-        """For one run."""
         self.path = run.path
         self._inner = make_progress(config, run) if self.shown else SilentProgress()
         return self
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> bool | None:
-        """Shows the step; False where it shall be the last one."""
+        """Shows the step; returns False to stop after it."""
         self._inner.step(step, metrics, timings)
         if self.on_step is None or not self.asks:
             return None
@@ -116,18 +114,16 @@ class _Watch:
         return not self.asked_to_stop
 
     def note(self, text: str) -> None:
-        """Prints a line."""
         self._inner.note(text)
 
     def close(self) -> None:
-        """Ends the display."""
         self._inner.close()
 
     def run(self, work: Callable[[], Path], objects: Mapping[str, object]) -> Run:
-        """The run that `work` makes; one that was stopped on request is a result, one that Ctrl-C stopped is not."""
-        if os.environ.get("WORLD_SIZE", "1") != "1" and _met:
-            raise UserError("processes of torchrun can meet once: call whet.train once in each, and start them again")
-        _met.append(True)
+        """Trains. A run stopped by `on_step` is returned; Ctrl-C raises KeyboardInterrupt."""
+        if os.environ.get("WORLD_SIZE", "1") != "1" and _trained:
+            raise UserError("under torchrun a process can train once: call whet.train once in each, and start again")
+        _trained.append(True)
         try:
             return Run(work(), objects=objects)
         except KeyboardInterrupt:
@@ -137,17 +133,12 @@ class _Watch:
 
 
 def _started(
-    source: str | os.PathLike[str] | Mapping[str, Any],
-    given: Given,
-    watch: _Watch,
-    *,
-    root: Path,
-    directory: str | os.PathLike[str] | None,
-    name: str | None,
+    source: RecipeSource, given: Given, watch: _Watch, *, root: Path, directory: StrPath | None, name: str | None
 ) -> Run:
     written, name, where = read_source(source, name)
     exact = None if directory is None else Path(directory).expanduser()
-    with reserved(root, name, directory) if given.rows else nullcontext(exact) as path:  # the recipe names files in it
+    # With rows, their path must be known before the recipe is validated.
+    with reserved(root, name, directory) if given.rows else nullcontext(exact) as path:
         recipe = validated(given.on(written, path if given.rows else None), name=name, where=where)
         if isinstance(recipe, Pipeline):
             raise UserError(f"{where} is a pipeline of several runs: use whet.pipeline")
@@ -156,7 +147,7 @@ def _started(
 
 
 def _resumed(path: Path, given: Given, watch: _Watch, *, accept_changes: bool) -> Run:
-    """Goes on; keys may be given again, as they were, which is how objects come."""
+    """Continues a run. Keys may be passed again, unchanged: this is how objects are passed again."""
     if given.rows is not None:
         raise UserError("data: a resumed run has its rows in its directory: leave data out")
     before = RunDirectory.open(path, is_writer=False)
@@ -165,7 +156,7 @@ def _resumed(path: Path, given: Given, watch: _Watch, *, accept_changes: bool) -
     for key, value in plain(saved).items():
         if now.get(key) != value:
             raise UserError(
-                f"{key}: a resumed run keeps its config, and this is another ({now.get(key)} instead of {value}); to "
+                f"{key}: a resumed run keeps its config, and this differs ({now.get(key)} instead of {value}); to "
                 f"change it, start a new run with model={str(path)!r}"
             )
     return watch.run(lambda: resume_run(path, [], watch.progress, accept_changes=accept_changes), given.objects)

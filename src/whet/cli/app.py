@@ -1,4 +1,4 @@
-"""The command `whet`: one file a command, thin: parse, call, print. Heavy imports wait until a command runs."""
+"""The command `whet`. Each command parses, calls the library and prints; heavy imports wait until a command runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from whet.cli.commands import (
 from whet.cli.terminal import guard_streams, say, say_text
 from whet.errors import RunFailed, UserError
 
-# What a wrong command line raises. It is click's, or of typer's own copy of click, depending on typer's version.
+# Raised for a wrong command line: click's class, or that of typer's own copy of click, depending on typer's version.
 UsageError: Any = typer.BadParameter.__mro__[1]
-NO_MEMORY = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")  # as torch words it
+NO_MEMORY = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")  # torch's messages
 
 HELP = """Post-training for language models: SFT, reward models, DPO, PPO, GRPO and relatives; evaluation, reports.
 
@@ -77,10 +77,10 @@ def _options(
 
 
 def _is_busy() -> bool:
-    """Whether others use more than half of the cores."""
+    """Whether other processes use more than half of the cores."""
     try:
         return os.getloadavg()[0] > (os.cpu_count() or 1) / 2
-    except (AttributeError, OSError):  # not every system tells
+    except (AttributeError, OSError):  # not on every system
         return True
 
 
@@ -90,11 +90,13 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if _is_busy():
-        # Before torch loads OpenMP: threads that spin long while they wait make a small model ten times slower when
-        # others want the cores. On an idle machine it is threads that sleep between two products that cost.
+        # Before torch loads OpenMP: threads that spin while waiting make a small model ten times slower when other
+        # processes need the cores; on an idle machine, threads that sleep between two matrix products cost more.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
-        sys.exit(typer.main.get_command(app)(prog_name="whet", standalone_mode=False))  # typer's own call sets a hook
+        sys.exit(
+            typer.main.get_command(app)(prog_name="whet", standalone_mode=False)
+        )  # calling typer's app would replace sys.excepthook
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "whet"
         _stop(f"{error.format_message().rstrip('.')} (see `{command} --help`)", 2)
@@ -104,10 +106,8 @@ def main() -> None:
         _stop(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
         _stop("stopped", 130)
-    except MemoryError:
-        _stop("out of memory: lower update.micro_batch_tokens or engine.max_sequences, or use a smaller model", 1)
-    except RuntimeError as error:
-        if not any(words in str(error) for words in NO_MEMORY):
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         _stop("out of memory: lower update.micro_batch_tokens or engine.max_sequences, or use a smaller model", 1)
 

@@ -1,4 +1,4 @@
-"""Progress of a run: a live line in a terminal, plain lines elsewhere, nothing on other ranks."""
+"""Progress display of one run."""
 
 from __future__ import annotations
 
@@ -29,26 +29,23 @@ SECONDS_BETWEEN_LINES = 2.0
 
 
 def make_progress(config: Config, _run: Run) -> Progress:
-    """The progress display that fits where the output goes."""
+    """A live table in a terminal, plain lines elsewhere, nothing on other ranks."""
     if os.environ.get("RANK", "0") != "0":
         return SilentProgress()
     return LiveProgress(config.steps) if sys.stderr.isatty() else LineProgress(config.steps)
 
 
 class SilentProgress:
-    """For ranks that do not talk."""
+    """Shows nothing: for ranks other than the first, and the base of other displays."""
 
-    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """Says nothing."""
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None: ...
 
-    def note(self, text: str) -> None:
-        """Says nothing."""
+    def note(self, text: str) -> None: ...
 
-    def close(self) -> None:
-        """Nothing to end."""
+    def close(self) -> None: ...
 
 
-class LineProgress:
+class LineProgress(SilentProgress):
     """A line every few seconds, and at every evaluation."""
 
     def __init__(self, steps: int) -> None:
@@ -57,7 +54,6 @@ class LineProgress:
         self._last = 0.0
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """Prints the step if it is due."""
         left = self._eta.after(step)
         now = time.monotonic()
         if now - self._last < SECONDS_BETWEEN_LINES and "eval/accuracy" not in metrics and step != self.steps:
@@ -67,15 +63,11 @@ class LineProgress:
         self.note(f"step {step}/{self.steps}  {shown}  left {left}")
 
     def note(self, text: str) -> None:
-        """Prints a line."""
         say(text, err=True)
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class LiveProgress:
-    """A table of the newest numbers that is redrawn in place."""
+    """A table of the newest numbers, redrawn in place."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -86,7 +78,7 @@ class LiveProgress:
         self._newest: dict[str, str] = {}
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """Redraws; a number that this step did not measure keeps its last value."""
+        """Redraws; metrics that this step did not log keep their last value."""
         self._newest |= _values({**metrics, **timings})
         table = Table.grid(padding=(0, 2))
         table.add_row("step", *self._newest, "left", style="dim")
@@ -97,16 +89,14 @@ class LiveProgress:
         self._live.update(frame)
 
     def note(self, text: str) -> None:
-        """Prints a line above the table."""
         self._console.say(text)
 
     def close(self) -> None:
-        """Leaves the last table on the screen."""
         self._live.stop()
 
 
 class TimeLeft:
-    """How long the rest will take, from the steps of this process."""
+    """Estimate of the remaining time, from the steps of this process."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -114,7 +104,6 @@ class TimeLeft:
         self._first: int | None = None
 
     def after(self, step: int) -> str:
-        """Minutes and seconds after this step."""
         if self._first is None:
             self._first = step - 1
         seconds = (time.monotonic() - self._started) / (step - self._first) * (self.steps - step)
@@ -124,7 +113,7 @@ class TimeLeft:
 
 
 def _values(numbers: Mapping[str, float]) -> dict[str, str]:
-    # On policy the surrogate's value is 0 by construction, whatever is learned: with rewards to show, it only confuses.
+    # On-policy the surrogate loss is 0 by construction: hidden where rewards are shown.
     hidden = {"loss"} if "reward/mean" in numbers else set()
     shown = {key: text for key, text in SHOWN.items() if key in numbers and key not in hidden}
     return {label: form.format(numbers[key]) for key, (label, form) in shown.items()}

@@ -1,4 +1,4 @@
-"""What commands that talk to a model share: which one, options of tasks as they are typed, a line while it samples."""
+"""Arguments that commands on a model share, options of the form key=value, and a status line while sampling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from whet.engines.protocol import OnToken
 
 TOKENS_PER_REDRAW = 64
-# The arguments and options that such a command has.
 TARGET = typer.Argument(
     ..., metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, or a server's URL."
 )
@@ -27,8 +26,10 @@ KEY_ENV = typer.Option(None, "--key-env", metavar="VARIABLE", help="With a URL: 
 CONCURRENCY = typer.Option(None, "--concurrency", min=1, help="With a URL: parallel requests.  [default: 16]")
 
 
-def read_options(pairs: Sequence[str], of: str = "a task", example: str = "level=2") -> dict[str, Any]:
-    """`key=value` arguments, the values read as in a recipe."""
+def read_options(
+    pairs: Sequence[str], of: str = "a task", example: str = "level=2", *, literal: bool = True
+) -> dict[str, Any]:
+    """`key=value` arguments; values are read as in a recipe, and if `literal`, what is not YAML is taken as text."""
     from whet.recipe import parse_yaml
 
     options = {}
@@ -38,14 +39,16 @@ def read_options(pairs: Sequence[str], of: str = "a task", example: str = "level
             raise UserError(f"{pair!r} is not an option of {of}: write key=value, e.g. {example}")
         try:
             options[key] = parse_yaml(f"value: {text}", where=pair)["value"]
-        except UserError:  # what YAML cannot read is meant literally, as in a recipe's overrides
+        except UserError as error:
+            if not literal:
+                raise UserError(f"{pair!r} has a value that cannot be read: write e.g. {example}") from error
             options[key] = text
     return options
 
 
 @contextmanager
 def sampling_status(what: str) -> Iterator[OnToken]:
-    """Shows on a terminal, while the block runs, how many tokens were sampled; silent elsewhere."""
+    """Shows the number of sampled tokens on a terminal while the block runs; silent elsewhere."""
     console = Screen(stderr=True)
     if not console.is_terminal:
         yield lambda _prompt, _sample, _token: None

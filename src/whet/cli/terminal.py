@@ -1,17 +1,17 @@
-"""The only way to the terminal: whatever is printed is shown as the characters that it holds, and does nothing.
+"""The only way to the terminal: everything is printed literally.
 
-Data, prompts, completions, file names and other people's messages may hold sequences that set the clipboard, move the
-cursor or reverse the text around them, and markup of the library that prints tables. All of it is printed literally.
+Data, prompts, completions, file names and messages of others may contain escape sequences that set the clipboard, move
+the cursor or reverse text, and markup of the library that draws tables. All of it is escaped.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import logging
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,9 +21,10 @@ from rich.progress import ProgressColumn, Task
 from rich.status import Status
 from rich.text import Text
 
-from whet.errors import ACTIVE, escaped
+from whet.errors import escaped
+from whet.runs.logs import json_bytes
 
-LINES = "\n\t"  # what text of several lines may hold
+LINES = "\n\t"  # control characters that text of several lines may contain
 _format_warning = warnings.formatwarning
 
 
@@ -33,63 +34,68 @@ def say(line: str = "", *, err: bool = False) -> None:
 
 
 def say_text(text: str, *, end: str = "\n") -> None:
-    """Prints text that may have several lines."""
+    """Prints text of one or more lines."""
     typer.echo(escaped(text, keep=LINES) + end, nl=False)
 
 
-def say_json(text: str) -> None:
-    """Prints JSON; what a terminal would act on is written as JSON's own escapes, so that the value stays the same."""
-    typer.echo(ACTIVE.sub(lambda found: found[0] if found[0] in LINES else _json_escape(found[0]), text))
+def say_json(value: Any) -> None:
+    """Prints a value as indented JSON in ASCII, so that it holds no character a terminal would act on."""
+    typer.echo(json_bytes(value, other=str, indent=2).decode().replace("\x7f", "\\u007f"))
+
+
+def readable_bytes(size: int, base: int = 1000, units: Sequence[str] = ("kB", "MB", "GB")) -> str:
+    """Bytes with a unit: 269.1 MB."""
+    value, unit = float(size), ""
+    for larger in units:
+        if value < base:
+            break
+        value, unit = value / base, larger
+    return f"{value:.1f} {unit}" if unit else f"{size} B"
 
 
 class Screen(Console):
-    """For tables and what is redrawn: strings are neither markup nor emoji names, and are escaped."""
+    """A console for tables and live displays; strings are escaped, and are neither markup nor emoji names."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "markup": False, "emoji": False})
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """Every string that is printed, be it a line or a cell, passes here."""
+        """Every printed string, line or cell, passes through here."""
         return super().render_str(escaped(text, keep=LINES), **settings)
 
     def say(self, line: str) -> None:
-        """Prints one line, above what is redrawn."""
+        """Prints one line, above a live display."""
         self.print(escaped(line), highlight=False, soft_wrap=True)
 
     def status(self, status: Any, **_: Any) -> Status:
-        """A line that says what goes on until it is over."""
+        """A spinner with a line of text, removed at the end."""
         return Waiting(status, self)
 
 
 class Waiting(Status):
-    """A spinner with a line, which goes away."""
-
     def __init__(self, line: str, screen: Screen) -> None:
         super().__init__(Text(escaped(line)), console=screen)
 
     def update(self, status: Any = None, **settings: Any) -> None:
-        """Shows another line."""
         super().update(Text(escaped(status)), **settings)
 
 
 class Description(ProgressColumn):
-    """What a progress bar is about."""
+    """The description of a progress bar, escaped."""
 
     def render(self, task: Task) -> Text:
-        """In one line."""
         return Text(escaped(task.description))
 
 
 class LastResort(logging.Handler):
-    """Prints a warning that nobody else handles."""
+    """Prints log records that no other handler takes, in one line without a traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """In one line, without a traceback, as logging's own does."""
         say(record.getMessage(), err=True)
 
 
 def guard_streams() -> None:
-    """What others print on our behalf (help, warnings, logs, tracebacks) must neither act nor fail to be encoded."""
+    """Escapes what others print on our behalf: help, warnings, logs, tracebacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -105,8 +111,3 @@ def _show_bug(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 def _escaped_warning(*arguments: Any, **named: Any) -> str:
     return escaped(_format_warning(*arguments, **named), keep=LINES)
-
-
-def _json_escape(character: str) -> str:
-    """json.dumps alone would leave DEL as it is."""
-    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]

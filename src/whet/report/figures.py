@@ -1,4 +1,4 @@
-"""Shared by all figures: a sheet in inches, plain axes, legends, points with their intervals, and PNG bytes."""
+"""Building blocks of all figures: canvas in inches, axes, legends, intervals, PNG bytes."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from whet.report.numbers import number
-from whet.report.templating import printable
+from whet.report.formatting import number, printable
 
-PALETTE = ("#2f6db5", "#d9772b", "#3f9470", "#8a63b3", "#6b7280")  # told apart by colour-blind readers too
+PALETTE = ("#2f6db5", "#d9772b", "#3f9470", "#8a63b3", "#6b7280")  # also distinguishable with colour blindness
 INK, QUIET, GRID, AXIS = "#1f2933", "#6b7684", "#e6e9ed", "#c3cad2"
 STYLE: dict[Any, Any] = {
-    "font.family": ["sans-serif", "DejaVu Sans"],  # the second one has the glyphs that the first may lack
+    "font.family": ["sans-serif", "DejaVu Sans"],  # the second has glyphs that the first may lack
     "font.sans-serif": ["Inter", "Helvetica Neue", "Helvetica", "Arial", "Liberation Sans", "DejaVu Sans"],
 }
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8, "labelcolor": QUIET, "borderpad": 0, "borderaxespad": 0}
 LEGEND |= {"handlelength": 1.0, "handletextpad": 0.5, "columnspacing": 1.1}
-ROUND = [1, 2, 2.5, 5, 10]  # what the distance between two ticks may begin with
-MARKED = 30  # a curve with at most this many points shows each of them
-LEFT = 0.62  # inches at the left edge
+ROUND = [1, 2, 2.5, 5, 10]  # allowed leading digits of the distance between ticks
+MARKED = 30  # curves with at most this many points show each of them
+LEFT = 0.62  # left margin in inches
 DOTS_PER_INCH = 150
 
 
 @contextmanager
 def sheet(width: float, height: float, *, title: str, subtitle: str) -> Iterator[Figure]:
-    """An empty figure of so many inches with its heading, to be drawn on and made a PNG within the block.
+    """An empty figure (in inches) with its heading; draw on it and save it as PNG within the block.
 
-    Without pyplot: no display is needed and the caller's own plots stay untouched.
+    Does not use pyplot: needs no display and leaves the caller's plots alone.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, facecolor="white")
@@ -46,14 +45,14 @@ def sheet(width: float, height: float, *, title: str, subtitle: str) -> Iterator
 
 
 def axes_at(figure: Figure, *, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at a place in inches from the upper left corner."""
+    """Axes at a position in inches from the upper left corner."""
     whole_width, whole_height = figure.get_size_inches()
     box = (left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height)
     return figure.add_axes(box)
 
 
 def frame(axes: Axes, *, title: str, unit: str = "", x: str = "", grid: str = "y", above: float = 8) -> None:
-    """Plain axes with a heading at the left, `above` points higher, and the unit of each axis."""
+    """Plain axes with a left-aligned heading, `above` points higher, and the units of both axes."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(AXIS)
     axes.grid(axis=grid, color=GRID, linewidth=0.8)  # type: ignore[arg-type]
@@ -66,12 +65,12 @@ def frame(axes: Axes, *, title: str, unit: str = "", x: str = "", grid: str = "y
 
 
 def legend_above(axes: Axes, count: int) -> None:
-    """The names of the lines, so many in one row between the heading and the axes."""
+    """Legend in one row of `count` columns between heading and axes."""
     axes.legend(loc="lower left", bbox_to_anchor=(-0.012, 1.03), ncols=count, **LEGEND)
 
 
 def plain_numbers(axes: Axes, *, x: bool = True, y: bool = True, ticks: int = 5, show: Any = number) -> None:
-    """Few ticks, at round numbers, written as the report writes numbers."""
+    """Few ticks at round numbers, formatted as in the rest of the report."""
     for wanted, axis in ((x, axes.xaxis), (y, axes.yaxis)):
         if wanted:
             axis.set_major_locator(MaxNLocator(ticks, steps=ROUND))
@@ -79,7 +78,7 @@ def plain_numbers(axes: Axes, *, x: bool = True, y: bool = True, ticks: int = 5,
 
 
 def whole_steps(axes: Axes) -> None:
-    """Ticks of an axis of steps, which are whole numbers."""
+    """Integer ticks for an axis of steps."""
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
@@ -90,23 +89,22 @@ def whisker(axes: Axes, *, x: tuple[float, float], y: tuple[float, float], colou
 
 
 def beside(axes: Axes, text: str, at: tuple[float, float]) -> None:
-    """A number to the right of a point, readable also where a line passes behind it."""
+    """A number to the right of a point, legible above lines."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
     place: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "zorder": 4}
     axes.annotate(text, at, size=8.5, color=INK, bbox=box, annotation_clip=False, **place)
 
 
 def png(figure: Figure) -> bytes:
-    """The bytes of the picture."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # A name in a script that no installed font has is drawn as boxes; that is nothing to act on.
+        # Scripts without an installed font are drawn as boxes; the warning does not help.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
 def literal(text: str) -> str:
-    """Text in which a dollar sign begins no formula; a label with a leading _ would be left out of the legend."""
+    """Text with $ escaped (no mathtext), and without a leading _, which would drop it from the legend."""
     shown = printable(text).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown

@@ -1,4 +1,4 @@
-"""Curves taken from recorded rows: what to plot, smoothed without lag and thinned without losing its spikes."""
+"""Curves of logged metrics: extraction, smoothing without lag, thinning that keeps spikes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-Rows = Sequence[Mapping[str, Any]]  # as recorded: {"step": n, name: value or None}
+Rows = Sequence[Mapping[str, Any]]  # as logged: {"step": n, name: value or None}
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The recorded values of one metric; steps and values have the same length."""
+    """The logged values of one metric; steps and values have the same length."""
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
@@ -23,28 +23,28 @@ class Series:
 
 
 def series(rows: Rows, name: str) -> Series:
-    """The finite values of a metric, in order; a step that recorded none (or null) is left out."""
+    """The finite values of a metric, in order of steps; missing and null values are dropped."""
     points = [(int(row["step"]), float(row[name])) for row in rows if row.get(name) is not None]
     points = [(step, value) for step, value in points if math.isfinite(value)]
     return Series(tuple(step for step, _ in points), tuple(value for _, value in points))
 
 
 def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
-    """A centred moving mean, so that the curve does not lag; at the ends, the mean of what is there."""
+    """Centred moving average (no lag), truncated at the ends."""
     if window == 1:
-        return tuple(values)  # as they are, without the rounding of sums
+        return tuple(values)  # exact, without rounding of sums
     sums, half = [0.0, *accumulate(values)], window // 2
     spans = [(max(0, i - half), min(len(values), i + half + 1)) for i in range(len(values))]
     return tuple((sums[stop] - sums[start]) / (stop - start) for start, stop in spans)
 
 
 def smoothing_window(count: int) -> int:
-    """How many points to average: none for a handful, about a fifteenth of a long run, always odd."""
+    """Window of the moving average: 1 for short runs, about a fifteenth of long ones, always odd."""
     return 1 if count < 20 else 2 * (count // 30) + 3
 
 
 def thin(curve: Series, buckets: int) -> Series:
-    """At most two points per bucket, its lowest and its highest, so that a single spike stays visible."""
+    """At most two points per bucket, its minimum and maximum, so that single spikes stay visible."""
     count = len(curve)
     if count <= 2 * buckets:
         return curve

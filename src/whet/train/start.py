@@ -1,4 +1,4 @@
-"""Starting and resuming: the world, the run directory, the right loop, and the report at the end."""
+"""Starts and resumes a run: process group, run directory, loop, report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.config import OfflineConfig, OnlineConfig
+from whet.config import OfflineConfig
 from whet.config.loops import CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
@@ -22,7 +22,7 @@ from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
 from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
-from whet.train.session.inputs import begin_inputs, compare_inputs
+from whet.train.session.input_files import begin_inputs, compare_inputs
 from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
@@ -39,11 +39,10 @@ def start_run(
     path: Path | None = None,
     given: Mapping[str, Rows] | None = None,
 ) -> Path:
-    """Trains a recipe in a new run directory below `root` (or at exactly `path`); returns the directory.
+    """Trains a recipe in a new run directory below `root` (or exactly `path`); returns the directory.
 
-    `given` are rows, by the key of the recipe that names the file in the run for which they are meant.
-
-    A run that Ctrl-C stopped is saved and ends in KeyboardInterrupt, so that nothing goes on as if it were finished.
+    `given` are rows to write into the directory, by the key of the recipe that names their file. A run stopped by
+    Ctrl-C is saved and raises KeyboardInterrupt, so that callers do not take it for finished.
     """
     world = World.init(recipe.config.device)
     try:
@@ -74,9 +73,9 @@ def resume_run(
     accept_changes: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Path:
-    """Goes on with a stopped run, with its own config, and the inputs that it began with unless others are accepted.
+    """Resumes a stopped run with its config and inputs; changed inputs are refused unless accepted.
 
-    What of its inputs was accepted is said to `say`, where somebody else than its progress is to hear of it.
+    Notes on accepted changes go to `say`, else to the progress display.
     """
     if overrides:
         raise UserError(
@@ -101,17 +100,17 @@ def resume_run(
 
 
 def saved_config(run: Run) -> Config:
-    """The config that a run was begun with."""
+    """The config of an existing run."""
     return validate(parse_yaml(run.config_yaml(), where=str(run.path)), where=f"{run.path}/config.yaml")
 
 
 def lacks_report(config: Config, run: Run) -> bool:
-    """Whether a run was killed after its last step and before its report was written."""
+    """Whether a run was killed between its last step and its report."""
     return run.finished and not run.has_report and not isinstance(config, CollectConfig)
 
 
 def _report(config: Config, run: Run, world: World, make_progress: MakeProgress) -> Path:
-    """What a run that is finished still lacks."""
+    """Writes the missing report of a finished run."""
     with closing(make_progress(config, run)) as progress:
         if world.is_writer:
             progress.note(f"the run is finished and had no report; report: {write_report(run.path)}")
@@ -120,22 +119,18 @@ def _report(config: Config, run: Run, world: World, make_progress: MakeProgress)
 
 
 def _hidden_from_rewards(config: Config) -> list[str]:
-    """Which variables of the environment the reward functions will not find, though they are set."""
-    if not isinstance(config, OnlineConfig | CollectConfig) or not config.reward.functions:
+    """A note on environment variables that are withheld from reward functions."""
+    if isinstance(config, OfflineConfig) or not config.reward.functions:
         return []
-    if any(is_object(function.use) for function in config.reward.functions):
-        return []  # they run in this process
-    hidden = withheld(os.environ, config.reward.environment)
-    if not hidden:
+    if any(is_object(function.use) for function in config.reward.functions):  # they run in this process
         return []
-    return [
-        f"note: reward functions do not see {', '.join(hidden)}, which look like secrets: "
-        "name those that they need in reward.environment"
-    ]
+    hidden = ", ".join(withheld(os.environ, config.reward.environment))
+    why = f"note: reward functions do not see {hidden}, which look like secrets: name those that they need in "
+    return [f"{why}reward.environment"] if hidden else []
 
 
 def _check(config: Config, world: World, *, resumed: str) -> None:
-    """Ends every rank, before anything is written, when they cannot train together."""
+    """Refuses configs that differ between ranks or give a rank no rows, before anything is written."""
     world.require_same({**plain(config), "--resume": resumed}, "start all ranks with the same command and recipe")
     share = config.batch_size if isinstance(config, OfflineConfig) else config.rollout.prompts
     if share < world.size:
@@ -143,7 +138,7 @@ def _check(config: Config, world: World, *, resumed: str) -> None:
 
 
 def _on_every_rank(world: World, make: Callable[[], Run]) -> Run:
-    """The writer makes or opens the run; the others look at the same directory."""
+    """The writer creates or opens the run; other ranks open the same directory."""
     run = make() if world.is_writer else None
     path = world.gather(str(run.path) if run else "")[0]
     return run or Run.open(Path(path), is_writer=False)
@@ -168,13 +163,13 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:
                 many = ", in as many processes" if world.size > 1 else ""
-                progress.note(f"stopped; go on with: {how_to_resume(run.path)}{many}")
+                progress.note(f"stopped; continue with: {how_to_resume(run.path)}{many}")
         _leave(run, world)
     return run.path
 
 
 def _leave(run: Run, world: World) -> None:
-    """Lets the ranks end together; a rank that is lost after the end takes nothing with it."""
+    """Waits for all ranks; a rank lost after the run is finished is ignored. Raises KeyboardInterrupt if stopped."""
     try:
         world.barrier()
     except RankLost:
@@ -186,8 +181,8 @@ def _leave(run: Run, world: World) -> None:
 
 @contextmanager
 def _way_back(run: Run) -> Iterator[None]:
-    """Says how to go on after the loss of another process."""
+    """Adds how to resume to the error of a lost rank."""
     try:
         yield
     except RankLost as error:
-        raise RankLost(f"{error}; go on with: {how_to_resume(run.path)}, in as many processes") from error
+        raise RankLost(f"{error}; continue with: {how_to_resume(run.path)}, in as many processes") from error

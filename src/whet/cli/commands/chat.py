@@ -1,4 +1,4 @@
-"""`whet chat`: a conversation with a model, the answer shown as it is sampled."""
+"""`whet chat`: a conversation with a model, streamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COMMAND = re.compile(r"/[a-z]+")
 COMMANDS = "/reset forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what the first bytes of an unfinished character decode to
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands for the bytes of an unfinished character
 
 
 def chat(
@@ -36,15 +36,19 @@ def chat(
       whet chat smollm2-135m-instruct
       echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --system "Answer briefly."
     """
-    from whet.api.models import choose_sampling, find_target, is_chat, load_engine
+    from whet.api.loaded_model import choose_sampling, find_model, is_chat, is_url
     from whet.cli.target import sampling_status
+    from whet.engines.native.engine import NativeEngine
 
     sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})
-    directory = find_target(model).directory
+    if is_url(model):
+        raise UserError(f"{model} is a server, and chat needs local weights: use `whet eval` or `whet sample`")
+    target = find_model(model)
     with sampling_status(model):
-        tokenizer, engine = load_engine(directory)
+        tokenizer, engine = target.open()
+    assert isinstance(engine, NativeEngine)
     if not is_chat(tokenizer):
-        raise UserError(f"{directory} has no chat template, so it cannot follow a conversation: use `whet sample`")
+        raise UserError(f"{target.name} has no chat template, so it cannot follow a conversation: use `whet sample`")
     conversation = Conversation(engine, tokenizer, sampling, system=system, seed=seed)
     terminal = sys.stdin.isatty()
     if terminal:
@@ -61,7 +65,7 @@ def chat(
 
 
 class Conversation:
-    """The turns so far, and the engine that continues them."""
+    """The turns so far, and the engine that answers."""
 
     def __init__(
         self, engine: NativeEngine, tokenizer: Tokenizer, sampling: Sampling, *, system: str, seed: int
@@ -73,12 +77,12 @@ class Conversation:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything but the system message."""
+        """Forgets all turns but the system message."""
         self.turns: list[Message] = []
         self.asked = 0
 
     def answer(self, question: str) -> None:
-        """Prints the answer as it is sampled and remembers it, cut short if Ctrl-C came."""
+        """Streams the answer and appends it to the turns; Ctrl-C truncates it."""
         from whet.records import Message, Prompt
 
         turns = [*self.turns, Message(role="user", content=question)]
@@ -98,7 +102,7 @@ class Conversation:
 
 
 class Printer:
-    """Prints tokens as text, each character once all of its bytes are there."""
+    """Streams tokens as text, each character once all of its bytes are there."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -106,14 +110,13 @@ class Printer:
         self._printed = 0
 
     def add(self, token: int) -> None:
-        """Prints what the token adds."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
         if not text.endswith(REPLACEMENT):
             self._print(text)
 
     def close(self) -> str:
-        """Prints what was held back and ends the line; returns the whole text."""
+        """Prints the rest and ends the line; returns the full text."""
         text = self._tokenizer.decode(self._tokens)
         self._print(text)
         say()
@@ -128,10 +131,10 @@ class Printer:
 def fit(
     tokenizer: Tokenizer, opening: Sequence[Message], turns: Sequence[Message], context: int, max_tokens: int
 ) -> tuple[list[int], int]:
-    """The ids of the conversation without its oldest turns where they leave no room to answer; how many were dropped.
+    """Token ids of the conversation, and how many of its oldest turns were dropped to leave room for an answer.
 
-    A question and its answer go together, because templates insist that the roles alternate. The system message and
-    the last question always stay.
+    A question is dropped with its answer, because chat templates require alternating roles. The system message and the
+    last question stay.
     """
     room = min(max_tokens, context // 4)
     dropped = 0
@@ -148,11 +151,11 @@ def _turn(conversation: Conversation, question: str, terminal: bool) -> None:
     except UserError as error:
         if not terminal:
             raise
-        _note(str(error))  # a typing mistake does not end a conversation
+        _note(str(error))  # a wrong line does not end the conversation
 
 
 def _lines(terminal: bool) -> Iterator[str]:
-    """The user's lines, without the white space around them."""
+    """The user's lines, stripped."""
     if terminal:
         import readline  # noqa: F401 - gives input() line editing and a history
     while True:

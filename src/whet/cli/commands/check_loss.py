@@ -1,4 +1,4 @@
-"""`whet check-loss`: whether a loss of your own is one that the loop can train with."""
+"""`whet check-loss`: checks that the loop can train with a user's loss."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli.target import read_options
 from whet.cli.terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -40,14 +41,12 @@ def check_loss(
       whet check-loss clip high=0.28
       whet check-loss dpo beta=0.3
     """
-    from whet.cli.target import read_options
-    from whet.runs.logs import json_bytes
     from whet.train.check.check_loss import check_loss as check
 
-    with redirect_stdout(sys.stderr):  # what the function prints is not part of the report
-        report = check(spec, read_options(settings or [], of="a loss", example="high=0.28"))
+    with redirect_stdout(sys.stderr):  # prints of the function are not part of the report
+        report = check(spec, read_options(settings or [], "a loss", "high=0.28", literal=False))
     if as_json:
-        say_json(json_bytes({**asdict(report), "failed": report.failed}, other=str, indent=2).decode())
+        say_json({**asdict(report), "failed": report.failed})
     else:
         for line in _page(report):
             say(line)

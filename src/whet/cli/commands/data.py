@@ -1,8 +1,7 @@
-"""`whet data`: what is in a file or a data set, and which formats can be read."""
+"""`whet data`: statistics of a data set, and the formats that can be read."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from whet.errors import escaped
 app = typer.Typer(help="Explore data sets, and list the formats that can be read.")
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
-SHOWN = 600  # characters of a sample in the terminal
+SHOWN = 600  # characters of a sample row in the terminal
 
 
 @app.callback(invoke_without_command=True)
@@ -57,10 +56,11 @@ def explore(
     if out is not None:
         from whet.report.dataset.survey_page import write_survey
 
-        picture, page = write_survey(survey, found, out.expanduser(), title=_title(source))
+        title = Path(source).name if Path(source).expanduser().exists() else source
+        picture, page = write_survey(survey, found, out.expanduser(), title=title)
         written = {"picture": str(picture), "page": str(page)}
     if as_json:
-        say_json(json.dumps({"source": source, **found, **written}, indent=2, ensure_ascii=False))
+        say_json({"source": source, **found, **written})
         return
     _print(found)
     for name, path in written.items():
@@ -80,7 +80,7 @@ def formats(as_json: bool = AS_JSON) -> None:
         for name, known in FORMATS.items()
     ]
     if as_json:
-        say_json(json.dumps(rows, indent=2, ensure_ascii=False))
+        say_json(rows)
         return
     table = Table("format", "becomes", "rows with")
     for row in rows:
@@ -94,8 +94,8 @@ def _print(found: Mapping[str, Any]) -> None:
 
     console = Screen()
     table = Table(show_header=False)
-    for name, told in overview(found):
-        table.add_row(name, told)
+    for name, text in overview(found):
+        table.add_row(name, text)
     console.print(table)
     header, *rows = length_rows(found)
     lengths = Table(header[0], *(Column(name, justify="right") for name in header[1:]))
@@ -106,21 +106,12 @@ def _print(found: Mapping[str, Any]) -> None:
         for place in places:
             say(f"left out: {place}")
     for sample in found["samples"]:
-        _print_sample(console, sample)
-
-
-def _print_sample(console: Screen, sample: Mapping[str, Any]) -> None:
-    table = Table(title=escaped(sample["id"]), title_justify="left", show_header=False, show_lines=True)
-    table.add_row("prompt", _shown(sample["prompt"]))
-    for name, said in sample["answers"]:
-        table.add_row(name, _shown(said))
-    console.print(table)
+        table = Table(title=escaped(sample["id"]), title_justify="left", show_header=False, show_lines=True)
+        for name, text in [("prompt", sample["prompt"]), *sample["answers"]]:
+            table.add_row(name, _shown(text))
+        console.print(table)
 
 
 def _shown(text: str) -> str:
-    """A long text without its middle: how it begins and how it ends is what tells most."""
+    """Long text without its middle."""
     return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} … {text[-SHOWN // 2 :]}"
-
-
-def _title(source: str) -> str:
-    return Path(source).name if Path(source).expanduser().exists() else source

@@ -1,4 +1,4 @@
-"""`whet demo`: a whole run from nothing to a report, on a CPU, in minutes."""
+"""`whet demo`: SFT, then GRPO, from scratch to a report in minutes on a CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whet.cli.terminal import say
 if TYPE_CHECKING:
     from whet.runs.directory import Run
 
-SHOWN = 6  # held-out examples before and after
+SHOWN = 6  # held-out examples, before and after
 
 
 def demo(

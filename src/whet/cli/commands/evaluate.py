@@ -1,9 +1,9 @@
-"""`whet eval`: how good a model is on examples that it was never trained on."""
+"""`whet eval`: accuracy and pass@k on held-out examples."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
@@ -14,7 +14,6 @@ from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.evaluate.evaluation import Answer, Evaluation
-    from whet.evaluate.statistics import Interval
 
 
 def evaluate(
@@ -43,31 +42,29 @@ def evaluate(
       whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
       whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
-    from whet.api.models import eval_settings, find_model, find_task
+    from whet.api.loaded_model import eval_settings, find_model, find_task
     from whet.distributed.world import World
     from whet.evaluate.evaluation import evaluate as measure
-    from whet.runs.logs import json_bytes
 
     target = find_model(model, served, ids_of, key_env, concurrency)
-    posed = find_task(target, task, typed.read_options(options or []))
-    own = target.config if task is None else None  # a run's settings are those of its own task
-    given = {"max_tokens": max_tokens, "temperature": temperature}
-    ks = None if k is None else _read_ks(k)
-    settings = eval_settings(own, examples=examples, samples=samples, ks=ks, sampling=given, seed=seed)
+    found_task, name, used = find_task(target, task, typed.read_options(options or []))
+    own = target.config if task is None else None  # a run's settings are for its own task
+    given = {"examples": examples, "samples": samples, "ks": None if k is None else _read_ks(k), "seed": seed}
+    settings = eval_settings(own, {**given, "max_tokens": max_tokens, "temperature": temperature})
     world = World.init()
     try:
         with typed.sampling_status(f"answering {settings['examples']} examples") as on_token:
             tokenizer, engine = target.open(device=world.device, on_token=on_token)
-            result = measure(engine, tokenizer, posed.task, **settings, world=world)
+            result = measure(engine, tokenizer, found_task, **settings, world=world)
     finally:
         world.close()
     if not world.is_writer:
         return
     if as_json:
-        about = {"model": target.name, "task": posed.name, "options": dict(posed.options)}
-        say_json(json_bytes({**about, "sampling": asdict(settings["sampling"]), **_plain(result)}, indent=2).decode())
+        about = {"model": target.name, "task": name, "options": dict(used)}
+        say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
         return
-    say(f"{target.name} on {posed.name}: {result.examples} held-out examples, seed {result.seed}")
+    say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
     Screen().print(_table(result))
     for answer in _shown(result, show):
         say_text(_story(answer))
@@ -80,25 +77,16 @@ def _read_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _plain(result: Evaluation) -> dict[str, Any]:
-    plain = asdict(result)
-    return {**plain, "pass_at": {str(k): value for k, value in plain["pass_at"].items()}}
-
-
 def _table(result: Evaluation) -> Table:
     table = Table("measure", "value", "95 % interval")
     shares = {"accuracy (greedy)": result.accuracy, **{f"pass@{k}": value for k, value in result.pass_at.items()}}
     for name, share in shares.items():
         table.add_row(name, f"{share.mean:.1%}", f"{share.low:.1%} … {share.high:.1%}")
-    table.add_row("tokens per answer", f"{result.length.mean:.1f}", _length_interval(result.length))
-    table.add_row("cut off at the longest", f"{result.truncated:.1%}", "")
+    length = result.length
+    span = "unknown from one answer" if length.high == float("inf") else f"{length.low:.1f} … {length.high:.1f}"
+    table.add_row("tokens per answer", f"{length.mean:.1f}", span)
+    table.add_row("truncated", f"{result.truncated:.1%}", "")
     return table
-
-
-def _length_interval(length: Interval) -> str:
-    if length.high == float("inf"):
-        return "unknown from one answer"
-    return f"{length.low:.1f} … {length.high:.1f}"
 
 
 def _shown(result: Evaluation, count: int) -> list[Answer]:

@@ -1,20 +1,20 @@
-"""`whet explain`: what a recipe will do."""
+"""`whet explain`: loss, batch size, memory and schedule of a recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from whet.cli.terminal import say, say_json
+from whet.cli.terminal import readable_bytes, say, say_json
 
 if TYPE_CHECKING:
     from whet.recipe import Pipeline
+    from whet.train.explain.explanation import Explanation, Schedule, Step, Tokens
     from whet.train.explain.formula import Loss
-    from whet.train.explain.memory import Model
-    from whet.train.explain.recipe import Explanation, Schedule, Step, Tokens
+    from whet.train.explain.memory import ModelMemory
 
 LABEL_WIDTH = 16
 ONE_UPDATE = "1 optimizer step on all of them"
@@ -35,8 +35,7 @@ def explain(
       whet explain rlhf-reviews
     """
     from whet.recipe import Pipeline, read_any
-    from whet.runs.logs import json_bytes
-    from whet.train.explain.recipe import explain as describe
+    from whet.train.explain.explanation import explain as describe
 
     recipe = read_any(source, overrides or [])
     if isinstance(recipe, Pipeline):
@@ -44,7 +43,7 @@ def explain(
         return
     found = describe(recipe)
     if as_json:
-        say_json(json_bytes(asdict(found), indent=2).decode())
+        say_json(asdict(found))
         return
     for heading, rows in _sections(found).items():
         for row in (heading, *rows, ""):
@@ -52,14 +51,11 @@ def explain(
 
 
 def _explain_pipeline(pipeline: Pipeline, *, as_json: bool) -> None:
-    """Every run of a pipeline in a few lines."""
-    from whet.runs.logs import json_bytes
-    from whet.train.explain.recipe import explain_pipeline
+    from whet.train.explain.explanation import explain_pipeline
 
     runs = explain_pipeline(pipeline)
     if as_json:
-        whole = {name: found if isinstance(found, str) else asdict(found) for name, found in runs.items()}
-        say_json(json_bytes(whole, indent=2).decode())
+        say_json({name: found if isinstance(found, str) else asdict(found) for name, found in runs.items()})
         return
     for number, (name, found) in enumerate(runs.items(), start=1):
         say(f"{number}/{len(runs)}  {name}")
@@ -98,7 +94,7 @@ def _sections(found: Explanation) -> dict[str, list[str]]:
 
 
 def _formula(loss: Loss) -> list[str]:
-    """The lines of mathematics, and what their letters mean, one to a line."""
+    """The formula, then its symbols, one per line."""
     labels = ["where", *[""] * len(loss.where)]
     lines = [line for line in (loss.line, loss.critic) if line]
     return [
@@ -149,16 +145,19 @@ def _tokens(loop: str, tokens: Tokens) -> dict[str, str]:
     return facts
 
 
-def _memory(model: Model) -> dict[str, str]:
+def _memory(model: ModelMemory) -> dict[str, str]:
+    def size(count: int | None, more: str = "") -> str:
+        return f"{readable_bytes(count, 1024, ('KiB', 'MiB', 'GiB'))}{more}" if count else "none"
+
     return {
         "model": f"{model.about}: {model.parameters:,} parameters",
-        "weights": _readable(model.weights) + " (fp32)",
-        "gradients": _readable(model.gradients),
-        "optimizer": _readable(model.optimizer) + " (two moments)",
-        "reference": _readable(model.reference) if model.reference else "none",
-        "critic": _readable(model.critic) + " (weights, gradients, moments)" if model.critic else "none",
-        "reward model": "not here yet" if model.reward is None else _readable(model.reward) if model.reward else "none",
-        "together": _readable(model.total) + ", without activations and the cache of the sampler",
+        "weights": size(model.weights, " (fp32)"),
+        "gradients": size(model.gradients),
+        "optimizer": size(model.optimizer, " (two moments)"),
+        "reference": size(model.reference),
+        "critic": size(model.critic, " (weights, gradients, moments)"),
+        "reward model": "not here yet" if model.reward is None else size(model.reward),
+        "together": size(model.total, ", without activations and the cache of the sampler"),
     }
 
 
@@ -182,12 +181,3 @@ def _schedule(schedule: Schedule) -> dict[str, str]:
         "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training",
         "checkpoints": f"{schedule.checkpoints:,}",
     }
-
-
-def _readable(size: int) -> str:
-    """Bytes in the unit that a person would use."""
-    units: Sequence[tuple[str, int]] = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-    for unit, worth in units:
-        if size >= worth:
-            return f"{size / worth:.1f} {unit}"
-    return f"{size} B"

@@ -1,9 +1,8 @@
-"""`whet tasks` and `whet recipes`: what there is to train on, and what there is to run."""
+"""`whet tasks` and `whet recipes`."""
 
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ def tasks(
     sides = {"training": task.draw(count, seed=(seed,)), "held out": task.held_out(count)}
     if as_json:
         rows = {side.replace(" ", "_"): [_row(example) for example in shown] for side, shown in sides.items()}
-        say_json(json.dumps({**about, "checked": True, **rows}, indent=2, default=str))
+        say_json({**about, "checked": True, **rows})
         return
     say(f"{name}: {about['about']}")
     say(f"options: {_spell(about['options']) or 'none'}")
@@ -59,8 +58,7 @@ def tasks(
 
 
 def recipes(
-    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."),
-    as_json: bool = AS_JSON,
+    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."), as_json: bool = AS_JSON
 ) -> None:
     """List the packaged recipes, or print one as YAML.
 
@@ -76,13 +74,13 @@ def recipes(
         if name not in packaged:
             raise UserError(f"no recipe {name!r}{nearest(name, packaged)} (see `whet recipes`)")
         if as_json:
-            say_json(json.dumps(parse_yaml(packaged[name], where=name), indent=2))
+            say_json(parse_yaml(packaged[name], where=name))
         else:
             say_text(packaged[name], end="")
         return
-    rows = [{"name": key, "about": _first_comment(text)} for key, text in packaged.items()]
+    rows = [{"name": key, "about": text.partition("\n")[0].lstrip("# ").strip()} for key, text in packaged.items()]
     if as_json:
-        say_json(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     table = Table("recipe", "about")
     for row in rows:
@@ -93,7 +91,7 @@ def recipes(
 
 def _list_tasks(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        say_json(json.dumps(rows, indent=2, default=str))
+        say_json(rows)
         return
     table = Table("task", "about", "options")
     for row in rows:
@@ -131,20 +129,10 @@ def _spell(options: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """As it is typed on the command line: true, not True."""
+    """As on the command line: true, not True."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _row(example: Example) -> dict[str, Any]:
-    return {
-        "id": example.id,
-        "prompt": example.prompt_text,
-        "answer": example.answer,
-        "columns": dict(example.columns),
-    }
-
-
-def _first_comment(text: str) -> str:
-    """The description of a recipe: its first line, which is a comment."""
-    first = text.partition("\n")[0]
-    return first.lstrip("# ").strip() if first.startswith("#") else ""
+    columns = dict(example.columns)
+    return {"id": example.id, "prompt": example.prompt_text, "answer": example.answer, "columns": columns}

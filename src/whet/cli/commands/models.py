@@ -1,9 +1,9 @@
-"""`whet models`: what can be pulled, what is here, and what is in a model directory."""
+"""`whet models`: models that can be pulled, pulled models, and the contents of a model directory."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from whet.cli.terminal import Description, Screen, say, say_json, say_text
+from whet.cli.terminal import Description, Screen, readable_bytes, say, say_json, say_text
 
 if TYPE_CHECKING:
     from whet.models.download.model_hub import Progress
@@ -51,11 +51,11 @@ def list_models(as_json: bool = AS_JSON) -> None:
         for name in [*KNOWN, *(name for name in here if name not in KNOWN)]
     ]
     if as_json:
-        say_json(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     table = Table("name", "in the cache", "about")
     for row in rows:
-        table.add_row(row["name"], _readable(row["bytes"]) if row["cached"] else "no", row["about"])
+        table.add_row(row["name"], readable_bytes(row["bytes"]) if row["cached"] else "no", row["about"])
     Screen().print(table)
     say(f"cache: {models}")
     say("fetch one: whet models pull NAME (a name above, or a Hugging Face id such as org/name)")
@@ -71,11 +71,12 @@ def inspect(
     Example: whet models inspect smollm2-135m-instruct
     """
     from whet.models.download.model_hub import resolve_model
+    from whet.models.load import model_summary
 
     directory = resolve_model(model)
-    facts = {"path": str(directory), **_model_facts(directory), **_tokenizer_facts(directory)}
+    facts = {"path": str(directory), **model_summary(directory), **_tokenizer_facts(directory)}
     if as_json:
-        say_json(json.dumps(facts, indent=2))
+        say_json(facts)
         return
     table = Table(show_header=False)
     for key, value in facts.items():
@@ -97,21 +98,21 @@ def pull(
     with _progress(Screen(stderr=True)) as report:
         directory = pull_model(name, progress=report)
     if as_json:
-        say_json(json.dumps({"name": name, "path": str(directory), "bytes": _size(directory)}, indent=2))
+        say_json({"name": name, "path": str(directory), "bytes": _size(directory)})
     else:
         say(str(directory))
 
 
 @contextmanager
 def _progress(console: Screen) -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere one line for each thing that begins."""
+    """A progress bar on a terminal; elsewhere one line per file."""
     if not console.is_terminal:
         begun: list[str] = []
 
         def line(what: str, done: int, total: int) -> None:  # noqa: ARG001
             if what not in begun[-1:]:
                 begun.append(what)
-                console.say(f"{what} ({_readable(total)})" if total else what)
+                console.say(f"{what} ({readable_bytes(total)})" if total else what)
 
         yield line
         return
@@ -119,13 +120,6 @@ def _progress(console: Screen) -> Iterator[Progress]:
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("checking", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
-
-
-def _model_facts(directory: Path) -> Mapping[str, Any]:
-    from whet.models.load import model_summary
-
-    facts: Mapping[str, Any] = model_summary(directory)
-    return facts
 
 
 def _tokenizer_facts(directory: Path) -> dict[str, Any]:
@@ -141,7 +135,7 @@ def _tokenizer_facts(directory: Path) -> dict[str, Any]:
 
 
 def _has_chat_template(directory: Path) -> bool:
-    """Whether the directory carries a template in any of the places where transformers looks for one."""
+    """Whether there is a chat template in any place where transformers looks for one."""
     config = directory / "tokenizer_config.json"
     inside = config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("chat_template") is not None
     return inside or (directory / "chat_template.jinja").is_file() or (directory / "chat_template.json").is_file()
@@ -157,15 +151,5 @@ def _cell(key: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
     if isinstance(value, int):
-        return _readable(value) if key == "bytes" else f"{value:,}"
+        return readable_bytes(value) if key == "bytes" else f"{value:,}"
     return str(value)
-
-
-def _readable(size: int) -> str:
-    """Bytes in the unit that a person would use: 269.1 MB."""
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f} {unit}" if unit != "B" else f"{size} B"

@@ -1,4 +1,4 @@
-"""`whet report`: the pictures and the page of a run, of a comparison or of a pipeline's methods."""
+"""`whet report`: figures and page of a run, a comparison or a pipeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whet.cli.terminal import say
 from whet.errors import UserError
 
 TIP = "Directory of a run (finished or not), of a comparison, or of a pipeline (for its comparison)."
-Told = tuple[Path, list[str]]  # what to look at, and what to say
+Report = tuple[Path, list[str]]  # the page, and headline numbers as lines
 
 
 def report(
@@ -31,8 +31,8 @@ def report(
         typer.launch(page.resolve().as_uri())
 
 
-def _write(path: Path) -> Told:
-    """Writes what belongs to the kind of directory that it is."""
+def _write(path: Path) -> Report:
+    """Writes the page of a run, comparison or pipeline."""
     from whet.runs.comparison_directory import first_of_several, is_comparison
     from whet.runs.directory import Run
     from whet.runs.pipeline_directory import PipelineDirectory, is_pipeline
@@ -40,7 +40,7 @@ def _write(path: Path) -> Told:
     if is_pipeline(path):
         compared = PipelineDirectory.open(path).comparison_path
         if not is_comparison(compared):
-            raise UserError(f"pipeline {path} has no comparison yet: go on with whet train {path} --resume")
+            raise UserError(f"pipeline {path} has no comparison yet: continue with whet train {path} --resume")
         return _comparison(compared)
     if is_comparison(path):
         return _comparison(path)
@@ -52,7 +52,7 @@ def _write(path: Path) -> Told:
     raise UserError(f"{path} is neither a run nor a comparison; name a directory that whet train or whet compare made")
 
 
-def _comparison(path: Path) -> Told:
+def _comparison(path: Path) -> Report:
     from whet.report.comparison.comparison_page import write_page
     from whet.runs.comparison_directory import ComparisonDirectory
 
@@ -60,7 +60,7 @@ def _comparison(path: Path) -> Told:
     return directory.page_path, list(write_page(directory).verdict)
 
 
-def _run(path: Path) -> Told:
+def _run(path: Path) -> Report:
     from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
     from whet.runs.directory import Run
 
@@ -74,6 +74,6 @@ def _run(path: Path) -> Told:
     ):
         ends = evaluations(metrics, results, names)
         if ends is not None:
-            told = [shown.format(*(row[name] for name in names)) for row in ends]
-            lines.append(label.format(told[1] if ends[0] is ends[1] else " → ".join(told)))
+            values = [shown.format(*(row[name] for name in names)) for row in ends]
+            lines.append(label.format(values[1] if ends[0] is ends[1] else " → ".join(values)))
     return page, lines or ["no evaluation yet"]

@@ -14,7 +14,7 @@ from whet.cli.terminal import say_json, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.api.models import Served, Target
+    from whet.api.loaded_model import Target
     from whet.records import Example
     from whet.tasks.protocol import Task
 
@@ -54,28 +54,27 @@ def sample(
       whet sample MODEL --task arithmetic level=2
       whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """
-    from whet.api.models import Model, choose_sampling, find_model
-    from whet.runs.logs import json_bytes
+    from whet.api.loaded_model import Model, choose_sampling, find_model
 
     target = find_model(model, served, ids_of, key_env, concurrency)
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     sampling = choose_sampling(target.config if task is None else None, given)
-    asked, judge = _question(target, task, words or [], examples)
+    asked, grading = _question(target, task, words or [], examples)
     with typed.sampling_status("sampling") as on_token:
         loaded = Model(target, *target.open(on_token=on_token, logprobs="raw"))
-        rows = loaded.rows(asked, sampling, n=count, seed=seed, raw=raw, task=judge)
+        rows = loaded.rows(asked, sampling, n=count, seed=seed, raw=raw, task=grading)
     if as_json:
-        say_json(json_bytes({"model": target.name, "seed": seed, "prompts": rows}, indent=2).decode())
+        say_json({"model": target.name, "seed": seed, "prompts": rows})
         return
     for row in rows:
         say_text(_story(row))
 
 
 def _question(
-    target: Target | Served, task: str | None, words: Sequence[str], count: int
+    target: Target, task: str | None, words: Sequence[str], count: int
 ) -> tuple[str | list[Example], Task | None]:
-    """A typed prompt; or held-out examples and their task."""
-    from whet.api.models import find_task, held_out
+    """A typed prompt, or held-out examples and their task."""
+    from whet.api.loaded_model import find_task, held_out
 
     if task is None and len(words) > 1:
         raise UserError(f"{len(words)} prompts were given: put the prompt in quotes, or name a --task for options")
@@ -83,13 +82,13 @@ def _question(
         return (_standard_input() if words[0] == "-" else words[0]), None
     if task is None and target.config is None:
         raise UserError("nothing to complete: give a prompt in quotes (- reads standard input), or --task NAME")
-    judge = find_task(target, task, typed.read_options(words)).task
-    return held_out(judge, count), judge
+    found, _, _ = find_task(target, task, typed.read_options(words))
+    return held_out(found, count), found
 
 
 def _standard_input() -> str:
     try:
-        return sys.stdin.read().removesuffix("\n")  # what `echo` adds
+        return sys.stdin.read().removesuffix("\n")  # `echo` adds it
     except UnicodeDecodeError as error:
         raise UserError(f"standard input is not text in {error.encoding}") from error
 
@@ -99,7 +98,7 @@ def _story(row: dict[str, Any]) -> str:
     for number, completion in enumerate(row["completions"], start=1):
         facts = [f"{completion['tokens']} tokens"]
         facts += [] if math.isnan(completion["logprob"]) else [f"log-prob {completion['logprob']:.2f}"]
-        facts += ["cut off"] if completion["finish"] == "length" else []
+        facts += ["truncated"] if completion["finish"] == "length" else []
         facts += [("wrong", "right")[completion["correct"]]] if "correct" in completion else []
         lines.append(f"── {number} · {' · '.join(facts)}\n{completion['text']}")
     return "\n".join(lines) + "\n"

@@ -35,14 +35,14 @@ def train(
       torchrun --nproc-per-node 2 -m whet train grpo-sorting
       whet train rlhf-reviews stages.sft.steps=100 methods.grpo.lr=1e-4
     """
-    from whet.cli.pipeline_console import resume_pipeline, train_pipeline
+    from whet.cli.experiments import resume_pipeline, train_pipeline
     from whet.cli.progress import make_progress
     from whet.recipe import Pipeline, read_any
     from whet.runs.pipeline_directory import is_pipeline
     from whet.train.start import resume_run, start_run
 
     if accept_changes and not resume:
-        raise UserError("--accept-changes is for a run that goes on: add --resume, or leave it out")
+        raise UserError("--accept-changes is for a resumed run: add --resume, or leave it out")
     recipe = None if resume else read_any(source, overrides or [])
     if as_json and (isinstance(recipe, Pipeline) or (resume and is_pipeline(Path(source)))):
         raise UserError("--json is for one run: of a pipeline, whet compare --json prints the comparison")
@@ -59,8 +59,7 @@ def train(
 
 def _show(path: Path, *, as_json: bool) -> None:
     from whet.runs.directory import Run
-    from whet.runs.logs import json_bytes
 
     if as_json and os.environ.get("RANK", "0") == "0":
         results = Run.open(path, is_writer=False).results()
-        say_json(json_bytes({"run": str(path), **(results or {})}, indent=2).decode())
+        say_json({"run": str(path), **(results or {})})

@@ -1,4 +1,4 @@
-"""curves.png of a comparison: what its runs logged, metric by metric, and the accuracy of each method alone."""
+"""curves.png of a comparison: logged metrics of all runs, and the accuracy of each method by itself."""
 
 from __future__ import annotations
 
@@ -10,36 +10,23 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whet.evaluate.statistics import clipped, mean_interval
-from whet.report.comparison.entries import METRICS, PARTS, Comparison, Entry, style
-from whet.report.figures import (
-    INK,
-    LEFT,
-    LEGEND,
-    MARKED,
-    QUIET,
-    axes_at,
-    frame,
-    literal,
-    plain_numbers,
-    png,
-    sheet,
-    whole_steps,
-)
+from whet.report import figures as fig
+from whet.report.comparison.entries import METRICS, PARTS, ComparisonView, Entry, style
 from whet.report.series import Series, smooth, smoothing_window
 
 ACCURACY = "eval/accuracy"
 WIDTH = 11.6  # inches
-CELL, ALONE = 2.35, 2.2  # height of a row of metrics, and of a row of methods
+CELL, ALONE = 2.35, 2.2  # height of a row of metrics, and of a row of single methods
 COLUMNS, ALONE_COLUMNS = 3, 4
-LEGEND_ROW = 0.23  # of a line of colours and names
-OTHERS = "#d3d8de"  # the other methods behind the one that a small picture is about
+LEGEND_ROW = 0.23  # height of a row of the legend
+OTHERS = "#d3d8de"  # other methods in the background of a single method's panel
 DOTTED = (0, (2, 3))
 
 
-def curves_figure(comparison: Comparison) -> bytes | None:
-    """The figure as PNG bytes; None where nothing was logged.
+def curves_figure(comparison: ComparisonView) -> bytes | None:
+    """The figure as PNG bytes; None if nothing was logged.
 
-    Where a step was looked for at which a target is reached, each method also stands by itself, with its band.
+    With a target accuracy, each method also gets a panel of its own with a band over seeds.
     """
     entries = sorted((entry for entry in comparison.entries if entry.curves), key=lambda entry: entry.colour or 0)
     metrics = _metrics(entries)
@@ -52,33 +39,33 @@ def curves_figure(comparison: Comparison) -> bytes | None:
     alone = [entry for entry in comparison.entries if ACCURACY in entry.curves] if comparison.target else []
     height = below - 0.2 + ALONE * math.ceil(len(alone) / ALONE_COLUMNS) + 0.2 * bool(alone)
     about = f"strong: mean over seeds   faint: single seeds   {comparison.subtitle}"
-    with sheet(WIDTH, height, title=comparison.title, subtitle=about) as figure:
+    with fig.sheet(WIDTH, height, title=comparison.title, subtitle=about) as figure:
         draw_legend(figure, keys)
-        width = (WIDTH - LEFT) / columns
+        width = (WIDTH - fig.LEFT) / columns
         for index, (metric, (title, unit, scale)) in enumerate(metrics.items()):
-            left, above = LEFT + width * (index % columns), top + CELL * (index // columns)
-            axes = axes_at(figure, left=left, top=above, width=width - 0.6, height=CELL - 0.95)
+            left, above = fig.LEFT + width * (index % columns), top + CELL * (index // columns)
+            axes = fig.axes_at(figure, left=left, top=above, width=width - 0.6, height=CELL - 0.95)
             for entry in entries:
                 _lines(axes, entry, metric, scale)
             _frame(axes, title, unit, comparison.target if metric == ACCURACY else None)
-        width = (WIDTH - LEFT) / ALONE_COLUMNS
+        width = (WIDTH - fig.LEFT) / ALONE_COLUMNS
         for index, entry in enumerate(alone):
-            left, above = LEFT + width * (index % ALONE_COLUMNS), below + 0.2 + ALONE * (index // ALONE_COLUMNS)
-            axes = axes_at(figure, left=left, top=above, width=width - 0.42, height=ALONE - 0.95)
+            left, above = fig.LEFT + width * (index % ALONE_COLUMNS), below + 0.2 + ALONE * (index // ALONE_COLUMNS)
+            axes = fig.axes_at(figure, left=left, top=above, width=width - 0.42, height=ALONE - 0.95)
             _alone(axes, entry, alone)
             _frame(axes, entry.name, band(entry.curves[ACCURACY])[0], comparison.target)
-        return png(figure)
+        return fig.png(figure)
 
 
 def mean_over_seeds(curves: Sequence[Series], scale: float = 1.0) -> Series:
-    """The mean at the steps that all seeds have."""
+    """Mean over seeds at the steps that all seeds have."""
     runs = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
     steps = tuple(sorted(set.intersection(*map(set, runs))))
     return Series(steps, tuple(scale * math.fsum(run[step] for run in runs) / len(runs) for step in steps))
 
 
 def band(curves: Sequence[Series]) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
-    """The band around the mean of shares, in words and in per cent: t interval from three seeds on, range for two."""
+    """Label and limits (in %) of the band around the mean: Student's t interval from three seeds on, range for two."""
     if len(curves) == 1:
         return "1 seed, no band", (), ()
     runs = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
@@ -92,17 +79,16 @@ def band(curves: Sequence[Series]) -> tuple[str, tuple[float, ...], tuple[float,
 
 
 def line_key(entry: Entry) -> Line2D:
-    """How a method's line looks, with its name."""
-    return Line2D([], [], **style(entry.colour or 0), linewidth=2, label=literal(entry.name))
+    return Line2D([], [], **style(entry.colour or 0), linewidth=2, label=fig.literal(entry.name))
 
 
 def legend_rows(keys: Sequence[Line2D]) -> list[list[Line2D]]:
-    """The keys in rows, none longer than the figure is wide."""
+    """Legend entries in rows that fit the width of the figure."""
     rows: list[list[Line2D]] = [[]]
     used = 0.0
     for key in keys:
         size = 0.5 + 0.075 * len(str(key.get_label()))  # inches
-        if rows[-1] and used + size > WIDTH - 2 * LEFT:
+        if rows[-1] and used + size > WIDTH - 2 * fig.LEFT:
             rows.append([])
             used = 0.0
         rows[-1].append(key)
@@ -111,16 +97,16 @@ def legend_rows(keys: Sequence[Line2D]) -> list[list[Line2D]]:
 
 
 def draw_legend(figure: Figure, keys: Sequence[Line2D]) -> None:
-    """Colours and names under the heading, in as many rows as they need."""
+    """Legend below the heading, in as many rows as needed."""
     width, height = figure.get_size_inches()
-    look = {**LEGEND, "fontsize": 9, "labelcolor": INK, "handlelength": 1.3, "columnspacing": 1.4}
+    look = {**fig.LEGEND, "fontsize": 9, "labelcolor": fig.INK, "handlelength": 1.3, "columnspacing": 1.4}
     for index, row in enumerate(legend_rows(keys)):
-        place = ((LEFT - 0.02) / width, 1 - (1.0 + LEGEND_ROW * index) / height)
+        place = ((fig.LEFT - 0.02) / width, 1 - (1.0 + LEGEND_ROW * index) / height)
         figure.legend(handles=row, bbox_to_anchor=place, ncols=len(row), loc="center left", **look)
 
 
 def _metrics(entries: Sequence[Entry]) -> dict[str, tuple[str, str, float]]:
-    """Metric → title, unit and factor, of everything that at least one run logged."""
+    """Metric → title, unit and factor, of all metrics that at least one run logged."""
     found = {metric for entry in entries for metric in entry.curves}
     parts = sorted(metric for metric in found if metric.startswith(PARTS))
     known = {metric: about for metric, about in METRICS.items() if metric in found}
@@ -135,8 +121,8 @@ def _lines(axes: Axes, entry: Entry, metric: str, scale: float) -> None:
         values = [scale * value for value in curve.values]
         axes.plot(curve.steps, _smoothed(values), color=look["color"], linewidth=0.7, alpha=0.3)
     mean = mean_over_seeds(own, scale)
-    # Dots between dashes would hide them.
-    marker = "o" if len(mean) <= MARKED and look["linestyle"] == "solid" else ""
+    # Markers would hide the dashes.
+    marker = "o" if len(mean) <= fig.MARKED and look["linestyle"] == "solid" else ""
     axes.plot(mean.steps, _smoothed(mean.values), **look, linewidth=1.7, marker=marker, markersize=2.6)
 
 
@@ -153,12 +139,12 @@ def _alone(axes: Axes, entry: Entry, entries: Sequence[Entry]) -> None:
 
 
 def _frame(axes: Axes, title: str, unit: str, target: float | None) -> None:
-    frame(axes, title=title, unit=unit, x="step")
-    plain_numbers(axes)
-    whole_steps(axes)
+    fig.frame(axes, title=title, unit=unit, x="step")
+    fig.plain_numbers(axes)
+    fig.whole_steps(axes)
     axes.margins(x=0.02)
     if target is not None:
-        axes.axhline(100 * target, color=QUIET, linewidth=0.8, linestyle=DOTTED)
+        axes.axhline(100 * target, color=fig.QUIET, linewidth=0.8, linestyle=DOTTED)
         axes.set_ylim(-2, 102)
 
 

@@ -1,4 +1,4 @@
-"""comparison.md and comparison.html: one file that needs nothing else, made from what a comparison left on disk."""
+"""comparison.md and comparison.html, a self-contained file, from the files of a comparison."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from whet.evaluate.win_rates import WIN, outcome
 from whet.report.comparison.comparison_curves import curves_figure
 from whet.report.comparison.contest_figures import contest_figures
 from whet.report.comparison.contest_view import contest_view
-from whet.report.comparison.entries import START_COLOUR, Comparison, Values, document, style
+from whet.report.comparison.entries import START_COLOUR, ComparisonView, Values, document, style
 from whet.report.comparison.sweep_results import sweep_view
 from whet.report.comparison.verdict import measured_methods
-from whet.report.templating import render
+from whet.report.formatting import render
 from whet.runs.comparison_directory import START, ComparisonDirectory
 
 CAPTIONS = {
@@ -25,14 +25,14 @@ CAPTIONS = {
     ),
     "curves": ("Training curves", "What the runs logged while they trained."),
 }
-SHOWN = 24  # prompts on the page; all of them are in samples/
+SHOWN = 24  # prompts on the page; samples/ has all of them
 SCORES = {"gold": "gold", "score": "score by the task", "proxy": "proxy", "judge": "judge"}
 
 
-def write_page(directory: ComparisonDirectory) -> Comparison:
-    """Writes the pictures, comparison.md and comparison.html from comparison.json; returns what they show.
+def write_page(directory: ComparisonDirectory) -> ComparisonView:
+    """Writes figures, comparison.md and comparison.html from comparison.json; returns the view.
 
-    Without the files of completions the page shows none.
+    Completions are shown only if their files exist.
     """
     results = directory.results()
     is_contest = results["kind"] == "contest"
@@ -41,32 +41,27 @@ def write_page(directory: ComparisonDirectory) -> Comparison:
     curves = curves_figure(comparison)
     pictures |= {"curves": curves} if curves is not None else {}
     prompts, lead = _side_by_side(directory, results) if is_contest else ([], "")
+    where = ", all completions in samples/" if prompts else ", the completions were left out"
     page = render(
         "comparison.html",
         title=comparison.title,
         facts=comparison.facts,
         comparison=comparison,
-        pictures=[_picture(name, picture) for name, picture in pictures.items()],
+        pictures=[
+            {"title": CAPTIONS[name][0], "caption": CAPTIONS[name][1], "data": base64.b64encode(picture).decode()}
+            for name, picture in pictures.items()
+        ],
         prompts=prompts,
         prompts_lead=lead,
-        where=""
-        if not is_contest
-        else ", all completions in samples/"
-        if prompts
-        else ", the completions were left out",
+        where=where if is_contest else "",
     )
     captions = [(CAPTIONS[name][0], directory.picture_path(name).name) for name in pictures]
     directory.write_report(page=page, table=document(comparison, captions), pictures=pictures)
     return comparison
 
 
-def _picture(name: str, picture: bytes) -> dict[str, str]:
-    title, caption = CAPTIONS[name]
-    return {"title": title, "caption": caption, "data": base64.b64encode(picture).decode()}
-
-
 def _side_by_side(directory: ComparisonDirectory, results: Values) -> tuple[list[dict[str, Any]], str]:
-    """The first prompts with the first completion of everybody: of a method, that of its first finished seed."""
+    """The first prompts with one completion of every model; for a method, of its first finished seed."""
     start = _first_samples(directory, START)
     others = []
     for method in measured_methods(results):
@@ -86,7 +81,7 @@ def _side_by_side(directory: ComparisonDirectory, results: Values) -> tuple[list
 
 
 def _first_samples(directory: ComparisonDirectory, name: str) -> dict[str, Values]:
-    """Prompt → the first completion."""
+    """Prompt id → first completion."""
     return {row["id"]: row for row in directory.samples(name) if row["sample"] == 0}
 
 
@@ -96,7 +91,7 @@ def _reply(name: str, shade: str, row: Values, mark: str) -> dict[str, Any]:
 
 
 def _mark(row: Values, start: Values, margin: float) -> str:
-    """What the judge says of the completion beside the start model's; nothing without a judge."""
+    """The judge's verdict on a completion against the start model's; empty without a judge."""
     if row["judge"] is None or start["judge"] is None:
         return ""
     found = outcome(row["judge"], start["judge"], tie_margin=margin)

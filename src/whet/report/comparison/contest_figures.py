@@ -1,4 +1,4 @@
-"""The pictures that only a contest has: who is better, at what distance from the start, and whether the proxy lies."""
+"""Figures of a pipeline's comparison: overview, reward against KL, over-optimisation of the proxy."""
 
 from __future__ import annotations
 
@@ -10,34 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+from whet.report import figures as fig
 from whet.report.comparison.comparison_curves import DOTTED, LEGEND_ROW, WIDTH, draw_legend, legend_rows
 from whet.report.comparison.entries import COLOURS, START_COLOUR, Values, ends, mean_text, style
 from whet.report.comparison.verdict import TRUTHS, measured_methods
-from whet.report.figures import (
-    AXIS,
-    INK,
-    LEFT,
-    LEGEND,
-    QUIET,
-    axes_at,
-    beside,
-    frame,
-    literal,
-    plain_numbers,
-    png,
-    sheet,
-    whisker,
-)
-from whet.report.numbers import number, percent
+from whet.report.formatting import number, percent
 
-ROW = 0.42  # of a bar or a line in the overview
+ROW = 0.42  # height of a row of the overview
 TIE_COLOUR, LOSS_COLOUR = "#d5dae0", "#eef0f3"
 MARKERS = ("o", "s", "^")
 PROXY_DASH = (0, (3, 2))
 
 
 def contest_figures(results: Values) -> dict[str, bytes]:
-    """Name → PNG bytes of the pictures that have something to show."""
+    """Name → PNG bytes, of the figures that have data."""
     drawn = {
         "overview": overview_figure(results),
         "frontier": frontier_figure(results),
@@ -47,7 +33,7 @@ def contest_figures(results: Values) -> dict[str, bytes]:
 
 
 def overview_figure(results: Values) -> bytes:
-    """Reward, wins and length of every method, one line each: the best at the top, the start model at the bottom."""
+    """Reward, wins and length, one row per method: best at the top, start model at the bottom."""
     methods = measured_methods(results)
     names = [*(method["method"] for method in methods), results["start_name"]]
     height = 1.85 + ROW * len(names)
@@ -55,13 +41,13 @@ def overview_figure(results: Values) -> bytes:
     wins = results["start"]["wins"] is not None
     share = [4.0, 4.0, 2.2] if wins else [6.0, 0.0, 4.2]
     about = f"{results['prompts']} held-out prompts of {results['task']}   lines are 95 % intervals over prompts"
-    with sheet(WIDTH, height, title=results["title"], subtitle=about) as figure:
-        left, room = LEFT + label, WIDTH - LEFT - label - 0.3
+    with fig.sheet(WIDTH, height, title=results["title"], subtitle=about) as figure:
+        left, room = fig.LEFT + label, WIDTH - fig.LEFT - label - 0.3
         panels = []
         for part in share:
             width = room * part / sum(share)
             if part:
-                panels.append(axes_at(figure, left=left, top=1.3, width=width - 0.3, height=ROW * len(names)))
+                panels.append(fig.axes_at(figure, left=left, top=1.3, width=width - 0.3, height=ROW * len(names)))
             left += width
         _rewards(panels[0], results, methods)
         if wins:
@@ -69,36 +55,36 @@ def overview_figure(results: Values) -> bytes:
         _lengths(panels[-1], results, methods)
         for index, axes in enumerate(panels):
             axes.set_ylim(len(names) - 0.5, -0.5)
-            axes.set_yticks(range(len(names)), [literal(name) for name in names] if index == 0 else [])
-        panels[0].tick_params(axis="y", labelsize=9.5, labelcolor=INK, pad=8)
-        return png(figure)
+            axes.set_yticks(range(len(names)), [fig.literal(name) for name in names] if index == 0 else [])
+        panels[0].tick_params(axis="y", labelsize=9.5, labelcolor=fig.INK, pad=8)
+        return fig.png(figure)
 
 
 def frontier_figure(results: Values) -> bytes:
-    """What distance from the start buys: the truth and the proxy over √KL."""
+    """True and proxy reward against √KL to the start model."""
     named = {"truth": truth_label(results), "proxy": "proxy reward"}
     shown = [key for key in named if any(point[key] is not None for point in results["checkpoints"])]
     start = results["start_name"]
-    first = Line2D([], [], color=START_COLOUR, marker="D", linestyle="", markersize=5.5, label=literal(start))
+    first = Line2D([], [], color=START_COLOUR, marker="D", linestyle="", markersize=5.5, label=fig.literal(start))
     keys = [first, *_method_keys(results)]
     extra = LEGEND_ROW * (len(legend_rows(keys)) - 1)
     about = "large: all seeds, with 95 % intervals   small: one seed   thin line: checkpoints on the way"
-    with sheet(WIDTH, 4.8 + extra, title=f"Reward against the distance from {start}", subtitle=about) as figure:
+    with fig.sheet(WIDTH, 4.8 + extra, title=f"Reward against the distance from {start}", subtitle=about) as figure:
         draw_legend(figure, keys)
-        width = (WIDTH - LEFT) / max(1, len(shown))
+        width = (WIDTH - fig.LEFT) / max(1, len(shown))
         for index, key in enumerate(shown):
-            axes = axes_at(figure, left=LEFT + width * index, top=1.55 + extra, width=width - 0.6, height=2.65)
+            axes = fig.axes_at(figure, left=fig.LEFT + width * index, top=1.55 + extra, width=width - 0.6, height=2.65)
             _frontier(axes, results, key)
-            frame(axes, title=_capital(named[key]), unit="mean per prompt", x=f"√KL to {start}  (√nats)")
-            plain_numbers(axes)
-        return png(figure)
+            fig.frame(axes, title=_capital(named[key]), unit="mean per prompt", x=f"√KL to {start}  (√nats)")
+            fig.plain_numbers(axes)
+        return fig.png(figure)
 
 
 def overoptimisation_figure(results: Values) -> bytes | None:
-    """What a proxy promises and what it is worth: best-of-n, and the methods; None without a proxy or without a truth.
+    """Proxy and true reward against √KL, for best-of-n and the methods; None without a proxy or a true reward.
 
-    After Gao et al. 2022: the proxy keeps rising where the truth turns down. Both are drawn as gains over the start
-    model in standard deviations of its own scores, so that they share an axis whatever their units are.
+    After Gao et al. 2022: the proxy keeps rising after the true reward turns down. Both are gains over the start model
+    in standard deviations of its scores, so that they share an axis.
     """
     if not all(unit and unit["deviation"] for unit in results["spread"].values()):
         return None
@@ -109,43 +95,43 @@ def overoptimisation_figure(results: Values) -> bytes | None:
     if results["best_of_n"]:
         parts.insert(0, (f"Best-of-n of {start}", _best_of))
     keys = _keys(results, truth)
-    with sheet(WIDTH, 4.9, title=f"What the proxy promises, and the {truth}", subtitle=about) as figure:
-        margin = 0.72 + 0.077 * max(len(str(key.get_label())) for key in keys)  # inches for the names at the right
-        width = (WIDTH - LEFT - margin) / len(parts)
+    with fig.sheet(WIDTH, 4.9, title=f"What the proxy promises, and the {truth}", subtitle=about) as figure:
+        margin = 0.72 + 0.077 * max(len(str(key.get_label())) for key in keys)  # inches for the legend at the right
+        width = (WIDTH - fig.LEFT - margin) / len(parts)
         drawn = []
         for index, (name, draw) in enumerate(parts):
-            axes = axes_at(figure, left=LEFT + width * index, top=1.3, width=width - 0.4, height=3.0)
+            axes = fig.axes_at(figure, left=fig.LEFT + width * index, top=1.3, width=width - 0.4, height=3.0)
             drawn.append(axes)
-            axes.axhline(0, color=AXIS, linewidth=0.9)
+            axes.axhline(0, color=fig.AXIS, linewidth=0.9)
             draw(axes, results)
-            frame(axes, title=name, x=f"√KL to {start}  (√nats)")
+            fig.frame(axes, title=name, x=f"√KL to {start}  (√nats)")
         low, high = (pick(axes.get_ylim()[end] for axes in drawn) for end, pick in ((0, min), (1, max)))
         for axes in drawn:
             axes.set_ylim(low, high)
-            plain_numbers(axes)
-        look = {**LEGEND, "fontsize": 8.5, "labelcolor": INK, "handlelength": 2.0, "labelspacing": 0.6}
+            fig.plain_numbers(axes)
+        look = {**fig.LEGEND, "fontsize": 8.5, "labelcolor": fig.INK, "handlelength": 2.0, "labelspacing": 0.6}
         figure.legend(handles=keys, loc="upper right", bbox_to_anchor=(1 - 0.2 / WIDTH, 1 - 1.2 / 4.9), **look)
-        return png(figure)
+        return fig.png(figure)
 
 
 def _rewards(axes: Axes, results: Values, methods: Sequence[Values]) -> None:
     key = results["truth"] or "proxy"
     rows = _rows(results, methods)
     if results["start"][key] is None:
-        axes.text(0.5, 0.5, "no reward was measured", transform=axes.transAxes, color=QUIET, ha="center")
-        frame(axes, title="Reward", grid="x")
+        axes.text(0.5, 0.5, "no reward was measured", transform=axes.transAxes, color=fig.QUIET, ha="center")
+        fig.frame(axes, title="Reward", grid="x")
         return
     axes.axvline(results["start"][key]["mean"], color=START_COLOUR, linewidth=0.9, linestyle=DOTTED)
     for place, (summary, colour) in enumerate(rows):
         mean, low, high = ends(summary[key])
-        whisker(axes, x=(low, high), y=(place, place), colour=colour, width=3.2)
+        fig.whisker(axes, x=(low, high), y=(place, place), colour=colour, width=3.2)
         axes.plot([mean], [place], "o", color=colour, markersize=7, zorder=3)
-        beside(axes, mean_text(summary[key]), (high, place))
+        fig.beside(axes, mean_text(summary[key]), (high, place))
     name = truth_label(results) if results["truth"] else "proxy reward"
-    frame(axes, title=_capital(name), unit="mean per prompt", grid="x")
-    plain_numbers(axes, y=False)
+    fig.frame(axes, title=_capital(name), unit="mean per prompt", grid="x")
+    fig.plain_numbers(axes, y=False)
     low, high = axes.get_xlim()
-    axes.set_xlim(low, high + 0.1 * (high - low))  # room for the number behind the last interval
+    axes.set_xlim(low, high + 0.1 * (high - low))  # room for the last label
 
 
 def _wins(axes: Axes, methods: Sequence[Values]) -> None:
@@ -162,11 +148,11 @@ def _wins(axes: Axes, methods: Sequence[Values]) -> None:
                 place, size, left=left, height=0.56, color=shade, alpha=0.5 if shade == colour else 1, linewidth=0
             )
         mean, low, high = ends(wins["rate"], scale=100)
-        axes.plot([low, high], [place, place], color=INK, linewidth=1.5, zorder=3)
-        axes.plot([mean], [place], "o", color=INK, markersize=5, zorder=3)
-        beside(axes, percent(mean / 100), (100, place))
-    frame(axes, title="Wins, by the judge", unit="%: won, tied, lost; dot: ties half", grid="x")
-    axes.axvline(50, color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=2.8)
+        axes.plot([low, high], [place, place], color=fig.INK, linewidth=1.5, zorder=3)
+        axes.plot([mean], [place], "o", color=fig.INK, markersize=5, zorder=3)
+        fig.beside(axes, percent(mean / 100), (100, place))
+    fig.frame(axes, title="Wins, by the judge", unit="%: won, tied, lost; dot: ties half", grid="x")
+    axes.axvline(50, color=fig.QUIET, linewidth=0.9, linestyle=DOTTED, zorder=2.8)
     axes.set_xlim(0, 112)
     axes.set_xticks([0, 25, 50, 75, 100])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
@@ -177,25 +163,25 @@ def _lengths(axes: Axes, results: Values, methods: Sequence[Values]) -> None:
     for place, (summary, colour) in enumerate(rows):
         mean, low, high = ends(summary["length"])
         axes.barh(place, mean, height=0.56, color=colour, alpha=0.28, linewidth=0)
-        whisker(axes, x=(low, high), y=(place, place), colour=colour)
-        beside(axes, number(mean), (high, place))
-    frame(axes, title="Length", unit="tokens", grid="x")
+        fig.whisker(axes, x=(low, high), y=(place, place), colour=colour)
+        fig.beside(axes, number(mean), (high, place))
+    fig.frame(axes, title="Length", unit="tokens", grid="x")
     axes.set_xlim(0, 1.22 * max(ends(summary["length"])[2] for summary, _ in rows))
-    plain_numbers(axes, y=False, ticks=4)
+    fig.plain_numbers(axes, y=False, ticks=4)
 
 
 def truth_label(results: Values) -> str:
-    """What the score is called that the proxy is held against."""
+    """Name of the score that the proxy is compared with."""
     return TRUTHS.get(results["truth"], "reward")
 
 
 def marker(colour: int) -> str:
-    """The shape of a method's points: another one where colours come again."""
+    """Marker of a method; changes when colours repeat."""
     return MARKERS[colour // len(COLOURS) % len(MARKERS)]
 
 
 def distance(kl: float) -> float:
-    """√KL; an estimate below zero is zero."""
+    """√KL; negative estimates count as zero."""
     return math.sqrt(max(0.0, kl))
 
 
@@ -203,7 +189,7 @@ def _frontier(axes: Axes, results: Values, key: str) -> None:
     measured = results["truth"] if key == "truth" else key
     base, low, high = ends(results["start"][measured])
     axes.axhline(base, color=START_COLOUR, linewidth=0.9, linestyle=DOTTED)
-    whisker(axes, x=(0, 0), y=(low, high), colour=START_COLOUR)
+    fig.whisker(axes, x=(0, 0), y=(low, high), colour=START_COLOUR)
     axes.plot([0], [base], "D", color=START_COLOUR, markersize=6.5, zorder=3)
     for method in measured_methods(results):
         colour, shape = style(method["colour"])["color"], marker(method["colour"])
@@ -216,8 +202,8 @@ def _frontier(axes: Axes, results: Values, key: str) -> None:
             axes.plot(*zip(*way, strict=True), shape, linestyle="", color=colour, markersize=3.4, alpha=0.55)
         mean, low, high = ends(method["summary"][measured])
         x, left, right = (distance(value) for value in ends(method["summary"]["kl"]))
-        whisker(axes, x=(x, x), y=(low, high), colour=colour)
-        whisker(axes, x=(left, right), y=(mean, mean), colour=colour)
+        fig.whisker(axes, x=(x, x), y=(low, high), colour=colour)
+        fig.whisker(axes, x=(left, right), y=(mean, mean), colour=colour)
         axes.plot([x], [mean], shape, color=colour, markersize=7, markeredgecolor="white", zorder=4)
     axes.set_xlim(left=-0.03 * axes.get_xlim()[1])
 
@@ -225,17 +211,17 @@ def _frontier(axes: Axes, results: Values, key: str) -> None:
 def _best_of(axes: Axes, results: Values) -> None:
     points = results["best_of_n"]
     x = [distance(point["kl"]) for point in points]
-    # All samples of the start model are in this curve, more than methods are compared with: its zero is theirs.
+    # This curve uses all samples of the start model, more than methods are compared with: hence its own zero.
     gains = {
         key: [_gain(results, key, point[key], base=results["spread"][key]["mean"]) for point in points]
         for key in ("proxy", "truth")
     }
     for key, found in gains.items():
-        _gain_line(axes, x, found, key=key, colour=INK, shape="o")
+        _gain_line(axes, x, found, key=key, colour=fig.INK, shape="o")
     for place, point, *found in zip(x, points, *gains.values(), strict=True):
         at = (place, max(high for _, _, high in found))
         label: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{point['n']}", at, size=8, color=QUIET, **label)
+        axes.annotate(f"{point['n']}", at, size=8, color=fig.QUIET, **label)
     axes.set_xlim(-0.06 * max(x[-1], 0.5), 1.06 * max(x[-1], 0.5))
     axes.margins(y=0.12)
 
@@ -256,17 +242,17 @@ def _trained(axes: Axes, results: Values) -> None:
 def _gain_line(
     axes: Axes, x: Sequence[float], gains: Sequence[tuple[float, float, float]], *, key: str, colour: str, shape: str
 ) -> None:
-    """Mean, low and high at each place, joined from the start model on, which has gone nowhere and gained nothing."""
+    """Mean and interval at each x, joined from the start model at (0, 0)."""
     dash, face = (PROXY_DASH, "white") if key == "proxy" else ("solid", colour)
     means = [mean for mean, _, _ in gains]
     axes.plot([0.0, *x], [0.0, *means], color=colour, linewidth=1.5, linestyle=dash)
     axes.plot(x, means, shape, color=colour, markerfacecolor=face, markersize=5, zorder=3)
     for place, (_, low, high) in zip(x, gains, strict=True):
-        whisker(axes, x=(place, place), y=(low, high), colour=colour)
+        fig.whisker(axes, x=(place, place), y=(low, high), colour=colour)
 
 
 def _gain(results: Values, key: str, interval: Values, *, base: float | None = None) -> tuple[float, float, float]:
-    """Mean, low and high over the start model (or over `base`), in standard deviations of the start model's scores."""
+    """Gain over the start model (or `base`) with its interval, in standard deviations of the start model's scores."""
     measured, unit = results["truth"] if key == "truth" else key, results["spread"][key]["deviation"]
     zero = results["start"][measured]["mean"] if base is None else base
     mean, low, high = ends(interval)
@@ -275,24 +261,24 @@ def _gain(results: Values, key: str, interval: Values, *, base: float | None = N
 
 def _keys(results: Values, truth: str) -> list[Line2D]:
     kinds = [
-        Line2D([], [], color=QUIET, linestyle=PROXY_DASH, marker="o", markerfacecolor="white", label="proxy reward"),
-        Line2D([], [], color=QUIET, marker="o", label=truth),
+        Line2D([], [], color=fig.QUIET, linestyle=PROXY_DASH, marker="o", markerfacecolor="w", label="proxy reward"),
+        Line2D([], [], color=fig.QUIET, marker="o", label=truth),
     ]
-    best = [Line2D([], [], color=INK, linewidth=2.2, label="best-of-n")] if results["best_of_n"] else []
+    best = [Line2D([], [], color=fig.INK, linewidth=2.2, label="best-of-n")] if results["best_of_n"] else []
     return kinds + best + _method_keys(results, linestyle="solid")
 
 
 def _method_keys(results: Values, **look: Any) -> list[Line2D]:
-    """How the lines of the methods look, with their names, in the order in which they were named."""
+    """Legend entries of the methods, in the order of the recipe."""
     keys = []
     for method in sorted(measured_methods(results), key=lambda method: method["colour"]):
         own = {**style(method["colour"]), "marker": marker(method["colour"]), "markersize": 4.5, "linewidth": 2, **look}
-        keys.append(Line2D([], [], **own, label=literal(method["method"])))
+        keys.append(Line2D([], [], **own, label=fig.literal(method["method"])))
     return keys
 
 
 def _rows(results: Values, methods: Sequence[Values]) -> list[tuple[Values, str]]:
-    """The numbers and the colour of each line of the overview, the start model last."""
+    """Numbers and colour of each row of the overview, start model last."""
     own = [(method["summary"], style(method["colour"])["color"]) for method in methods]
     return [*own, (results["start"], START_COLOUR)]
 

@@ -1,23 +1,29 @@
-"""The contest of a pipeline's methods: its columns and how they were measured, as the page shows them."""
+"""Table and notes of a pipeline's comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from whet.report.comparison.entries import Cell, Comparison, Entry, Values, bracketed, curves_of, failed_runs, mean_text
+from whet.report.comparison.entries import (
+    Cell,
+    ComparisonView,
+    Entry,
+    Values,
+    bracketed,
+    curves_of,
+    failed_runs,
+    mean_text,
+)
 from whet.report.comparison.verdict import TRUTHS, compare_with_start, task_key
-from whet.report.numbers import number, percent
+from whet.report.formatting import number, percent
 
-AGAINST_START = frozenset({"gain", "wins", "pairwise", "kl"})  # what the start model has none of
+AGAINST_START = frozenset({"gain", "wins", "pairwise", "kl"})  # columns that the start model has no value in
 
 
-def contest_view(results: Values) -> Comparison:
-    """What the table, the curves and the page show."""
+def contest_view(results: Values) -> ComparisonView:
     keys, count = _columns(results), len(results["methods"])
     start = {"method": results["start_name"], "summary": results["start"], "pairwise": None, "seeds": []}
     first = [Cell(main="–") if key in AGAINST_START else _cell(key, start, results) for key in keys]
     seeds = sorted({seed["seed"] for method in results["methods"] for seed in method["seeds"]})
-    return Comparison(
+    return ComparisonView(
         title=results["title"],
         subtitle="rewards are those that training saw",
         facts=[
@@ -46,13 +52,13 @@ def contest_view(results: Values) -> Comparison:
 
 
 def _legend(results: Values, shown: set[str]) -> list[str]:
-    """How the numbers were measured."""
+    """Notes on how the numbers were measured."""
     settings, start = results["settings"], results["start_name"]
     samples = "one completion" if settings["samples"] == 1 else f"{settings['samples']} completions"
     lines = [
         f"{results['prompts']} held-out prompts, {samples} of each by every model, at temperature "
         f"{settings['temperature']:g} and at most {settings['max_tokens']} tokens; the same random numbers for all "
-        f"(seed {results['seed']}). Runs are judged with their last weights.",
+        f"(seed {results['seed']}). Runs are compared with their last weights.",
         "Intervals are 95 %, each by itself, and over prompts: completions of the same prompt, from several samples "
         "and seeds, become one mean first. Other seeds may differ by more; see the numbers of each seed.",
     ]
@@ -81,7 +87,7 @@ def _legend(results: Values, shown: set[str]) -> list[str]:
 
 
 def _columns(results: Values) -> dict[str, str]:
-    """Key → heading of the columns that have something to show."""
+    """Key → heading, of the columns that have values."""
     start, settings, task = results["start"], results["settings"], task_key(results)
     wanted = {
         "method": ("method", True),
@@ -104,18 +110,12 @@ def _cell(key: str, method: Values, results: Values) -> Cell:
         return Cell(main=method["method"])
     if summary is None:
         return Cell(main="failed" if key == (results["truth"] or "kl") else "–")
-    makers: dict[str, Callable[[], Cell]] = {
-        "gold": lambda: _measured(summary["gold"], more=_each_seed(method, "gold")),
-        "score": lambda: _measured(summary["score"], more=_each_seed(method, "score")),
-        "gain": lambda: _measured(summary[f"{task_key(results)}_gain"], sign=True),
-        "judge": lambda: _measured(summary["judge"], more=_each_seed(method, "judge")),
-        "proxy": lambda: _measured(summary["proxy"]),
-        "wins": lambda: _wins(summary["wins"]),
-        "pairwise": lambda: _wins(method["pairwise"]),
-        "kl": lambda: _measured(summary["kl"], more=f"{number(summary['kl_token'])} a token"),
-        "length": lambda: _measured(summary["length"], more=_cut(summary["cut_off"])),
-    }
-    return makers[key]()
+    if key in ("wins", "pairwise"):
+        return _wins(summary["wins"] if key == "wins" else method["pairwise"])
+    truncated = f"{percent(summary['cut_off'])} truncated" if summary["cut_off"] else ""
+    more = {"gain": "", "proxy": "", "kl": f"{number(summary['kl_token'])} a token", "length": truncated}
+    interval = summary[f"{task_key(results)}_gain" if key == "gain" else key]
+    return _measured(interval, sign=key == "gain", more=more[key] if key in more else _each_seed(method, key))
 
 
 def _measured(interval: Values | None, *, sign: bool = False, more: str = "") -> Cell:
@@ -132,11 +132,7 @@ def _wins(wins: Values | None) -> Cell:
 
 
 def _each_seed(method: Values, key: str) -> str:
-    """The mean of every seed, where there are several."""
+    """Means of the single seeds, if there are several."""
     seeds = method["seeds"]
     means = ["failed" if seed["summary"] is None else mean_text(seed["summary"][key]) for seed in seeds]
     return f"seeds {', '.join(means)}" if len(seeds) > 1 else ""
-
-
-def _cut(share: float) -> str:
-    return f"{percent(share)} cut off" if share else ""

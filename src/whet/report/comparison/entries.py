@@ -1,4 +1,4 @@
-"""What every comparison is on a page: entries with measured columns and curves, and one table and document of them."""
+"""The view of a comparison, shared by sweeps and pipelines: entries with columns and curves; table and document."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from whet.report.numbers import number
+from whet.report.formatting import number
 from whet.report.series import Series, series, thin
 from whet.runs.directory import Run
 
 Values = Mapping[str, Any]  # a part of comparison.json
 
-# Okabe & Ito 2008 without the yellow, which white paper swallows; beyond seven methods the dashes tell them apart.
+# Okabe & Ito 2008 without yellow, which is invisible on white; beyond seven methods dashes distinguish them.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b98100", "#56b4e9", "#4d4d4d")
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.6)), (0, (1.4, 1.4)))
 START_COLOUR = "#59636e"
-BUCKETS = 200  # points of a curve that are kept: at most two for each
+BUCKETS = 200  # of a stored curve: at most two points each
 PARTS = "parts/"
-# Metric → (title, unit, factor), in the order in which they are drawn; parts of the reward follow.
+# Metric → (title, unit, factor), in drawing order; parts of the reward follow.
 METRICS = {
     "eval/accuracy": ("Held-out accuracy", "%", 100.0),
     "reward/mean": ("Reward", "mean per rollout", 1.0),
@@ -31,7 +31,7 @@ METRICS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """What stands in a cell: the number, and in small letters, line by line, what belongs to it."""
+    """A table cell: the number, and details in small print, line by line."""
 
     main: str
     small: tuple[str, ...] = ()
@@ -39,37 +39,36 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A method with its seeds, or the model that all methods began with."""
+    """A method with its seeds, or the start model."""
 
     name: str
-    colour: int | None  # by the order in which methods were named; None: the start model
-    cells: Sequence[Cell]  # one for each column, the first holds the name
-    curves: Mapping[str, Sequence[Series]] = field(default_factory=dict)  # metric → one for each seed that has it
+    colour: int | None  # index in the order of methods; None: the start model
+    cells: Sequence[Cell]  # one per column; the first is the name
+    curves: Mapping[str, Sequence[Series]] = field(default_factory=dict)  # metric → one per seed
 
     @property
     def shade(self) -> str:
-        """The colour that it has in every picture, as HTML writes it."""
+        """HTML colour, the same in every figure."""
         return START_COLOUR if self.colour is None else str(style(self.colour)["color"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """Everything that the table, the curves and the page of a comparison show."""
+class ComparisonView:
+    """Contents of the table, curves and page of a comparison."""
 
     title: str
     subtitle: str  # of the curves
     facts: Sequence[str]
     verdict: Sequence[str]  # sentences
     columns: Sequence[str]
-    entries: Sequence[Entry]  # the start model where there is one, then the best method first
-    notes: Sequence[str]  # how the numbers were measured, and what to know before comparing them
+    entries: Sequence[Entry]  # start model if there is one, then methods, best first
+    notes: Sequence[str]  # how the numbers were measured, and caveats
     failures: Sequence[str]
-    command: str = ""  # that makes the comparison again, where one does
-    target: float | None = None  # the accuracy whose step was looked for
+    command: str = ""  # that repeats the comparison, if there is one
+    target: float | None = None  # accuracy of "steps to target"
 
 
-def table(comparison: Comparison) -> str:
-    """A Markdown table with columns of equal width."""
+def table(comparison: ComparisonView) -> str:
     body = [[" ".join([cell.main, *cell.small[:1]]) for cell in entry.cells] for entry in comparison.entries]
     rows = [list(comparison.columns), *body]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -78,8 +77,8 @@ def table(comparison: Comparison) -> str:
     return "\n".join(f"| {line} |" for line in [lines[0], rule, *lines[1:]])
 
 
-def document(comparison: Comparison, pictures: Sequence[tuple[str, str]]) -> str:
-    """comparison.md: the verdict, the table, what its columns mean, and the (caption, file) of each picture."""
+def document(comparison: ComparisonView, pictures: Sequence[tuple[str, str]]) -> str:
+    """comparison.md: verdict, table, notes, and (caption, file) of each figure."""
     parts = [
         f"# {comparison.title}",
         " ".join(comparison.verdict),
@@ -94,7 +93,7 @@ def document(comparison: Comparison, pictures: Sequence[tuple[str, str]]) -> str
 
 
 def read_curves(runs: Mapping[tuple[str, int], Run]) -> dict[str, dict[str, Any]]:
-    """Method → seed → metric → its steps and values, of runs by method and seed: what a comparison shows of them."""
+    """Method → seed → metric → steps and values, thinned, from runs by (method, seed)."""
     found: dict[str, dict[str, Any]] = {}
     for (method, seed), run in runs.items():
         rows = run.metrics()
@@ -109,7 +108,7 @@ def read_curves(runs: Mapping[tuple[str, int], Run]) -> dict[str, dict[str, Any]
 
 
 def curves_of(results: Values, method: str) -> dict[str, list[Series]]:
-    """The curves of a method as `read_curves` left them: metric → one for each seed that has it."""
+    """Metric → one curve per seed, of a method in comparison.json."""
     found: dict[str, list[Series]] = {}
     for seed in results["curves"].get(method, {}).values():
         for metric, curve in seed.items():
@@ -118,7 +117,7 @@ def curves_of(results: Values, method: str) -> dict[str, list[Series]]:
 
 
 def failed_runs(results: Values) -> list[str]:
-    """The runs that are not in the numbers, and why."""
+    """The runs that failed, and why."""
     return [
         f"{method['method']}, seed {seed['seed']} did not finish: {seed['failure']}"
         for method in results["methods"]
@@ -128,26 +127,26 @@ def failed_runs(results: Values) -> list[str]:
 
 
 def style(colour: int) -> dict[str, Any]:
-    """How a method's lines are drawn."""
+    """Line style of a method."""
     return {"color": COLOURS[colour % len(COLOURS)], "linestyle": DASHES[colour // len(COLOURS) % len(DASHES)]}
 
 
 def ends(interval: Values, *, scale: float = 1.0) -> tuple[float, float, float]:
-    """Mean, low and high, those of one prompt alone at its mean: one value has no interval."""
+    """Mean, low and high; without an interval (one prompt), all three are the mean."""
     mean = interval["mean"] * scale
     low, high = interval["low"], interval["high"]
     return mean, mean if low is None else low * scale, mean if high is None else high * scale
 
 
 def bracketed(interval: Values | None, *, scale: float = 1.0) -> str:
-    """[low … high], or nothing where there is no interval."""
+    """[low … high], or empty without an interval."""
     if interval is None or interval["low"] is None:
         return ""
     return f"[{fixed(interval['low'] * scale, interval, scale)} … {fixed(interval['high'] * scale, interval, scale)}]"
 
 
 def mean_text(interval: Values | None, *, sign: bool = False, scale: float = 1.0) -> str:
-    """The mean, or a dash where nothing was measured."""
+    """The mean, or a dash if nothing was measured."""
     if interval is None:
         return "–"
     mean = interval["mean"] * scale
@@ -155,7 +154,7 @@ def mean_text(interval: Values | None, *, sign: bool = False, scale: float = 1.0
 
 
 def fixed(value: float, interval: Values, scale: float = 1.0) -> str:
-    """A value to the digits that its interval leaves meaningful: two of half its width."""
+    """A value to two significant digits of half its interval's width."""
     if interval["low"] is None or interval["high"] <= interval["low"]:
         return number(value)
     half = scale * (interval["high"] - interval["low"]) / 2
@@ -163,8 +162,8 @@ def fixed(value: float, interval: Values, scale: float = 1.0) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def _details(comparison: Comparison) -> list[str]:
-    """What cells hold in small letters: the table would be too wide with it."""
+def _details(comparison: ComparisonView) -> list[str]:
+    """Details of the cells, below the table because they would make it too wide."""
     lines = []
     for entry in comparison.entries:
         cells = zip(comparison.columns, entry.cells, strict=True)

@@ -1,4 +1,4 @@
-"""A sweep over methods and seeds: its numbers, read from the directories of its runs, and what its page shows."""
+"""Results of a sweep over methods and seeds, from the directories of its runs, and their view."""
 
 from __future__ import annotations
 
@@ -10,54 +10,53 @@ from typing import Any
 
 from whet.errors import RunFailed
 from whet.evaluate.statistics import Interval, clipped, mean_interval
-from whet.report.comparison.entries import Cell, Comparison, Entry, Values, curves_of, failed_runs, read_curves
-from whet.report.comparison.verdict import Verdict, compare_with_best
-from whet.report.numbers import number, percent
+from whet.report.comparison.entries import Cell, ComparisonView, Entry, Values, curves_of, failed_runs, read_curves
+from whet.report.comparison.verdict import SweepVerdict, compare_with_best
+from whet.report.formatting import number, percent
 from whet.report.series import Series, series
 from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
-    """What was compared, and how it was asked for."""
+class SweepSetup:
+    """Settings of a sweep."""
 
     recipe: str
-    command: str  # that makes the comparison again
-    overrides: Mapping[str, Sequence[str]]  # method → what was changed of the recipe, but for the seed
+    command: str  # that repeats the comparison
+    overrides: Mapping[str, Sequence[str]]  # method → overrides of the recipe, without the seed
     seeds: Sequence[int]
-    target: float  # the accuracy whose step is looked for
+    target: float  # accuracy of "steps to target"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeedResult:
-    """What one run came to."""
+    """Result of one run."""
 
     seed: int
-    accuracy: float | None  # held out, after the last step; None where the run did not finish
-    curve: Series  # held-out accuracy at the steps that were evaluated
-    seconds: float  # of training, evaluation not counted
+    accuracy: float | None  # held-out, after the last step; None for a run that did not finish
+    curve: Series  # held-out accuracy
+    seconds: float  # of training, without evaluation
     examples: int = 0  # held out
     failure: str | None = None  # why it did not finish
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
 
     def reached(self, target: float) -> float:
-        """The first evaluated step with this accuracy; infinite where there was none."""
+        """First evaluated step with this accuracy; inf if there is none."""
         points = zip(self.curve.steps, self.curve.values, strict=True)
         return next((step for step, value in points if value >= target), math.inf)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MethodResult:
-    """What the runs of one method came to."""
+    """Results of the runs of one method."""
 
     method: str
     seeds: tuple[SeedResult, ...]
 
     @property
     def finished(self) -> tuple[SeedResult, ...]:
-        """The runs that came to their end, the only ones that count."""
         return tuple(seed for seed in self.seeds if seed.accuracy is not None)
 
     @property
@@ -67,19 +66,19 @@ class MethodResult:
 
     @property
     def accuracy(self) -> Interval | None:
-        """Mean over seeds with Student's t interval, cut to [0, 1]; None where no run finished."""
+        """Mean over seeds with Student's t interval, clipped to [0, 1]; None if no run finished."""
         values = list(self.accuracies.values())
         return clipped(mean_interval(values)) if values else None
 
     @property
     def seconds(self) -> float | None:
-        """Of training, mean over seeds."""
+        """Training time, mean over seeds."""
         return fmean(seed.seconds for seed in self.finished) if self.finished else None
 
     def steps_to(self, target: float) -> dict[str, Any]:
-        """When the target was reached: a seed that never did counts as later than all others.
+        """Steps to the target; a seed that never reached it counts as infinitely late.
 
-        The median step is None where fewer than half of the seeds reached it; first and last are of those that did.
+        The median is None if fewer than half of the seeds reached it; first and last are of those that did.
         """
         steps = [seed.reached(target) for seed in self.finished]
         found = [int(step) for step in steps if step < math.inf]
@@ -94,7 +93,7 @@ def read_methods(
     seeds: Sequence[int],
     failures: Mapping[tuple[str, int], str],
 ) -> list[MethodResult]:
-    """The results of each method, the highest mean first; methods without a finished run come last."""
+    """Results of each method, highest mean first; methods without a finished run last."""
     results = []
     for method in methods:
         runs = [(seed, directory.run(method, seed), failures.get((method, seed), "not finished")) for seed in seeds]
@@ -103,9 +102,9 @@ def read_methods(
 
 
 def sweep_results(
-    directory: ComparisonDirectory, setup: Setup, failures: Mapping[tuple[str, int], str]
+    directory: ComparisonDirectory, setup: SweepSetup, failures: Mapping[tuple[str, int], str]
 ) -> dict[str, Any]:
-    """All numbers of the runs that are on disk, the best method first, as comparison.json has them."""
+    """Contents of comparison.json, best method first."""
     methods = list(setup.overrides)
     found = read_methods(directory, methods, setup.seeds, failures)
     verdict = compare_with_best(found)
@@ -129,12 +128,11 @@ def sweep_results(
     }
 
 
-def sweep_view(results: Values) -> Comparison:
-    """What the table, the curves and the page show."""
+def sweep_view(results: Values) -> ComparisonView:
     target, count = results["target"], len(results["methods"])
     examples = max(seed["examples"] for method in results["methods"] for seed in method["seeds"])
     seeds = f"seed{'s' if len(results['seeds']) > 1 else ''} {', '.join(map(str, results['seeds']))}"
-    return Comparison(
+    return ComparisonView(
         title=results["title"],
         subtitle=f"{examples} held-out examples   {seeds}   dotted: the target of {percent(target)}",
         facts=[
@@ -185,7 +183,7 @@ def _read(run: Run | None, seed: int, failure: str) -> SeedResult:
 
 
 def _notes(found: Sequence[MethodResult]) -> list[str]:
-    """What a reader must know before comparing the numbers."""
+    """Caveats of the comparison."""
     notes = []
     if len(_distinct(found, "machine")) > 1:
         notes.append("the runs were made on different machines: their seconds do not compare")
@@ -201,7 +199,9 @@ def _distinct(found: Sequence[MethodResult], what: str) -> list[Mapping[str, Any
     return [facts for index, facts in enumerate(all_of_them) if facts not in all_of_them[:index]]
 
 
-def _method(directory: ComparisonDirectory, setup: Setup, result: MethodResult, verdict: Verdict) -> dict[str, Any]:
+def _method(
+    directory: ComparisonDirectory, setup: SweepSetup, result: MethodResult, verdict: SweepVerdict
+) -> dict[str, Any]:
     gap, accuracy = verdict.gaps.get(result.method), result.accuracy
     if accuracy is not None and len(result.finished) < 2:
         accuracy = Interval(accuracy.mean, -math.inf, math.inf)  # one value has no interval: null in JSON
@@ -247,7 +247,7 @@ def _row(method: Values, best: str | None) -> list[str]:
     if accuracy["low"] is None:
         interval = "none: one seed"
     elif accuracy["low"] == accuracy["high"]:
-        interval = "none: equal seeds"  # not certainty: the spread was too small to be seen
+        interval = "none: equal seeds"  # not certainty: too few examples to see a spread
     else:
         interval = f"{_points(accuracy['low'])} … {_points(accuracy['high'])} %"
     behind = "best mean" if method["method"] == best else _behind(method["behind_best"])
@@ -261,7 +261,7 @@ def _points(share: float) -> str:
 
 def _behind(gap: Values | None) -> str:
     if gap is None:
-        return "cannot be said"
+        return "too few seeds"
     ends = f"{_points(gap['mean'])} [{_points(gap['low'])} … {_points(gap['high'])}]"
     return f"{ends} {'below' if gap['below'] else 'unclear'}"
 

@@ -1,8 +1,7 @@
-"""Verdicts in sentences that claim no more than the intervals allow.
+"""Verdicts in sentences that claim no more than the intervals support.
 
-One rule for all comparisons: a method is above or below another one where the whole 95 % interval of their difference
-is; otherwise the two cannot be told apart. A sweep compares its methods with the best of them, a pipeline with the
-model that they began with.
+One rule: a method is above or below another if the 95 % interval of their difference excludes 0; otherwise they cannot
+be told apart. A sweep compares its methods with the best of them, a pipeline with the start model.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from whet.report.comparison.entries import Values
 if TYPE_CHECKING:
     from whet.report.comparison.sweep_results import MethodResult
 
-PAIRS = 2  # seeds that two methods must share before anything can be said of their difference
+PAIRS = 2  # shared seeds that a paired difference needs
 TRUTHS = {"gold": "gold reward", "score": "score by the task", "judge": "judge's reward"}
 
 
 def side(low: float | None, high: float | None, level: float) -> int:
-    """1 where a whole interval is above the level, −1 where it is below, else 0; None: there is no interval."""
+    """1 if an interval lies above the level, −1 if below, else 0; also 0 without an interval."""
     return 0 if low is None or high is None else int(low > level) - int(high < level)
 
 
@@ -33,10 +32,10 @@ def listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """How far a method is behind the one with the highest mean: accuracy of the best minus its own, same seeds."""
+    """Accuracy of the best method minus that of another, paired by seed."""
 
     interval: Interval
-    seeds: int  # pairs that it was computed from
+    seeds: int  # number of pairs
 
     @property
     def below(self) -> bool:
@@ -45,30 +44,27 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What the comparison shows."""
-
+class SweepVerdict:
     sentence: str
-    best: str | None  # the method with the highest mean of those with enough seeds
-    gaps: dict[str, Gap]  # of the other methods that share enough seeds with it
+    best: str | None  # highest mean among methods with enough seeds
+    gaps: dict[str, Gap]  # of other methods that share enough seeds with it
 
 
-def compare_with_best(results: Sequence[MethodResult]) -> Verdict:
-    """Compares the method of the highest mean with each other one by paired differences over seeds.
+def compare_with_best(results: Sequence[MethodResult]) -> SweepVerdict:
+    """Compares the method with the highest mean with each other one, by paired differences over seeds.
 
-    The same seed means the same first weights, prompts and held-out examples, so differences within a seed vary less
-    than accuracies do. The intervals are corrected for their number. The best is chosen by the same data, which is
-    allowed for the statement that is made: "significantly below the best" means "is not the best method". The truly
-    best one is named so only if one of its own differences to the others, which are as many as the intervals, leaves
-    its interval (Hsu 1984). Of methods that are exactly equal one is named more often than in 5 % (nine: about 10 %),
-    and the methods below are not ranked: between those nothing is tested.
+    The same seed means the same start weights, prompts and held-out examples, so paired differences vary less than
+    accuracies. The intervals are corrected for multiple comparisons. The best is selected on the same data, which is
+    valid for the claim made: "significantly below the best" means "is not the best method"; the truly best method gets
+    this label only if one of its own differences leaves its interval (Hsu 1984). Of exactly equal methods one gets it
+    in more than 5 % of cases (nine methods: about 10 %). Methods below the best are not ranked among each other.
     """
     enough = [result for result in results if len(result.finished) >= PAIRS]
     if not enough or len(results) < 2:
-        return Verdict(sentence=_too_few(results), best=None, gaps={})
+        return SweepVerdict(sentence=_too_few(results), best=None, gaps={})
     best, *_ = enough
     gaps = _gaps(best, [result for result in results if result is not best])
-    return Verdict(sentence=_sentence(best, results, gaps), best=best.method, gaps=gaps)
+    return SweepVerdict(sentence=_sentence(best, results, gaps), best=best.method, gaps=gaps)
 
 
 def _gaps(best: MethodResult, others: Sequence[MethodResult]) -> dict[str, Gap]:
@@ -90,7 +86,7 @@ def _gaps(best: MethodResult, others: Sequence[MethodResult]) -> dict[str, Gap]:
 def _too_few(results: Sequence[MethodResult]) -> str:
     first = results[0]
     if first.accuracy is None:
-        return "No run finished, so nothing can be said."
+        return "No run finished, so there is nothing to compare."
     highest = f"the highest held-out accuracy is that of {first.method}, {_percent(first.accuracy.mean)}"
     if len(results) == 1:
         return f"There is one method, so there is nothing to compare: {highest}."
@@ -112,7 +108,7 @@ def _sentence(best: MethodResult, results: Sequence[MethodResult], gaps: Mapping
     if unclear:
         parts.append(f"{'' if below else 'but '}{listed(unclear)} cannot be told apart from {best.method}")
     if left_out:
-        parts.append(f"nothing can be said of {listed(left_out)}, where too few seeds finished")
+        parts.append(f"too few seeds of {listed(left_out)} finished to compare")
     return "; ".join(parts) + (f" ({_basis(best, gaps)})." if gaps else ".")
 
 
@@ -128,7 +124,7 @@ def _percent(share: float) -> str:
 
 
 def compare_with_start(results: Values) -> list[str]:
-    """Of a pipeline: a sentence on what the task says, one on each judge, and one on methods that exploit the proxy."""
+    """Verdict of a pipeline: by the task, by each judge, and which methods over-optimise the proxy."""
     methods, start, key = measured_methods(results), results["start_name"], task_key(results)
     name = TRUTHS[key] if key else ""
     task = {m["method"]: _sign(m["summary"][f"{key}_gain"], 0.0) for m in methods} if key else {}
@@ -147,12 +143,12 @@ def compare_with_start(results: Values) -> list[str]:
 
 
 def measured_methods(results: Values) -> list[Values]:
-    """The methods that have numbers, best first."""
+    """Methods with results, best first."""
     return [method for method in results["methods"] if method["summary"] is not None]
 
 
 def task_key(results: Values) -> str | None:
-    """What the task itself said: its true reward (gold), its own score, or nothing."""
+    """Key of the task's own measure: `gold` (true reward), `score`, or None."""
     return next((key for key in ("gold", "score") if results["start"][key] is not None), None)
 
 
@@ -161,7 +157,7 @@ def _sign(interval: Values | None, level: float) -> int:
 
 
 def _claims(signs: Mapping[str, int], start: str, words: tuple[str, str, str, str], by: str = "") -> str:
-    """Who is better, who is worse, and of whom nothing can be said: method → sign."""
+    """Which methods are better, worse, or cannot be told apart, from method → sign."""
     up, down, unclear = ([method for method, sign in signs.items() if sign == wanted] for wanted in (1, -1, 0))
     one, many, better, worse = words
     parts = [

@@ -1,4 +1,4 @@
-"""data.png and data.html: a survey as one picture, and as one file that needs nothing else."""
+"""data.png and data.html, a self-contained page of a survey."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from matplotlib.axes import Axes
 
 from whet.data.explore import Survey
 from whet.errors import RunFailed
-from whet.report.dataset.survey import length_rows, overview
-from whet.report.dataset.survey_panels import Bars, Histogram, Panel, survey_panels
-from whet.report.figures import INK, LEFT, PALETTE, QUIET, frame, legend_above, literal, plain_numbers, png, sheet
-from whet.report.numbers import number, percent
+from whet.report import figures as fig
+from whet.report.dataset.survey import Bars, Histogram, Panel, length_rows, overview, survey_panels
+from whet.report.formatting import number, percent, render
 from whet.report.run.charts import HEIGHT, TOP, WIDTH, Bar, Chart, Scale, Stroke, joined, ticks
-from whet.report.templating import render
 from whet.runs.logs import reason, write_atomic
 
 COLUMNS = 3
-NAMES = 84  # pixels for the names of bars, as in templates/chart.html
+NAMES = 84  # width of the bar labels, as in templates/chart.html
 
 
 def write_survey(survey: Survey, found: Mapping[str, Any], directory: Path, *, title: str) -> tuple[Path, Path]:
@@ -47,12 +45,11 @@ def write_survey(survey: Survey, found: Mapping[str, Any], directory: Path, *, t
 
 
 def survey_figure(panels: Sequence[Panel], *, title: str, subtitle: str) -> bytes:
-    """The figure as PNG bytes."""
-    columns = 2 if len(panels) == 4 else min(COLUMNS, len(panels))  # four look best as a square
+    columns = 2 if len(panels) == 4 else min(COLUMNS, len(panels))  # four panels as a square
     rows = math.ceil(len(panels) / columns)
     width, height = max(6.4, 4.3 * columns), 2.7 * rows + 1.0
-    with sheet(width, height, title=title, subtitle=subtitle) as figure:
-        edges = {"left": LEFT / width, "right": 1 - 0.3 / width, "top": 1 - 1.45 / height, "bottom": 0.55 / height}
+    with fig.sheet(width, height, title=title, subtitle=subtitle) as figure:
+        edges = {"left": fig.LEFT / width, "right": 1 - 0.3 / width, "top": 1 - 1.45 / height, "bottom": 0.55 / height}
         grid = figure.add_gridspec(rows, columns, hspace=0.62, wspace=0.24, **edges)
         for index, panel in enumerate(panels):
             axes = figure.add_subplot(grid[index // columns, index % columns])
@@ -60,41 +57,41 @@ def survey_figure(panels: Sequence[Panel], *, title: str, subtitle: str) -> byte
                 _draw_histogram(axes, panel)
             else:
                 _draw_bars(axes, panel)
-        return png(figure)
+        return fig.png(figure)
 
 
 def _draw_histogram(axes: Axes, panel: Histogram) -> None:
     edges = [panel.start + panel.width * place for place in range(panel.bins + 1)]
     for series in panel.series:
-        colour = PALETTE[series.colour % len(PALETTE)]
+        colour = fig.PALETTE[series.colour % len(fig.PALETTE)]
         axes.stairs(series.shares, edges, color=colour, alpha=0.18, fill=True)
-        axes.stairs(series.shares, edges, color=colour, linewidth=1.5, label=literal(series.about))
+        axes.stairs(series.shares, edges, color=colour, linewidth=1.5, label=fig.literal(series.about))
     if panel.zero:
-        axes.axvline(0, color=INK, linewidth=0.9, linestyle=(0, (3, 3)))
-    legend_above(axes, len(panel.series))
-    frame(axes, title=panel.title, unit=panel.unit, above=20)
+        axes.axvline(0, color=fig.INK, linewidth=0.9, linestyle=(0, (3, 3)))
+    fig.legend_above(axes, len(panel.series))
+    fig.frame(axes, title=panel.title, unit=panel.unit, above=20)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(0, panel.ceiling)
-    plain_numbers(axes, y=False, ticks=6)
-    plain_numbers(axes, x=False, ticks=4, show=percent)
+    fig.plain_numbers(axes, y=False, ticks=6)
+    fig.plain_numbers(axes, x=False, ticks=4, show=percent)
     for is_open, place, side, words in (
         (panel.open_low, 0.0, "left", "and less"),
         (panel.open_high, 1.0, "right", "and more"),
     ):
-        if is_open:  # the outermost bin holds all that lies beyond
-            axes.text(place, -0.22, words, transform=axes.transAxes, size=7.5, color=QUIET, ha=side, style="italic")
+        if is_open:  # the outermost bin holds all values beyond it
+            axes.text(place, -0.22, words, transform=axes.transAxes, size=7.5, color=fig.QUIET, ha=side, style="italic")
 
 
 def _draw_bars(axes: Axes, panel: Bars) -> None:
-    names, shares = [literal(name) for name, _ in panel.bars], [share for _, share in panel.bars]
+    names, shares = [fig.literal(name) for name, _ in panel.bars], [share for _, share in panel.bars]
     places = list(range(len(names)))
-    axes.barh(places, shares, height=0.62, color=PALETTE[0], alpha=0.75)
+    axes.barh(places, shares, height=0.62, color=fig.PALETTE[0], alpha=0.75)
     for place, share in zip(places, shares, strict=True):
-        axes.text(share + 0.02 * max(shares), place, percent(share), size=8, color=INK, va="center")
-    frame(axes, title=panel.title, unit=panel.unit, above=20)
+        axes.text(share + 0.02 * max(shares), place, percent(share), size=8, color=fig.INK, va="center")
+    fig.frame(axes, title=panel.title, unit=panel.unit, above=20)
     axes.grid(visible=False)
     axes.set_yticks(places, names)
-    axes.set_ylim(max(len(names), 3) - 0.4, -0.6)  # few bars stay as thin as many
+    axes.set_ylim(max(len(names), 3) - 0.4, -0.6)  # few bars are as thin as many
     axes.set_xlim(0, 1.15 * max(shares))
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)

@@ -1,7 +1,4 @@
-"""The panels as inline SVG: sharp at any size, in the page's own fonts and colours, light or dark.
-
-Places are computed here, templates/chart.html draws them.
-"""
+"""Panels as inline SVG. Coordinates are computed here; templates/chart.html draws them."""
 
 from __future__ import annotations
 
@@ -10,19 +7,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.report.numbers import number
-from whet.report.run.panels import Line, Panel
+from whet.report.formatting import number
+from whet.report.run.training_curves import Line, Panel
 from whet.report.series import Series, thin
 
 WIDTH, HEIGHT = 380, 190
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 22  # room for the labels
+LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 22  # margins for labels
 BUCKETS = 150  # of a curve: about two points per pixel
-MARKED = 30  # a curve with at most this many points shows each of them
+MARKED = 30  # curves with at most this many points show each of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stroke:
-    """One line of a drawing: points as SVG writes them, empty where there is nothing to draw."""
+    """One line of a chart: SVG points, empty if there is nothing to draw."""
 
     colour: int
     curve: str
@@ -33,7 +30,7 @@ class Stroke:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One bar of a drawing, with its name and its share."""
+    """One bar of a chart, with its name and share."""
 
     name: str
     shown: str
@@ -44,18 +41,18 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """What templates/chart.html draws."""
+    """Input of templates/chart.html."""
 
     title: str
     unit: str
-    about: str  # for those who cannot see the drawing
-    keys: Sequence[tuple[int, str, str]] = ()  # colour, name and latest value of each line
+    about: str  # alternative text
+    keys: Sequence[tuple[int, str, str]] = ()  # colour, label and latest value of each line
     levels: Sequence[tuple[float, str]] = ()  # y and label of each grid line
     ticks: Sequence[tuple[float, str]] = ()  # x and label
     strokes: Sequence[Stroke] = ()
     bars: Sequence[Bar] = ()
-    zero: float | None = None  # x of a line that tells two sides apart
-    data: str = ""  # what the reading under the pointer needs
+    zero: float | None = None  # x of a vertical line at 0
+    data: str = ""  # JSON for the tooltip
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -65,7 +62,6 @@ class Chart:
 
 
 def chart(panel: Panel) -> Chart:
-    """One panel as a figure: heading, latest value, legend, drawing."""
     scale = Scale.of(panel)
     latest = [number(line.curve.values[-1]) for line in panel.lines]
     keys = [(line.colour, line.label, value) for line, value in zip(panel.lines, latest, strict=True)]
@@ -83,7 +79,7 @@ def chart(panel: Panel) -> Chart:
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """The round numbers (1, 2, 2.5 or 5 times a power of ten) in [low, high], at most `count` strides apart."""
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten) in [low, high], at most `count` strides apart."""
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     stride = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
@@ -93,22 +89,22 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """From steps and values to places in the drawing."""
+    """Maps steps and values to pixels."""
 
     first: float
     last: float
-    low: float  # of the axis; its logarithm where `log`
+    low: float  # of the axis; log10 if `log`
     high: float
     log: bool = False
 
     @classmethod
     def of(cls, panel: Panel) -> Scale:
-        """The scale on which all of a panel can be seen."""
+        """A scale that fits all lines of a panel."""
         steps = [step for line in panel.lines for step in line.curve.steps]
         values = [value for line in panel.lines for value in _extent(line)]
         ends = (math.log10(min(values)), math.log10(max(values))) if panel.log else (min(values), max(values))
         room = 0.06 * (ends[1] - ends[0]) or abs(ends[1]) * 0.1 or 1.0
-        first = 0 if min(steps) <= max(1, max(steps) / 20) else min(steps)  # a run from step 1 has an axis from 0
+        first = 0 if min(steps) <= max(1, max(steps) / 20) else min(steps)  # the axis of a run from step 1 starts at 0
         return cls(
             first=first,
             last=max(first + 1, *steps),  # a single step still has a width
@@ -118,20 +114,18 @@ class Scale:
         )
 
     def x(self, step: float) -> float:
-        """Pixels from the left."""
         return LEFT + (WIDTH - LEFT - RIGHT) * (step - self.first) / (self.last - self.first)
 
     def y(self, value: float) -> float:
-        """Pixels from the top."""
         share = ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
 
     def points(self, steps: Sequence[float], values: Sequence[float]) -> list[tuple[str, str]]:
-        """Places as SVG writes them."""
+        """SVG coordinates."""
         return [(f"{self.x(step):.1f}", f"{self.y(value):.1f}") for step, value in zip(steps, values, strict=True)]
 
     def levels(self) -> list[float]:
-        """The values that get a grid line."""
+        """Values with a grid line."""
         if not self.log:
             return ticks(self.low, self.high)
         powers = range(math.ceil(self.low), math.floor(self.high) + 1)
@@ -162,12 +156,12 @@ def _stroke(line: Line, scale: Scale) -> Stroke:
 
 
 def joined(points: Sequence[tuple[str, str]]) -> str:
-    """Points as the attribute of a line has them."""
+    """The `points` attribute of an SVG line."""
     return " ".join(f"{x},{y}" for x, y in points)
 
 
 def _data(panel: Panel, scale: Scale) -> str:
-    """What the reading under the pointer needs: the place of each step, and the values as they are shown."""
+    """JSON for the tooltip: steps and formatted values of each line."""
     curves = []
     for line in panel.lines:
         curve = thin(line.curve, BUCKETS)

@@ -1,4 +1,4 @@
-"""Health checks on the metrics of a run, and what to do about each finding. Pure: rows in, sentences out."""
+"""Health checks on the metrics of a run, with advice. Pure: rows in, sentences out."""
 
 from __future__ import annotations
 
@@ -6,63 +6,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from whet.report.numbers import number, percent
+from whet.report.formatting import number, percent
 from whet.report.series import Rows, Series, series
 
 Level = Literal["ok", "note", "warning"]
 
-RECENT = 20  # steps that "now" is the mean of, in a run of at least twice as many
-FEW = 5  # steps that the beginning is the mean of
-SOLVED = 0.9  # held-out accuracy from which little is left to learn
+RECENT = 20  # window of "now", if the run has at least twice as many steps
+FEW = 5  # steps averaged as the start
+SOLVED = 0.9  # held-out accuracy of a nearly solved task
 
-ZERO_VARIANCE = (0.25, 0.5)  # shares: from here a note, from here a warning
+ZERO_VARIANCE = (0.25, 0.5)  # shares: note from the first, warning from the second
 TRUNCATED = (0.05, 0.2)
 CLIPPED = (0.2, 0.4)
 KL = (0.5, 2.0)  # nats per token
-MISMATCH = (1e-3, 0.5)  # nats; two precisions differ by 0.1, stale weights by more
-COLLAPSED = 0.05  # nats of entropy: the most likely token is then nearly certain
+MISMATCH = (1e-3, 0.5)  # nats; different precisions differ by 0.1, stale weights by more
+COLLAPSED = 0.05  # nats of entropy: the policy is nearly deterministic
 FALL = 0.1  # of the entropy at the start
 RISE = 2.0  # times the entropy at the start
 LONGER = 1.5  # times the length at the start
 SPIKE = 10.0  # times the median gradient norm
 OVERFIT = 1.05  # times the best held-out loss
-LEARNED = 0.02  # fall of a loss, as a share, that counts as learning
+LEARNED = 0.02  # relative fall of a loss that counts as learning
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One sentence about a run."""
-
+class HealthFinding:
     level: Level
     sentence: str
 
 
-def findings(metrics: Rows) -> list[Finding]:
-    """Everything worth saying about these rows, warnings first."""
+def findings(metrics: Rows) -> list[HealthFinding]:
+    """All findings, warnings first."""
     found = [finding for rule in RULES if (finding := rule(metrics)) is not None]
     return sorted(found, key=lambda finding: ("warning", "note", "ok").index(finding.level))
 
 
-def held_out_accuracy(metrics: Rows) -> Finding | None:
-    """The first against the last evaluation, by their intervals."""
+def held_out_accuracy(metrics: Rows) -> HealthFinding | None:
+    """First against last evaluation, by their intervals."""
     if not metrics:
-        return Finding("note", "nothing is recorded yet")
+        return HealthFinding("note", "nothing is recorded yet")
     ends = _ends(metrics)
     if ends is None:
-        return None if len(series(metrics, "eval/loss")) else Finding("note", "no held-out evaluation yet")
+        return None if len(series(metrics, "eval/loss")) else HealthFinding("note", "no held-out evaluation yet")
     (first, last), name = ends, "eval/accuracy"
     before, after = percent(first[name]), percent(last[name])
     if first is last:
-        return Finding("note", f"held-out accuracy is {after}; one evaluation cannot show progress")
+        return HealthFinding("note", f"held-out accuracy is {after}; one evaluation cannot show progress")
     if last["eval/accuracy_low"] > first["eval/accuracy_high"]:
-        return Finding("ok", f"held-out accuracy rose from {before} to {after}, intervals apart")
+        return HealthFinding("ok", f"held-out accuracy rose from {before} to {after}, intervals apart")
     if last["eval/accuracy_high"] < first["eval/accuracy_low"]:
-        return Finding("warning", f"held-out accuracy fell from {before} to {after}, intervals apart")
-    return Finding("note", f"held-out accuracy went from {before} to {after}: intervals overlap, may be chance")
+        return HealthFinding("warning", f"held-out accuracy fell from {before} to {after}, intervals apart")
+    return HealthFinding("note", f"held-out accuracy went from {before} to {after}: intervals overlap, may be chance")
 
 
-def held_out_loss(metrics: Rows) -> Finding | None:
-    """Over-fitting: the held-out loss has turned."""
+def held_out_loss(metrics: Rows) -> HealthFinding | None:
+    """Overfitting: the held-out loss rises again."""
     loss = series(metrics, "eval/loss")
     if len(loss) < 2:
         return None
@@ -70,14 +68,14 @@ def held_out_loss(metrics: Rows) -> Finding | None:
     first, last = loss.values[0], loss.values[-1]
     if last > OVERFIT * loss.values[best]:
         low = f"{loss.values[best]:.3g} at step {loss.steps[best]}"
-        return Finding("warning", f"held-out loss rose from {low} to {last:.3g}: over-fitting, stop earlier")
+        return HealthFinding("warning", f"held-out loss rose from {low} to {last:.3g}: over-fitting, stop earlier")
     if last < first * (1 - LEARNED):
-        return Finding("ok", f"held-out loss fell from {first:.3g} to {last:.3g}")
-    return Finding("note", f"held-out loss went from {first:.3g} to {last:.3g}: little was learned")
+        return HealthFinding("ok", f"held-out loss fell from {first:.3g} to {last:.3g}")
+    return HealthFinding("note", f"held-out loss went from {first:.3g} to {last:.3g}: little was learned")
 
 
-def reward_hacking(metrics: Rows) -> Finding | None:
-    """The reward says better and the metric says worse."""
+def reward_hacking(metrics: Rows) -> HealthFinding | None:
+    """The reward rises while held-out accuracy falls."""
     ends, reward = _ends(metrics), series(metrics, "reward/mean")
     if ends is None or len(reward) < 2 * FEW or ends[0] is ends[1]:
         return None
@@ -85,48 +83,48 @@ def reward_hacking(metrics: Rows) -> Finding | None:
     if last <= first or ends[1]["eval/accuracy"] >= ends[0]["eval/accuracy_low"]:
         return None
     change = f"from {percent(ends[0]['eval/accuracy'])} to {percent(ends[1]['eval/accuracy'])}"
-    return Finding(
+    return HealthFinding(
         "warning",
         f"reward rose from {first:.3g} to {last:.3g} while held-out accuracy fell {change}: look for reward hacking",
     )
 
 
-def silent_reward(metrics: Rows) -> Finding | None:
-    """A reward that never varies teaches nothing."""
+def silent_reward(metrics: Rows) -> HealthFinding | None:
+    """A constant reward gives no learning signal."""
     reward = series(metrics, "reward/mean")
     if len(reward) < FEW or max(reward.values) > min(reward.values):
         return None
     stuck = f"reward was {reward.values[0]:.3g} in all {len(reward)} steps"
-    return Finding("warning", f"{stuck}: no rollout was better than another, so nothing could be learned")
+    return HealthFinding("warning", f"{stuck}: no rollout was better than another, so nothing could be learned")
 
 
-def zero_variance(metrics: Rows) -> Finding | None:
-    """Groups whose rollouts all have one reward carry no gradient."""
+def zero_variance(metrics: Rows) -> HealthFinding | None:
+    """Groups with equal rewards have no gradient."""
     share = series(metrics, "groups/zero_variance")
     if not len(share):
         return None
     now = _now(share)
     sentence = f"{percent(now)} of groups in the last {_recent(share)} steps had zero variance"
     if now < ZERO_VARIANCE[0]:
-        return Finding("ok", f"{sentence}: most prompts teach something")
+        return HealthFinding("ok", f"{sentence}: most prompts teach something")
     if _solved(metrics):
-        return Finding("note", f"{sentence}: the task is nearly solved and little is left to learn from")
-    return Finding(_level(now, ZERO_VARIANCE), f"{sentence}: the prompts are too easy or too hard")
+        return HealthFinding("note", f"{sentence}: the task is nearly solved and little is left to learn from")
+    return HealthFinding(_level(now, ZERO_VARIANCE), f"{sentence}: the prompts are too easy or too hard")
 
 
-def truncation(metrics: Rows) -> Finding | None:
-    """Completions that hit the limit."""
+def truncation(metrics: Rows) -> HealthFinding | None:
+    """Completions that reached max_tokens."""
     share = series(metrics, "truncated")
     if not len(share):
         return None
     now = _now(share)
-    sentence = f"{percent(now)} of completions in the last {_recent(share)} steps were cut off"
+    sentence = f"{percent(now)} of completions in the last {_recent(share)} steps were truncated"
     advice = "" if now < TRUNCATED[0] else ": raise max_tokens or reward shorter answers"
-    return Finding(_level(now, TRUNCATED), sentence + advice)
+    return HealthFinding(_level(now, TRUNCATED), sentence + advice)
 
 
-def entropy(metrics: Rows) -> Finding | None:
-    """Collapse to one answer, or drift into noise."""
+def entropy(metrics: Rows) -> HealthFinding | None:
+    """Entropy collapse, or divergence into noise."""
     curve = series(metrics, "entropy")
     if len(curve) < 2 * FEW:
         return None
@@ -134,26 +132,26 @@ def entropy(metrics: Rows) -> Finding | None:
     moved = f"from {first:.2g} to {last:.2g} nats in {curve.steps[-1] - curve.steps[0]} steps"
     if last < COLLAPSED and last < FALL * first:
         if _solved(metrics):
-            return Finding("note", f"entropy fell {moved}: the policy is sure, and right; it explores no more")
-        return Finding("warning", f"entropy fell {moved}: collapse, every rollout is nearly the same")
+            return HealthFinding("note", f"entropy fell {moved}: the policy is sure, and right; it explores no more")
+        return HealthFinding("warning", f"entropy fell {moved}: collapse, every rollout is nearly the same")
     if last > RISE * first:
-        return Finding("warning", f"entropy rose {moved}: the policy drifts into noise, lower the learning rate")
-    return Finding("ok", f"entropy went {moved}: still exploring")
+        return HealthFinding("warning", f"entropy rose {moved}: the policy drifts into noise, lower the learning rate")
+    return HealthFinding("ok", f"entropy went {moved}: still exploring")
 
 
-def kl_to_reference(metrics: Rows) -> Finding | None:
-    """How far the policy has left its start."""
+def kl_to_reference(metrics: Rows) -> HealthFinding | None:
+    """Distance from the reference."""
     curve = series(metrics, "kl")
     if not len(curve):
         return None
     now = _now(curve)
     advice = {"ok": "", "note": ": well away from its start", "warning": ": far away, raise the KL coefficient"}
     level = _level(now, KL)
-    return Finding(level, f"the policy is {now:.2g} nats per token from the reference{advice[level]}")
+    return HealthFinding(level, f"the policy is {now:.2g} nats per token from the reference{advice[level]}")
 
 
-def agreement(metrics: Rows) -> Finding | None:
-    """Sampler and trainer must give a token the same log-prob."""
+def agreement(metrics: Rows) -> HealthFinding | None:
+    """Train-inference mismatch of log-probs."""
     curve = series(metrics, "mismatch/max")
     if not len(curve):
         return None
@@ -164,32 +162,34 @@ def agreement(metrics: Rows) -> Finding | None:
         "note": "different kernels or precision; a correction helps",
         "warning": "stale weights or another sampling distribution",
     }
-    return Finding(level, f"sampler and trainer disagree by at most {number(worst)} nats: {verdict[level]}")
+    return HealthFinding(level, f"sampler and trainer disagree by at most {number(worst)} nats: {verdict[level]}")
 
 
-def clipping(metrics: Rows) -> Finding | None:
-    """Tokens whose ratio left the trust region."""
+def clipping(metrics: Rows) -> HealthFinding | None:
+    """Share of tokens with a clipped ratio."""
     curve = series(metrics, "clip_fraction")
     if not len(curve) or _now(curve) < CLIPPED[0]:
         return None
     now = _now(curve)
     advice = "lower the learning rate or update less per rollout"
-    return Finding(_level(now, CLIPPED), f"{percent(now)} of tokens were clipped: {advice}")
+    return HealthFinding(_level(now, CLIPPED), f"{percent(now)} of tokens were clipped: {advice}")
 
 
-def longer_without_gain(metrics: Rows) -> Finding | None:
-    """Length that grows without accuracy."""
+def longer_without_gain(metrics: Rows) -> HealthFinding | None:
+    """Length grows without a gain in accuracy."""
     length, ends = series(metrics, "length/mean"), _ends(metrics)
     if len(length) < 2 * FEW or ends is None or ends[0] is ends[1] or _start(length) <= 0:
         return None
     factor = _now(length) / _start(length)
     if factor < LONGER or ends[1]["eval/accuracy"] > ends[0]["eval/accuracy_high"]:
         return None
-    return Finding("warning", f"length grew {factor:.1f}× while held-out accuracy did not rise: padding, not thinking")
+    return HealthFinding(
+        "warning", f"length grew {factor:.1f}× while held-out accuracy did not rise: padding, not thinking"
+    )
 
 
-def gradient_spikes(metrics: Rows) -> Finding | None:
-    """Single steps that may have thrown the policy."""
+def gradient_spikes(metrics: Rows) -> HealthFinding | None:
+    """Gradient norms far above the median."""
     norm = series(metrics, "grad_norm")
     if len(norm) < 2 * FEW:
         return None
@@ -198,16 +198,16 @@ def gradient_spikes(metrics: Rows) -> Finding | None:
     if norm.values[worst] <= SPIKE * typical:
         return None
     size = f"{norm.values[worst]:.3g}, against {typical:.3g} in the median step"
-    return Finding("note", f"gradient norm at step {norm.steps[worst]} was {size}")
+    return HealthFinding("note", f"gradient norm at step {norm.steps[worst]} was {size}")
 
 
-def lost_numbers(metrics: Rows) -> Finding | None:
-    """Values that were recorded as null because they were not finite."""
+def lost_numbers(metrics: Rows) -> HealthFinding | None:
+    """Values logged as null because they were not finite."""
     lost = [row["step"] for row in metrics if any(row.get(name, 0) is None for name in ("loss", "grad_norm", "kl"))]
     if not lost:
         return None
     count = f"{len(lost)} step" + ("s" if len(lost) > 1 else "")
-    return Finding("warning", f"{count} had a loss, gradient norm or KL that is not finite, first step {lost[0]}")
+    return HealthFinding("warning", f"{count} had a loss, gradient norm or KL that is not finite, first step {lost[0]}")
 
 
 RULES = (
@@ -228,7 +228,7 @@ RULES = (
 
 
 def _ends(metrics: Rows) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """The first and the last row with a complete accuracy; the same row twice when there is one."""
+    """First and last row with an accuracy and its interval; the same row twice if there is one."""
     names = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
     rows = [row for row in metrics if all(row.get(name) is not None for name in names)]
     return (rows[0], rows[-1]) if rows else None
@@ -253,5 +253,5 @@ def _now(curve: Series) -> float:
 
 
 def _recent(curve: Series) -> int:
-    # Never more than half of the steps: "now" must not contain the beginning.
+    # At most half of the steps, so that "now" does not overlap the start.
     return min(RECENT, (len(curve) + 1) // 2)

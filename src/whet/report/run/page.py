@@ -1,4 +1,4 @@
-"""report.html: one file that needs nothing else, made from a run directory, finished or not."""
+"""report.html, a self-contained file, from a run directory, finished or not."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from typing import Any
 import yaml
 
 from whet.errors import RunFailed, UserError
-from whet.report.numbers import duration, number, percent
+from whet.report.formatting import duration, number, own_source, percent, render
 from whet.report.run.charts import chart
-from whet.report.run.health import Finding, findings
-from whet.report.run.panels import Panel, panels
-from whet.report.run.training_curves import training_curves
-from whet.report.templating import own_source, render
+from whet.report.run.health import HealthFinding, findings
+from whet.report.run.training_curves import Panel, panels, training_curves
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
 from whet.runs.logs import reason, write_atomic
@@ -28,11 +26,11 @@ Row = Mapping[str, Any]
 
 ACCURACY = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
 LOSS = ("eval/loss",)
-CHANGED, SAME = 40, 20  # examples that are shown, of those whose mark changed and of the others
-GROUPS, ROLLOUTS = 2, 8  # groups that are shown, and rollouts of each
-HEAT = 6  # shades; the last one means a log-prob of -3 (5 %) or less
+CHANGED, SAME = 40, 20  # examples shown: those that became right or wrong, and others
+GROUPS, ROLLOUTS = 2, 8  # groups shown, and rollouts of each
+HEAT = 6  # shades; the last is a log-prob of -3 (5 %) or less
 COLDEST = -3.0
-LABELS = {"eval/length": "Answer length", "eval/truncated": "Cut off", "eval/loss": "Held-out loss"}
+LABELS = {"eval/length": "Answer length", "eval/truncated": "Truncated", "eval/loss": "Held-out loss"}
 
 
 def write_report(run_path: Path) -> Path:
@@ -52,9 +50,9 @@ def write_report(run_path: Path) -> Path:
 
 
 def evaluations(metrics: Sequence[Row], results: Row | None, names: Sequence[str]) -> tuple[Row, Row] | None:
-    """The evaluation before training and the last one: those of the final results, else those recorded so far.
+    """First and last evaluation, from the final results or else from the metrics so far.
 
-    The last one twice where the one before training is lost: a later one would not be what it seems.
+    The last one twice if the evaluation before training is lost.
     """
     if results is not None and _has(results.get("after"), names):
         return results["before" if _has(results.get("before"), names) else "after"], results["after"]
@@ -72,7 +70,7 @@ def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) ->
         "run.html",
         title=title,
         facts=facts,
-        # What the browser may do: no network, and no script but ours, whatever a completion says.
+        # Content security policy: no network, and no script but ours, whatever a completion contains.
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         script=script,
         headline=_headline(metrics, results),
@@ -106,11 +104,11 @@ def _facts(run: Run, results: Row | None, metrics: Sequence[Row]) -> list[str]:
     return [run.path.name, f"{results['loop']} loop", f"{results['steps']:,} steps", f"seed {results['seed']}", time]
 
 
-def _doubts(run: Run, results: Row | None) -> list[Finding]:
-    """What the numbers of the page do not show of the run: files that changed on its way, and files that were lost."""
+def _doubts(run: Run, results: Row | None) -> list[HealthFinding]:
+    """Warnings about input files that changed and run files that were lost."""
     changed = (run.inputs() or Inputs()).accepted_sentences
     lost = [f"lost: {sentence}" for sentence in (results or {}).get("lost", ())]
-    return [Finding("warning", sentence) for sentence in (*changed, *lost)]
+    return [HealthFinding("warning", sentence) for sentence in (*changed, *lost)]
 
 
 def _changes(run: Run) -> dict[str, Any] | None:
@@ -122,14 +120,14 @@ def _changes(run: Run) -> dict[str, Any] | None:
 
 
 def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:
-    """The result in one glance: before, after, their intervals, and the few numbers that belong to them."""
+    """The main result: before and after, with intervals and details."""
     for label, names in (("Held-out accuracy", ACCURACY), ("Held-out loss", LOSS)):
         ends = evaluations(metrics, results, names)
         if ends is not None:
             before, after = ends
             rows = {"after": after} if before is after else {"before": before, "after": after}
-            told = _accuracies(rows) if names is ACCURACY else _losses(rows)
-            return {"label": label, "details": _details(before, after, results), **told}
+            values = _accuracies(rows) if names is ACCURACY else _losses(rows)
+            return {"label": label, "details": _details(before, after, results), **values}
     return {"label": "Held-out result", "values": [], "spans": [], "note": "No evaluation yet.", "details": []}
 
 
@@ -158,7 +156,7 @@ def _details(before: Row, after: Row, results: Row | None) -> list[tuple[str, st
         *_change(before, after, sorted(sampled, key=lambda name: int(name[10:])), percent),
         *_change(before, after, ["eval/length"], lambda value: f"{number(value)} tokens"),
         *_change(before, after, ["eval/truncated"], percent),
-        # In a run with an accuracy the loss is a detail; in one without, it is the headline itself.
+        # Without an accuracy the loss is the headline.
         *_change(before, after, LOSS if _has(after, ACCURACY) else (), number),
     ]
 
@@ -181,7 +179,7 @@ def _change(before: Row, after: Row, names: Sequence[str], show: Callable[[float
 
 
 def _before_after(first: Sequence[Row], last: Sequence[Row]) -> tuple[str, list[tuple[Row, Row]]]:
-    """What two evaluations come to in a sentence, and greedy answers of both to the same examples."""
+    """A summary sentence, and greedy answers of two evaluations to the same examples."""
     before = {row["id"]: row for row in first if row["sample"] == 0}
     pairs = [(before[row["id"]], row) for row in last if row["sample"] == 0 and row["id"] in before]
     changed = [pair for pair in pairs if pair[0]["correct"] != pair[1]["correct"]]
@@ -196,16 +194,11 @@ def _before_after(first: Sequence[Row], last: Sequence[Row]) -> tuple[str, list[
 
 
 def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A few groups of one step: reward, its parts, advantage, and every token shaded by its log-prob."""
+    """A few groups of one step, every token shaded by its log-prob."""
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
-    # A group whose rewards differ shows more; sorted() is stable, so the order is kept otherwise.
+    # Groups with different rewards first; sorted() is stable.
     groups = sorted(groups, key=lambda group: len({row["reward"] for row in group}) == 1)[:GROUPS]
     return [_group(group) for group in groups]
-
-
-def _heat(logprob: float) -> int:
-    """The shade of a token: 0 for certain, `HEAT` for COLDEST or less."""
-    return round(HEAT * min(1.0, logprob / COLDEST)) if logprob < 0 else 0
 
 
 def _group(group: Sequence[Row]) -> dict[str, Any]:
@@ -221,13 +214,15 @@ def _group(group: Sequence[Row]) -> dict[str, Any]:
 def _rollout(row: Row) -> dict[str, Any]:
     chosen = zip(row["tokens"], row["mask"], row["logprobs"], strict=True)
     shades = [
-        {"id": token, "heat": _heat(logprob), "label": _label(logprob)} for token, picked, logprob in chosen if picked
+        {"id": token, "heat": round(HEAT * min(1.0, max(0.0, logprob / COLDEST))), "label": _label(logprob)}
+        for token, picked, logprob in chosen
+        if picked
     ]
     return {**row, "shades": shades, "pieces": _pieces(row, len(shades))}
 
 
 def _pieces(row: Row, count: int) -> Sequence[str] | None:
-    """The text of each token: as recorded, or by characters where the numbers match; "" is a special token."""
+    """Text of each token as recorded, or by character if the counts match; "" is a special token."""
     if "pieces" in row:
         return list(row["pieces"])
     ended = 1 if row["finish"] == "stop" else 0

@@ -1,4 +1,4 @@
-"""reward_model.png: whether a reward model's probabilities come true, how clear its decisions are, where it errs."""
+"""reward_model.png: calibration, margins, and accuracy by length or stated margin of a reward model."""
 
 from __future__ import annotations
 
@@ -12,42 +12,29 @@ from matplotlib.ticker import MaxNLocator
 from whet.evaluate.calibration import Bin, Slice
 from whet.evaluate.reward_reports import OutcomeReport, PairReport, ProcessReport, Report
 from whet.evaluate.statistics import Interval
-from whet.report.figures import (
-    AXIS,
-    INK,
-    PALETTE,
-    QUIET,
-    ROUND,
-    axes_at,
-    frame,
-    legend_above,
-    plain_numbers,
-    png,
-    sheet,
-)
-from whet.report.numbers import number
+from whet.report import figures as fig
+from whet.report.formatting import number
 
 Draw = Callable[[Axes], None]
 
-RIGHT, WRONG = PALETTE[0], PALETTE[1]
+RIGHT, WRONG = fig.PALETTE[0], fig.PALETTE[1]
 PANEL, HEIGHT = 3.9, 4.1  # inches
-TAIL = 0.005  # of margins at either end that the histogram gathers in its outermost bars
+TAIL = 0.005  # share of margins at either end that the outermost bars collect
 BARS = 40
-ABOVE = 16  # points from the axes to their heading, the same with and without a legend between them
+ABOVE = 16  # points between axes and heading, with or without a legend
 
 
 def reward_figures(report: Report, *, title: str, subtitle: str) -> bytes:
-    """The figure as PNG bytes."""
     panels = _panels(report)
     width = PANEL * len(panels) + 0.3
-    with sheet(width, HEIGHT, title=title, subtitle=subtitle) as figure:
+    with fig.sheet(width, HEIGHT, title=title, subtitle=subtitle) as figure:
         for index, draw in enumerate(panels):
-            draw(axes_at(figure, left=PANEL * index + 0.62, top=1.38, width=PANEL - 0.8, height=HEIGHT - 2.0))
-        return png(figure)
+            draw(fig.axes_at(figure, left=PANEL * index + 0.62, top=1.38, width=PANEL - 0.8, height=HEIGHT - 2.0))
+        return fig.png(figure)
 
 
 def _panels(report: Report) -> list[Draw]:
-    """What is drawn of each kind of report, from left to right."""
+    """The panels of each kind of report, left to right."""
     if isinstance(report, PairReport):
         panels: list[Draw] = [
             lambda axes: _calibration(axes, report.bins, report.calibration_error, (0.5, "confidence of a decision")),
@@ -88,9 +75,9 @@ def _shares_of(report: OutcomeReport | ProcessReport) -> list[tuple[str, Interva
 
 
 def _calibration(axes: Axes, bins: Sequence[Bin], error: float, scale: tuple[float, str]) -> None:
-    """Stated against observed; on the diagonal every probability comes true. Larger points hold more decisions."""
+    """Predicted against observed probability; larger points stand for more decisions."""
     low, label = scale
-    axes.plot([low, 1], [low, 1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot([low, 1], [low, 1], color=fig.QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     total = sum(some.count for some in bins)
     for some in bins:
         ends = [some.observed.low, some.observed.high]
@@ -102,13 +89,13 @@ def _calibration(axes: Axes, bins: Sequence[Bin], error: float, scale: tuple[flo
     lowest = min([low, *(some.observed.low for some in bins)])
     axes.set_xlim(low - 0.02 * (1 - low), 1 + 0.02 * (1 - low))
     axes.set_ylim(math.floor(lowest * 10) / 10 - 0.01, 1.02)
-    frame(axes, title="Calibration", unit=f"error {100 * error:.1f} points", x=label, above=ABOVE)
-    plain_numbers(axes, show=_shown)
+    fig.frame(axes, title="Calibration", unit=f"error {100 * error:.1f} points", x=label, above=ABOVE)
+    fig.plain_numbers(axes, show=_shown)
     axes.set_xticks([low + (1 - low) * index / 5 for index in range(6)])
 
 
 def _margins(axes: Axes, margins: Sequence[float]) -> None:
-    """Right and wrong decisions by how clear they were; the few far ones stand in the outermost bars."""
+    """Histogram of margins, right and wrong decisions; outliers are in the outermost bars."""
     ranked = sorted(margins)
     cut = int(TAIL * len(ranked))
     low, high = min(ranked[cut], 0.0), max(ranked[len(ranked) - 1 - cut], 0.0)
@@ -122,35 +109,35 @@ def _margins(axes: Axes, margins: Sequence[float]) -> None:
     ):
         label = f"{name} {100 * len(some) / len(kept):.1f} %"
         axes.hist(some, bins=edges, color=colour, edgecolor="white", linewidth=0.5, label=label)
-    axes.axvline(0, color=INK, linewidth=0.8)
-    legend_above(axes, 2)
-    frame(axes, title="Margins", unit="pairs", x="score of chosen − score of rejected", above=ABOVE)
-    plain_numbers(axes, y=False)
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND, integer=True))
+    axes.axvline(0, color=fig.INK, linewidth=0.8)
+    fig.legend_above(axes, 2)
+    fig.frame(axes, title="Margins", unit="pairs", x="score of chosen − score of rejected", above=ABOVE)
+    fig.plain_numbers(axes, y=False)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=fig.ROUND, integer=True))
 
 
 def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tuple[str, str, str]) -> None:
-    """Accuracy by quarter of a value, with intervals, beside the accuracy over all."""
+    """Accuracy by quartile, with intervals, and the overall accuracy."""
     title, more, label = words
     overall = report.accuracy.mean
-    axes.axhline(overall, color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axes.axhline(0.5, color=AXIS, linewidth=1, zorder=1)
+    axes.axhline(overall, color=fig.QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.axhline(0.5, color=fig.AXIS, linewidth=1, zorder=1)
     for place, part in enumerate(slices):
         axes.bar(place, part.accuracy.mean, width=0.62, color=RIGHT, alpha=0.85, zorder=2)
-        axes.plot([place] * 2, [part.accuracy.low, part.accuracy.high], color=INK, linewidth=1.3, zorder=3)
+        axes.plot([place] * 2, [part.accuracy.low, part.accuracy.high], color=fig.INK, linewidth=1.3, zorder=3)
         above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "zorder": 4}
-        clear = {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"}  # of the line behind
+        clear = {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"}  # above the line
         shown = f"{100 * part.accuracy.mean:.0f} %"
-        axes.annotate(shown, (place, part.accuracy.high), size=8, color=INK, bbox=clear, **above)
+        axes.annotate(shown, (place, part.accuracy.high), size=8, color=fig.INK, bbox=clear, **above)
     axes.set_xlim(-0.6, len(slices) - 0.4)
     axes.set_ylim(0, 1.08)
-    frame(axes, title=f"Accuracy by {title}", unit=f"all {100 * overall:.1f} %{more}", x=label, above=ABOVE)
+    fig.frame(axes, title=f"Accuracy by {title}", unit=f"all {100 * overall:.1f} %{more}", x=label, above=ABOVE)
     axes.set_xticks(range(len(slices)), [_range(part) for part in slices])
-    plain_numbers(axes, x=False, show=_shown)
+    fig.plain_numbers(axes, x=False, show=_shown)
 
 
 def _shares(axes: Axes, shares: Sequence[tuple[str, Interval | float | None]]) -> None:
-    """Shares as bars from above to below, with intervals where they have one."""
+    """Shares as horizontal bars, with intervals where there are any."""
     known = [(name, value) for name, value in shares if value is not None]
     for place, (_, value) in enumerate(known):
         mean = value.mean if isinstance(value, Interval) else value
@@ -158,14 +145,14 @@ def _shares(axes: Axes, shares: Sequence[tuple[str, Interval | float | None]]) -
         axes.barh(place, mean, height=0.62, color=colour, alpha=0.85, zorder=2)
         end = mean
         if isinstance(value, Interval):
-            axes.plot([value.low, value.high], [place] * 2, color=INK, linewidth=1.3, zorder=3)
+            axes.plot([value.low, value.high], [place] * 2, color=fig.INK, linewidth=1.3, zorder=3)
             end = value.high
         axes.annotate(
-            f"{100 * mean:.1f} %", (end, place), (4, 0), textcoords="offset points", va="center", size=8, color=INK
+            f"{100 * mean:.1f} %", (end, place), (4, 0), textcoords="offset points", va="center", size=8, color=fig.INK
         )
     axes.set_ylim(len(known) - 0.4, -0.6)
     axes.set_xlim(0, 1.22)
-    frame(axes, title="Held-out", unit="95 % intervals", x="", above=ABOVE)
+    fig.frame(axes, title="Held-out", unit="95 % intervals", x="", above=ABOVE)
     axes.grid(visible=False)
     axes.set_yticks(range(len(known)), [name for name, _ in known])
     axes.set_xticks([])

@@ -62,10 +62,14 @@ def make_grader(
     memory_limit_gb: float | None = None,
     environment: Sequence[str] = (),
     may_abstain: bool = False,
+    task: Task | None = None,
 ) -> Grader:
-    """The grader of a run; the user's own code is loaded now, in a worker, so that a wrong name shows at once."""
+    """The grader of a run; the user's own code is loaded now, in a worker, so that a wrong name shows at once.
+
+    `task` is the task if it is built already: a packaged task scores in this process and need not be built twice.
+    """
     if not rewards and task_name in TASKS:
-        return DirectGrader(load_task(task_name, task_options))
+        return DirectGrader(task or load_task(task_name, task_options))
     if any(is_object(spec) for spec in ([spec for spec, _ in rewards] or [task_name])):
         return InProcessGrader(task_name, task_options, rewards, may_abstain=may_abstain)
     grader = WorkerGrader(

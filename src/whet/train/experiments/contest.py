@@ -1,16 +1,17 @@
-"""Methods against each other and against the model that all began with, on the same prompts and random streams.
+"""Compares methods with each other and with their common start model, on the same prompts and random streams.
 
-Every run is sampled from with its last weights; the start model answers the same prompts. What was said is scored by
-the task (gold where it knows the true reward, else its own score), by the reward model that was trained against (proxy)
-and by one that was not (judge); the start model also says how likely it finds it, which gives the KL. A model is in
-memory only while it is needed.
+Every run is sampled with its last weights. Completions are scored by the task (gold if it knows the true reward, else
+its own score), by the reward model that was trained against (proxy) and by one that was not (judge); log-probs under
+the start model give the KL. Only one model is in memory at a time.
 """
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -18,45 +19,44 @@ from typing import Any, Protocol
 
 import torch
 
+from whet.batching import collate, micro_batches, take, tokens_that_fit
 from whet.config.pipeline import CompareConfig
 from whet.engines.http.transport import Connection
+from whet.engines.native.engine import NativeEngine
 from whet.errors import UserError
 from whet.evaluate.head_to_head import Entrant, ScoredCompletion, contest_results
 from whet.evaluate.pairwise_judge import Compared, JudgeVerdicts, ask_judge
 from whet.models.download.model_hub import resolve_model
+from whet.models.layers.decoder_config import autocast
+from whet.models.load import load_model
+from whet.models.logprobs import check_logprobs, token_logprobs
+from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.scoring import load_scorer
-from whet.records import Message, Sampling
+from whet.models.text.tokenizers import load_tokenizer
+from whet.records import Completion, Example, Message, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
-from whet.runs.comparison_directory import START, ComparisonDirectory
+from whet.rollout import pose
+from whet.runs.comparison_directory import START, ComparisonDirectory, earlier_checkpoints
 from whet.runs.directory import Run
 from whet.tasks.protocol import Gold, Task
-from whet.train.experiments.compared_models import (
-    Answers,
-    Asked,
-    Said,
-    answers_of,
-    answers_of_start,
-    earlier_models,
-    final_model,
-    release,
-)
-from whet.train.session.held_out import PROMPTS_ONLY
+from whet.train.session.session import PROMPTS_ONLY
+from whet.train.setup.build import place
 
 Note = Callable[[str], None]
 NONE_FAILED: Mapping[tuple[str, int], str] = MappingProxyType({})
-JUDGE_SECONDS = 120.0  # for one answer of a judge behind a URL
+JUDGE_SECONDS = 120.0  # timeout of one answer of a judge behind a URL
 JUDGE_RETRIES = 5
 PROBE = Compared(id="probe", prompt="Is two an even number?", own="Yes.", start="No.")
 
 
-class Scorer(Protocol):
-    """What says how good a completion is."""
+class CompletionScorer(Protocol):
+    """Scores completions."""
 
     def score(self, prompts: Sequence[str | tuple[Message, ...]], completions: Sequence[str], /) -> list[float]: ...
 
 
-LoadScorer = Callable[[Path, torch.device], Scorer]
+LoadScorer = Callable[[Path, torch.device], CompletionScorer]
 Scores = Mapping[tuple[str, str], float]  # (example, text) → score
 
 
@@ -76,22 +76,21 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
     note: Note = lambda _: None,
     load: LoadScorer = load_scorer,
 ) -> dict[str, Any]:
-    """Compares finished runs, (method, seed) → directory; writes numbers, completions, pictures and a page to `out`.
+    """Compares finished runs by (method, seed); writes numbers, completions, figures and a page to `out`.
 
-    `failures` are the runs that did not finish, and why; they are listed and not compared. Returns what
-    comparison.json holds.
+    `failures` are the errors of runs that did not finish; they are listed and not compared. Returns comparison.json.
     """
     if not runs:
         raise UserError("no run finished, so there is nothing to compare")
     scorers = {name: resolve_model(str(path)) for name, path in (("proxy", reward), ("judge", judge)) if path}
     if settings.judge_url:
-        _ask(settings, [PROBE])  # a server that does not answer is better known now than in an hour
+        _ask(settings, [PROBE])  # fails now, not after an hour of sampling
     asked = _asked(settings, task, seed, device)
     own, others = _answers(settings, asked, resolve_model(str(start)), _models(runs, settings.checkpoints), note)
     scores: dict[str, Scores] = {}
     for name, directory in scorers.items():
         note(f"comparing: scores of the {name} in {directory}")
-        scores[name] = _scored(load(directory, device), [said for one in (own, *others.values()) for said in one.said])
+        scores[name] = _scored(load(directory, device), chain(*(one.completions for one in (own, *others.values()))))
         release(device)
     asks_task = settings.gold and task.name != PROMPTS_ONLY
     start_rows = [*_rows(task, own, scores, asks_task=asks_task)]
@@ -120,7 +119,7 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
 
 
 def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entrant, Path]:
-    """The models that meet: each run's last, and some that it passed."""
+    """The compared models: the last of each run, and some earlier checkpoints."""
     models = {}
     for (method, seed), path in runs.items():
         for step, directory in earlier_models(path, checkpoints).items():
@@ -129,32 +128,32 @@ def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entr
     return models
 
 
-def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device) -> Asked:
+def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device) -> ContestPrompts:
     examples = task.held_out(settings.prompts)
     if not examples:
         raise UserError(f"task {task.name} has no held-out prompts: give it an evaluation split")
     sampling = Sampling(max_tokens=settings.max_tokens, temperature=settings.temperature)
-    return Asked(examples=examples, sampling=sampling, seed=seed, device=device)
+    return ContestPrompts(examples=examples, sampling=sampling, seed=seed, device=device)
 
 
 def _answers(
-    settings: CompareConfig, asked: Asked, start: Path, models: Mapping[Entrant, Path], note: Note
+    settings: CompareConfig, asked: ContestPrompts, start: Path, models: Mapping[Entrant, Path], note: Note
 ) -> tuple[Answers, dict[Entrant, Answers]]:
-    """What the start model says, and everybody else: it is loaded last, when all that it has to read is there."""
+    """Completions of the start model and of all others; it is loaded last, to score all their completions."""
     answers: list[Answers] = []
     for entrant, directory in models.items():
         note(f"comparing: {entrant.name} answers {len(asked.examples)} prompts")
         answers.append(answers_of(directory, asked, count=settings.samples))
         release(asked.device)
-    note("comparing: the start model answers them and reads what the others said")
+    note("comparing: the start model answers them and scores the completions of the others")
     own, read = answers_of_start(start, asked, answers, count=settings.start_samples)
     release(asked.device)
     return own, dict(zip(models, read, strict=True))
 
 
-def _scored(scorer: Scorer, said: Sequence[Said]) -> Scores:
-    """Each different completion is scored once: two models that say the same tie exactly, however a GPU rounds."""
-    different = {(one.example.id, one.text): one.example.prompt for one in said}
+def _scored(scorer: CompletionScorer, completions: Iterable[Sampled]) -> Scores:
+    """Scores each distinct completion once: equal completions tie exactly, however a GPU rounds."""
+    different = {(one.example.id, one.completion.text): one.example.prompt for one in completions}
     scores = scorer.score(list(different.values()), [text for _, text in different])
     return dict(zip(different, scores, strict=True))
 
@@ -162,19 +161,19 @@ def _scored(scorer: Scorer, said: Sequence[Said]) -> Scores:
 def _rows(task: Task, answers: Answers, scores: Mapping[str, Scores], *, asks_task: bool) -> Iterator[ScoredCompletion]:
     known = task if asks_task and isinstance(task, Gold) else None
     scoring = task if asks_task and known is None else None
-    for said, own, start in zip(answers.said, answers.logprobs, answers.logprobs_start, strict=True):
-        key = said.example.id, said.text
+    for one, own, start in zip(answers.completions, answers.logprobs, answers.logprobs_start, strict=True):
+        key = one.example.id, one.completion.text
         ratios = [b - a for a, b in zip(own, start, strict=True)]
         yield ScoredCompletion(
-            id=said.example.id,
-            prompt=said.example.prompt_text,
-            sample=said.sample,
-            text=said.text,
-            tokens=len(said.completion),
-            finish=said.finish,
-            correct=task.correct(said.example, said.text),
-            gold=known.gold(said.example, said.text) if known else None,
-            score=scoring.score(said.example, said.text).reward if scoring else None,
+            id=one.example.id,
+            prompt=one.example.prompt_text,
+            sample=one.sample,
+            text=one.completion.text,
+            tokens=len(one.completion.tokens),
+            finish=one.completion.finish,
+            correct=task.correct(one.example, one.completion.text),
+            gold=known.gold(one.example, one.completion.text) if known else None,
+            score=scoring.score(one.example, one.completion.text).reward if scoring else None,
             proxy=scores["proxy"][key] if "proxy" in scores else None,
             judge=scores["judge"][key] if "judge" in scores else None,
             logprob=math.fsum(own),
@@ -189,7 +188,7 @@ def _verdicts(
     rows: Mapping[Entrant, Sequence[ScoredCompletion]],
     note: Note,
 ) -> dict[str, JudgeVerdicts]:
-    """Method → what the judge behind the URL says of its completions, seed after seed."""
+    """Method → verdicts of the judge behind the URL, over all seeds."""
     base = {row.key: row.text for row in start}
     pairs: dict[str, list[Compared]] = {}
     for entrant, own in rows.items():
@@ -210,3 +209,124 @@ def _verdicts(
 def _ask(settings: CompareConfig, pairs: Sequence[Compared]) -> JudgeVerdicts:
     connection = Connection(api_key_env=settings.judge_key_env, timeout_seconds=JUDGE_SECONDS, retries=JUDGE_RETRIES)
     return ask_judge(settings.judge_url, settings.judge_model, pairs, connection=connection)
+
+
+# In place of the step in random streams: shares no stream with training or evaluation.
+CONTEST_STEP = 2**31 - 2
+MODEL = "model"  # directory of the policy in a checkpoint
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled:
+    """One completion of an example."""
+
+    example: Example
+    sample: int
+    prompt: tuple[int, ...]  # token ids
+    completion: Completion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContestPrompts:
+    """Prompts and sampling settings, the same for every model."""
+
+    examples: Sequence[Example]
+    sampling: Sampling
+    seed: int
+    device: torch.device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """Completions of one model, with per-token log-probs under that model and under the start model."""
+
+    completions: list[Sampled]
+    logprobs: list[list[float]]
+    logprobs_start: list[list[float]]
+
+
+def final_model(path: Path) -> Path:
+    """The last model of a run (not the best, which evaluation selects), or the model in a directory."""
+    run = Run.find(path)
+    checkpoint = run.latest() if run else None
+    return resolve_model(str(path)) if checkpoint is None else checkpoint.path / MODEL
+
+
+def earlier_models(path: Path, most: int) -> dict[int, Path]:
+    """Step → earlier model, from the checkpoints that a run still has; at most `most`."""
+    found = earlier_checkpoints(path, most) if most and Run.find(path) else {}
+    return {step: directory / MODEL for step, directory in found.items()}
+
+
+def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers:
+    """`count` completions of each example by the model in a directory; without log-probs of the start model."""
+    policy, tokenizer = _opened(directory, asked.device)
+    completions = _sampled(policy, tokenizer, asked, count)
+    own = completion_logprobs(policy, completions, asked.sampling)
+    return Answers(completions=completions, logprobs=own, logprobs_start=[])
+
+
+def answers_of_start(
+    directory: Path, asked: ContestPrompts, others: Sequence[Answers], *, count: int
+) -> tuple[Answers, list[Answers]]:
+    """The start model's own completions, and those of others with its log-probs."""
+    policy, tokenizer = _opened(directory, asked.device)
+    for other in others:
+        _check_same_ids(directory, tokenizer, other.completions)
+    completions = _sampled(policy, tokenizer, asked, count)
+    own = completion_logprobs(policy, completions, asked.sampling)
+    read = [replace(one, logprobs_start=completion_logprobs(policy, one.completions, asked.sampling)) for one in others]
+    return Answers(completions=completions, logprobs=own, logprobs_start=own), read
+
+
+def release(device: torch.device) -> None:
+    """Frees the GPU memory of unreferenced models."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+@torch.no_grad()
+def completion_logprobs(policy: CausalLM, completions: Sequence[Sampled], sampling: Sampling) -> list[list[float]]:
+    """Log-prob of each token of each completion, at the sampling temperature.
+
+    By the training path for every model, so that differences are not artefacts of the sampler's rounding.
+    """
+    device = next(policy.parameters()).device
+    masks = [[False] * len(one.prompt) + [True] * len(one.completion.tokens) for one in completions]
+    sequences = collate([one.prompt + one.completion.tokens for one in completions], masks, device)
+    found: list[list[float]] = [[] for _ in completions]
+    for rows in micro_batches(sequences.lengths, tokens_that_fit(policy)):
+        some = take(sequences, rows)
+        with autocast(device):
+            logprobs, _ = token_logprobs(policy, some.tokens, some.lengths, some.mask, sampling)
+        for row, own, mask in zip(rows.tolist(), logprobs.cpu(), some.mask.cpu(), strict=True):
+            found[row] = own[mask].tolist()
+            check_logprobs(found[row], policy, prompt=row)
+    return found
+
+
+def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]:
+    return place(load_model(directory), device), load_tokenizer(directory)
+
+
+def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Sampled]:
+    """Random numbers do not depend on the model: equal models give equal completions."""
+    engine = NativeEngine(policy, tokenizer, device=asked.device)
+    prompts = pose(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
+    groups = engine.generate(prompts, asked.sampling, count=count)
+    engine.close()
+    return [
+        Sampled(example=example, sample=sample, prompt=prompt.tokens, completion=completion)
+        for example, prompt, group in zip(asked.examples, prompts, groups, strict=True)
+        for sample, completion in enumerate(group)
+    ]
+
+
+def _check_same_ids(directory: Path, tokenizer: Tokenizer, completions: Sequence[Sampled]) -> None:
+    """Refuses models whose tokenizers differ from the start model's."""
+    if any(tuple(tokenizer.prompt(one.example.prompt)) != one.prompt for one in completions):
+        raise UserError(
+            f"the start model {directory} and a method's model have different tokenizers, so they cannot be compared: "
+            "name the model that the methods began with as compare.start"
+        )

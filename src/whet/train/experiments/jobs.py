@@ -1,4 +1,4 @@
-"""Runs that are made one after the other: what there is of each already, and making what is missing."""
+"""Several runs in a row: which are finished or stopped already, and making the missing ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Recipe, parse_yaml, plain
 from whet.runs.directory import Run
-from whet.train.session.inputs import changed_inputs
+from whet.train.session.input_files import changed_inputs
 from whet.train.session.session import Progress
 from whet.train.start import lacks_report, resume_run, start_run
 
@@ -20,21 +20,21 @@ Method = tuple[str, int]  # name and seed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """One run among several."""
+class PlannedRun:
+    """One run of an experiment."""
 
-    label: str  # what to call it
+    label: str
     recipe: Recipe
     path: Path
 
     @property
     def run(self) -> Run | None:
-        """The run, to read; None before it was begun."""
+        """The run, for reading; None before it was started."""
         return Run.find(self.path)
 
 
-class Watch(Protocol):
-    """Who is told how it goes."""
+class ExperimentProgress(Protocol):
+    """Progress callbacks of several runs."""
 
     def begin(self, label: str, state: State) -> None: ...
 
@@ -42,21 +42,23 @@ class Watch(Protocol):
 
     def end(self, run: Run | None, failure: str) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
-def job_state(job: Job, *, same: Callable[[Any], Any] = lambda value: value, accept_changes: bool = False) -> State:
-    """What there is of a run; one that was made with another config is refused, `same` says what is not another.
+def job_state(
+    job: PlannedRun, *, normalize: Callable[[Any], Any] = lambda value: value, accept_changes: bool = False
+) -> State:
+    """Whether a run is new, stopped or finished. Refuses one with another config, compared after `normalize`.
 
-    So is one that is finished and was made from files that have changed since, unless that is accepted: what stands
-    beside it would be made from others.
+    Also refuses a finished run whose input files have changed since, unless accepted: the other runs of the experiment
+    would be trained on different files.
     """
     run = job.run
     if run is None:
         return "new"
     saved = dict(_values(parse_yaml(run.config_yaml(), where=str(run.path))))
     wanted = dict(_values(plain(job.recipe.config)))
-    different = [key for key in {**wanted, **saved} if same(wanted.get(key)) != same(saved.get(key))]
+    different = [key for key in {**wanted, **saved} if normalize(wanted.get(key)) != normalize(saved.get(key))]
     if different:
         key = different[0]
         raise UserError(
@@ -73,43 +75,47 @@ def job_state(job: Job, *, same: Callable[[Any], Any] = lambda value: value, acc
     return "finished"
 
 
-def do_job(job: Job, state: State, watch: Watch, *, accept_changes: bool = False) -> str:
-    """Makes a run, goes on with it, or leaves it as it is; returns why it failed, nothing when it did not."""
-    watch.begin(job.label, state)
+def do_job(job: PlannedRun, state: State, progress: ExperimentProgress, *, accept_changes: bool = False) -> str:
+    """Starts or resumes a run, or leaves a finished one alone; returns the error of a failed run, else ""."""
+    progress.begin(job.label, state)
     failure = ""
     try:
         if state == "new":
-            start_run(job.recipe, job.path.parent, watch.progress, path=job.path)
+            start_run(job.recipe, job.path.parent, progress.progress, path=job.path)
         elif state == "stopped" or (job.run is not None and lacks_report(job.recipe.config, job.run)):
-            resume_run(job.path, [], watch.progress, accept_changes=accept_changes, say=watch.say)
+            resume_run(job.path, [], progress.progress, accept_changes=accept_changes, say=progress.note)
         elif accept_changes and job.run is not None:
             for change in changed_inputs(job.recipe.config, job.run):
-                watch.say(f"accepted: {job.label} is left as it was made, though {change.sentence}")
+                progress.note(f"accepted: {job.label} is left as it was made, though {change.sentence}")
     except RunFailed as error:
         failure = str(error)
     except UserError as error:
         raise UserError(f"{job.label}: {error}") from error
-    gc.collect()  # models that refer to themselves would stay beside those of the next run
-    watch.end(job.run, failure)
+    gc.collect()  # models in reference cycles would stay in memory during the next run
+    progress.end(job.run, failure)
     return failure
 
 
 def do_jobs(
-    jobs: Mapping[Method, Job], states: Sequence[State], watch: Watch, *, accept_changes: bool = False
+    jobs: Mapping[Method, PlannedRun],
+    states: Sequence[State],
+    progress: ExperimentProgress,
+    *,
+    accept_changes: bool = False,
 ) -> dict[Method, str]:
-    """Makes what is missing of several runs; (method, seed) → why, for those that failed.
+    """Makes the missing runs; returns the errors of failed ones by (method, seed).
 
-    A run that fails does not stop the others; wrong input and Ctrl-C do, and the same call goes on from there.
+    A failed run does not stop the others; wrong input and Ctrl-C do, and the same call continues from there.
     """
     ends = {
-        method: do_job(job, state, watch, accept_changes=accept_changes)
+        method: do_job(job, state, progress, accept_changes=accept_changes)
         for (method, job), state in zip(jobs.items(), states, strict=True)
     }
     return {method: failure for method, failure in ends.items() if failure}
 
 
 def _values(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything in a config."""
+    """Dotted key and value of every setting of a config."""
     for key, value in section.items():
         if isinstance(value, Mapping) and value:
             yield from _values(value, f"{above}{key}.")

@@ -1,4 +1,4 @@
-"""A pipeline: its stages in their order, then its methods with every seed, then their comparison. One run at a time."""
+"""A pipeline: stages in order, then methods with every seed, then their comparison. One run at a time."""
 
 from __future__ import annotations
 
@@ -10,62 +10,46 @@ from typing import Any
 from whet.config.pipeline import CompareConfig, references, resolve_references
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError, nearest
-from whet.recipe import (
-    Pipeline,
-    Recipe,
-    apply_override,
-    dump,
-    parse_yaml,
-    plain,
-    read_any,
-    validate,
-    validate_pipeline,
-)
+from whet.recipe import Pipeline, Recipe, apply_override, dump, parse_yaml, plain, read_any, validate, validate_pipeline
 from whet.runs.pipeline_directory import PipelineDirectory, portable
 from whet.tasks.guard import guarded_task
 from whet.train.experiments.contest import run_contest
-from whet.train.experiments.jobs import Job, Method, State, Watch, do_job, do_jobs, job_state
+from whet.train.experiments.jobs import ExperimentProgress, Method, PlannedRun, State, do_job, do_jobs, job_state
+from whet.train.experiments.sweep import check_methods
 from whet.train.setup.build import require_family
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The runs of a pipeline in a directory, and what there is of them already."""
+    """The runs of a pipeline, and which of them are stopped or finished already."""
 
     pipeline: Pipeline
     directory: PipelineDirectory
-    stages: Mapping[str, Job]
-    methods: Mapping[Method, Job]
+    stages: Mapping[str, PlannedRun]
+    methods: Mapping[Method, PlannedRun]
     states: Mapping[Path, State]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What came of a pipeline."""
-
-    failures: Mapping[Method, str]  # why, for the methods that failed
-    compared: bool  # False where no comparison was asked for or no method is left
-
-
 def chosen(source: str, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]) -> Pipeline:
-    """The pipeline of a recipe with these of its methods alone, each with all seeds."""
+    """The pipeline of a recipe, restricted to these methods and seeds."""
     found = read_any(source, overrides)
     if not isinstance(found, Pipeline):
         raise UserError(f"recipe {source} is not a pipeline")
     known = found.config.methods
+    check_methods(methods)
     for method in methods:
         if method not in known:
             listed = ", ".join(known) or "none"
             raise UserError(f"recipe {source} has no method {method!r}{nearest(method, known)} (it has: {listed})")
     if found.config.compare is None:
         raise UserError(f"recipe {source} does not say how to compare its methods: add e.g. compare: {{start: '@sft'}}")
-    # Every run has what is shared, some of which may be for methods that are not chosen.
+    # `shared` is merged into every run already, and may have keys for methods that are not chosen.
     changed = {"methods": {name: known[name] for name in methods}, "seeds": tuple(seeds), "shared": {}}
     return Pipeline(name=found.name, config=found.config.model_copy(update=changed), written=found.written)
 
 
 def reopened(directory: PipelineDirectory, overrides: Sequence[str]) -> Pipeline:
-    """The pipeline of a directory; overrides may change what has not begun yet."""
+    """The pipeline of a directory; overrides may change runs that have not begun."""
     where = str(directory.path)
     written = parse_yaml(directory.config_yaml(), where=where)
     for override in overrides:
@@ -76,18 +60,14 @@ def reopened(directory: PipelineDirectory, overrides: Sequence[str]) -> Pipeline
 
 
 def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_changes: bool = False) -> Plan:
-    """The runs to make; a run that was made with another config is refused before anything begins.
+    """The runs of a pipeline; refuses an existing run with another config or, unless accepted, changed input files.
 
-    So is a finished one whose files have changed, unless that is accepted.
-
-    Methods go seed by seed: stopped half-way, there is something to compare.
+    Methods go seed by seed: stopped half-way, all methods can be compared on the seeds so far.
     """
     config = pipeline.config
     stages = {
-        recipe.name: Job(
-            label=f"stage {recipe.name}",
-            recipe=_placed(recipe, directory),
-            path=directory.stage_path(recipe.name),
+        recipe.name: PlannedRun(
+            label=f"stage {recipe.name}", recipe=_placed(recipe, directory), path=directory.stage_path(recipe.name)
         )
         for recipe in pipeline.stages()
     }
@@ -95,7 +75,7 @@ def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_change
     if config.seeds:
         recipes = [(recipe, seed) for seed in config.seeds for recipe, _ in recipes]
     methods = {
-        (recipe.name, seed): Job(
+        (recipe.name, seed): PlannedRun(
             label=f"{recipe.name} seed {seed}",
             recipe=_placed(recipe, directory, seed=seed),
             path=directory.method_path(recipe.name, seed),
@@ -105,47 +85,49 @@ def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_change
     jobs = [*stages.values(), *methods.values()]
     for job in jobs:
         require_family(job.recipe.config.model)
-    states = {job.path: job_state(job, same=_same, accept_changes=accept_changes) for job in jobs}
+    states = {job.path: job_state(job, normalize=_portable, accept_changes=accept_changes) for job in jobs}
     plan = Plan(pipeline=pipeline, directory=directory, stages=stages, methods=methods, states=states)
     _refuse_stale(plan)
     return plan
 
 
-def run_pipeline(plan: Plan, watch: Watch, *, accept_changes: bool = False) -> Outcome:
-    """Makes what is missing and compares the methods.
+def run_pipeline(
+    plan: Plan, progress: ExperimentProgress, *, accept_changes: bool = False
+) -> tuple[dict[Method, str], bool]:
+    """Makes the missing runs and compares the methods; returns the errors of failed methods, and whether it compared.
 
-    A stage that fails ends the pipeline, a method that fails does not stop the others; wrong input and Ctrl-C end it
-    too. The same call goes on from there.
+    A failed stage ends the pipeline, a failed method does not stop the others; wrong input and Ctrl-C end it too. The
+    same call continues from there.
     """
     with plan.directory.writing(dump(plan.pipeline.config)):
         for job in plan.stages.values():
-            failure = do_job(job, plan.states[job.path], watch, accept_changes=accept_changes)
+            failure = do_job(job, plan.states[job.path], progress, accept_changes=accept_changes)
             if failure:
                 raise RunFailed(f"{job.label}: {failure}")
         states = [plan.states[job.path] for job in plan.methods.values()]
-        failures = do_jobs(plan.methods, states, watch, accept_changes=accept_changes)
+        failures = do_jobs(plan.methods, states, progress, accept_changes=accept_changes)
         settings = plan.pipeline.config.compare
         compared = settings is not None and len(failures) < len(plan.methods)
         if settings is not None and compared:
-            _compare(plan, settings, failures, watch)
-    return Outcome(failures=failures, compared=compared)
+            _compare(plan, settings, failures, progress)
+    return failures, compared
 
 
 def _placed(recipe: Recipe, directory: PipelineDirectory, *, seed: int | None = None) -> Recipe:
-    """The recipe with paths in place of `@name`, and with this seed."""
+    """The recipe with `@name` replaced by paths, and with this seed."""
     values = _resolved(plain(recipe.config), directory)
     values |= {} if seed is None else {"seed": seed}
     return Recipe(name=recipe.name, config=validate(values, where=recipe.name), written=recipe.written)
 
 
 def _resolved(values: Mapping[str, Any], directory: PipelineDirectory) -> dict[str, Any]:
-    # Absolute: a run is resumed from wherever the user is.
+    # Absolute: a run may be resumed from another working directory.
     found: dict[str, Any] = resolve_references(values, lambda name: str(directory.stage_path(name).absolute()))
     return found
 
 
 def _refuse_stale(plan: Plan) -> None:
-    """A run that was made from a stage that is still to be made would not be what the pipeline says."""
+    """Refuses a run that exists although a stage it starts from is not finished: the stage was removed or replaced."""
     config = plan.pipeline.config
     made = [(job, config.stages[name]) for name, job in plan.stages.items()]
     made += [(job, config.methods[name]) for (name, _), job in plan.methods.items()]
@@ -154,16 +136,16 @@ def _refuse_stale(plan: Plan) -> None:
             if plan.states[plan.stages[name].path] != "finished":
                 raise UserError(
                     f"{job.path} was made from stage {name}, but {plan.stages[name].path} is not finished: "
-                    "put that back, or remove what was made from it"
+                    "restore that stage, or remove the runs that start from it"
                 )
 
 
-def _same(value: Any) -> Any:
-    """Where a pipeline lies is no part of its config."""
+def _portable(value: Any) -> Any:
+    """Paths inside the pipeline's directory without it: a pipeline may be moved."""
     return portable(value) if isinstance(value, str) else value
 
 
-def _compare(plan: Plan, settings: CompareConfig, failures: Mapping[Method, str], watch: Watch) -> None:
+def _compare(plan: Plan, settings: CompareConfig, failures: Mapping[Method, str], progress: ExperimentProgress) -> None:
     config = plan.pipeline.config
     first = next(iter(plan.methods.values())).recipe.config
     placed = CompareConfig.model_validate(_resolved(settings.model_dump(mode="json"), plan.directory))
@@ -179,5 +161,5 @@ def _compare(plan: Plan, settings: CompareConfig, failures: Mapping[Method, str]
         seed=config.seed,
         title=plan.pipeline.name,
         failures=failures,
-        note=watch.say,
+        note=progress.note,
     )

@@ -1,4 +1,4 @@
-"""Several methods × seeds of one recipe, one run after the other. Knows nothing of what their results mean."""
+"""A sweep: one recipe with several algorithms and seeds, one run after the other."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from whet.config import OnlineConfig
 from whet.errors import UserError, nearest
 from whet.recipe import Config, Recipe, read_recipe
 from whet.runs.comparison_directory import ComparisonDirectory
-from whet.train.experiments.jobs import Job
+from whet.train.experiments.jobs import PlannedRun
 
-OURS = ("algorithm", "algorithm.preset", "seed")  # keys that a comparison itself sets
+OURS = ("algorithm", "algorithm.preset", "seed")  # keys that a comparison sets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """The runs of a comparison."""
+    """The recipes of a comparison."""
 
-    recipe: str  # its name
-    overrides: Mapping[str, tuple[str, ...]]  # method → what is changed of the recipe, but for the seed
+    recipe: str  # name
+    overrides: Mapping[str, tuple[str, ...]]  # method → overrides of the recipe, without the seed
     recipes: Mapping[tuple[str, int], Recipe]  # by method and seed
 
-    def jobs(self, directory: ComparisonDirectory) -> dict[tuple[str, int], Job]:
-        """What there is to make in a directory.
-
-        Seed by seed rather than method by method: stopped half-way, there is something to compare.
-        """
+    def jobs(self, directory: ComparisonDirectory) -> dict[tuple[str, int], PlannedRun]:
+        """The runs of the sweep, seed by seed: stopped half-way, all methods can be compared on the seeds so far."""
         return {
-            (method, seed): Job(label=f"{method} seed {seed}", recipe=recipe, path=directory.run_path(method, seed))
+            (method, seed): PlannedRun(
+                label=f"{method} seed {seed}", recipe=recipe, path=directory.run_path(method, seed)
+            )
             for (method, seed), recipe in self.recipes.items()
         }
 
@@ -42,7 +41,8 @@ def read_sweep(
     overrides: Sequence[str],
     changes: Sequence[tuple[str, str]],
 ) -> Sweep:
-    """The runs to make, every recipe of them valid; `changes` are method and KEY=VALUE, for that method alone."""
+    """Reads and validates the recipe of every run; `changes` are overrides of one method: (method, KEY=VALUE)."""
+    check_methods(methods)
     for method in methods:
         if method not in ALGORITHMS:
             raise UserError(f"no method {method!r}{nearest(method, ALGORITHMS)} (known: {', '.join(ALGORITHMS)})")
@@ -50,10 +50,19 @@ def read_sweep(
         _check_override(override)
     _check_loop(source, overrides)
     own = _changes(changes, methods)
-    # First the preset: it replaces the recipe's whole algorithm, and what the user overrides of it comes on top.
-    whole = {method: (f"algorithm={method}", *overrides, *own[method]) for method in methods}
-    recipes = {(method, seed): _recipe(source, method, seed, whole[method]) for seed in seeds for method in methods}
-    return Sweep(recipe=next(iter(recipes.values())).name, overrides=whole, recipes=recipes)
+    # The preset comes first: it replaces the recipe's algorithm section; overrides then apply to the preset.
+    every = {method: (f"algorithm={method}", *overrides, *own[method]) for method in methods}
+    recipes = {(method, seed): _recipe(source, method, seed, every[method]) for seed in seeds for method in methods}
+    return Sweep(recipe=next(iter(recipes.values())).name, overrides=every, recipes=recipes)
+
+
+def check_methods(methods: Sequence[str]) -> None:
+    """Refuses an empty list of methods and duplicates."""
+    if not methods:
+        raise UserError("--methods names no method: write e.g. --methods reinforce,rloo,grpo")
+    twice = next((name for name in methods if methods.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"method {twice!r} comes twice in --methods; name it once")
 
 
 def _check_override(override: str) -> None:
@@ -64,13 +73,13 @@ def _check_override(override: str) -> None:
 
 
 def _check_loop(source: str, overrides: Sequence[str]) -> None:
-    """Refuses a recipe that learns from rows; whatever else is wrong is said when a method's recipe is read."""
+    """Refuses an offline recipe; other errors are reported when the recipe of a method is read."""
     config: Config | None = None
     with suppress(UserError):
         config = read_recipe(source, overrides).config
     if config is not None and not isinstance(config, OnlineConfig):
         raise UserError(
-            f"recipe {source} is of the {config.loop} loop, and the methods of a comparison learn from rollouts: "
+            f"recipe {source} has loop {config.loop}, and the methods of a comparison learn from rollouts: "
             "choose a recipe with `loop: online`, or a pipeline (see `whet recipes`)"
         )
 

@@ -1,7 +1,7 @@
-"""A loss as one line of mathematics, put together from the formulas of the table's cells.
+"""The loss of a recipe as one formula, composed from the formulas of the table's cells.
 
 The first sentence of a cell's docstring is its formula: an expression, then definitions after commas, then a remark
-after a colon or semicolon. The citation follows. A cell of the user's stands in the line as a call.
+after a colon or semicolon. The citation follows. A user's cell appears as a function call.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from whet.config import AlgorithmBase, OfflineConfig, OnlineConfig, RewardConfig
 from whet.config.objective import objective_row
 from whet.train.setup.build import build_algorithm
 
-NEUTRAL = frozenset({unscaled, uncorrected, keep_all})  # cells that leave everything as it is
+NEUTRAL = frozenset({unscaled, uncorrected, keep_all})  # cells without effect
 RATIO = "ρ = π/π_old"
-# The letter of the KL estimators; what a rollout pays is settled before the first update.
+# Symbol of the KL estimators; a KL penalty in the reward is computed before the first update.
 KL_DIFFERENCE = {"loss": "d = log π − log π_ref", "reward": "d = log π_old − log π_ref"}
 REFERENCES = {
     "start": "the model before the first step",
@@ -34,16 +34,16 @@ REFERENCES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
-    """What is minimised."""
+    """The minimised loss."""
 
-    line: str  # the whole loss of the policy
-    critic: str  # that of the critic; empty where there is none
-    where: tuple[str, ...]  # what the letters stand for
-    cells: Mapping[str, str]  # cell → its name and formula
+    line: str  # loss of the policy
+    critic: str  # loss of the critic; empty without
+    where: tuple[str, ...]  # definitions of the symbols
+    cells: Mapping[str, str]  # cell → name and formula
 
 
 def policy_loss(config: OnlineConfig) -> Loss:
-    """The loss of a policy-gradient method under the settings of a recipe."""
+    """The loss of a policy-gradient recipe."""
     algorithm = build_algorithm(config.algorithm)
     inner, where = _surrogate(algorithm)
     weight, weight_where = kl_coefficient(config.algorithm)
@@ -58,13 +58,13 @@ def policy_loss(config: OnlineConfig) -> Loss:
     critic, critic_where = _critic(config, algorithm)
     where += [*line_where, *critic_where, *_sampling(config)]
     if config.rollout.mask_truncated:
-        where.append("sums and counts without the rollouts that max_tokens cut off; A with them")
+        where.append("sums and counts without the rollouts that max_tokens truncated; A with them")
     cells = {**describe(algorithm), "paper": _paper(config.algorithm, algorithm)}
     return Loss(line=f"loss = {line}{bonus}", critic=critic, where=tuple(dict.fromkeys(where)), cells=cells)
 
 
 def supervised_loss(objective: Objective) -> Loss:
-    """The loss of a supervised method."""
+    """The loss of a supervised objective."""
     inner, where = expression(objective.loss)
     line, _ = _weighed(objective.weighting, inner, max_tokens=0)
     cells = {"loss": objective.loss, "weighting": objective.weighting}
@@ -73,7 +73,7 @@ def supervised_loss(objective: Objective) -> Loss:
 
 
 def describe(algorithm: Algorithm) -> dict[str, str]:
-    """What will be computed, cell by cell; cells that leave everything as it is are left out."""
+    """The cells of an algorithm in words, without those that have no effect."""
     lines = {kind: _cell(kind, cell) for kind, cell in algorithm.cells.items() if plain(cell) not in NEUTRAL}
     estimate = f"{name(algorithm.kl)}: {formula(algorithm.kl)}"
     if not algorithm.kl_coefficient:
@@ -86,7 +86,7 @@ def describe(algorithm: Algorithm) -> dict[str, str]:
 
 
 def expression(cell: Cell) -> tuple[str, list[str]]:
-    """The formula of a cell without remark and citation, and the definitions that follow it after commas."""
+    """The formula of a cell without remark and citation, and its definitions."""
     sentence = re.split(r"[.:;](?:\s|$)", formula(cell), maxsplit=1)[0]
     depth, parts = 0, [""]
     for character in sentence:
@@ -100,22 +100,21 @@ def expression(cell: Cell) -> tuple[str, list[str]]:
 
 
 def paper_name(paper: str) -> str:
-    """`arXiv 2402.03300` for a number, anything else as it is."""
+    """`arXiv 2402.03300` for an arXiv number; other papers as they are."""
     return f"arXiv {paper}" if is_arxiv(paper) else paper
 
 
 def is_arxiv(paper: str) -> bool:
-    """Whether a paper is given by its number."""
     return re.fullmatch(r"\d{4}\.\d{4,5}", paper) is not None
 
 
 def is_packaged(kind: str, cell: Cell) -> bool:
-    """Whether a cell is one of the table's, not the user's."""
+    """Whether a cell is from the table, not the user's."""
     return plain(cell) in CELLS[kind].values()
 
 
 def kl_coefficient(config: AlgorithmBase) -> tuple[str, list[str]]:
-    """The number, or β and how it moves; nothing where there is no KL."""
+    """The KL coefficient as a number, or as β with its rule; empty without a KL."""
     kl = config.kl
     if kl.coefficient == 0:
         return "", []
@@ -129,7 +128,7 @@ def kl_coefficient(config: AlgorithmBase) -> tuple[str, list[str]]:
 
 
 def _surrogate(algorithm: Algorithm) -> tuple[str, list[str]]:
-    """The loss of a token with its correction."""
+    """The loss per token with its importance correction."""
     text, where = _written("surrogate", algorithm.surrogate)
     where = [*where, *_settings(algorithm.surrogate)]
     if any("ρ" in part for part in (text, *where)) and RATIO not in where:
@@ -137,7 +136,7 @@ def _surrogate(algorithm: Algorithm) -> tuple[str, list[str]]:
     if plain(algorithm.importance_correction) is uncorrected:
         return text, where
     weight, definitions = _written("importance_correction", algorithm.importance_correction)
-    # A surrogate's ρ is π/π_old, a correction's π_old/π_sampler: two letters where both stand in one line.
+    # ρ of a surrogate is π/π_old, that of a correction π_old/π_sampler: two symbols if both occur.
     weight = ", ".join([f"u = {weight}", *definitions]).replace("ρ", "q")
     return f"u·({text})", [*where, _bracketed(weight, algorithm.importance_correction), "q = π_old/π_sampler"]
 
@@ -153,7 +152,7 @@ def _advantage(algorithm: Algorithm) -> list[str]:
 
 
 def _entropy(config: AlgorithmBase) -> tuple[str, list[str]]:
-    """The bonus, as it stands at the end of the loss: a mean over tokens whatever the row's weighting."""
+    """The entropy bonus at the end of the loss: a mean over tokens, whatever the weighting."""
     bonus = config.entropy
     if not bonus.is_wanted:
         return "", []
@@ -182,14 +181,14 @@ def _critic(config: OnlineConfig, algorithm: Algorithm) -> tuple[str, list[str]]
     squared, definitions = expression(value_loss)
     where = [f"{', '.join(definitions)}, A before scaling", "V_t value of the state before token t"]
     if settings.bootstrap_truncated and not config.rollout.mask_truncated:
-        where.append("r of the last token + gamma·V after it where max_tokens cut the rollout off")
+        where.append("r of the last token + gamma·V after it where max_tokens truncated the rollout")
     squared = "½·(V − G)²" if settings.clip == 0 else squared.replace("± clip", f"± {settings.clip:g}")
     line, _ = _weighed(token_mean, squared, max_tokens=config.rollout.max_tokens)
     return f"critic loss = {settings.coefficient:g}·{line}", where
 
 
 def _sampling(config: OnlineConfig) -> list[str]:
-    """How the distribution that tokens are drawn from, and trained under, differs from the model's."""
+    """Sampling settings that change the distribution that tokens are sampled from and trained under."""
     rollout, span = config.rollout, config.rollout.adaptive_temperature
     cuts = {"top_k": rollout.top_k, "top_p": rollout.top_p % 1, "min_p": rollout.min_p}
     changes = [f"{key} = {dict(rollout)[key]:g}" for key, value in cuts.items() if value]
@@ -202,7 +201,7 @@ def _sampling(config: OnlineConfig) -> list[str]:
 
 
 def _weighed(weighting: Cell, inner: str, *, max_tokens: int) -> tuple[str, list[str]]:
-    """`Σ / count` around a loss per token: Σ [ … ] / count."""
+    """A loss per token with its weighting: Σ [ … ] / count."""
     where = [f"max_tokens = {max_tokens}"] if "max_tokens" in terms(weighting) else []
     text, definitions = _written("weighting", weighting)
     sums, _, count = text.rpartition(" / ")
@@ -237,7 +236,7 @@ def _settings(cell: Cell) -> list[str]:
 
 
 def _paper(config: AlgorithmBase, algorithm: Algorithm) -> str:
-    """The paper of the preset, and which of its cells are others here."""
+    """The paper of the preset, and which of its cells are replaced."""
     if config.preset not in ALGORITHMS:
         return algorithm.paper
     row = ALGORITHMS[config.preset].cells
@@ -250,7 +249,7 @@ SPANS = {"batch": "the step", "running": "all steps so far"}
 
 
 def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> list[str]:
-    """R_i and r_t; nothing where the advantage sees the score itself. `kl_weight` is empty without a KL."""
+    """Definitions of R_i and r_t; none if the advantage uses the score itself. `kl_weight` is empty without a KL."""
     paid = kl_weight if algorithm.kl_place == "reward" else ""
     shaped = shaped_reward(config.reward, config.rollout.max_tokens)
     lines = []
@@ -275,7 +274,7 @@ def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> 
 
 
 def shaped_reward(reward: RewardConfig, max_tokens: int) -> str:
-    """Penalties for length, clipping, normalisation, in the order in which they happen."""
+    """Length penalties, clipping and normalisation, in the order in which they are applied."""
     text = "score_i"
     if reward.overlong_tokens and reward.overlong_penalty:
         ramp = f"clip(({max_tokens - reward.overlong_tokens} − T_i)/{reward.overlong_tokens}, −1, 0)"
@@ -290,20 +289,14 @@ def shaped_reward(reward: RewardConfig, max_tokens: int) -> str:
     return text
 
 
-# What is averaged. Every unit counts the same, on all ranks.
-UNITS = {
-    "pair": "pairs",
-    "label": "completions",
-    "preference": "pairs",
-    "outcome": "completions",
-    "process": "steps",
-}
-LETTERS = {"beta": "β", "gamma": "γ"}  # how formulas write these options
+# The unit that the loss averages over, on all ranks.
+UNITS = {"pair": "pairs", "label": "completions", "preference": "pairs", "outcome": "completions", "process": "steps"}
+LETTERS = {"beta": "β", "gamma": "γ"}  # symbols of options in formulas
 POINT = "point"
 
 
 def offline_loss(config: OfflineConfig) -> Loss:
-    """The loss on rows that exist."""
+    """The loss of an offline recipe."""
     row = objective_row(config.objective)
     if isinstance(row, Objective):
         return supervised_loss(row)
@@ -315,7 +308,7 @@ def offline_loss(config: OfflineConfig) -> Loss:
 
 
 def preference_loss(row: Preference) -> Loss:
-    """The loss of a method of direct alignment."""
+    """The loss of a preference objective."""
     cells = {"loss": row.loss, "implicit reward": row.implicit}
     if row.point is None:
         return _loss(row.loss, row.unit, cells, row.paper)
@@ -325,12 +318,11 @@ def preference_loss(row: Preference) -> Loss:
 
 
 def reward_loss(row: RewardObjective) -> Loss:
-    """The loss of a reward model."""
     return _loss(row.loss, row.kind, {"loss": row.loss}, row.paper)
 
 
 def settings(cell: Cell) -> list[str]:
-    """The options of a loss with the letters that its formula has for them."""
+    """The options of a loss, by the symbols of its formula."""
     return [f"{LETTERS.get(key, key)} = {written(value)}" for key, value in options(cell).items()]
 
 
@@ -346,5 +338,5 @@ def _loss(cell: Cell, unit: str, cells: dict[str, Cell], paper: str, where: tupl
 
 
 def written(value: float | bool) -> str:
-    """An option's value as a recipe has it."""
+    """An option's value as in a recipe."""
     return f"{value:g}" if isinstance(value, float) else str(value).lower()

@@ -1,4 +1,4 @@
-"""The models of a run and the bytes that do not depend on its batches, without loading a weight."""
+"""Memory of the models of a run, apart from activations, without loading weights."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from whet.tasks.protocol import Task
 from whet.train.setup.build import new_tokenizer
 
 FP32_BYTES = 4
-LEARNING = 3  # a gradient and Adam's two moments for each weight that is trained
+LEARNING = 3  # per trained weight: a gradient and two Adam moments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
-    """The policy and what stands beside it, in bytes."""
+class ModelMemory:
+    """Bytes of the policy and the other models."""
 
     about: str
     context: int | None
@@ -36,29 +36,30 @@ class Model:
     weights: int
     gradients: int
     optimizer: int
-    reference: int  # 0 where none is needed
-    critic: int  # weights, gradients and moments that are its own; 0 where none is needed
-    reward: int | None  # the reward model; 0 where none is needed, None where it is not here
+    reference: int  # 0 without
+    critic: int  # its own weights, gradients and moments; 0 without
+    reward: int | None  # reward model; 0 without, None if it is not pulled
 
     @property
     def total(self) -> int:
-        """Bytes of all of them."""
         return self.weights + self.gradients + self.optimizer + self.reference + self.critic + (self.reward or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """What is counted of a model."""
+class ModelShape:
+    """Sizes of a model."""
 
     parameters: int
-    head: int  # of them, in a head that is not the embedding
+    head: int  # of them, in an untied LM head
     width: int
     vocab: int
     context: int | None
 
 
-def find_model(config: Training, task: Task, algorithm: Algorithm | None) -> tuple[Model | None, Tokenizer | None, str]:
-    """The policy and its tokeniser; or why they are not here."""
+def find_model(
+    config: Training, task: Task, algorithm: Algorithm | None
+) -> tuple[ModelMemory | None, Tokenizer | None, str]:
+    """The policy's memory and tokenizer; or why they are unknown."""
     if config.model.new is not None:
         new = config.model.new
         tokenizer = new_tokenizer(new, task)
@@ -73,7 +74,7 @@ def find_model(config: Training, task: Task, algorithm: Algorithm | None) -> tup
         shape = _shape_on_disk(directory, facts)
         about = f"{facts['family']} from {directory}"
     weights = shape.parameters * FP32_BYTES
-    model = Model(
+    model = ModelMemory(
         about=about,
         context=shape.context,
         parameters=shape.parameters,
@@ -88,31 +89,23 @@ def find_model(config: Training, task: Task, algorithm: Algorithm | None) -> tup
 
 
 def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
-    """The shape of the decoder that a run would make."""
+    """The shape of a new decoder."""
     family = family_named(new.family)
-    shape: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "layers": new.layers,
-        "heads": new.heads,
-        "kv_heads": new.heads,
-        "head_dim": head_width(new.width, new.heads),
-        "width": new.width,
-        "mlp_width": usual_mlp_width(family, new.width),
-        "context": new.context,
-    }
-    return DecoderConfig(**{**family.traits, **shape})
+    shape = new.model_dump(include={"layers", "heads", "width", "context"})
+    shape |= {"vocab_size": vocab_size, "kv_heads": new.heads, "head_dim": head_width(new.width, new.heads)}
+    return DecoderConfig(**{**family.traits, **shape, "mlp_width": usual_mlp_width(family, new.width)})
 
 
-def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -> int:
-    """A second set of weights; a table of pairs; or nothing."""
+def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:
+    """A second set of weights, a bigram table, or nothing."""
     if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_reference:
         return 0
     numbers = {"uniform": 0, "bigram": shape.vocab**2}
     return numbers.get(config.algorithm.kl.reference, shape.parameters) * FP32_BYTES
 
 
-def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -> int:
-    """A value head, on the policy's trunk or on a copy of the policy whose own head is not trained."""
+def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:
+    """A value head, on the policy's trunk or on a copy of the policy whose LM head is not trained."""
     if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_values:
         return 0
     trained = shape.width + 1
@@ -124,7 +117,7 @@ def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: Shape) -
 
 
 def _reward_bytes(config: Training) -> int | None:
-    """All the numbers in the file of the reward model that scores the rollouts."""
+    """The reward model that scores rollouts."""
     if not isinstance(config, OnlineConfig) or config.reward.model is None:
         return 0
     try:
@@ -134,8 +127,8 @@ def _reward_bytes(config: Training) -> int | None:
     return sum(torch.Size(tensor.shape).numel() for tensor in stored.values()) * FP32_BYTES
 
 
-def _shape_of(config: DecoderConfig) -> Shape:
-    return Shape(
+def _shape_of(config: DecoderConfig) -> ModelShape:
+    return ModelShape(
         parameters=parameter_count(config),
         head=0 if config.tied_head else config.vocab_size * config.width,
         width=config.width,
@@ -144,12 +137,12 @@ def _shape_of(config: DecoderConfig) -> Shape:
     )
 
 
-def _shape_on_disk(directory: Path, facts: dict[str, Any]) -> Shape:
+def _shape_on_disk(directory: Path, facts: dict[str, Any]) -> ModelShape:
     written = read_config(directory)
     if facts["implementation"] == "decoder":
         return _shape_of(FAMILIES[facts["family"]].read(written))
     sizes = {key: torch.Size(tensor.shape).numel() for key, tensor in stored_tensors(directory).items()}
-    return Shape(
+    return ModelShape(
         parameters=facts["parameters"],
         head=sum(size for key, size in sizes.items() if "lm_head" in key),
         width=facts["width"] or 0,

@@ -1,4 +1,4 @@
-"""Keys of a recipe that have no effect in its combination. Lists a key only where that is certain."""
+"""Keys of a recipe that have no effect. Lists a key only if that is certain."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from whet.config.loops import CollectConfig
 from whet.recipe import Recipe
 from whet.tasks.table import TASKS
 
-# Surrogates that are the same for every clip range which holds a ratio of 1.
+# Surrogates that do not depend on the clip range at a ratio of 1.
 CLIPPING = frozenset({clip, dual_clip, stopped_ratio, geometric_clip})
-NO_MODELS = ("uniform", "bigram")  # references that are a formula or a table
-ROUNDING = 0.01  # two passes over the same tokens may differ in the last digits: a narrower clip could see that
-ROUNDING_KL = 1e-3  # the same for a KL, which is its square
+NO_MODELS = ("uniform", "bigram")  # references without weights
+ROUNDING = 0.01  # two passes over the same tokens may differ by rounding, which a narrower clip could notice
+ROUNDING_KL = 1e-3  # the same for a KL, which is quadratic
+
+OFFLINE = {
+    **dict.fromkeys(("update.epochs", "update.minibatches"), "the offline loop takes one optimizer step per batch"),
+    "update.target_kl": "the offline loop has no old policy to stay close to",
+    "update.mismatch_limit": "the offline loop does not sample",
+    **dict.fromkeys(("early_stopping.kl", "save.rollouts_every_steps"), "the offline loop has no rollouts"),
+}
 
 
 def keys_without_effect(recipe: Recipe) -> dict[str, str]:
-    """Dotted key → the reason, for the keys that the recipe's file or the command line wrote."""
+    """Dotted key → reason, for keys written in the recipe's file or as overrides."""
     config = recipe.config
     if isinstance(config, CollectConfig):
         return {}
-    inert = _schedule(config)
-    inert |= _online(config) if isinstance(config, OnlineConfig) else _offline()
+    inert = _schedule(config) | (_online(config) if isinstance(config, OnlineConfig) else OFFLINE)
     found: dict[str, str] = {}
     for key in written_keys(recipe.written):
         reasons = [why for inner, why in inert.items() if key == inner or key.startswith(f"{inner}.")]
@@ -36,7 +42,7 @@ def keys_without_effect(recipe: Recipe) -> dict[str, str]:
 
 
 def written_keys(written: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The dotted keys that hold values."""
+    """The dotted keys of a nested mapping."""
     for key, value in written.items():
         if isinstance(value, Mapping):
             yield from written_keys(value, f"{above}{key}.")
@@ -52,19 +58,12 @@ def _schedule(config: TrainConfig) -> dict[str, str]:
 
 
 def _online(config: OnlineConfig) -> dict[str, str]:
-    algorithm: AlgorithmBase = config.algorithm
-    return {
-        **_unused_cells(algorithm),
-        **_one_update(config),
-        **_kl(config),
-        **_entropy(algorithm),
-        **_reward(config),
-        **_machinery(config),
-    }
+    of_algorithm = _unused_cells(config.algorithm) | _entropy(config.algorithm)
+    return of_algorithm | _one_update(config) | _kl(config) | _reward(config) | _machinery(config)
 
 
 def _unused_cells(algorithm: AlgorithmBase) -> dict[str, str]:
-    """Options that stand under the name of a cell that is not chosen."""
+    """Options of cells that are not selected."""
     chosen = {kind: algorithm.cell(kind) for kind in CELLS}
     return {
         f"algorithm.{key}": f"algorithm.{kind} is {name(chosen[kind])}"
@@ -75,13 +74,13 @@ def _unused_cells(algorithm: AlgorithmBase) -> dict[str, str]:
 
 
 def _one_update(config: OnlineConfig) -> dict[str, str]:
-    """What only matters once the policy has moved away from the one that sampled."""
+    """Settings that matter only after the first update on a batch."""
     if config.update.epochs * config.update.minibatches > 1:
         return {}
     inert = {}
     surrogate = config.algorithm.cell("surrogate")
     widths = [value for key, value in options(surrogate).items() if key != "bound"]
-    bound = options(surrogate).get("bound", 2.0)  # of dual_clip: at 1 or below it also cuts a ratio of 1
+    bound = options(surrogate).get("bound", 2.0)  # of dual_clip: at 1 or below it also clips a ratio of 1
     if plain(surrogate) in CLIPPING and min(widths) >= ROUNDING and bound >= 1 + ROUNDING:
         inert[f"algorithm.{name(surrogate)}"] = "one update per rollout: every ratio is 1, so nothing is clipped"
     if config.update.target_kl is not None and config.update.target_kl >= ROUNDING_KL:
@@ -131,7 +130,7 @@ def _reward(config: OnlineConfig) -> dict[str, str]:
 
 
 def _machinery(config: OnlineConfig) -> dict[str, str]:
-    """The critic, more rounds of dynamic sampling and where models wait, where the run has none of them."""
+    """Settings of the critic, dynamic sampling and offloading, if the run has none of them."""
     inert: dict[str, str] = {}
     advantage = config.algorithm.cell("advantage")
     if "values" not in terms(advantage):
@@ -140,7 +139,7 @@ def _machinery(config: OnlineConfig) -> dict[str, str]:
     elif config.critic.model == "shared":
         inert["offload.critic"] = "critic.model is shared: all but a small head is the policy"
     if config.rollout.mask_truncated:
-        inert["critic.bootstrap_truncated"] = "rollout.mask_truncated: rollouts that were cut off are not trained on"
+        inert["critic.bootstrap_truncated"] = "rollout.mask_truncated: truncated rollouts are not trained on"
     if not config.algorithm.needs_reference:
         inert["offload.reference"] = "the algorithm compares with no reference"
     elif config.algorithm.kl.reference in NO_MODELS:
@@ -152,15 +151,3 @@ def _machinery(config: OnlineConfig) -> dict[str, str]:
     if plain(config.algorithm.cell("dynamic_sampling")) is keep_all:
         inert["rollout.max_resamples"] = "algorithm.dynamic_sampling is keep_all, so no group is dropped"
     return inert
-
-
-def _offline() -> dict[str, str]:
-    once = "the offline loop takes one optimizer step on each step's rows"
-    return {
-        "update.epochs": once,
-        "update.minibatches": once,
-        "update.target_kl": "the offline loop has no older policy to stay close to",
-        "update.mismatch_limit": "the offline loop samples nothing that could disagree",
-        "early_stopping.kl": "the offline loop has no rollouts that could be far from a reference",
-        "save.rollouts_every_steps": "the offline loop has no rollouts",
-    }

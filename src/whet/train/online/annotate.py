@@ -1,11 +1,11 @@
-"""From judged rollouts to a batch: old and reference log-probs, values, corrections, shaped rewards, advantages.
+"""From graded rollouts to a batch: old and reference log-probs, values, importance weights, shaped rewards, advantages.
 
-Whatever compares rollouts is computed on those of all ranks at once, by every rank, and each then takes its own rows:
-a mean or a deviation over the batch is exact, and the same on one rank and on many.
+Statistics over the batch (baselines, whitening) are computed on the rollouts of all ranks, by every rank; each rank
+then takes its own rows. They are exact, and equal for any number of ranks.
 
-There are two masks. `sampled` is True on every token that the policy chose: rewards, KL penalties and returns are
-properties of the whole rollout. `trained` is without the rollouts that `rollout.mask_truncated` leaves out of the loss.
-So masking a loss never moves the advantage of another rollout, before it is scaled: `whiten` is over what is trained.
+There are two masks. `sampled` is True on every token that the policy sampled: rewards, KL penalties and returns are
+those of the full rollout. `trained` excludes the rollouts that `rollout.mask_truncated` drops from the loss. Masking
+does not change the advantages of other rollouts, except through scaling: `whiten` uses trained tokens only.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from whet.train.setup.optimizer import ask
 def annotate(
     learner: Learner, groups: SampledGroups, settings: StepSettings
 ) -> tuple[Batch, StepOutcome, dict[str, float]]:
-    """The batch of a step, what the next step should know, and what to log."""
+    """The batch of a step, measurements for the controllers, and metrics."""
     config, world = learner.config, learner.world
     places = list(groups.numbers)
     rollouts = [rollout for place in places for rollout in groups.drawn[place]]
     everything = collate([r.tokens for r in rollouts], [r.mask for r in rollouts], world.device)
-    sequences = replace(everything, mask=everything.mask & ~_left_out(rollouts, config).to(world.device)[:, None])
+    dropped = torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
+    sequences = replace(everything, mask=everything.mask & ~dropped.to(world.device)[:, None])
     everyone = Everyone(world=world, numbers=[groups.numbers[place] for place in places], group=config.rollout.group)
     prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
@@ -52,16 +53,16 @@ def annotate(
     metrics |= measured
     ahead = values_ahead(learner, rollouts, everything, prompts)
     paid = _pay(learner, groups, settings, everyone, frozen, everything.mask, ahead)
-    masks = _Masks(sampled=everything.mask, trained=sequences.mask)
-    advantages, targets = _advantages(learner, settings, everyone, paid, frozen, masks)
+    advantages, targets = _advantages(learner, settings, everyone, paid, frozen, everything.mask, sequences.mask)
     if frozen.values is not None:
         assert targets is not None
         wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
         metrics["critic/explained_variance"] = shaping.explained_variance(*wanted)
     tokens, entropy, kl = world.sum(frozen.sums(everything.mask)).tolist()
+    tokens = max(1.0, tokens)
     if frozen.ref is not None:
         of_rollout = kl / paid.rewards.numel()
-        metrics |= {"kl": kl / max(1.0, tokens), "kl_rollout": of_rollout, "kl_coefficient": settings.kl_coefficient}
+        metrics |= {"kl": kl / tokens, "kl_rollout": of_rollout, "kl_coefficient": settings.kl_coefficient}
     bonus = config.algorithm.entropy
     batch = Batch(
         sequences=sequences,
@@ -76,22 +77,19 @@ def annotate(
         targets=targets,
         kl_coefficient=settings.kl_coefficient,
         entropy_coefficient=entropy_bonus(
-            bonus.coefficient,
-            entropy / max(1.0, tokens),
-            floor=bonus.floor,
-            floor_coefficient=bonus.floor_coefficient,
+            bonus.coefficient, entropy / tokens, floor=bonus.floor, floor_coefficient=bonus.floor_coefficient
         ),
     )
     if config.rollout.adaptive_temperature is not None:
         metrics["temperature"] = settings.sampling.temperature
     mean, rollouts_seen = float(paid.rewards.mean()), paid.rewards.numel()
-    outcome = StepOutcome(paid=mean, moments=paid.moments, kl=kl / max(1.0, tokens), rollouts=rollouts_seen)
+    outcome = StepOutcome(paid=mean, moments=paid.moments, kl=kl / tokens, rollouts=rollouts_seen)
     return batch, outcome, metrics
 
 
 @dataclass(frozen=True, kw_only=True)
 class Everyone:
-    """The groups of all ranks in the order of their numbers; `own` goes back to the rows of this rank."""
+    """Groups of all ranks in the order of their numbers, and back to the rows of this rank."""
 
     world: World
     numbers: Sequence[int]  # of this rank's groups
@@ -103,7 +101,7 @@ class Everyone:
 
     @property
     def own_numbers(self) -> Tensor:
-        """(p,): this rank's."""
+        """(p,)"""
         return torch.tensor(self.numbers, dtype=torch.int64)
 
     def groups(self, local: Tensor) -> Tensor:
@@ -111,7 +109,7 @@ class Everyone:
         return self.world.concat(local)[self.order.to(local.device)]
 
     def rows(self, local: Tensor) -> Tensor:
-        """(p·G, T) of this rank → (B, T) of all, T the longest of any rank."""
+        """(p·G, T) of this rank → (B, T) of all, padded to the longest T."""
         whole = self.world.concat(local.to(torch.uint8) if local.dtype is torch.bool else local)
         return whole[self._rows(self.order).to(local.device)].to(local.dtype)
 
@@ -124,27 +122,14 @@ class Everyone:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Masks:
-    """(B, T) of this rank: the tokens that the policy chose, and those of them that are trained."""
-
-    sampled: Tensor
-    trained: Tensor
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Pay:
-    """Rewards of all ranks, (P, G), and per token of this one."""
+    """Rewards after shaping and KL penalty."""
 
-    rewards: Tensor  # shaped, less the KL where it belongs there
-    token_rewards: Tensor  # (B, T) of this rank: the same, spread over tokens
-    greedy: Tensor  # (P,), empty where none was sampled
-    counts: Tensor  # sampled tokens
+    rewards: Tensor  # (P, G) of all ranks
+    token_rewards: Tensor  # (B, T) of this rank: on the last token, KL penalties on every token
+    greedy: Tensor  # (P,) of the greedy baselines; empty without
+    counts: Tensor  # (P, G) sampled tokens
     moments: tuple[float, float, float]
-
-
-def _left_out(rollouts: Sequence[Rollout], config: OnlineConfig) -> Tensor:
-    """(B,): the rollouts that are judged and compared, but not trained on."""
-    return torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
 
 
 def _pay(
@@ -156,7 +141,7 @@ def _pay(
     mask: Tensor,
     ahead: Tensor,
 ) -> _Pay:
-    """Judged → shaped → less the KL. A greedy rollout is shaped alike, but has no KL: it was not drawn."""
+    """Shapes rewards and subtracts the KL penalty. Greedy baselines are shaped too, but pay no KL penalty."""
     places = list(groups.numbers)
     mine = [groups.drawn[place] for place in places]
     likeliest = [[groups.greedy[place]] for place in places] if learner.algorithm.needs_greedy else [[] for _ in mine]
@@ -179,7 +164,7 @@ def _pay(
 
 
 def _judged(groups: Sequence[Sequence[Rollout]], everyone: Everyone) -> tuple[Tensor, Tensor]:
-    """Rewards as they were given and counts of trained tokens, (P, n) of all ranks for n rollouts a prompt."""
+    """Unshaped rewards and token counts, (P, n) of all ranks for n rollouts per prompt."""
     size = everyone.world.max(float(len(groups[0]) if groups else 0))
     facts = [[(r.score.reward, float(sum(r.mask))) for r in group] for group in groups]
     both = everyone.groups(torch.tensor(facts).view(len(groups), int(size), 2))
@@ -189,7 +174,7 @@ def _judged(groups: Sequence[Sequence[Rollout]], everyone: Everyone) -> tuple[Te
 def _shaping(
     given: Tensor, counts: Tensor, config: OnlineConfig, so_far: tuple[float, float, float]
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], tuple[float, float, float]]:
-    """How rewards of so many tokens are shaped in this step; and the moments of all rewards so far."""
+    """The reward shaping of this step as a function of rewards and token counts; and updated running moments."""
     settings = config.reward
 
     def penalised(rewards: Tensor, counts: Tensor) -> Tensor:
@@ -208,10 +193,10 @@ def _shaping(
 
 
 def _advantages(
-    learner: Learner, settings: StepSettings, everyone: Everyone, paid: _Pay, frozen: Frozen, masks: _Masks
+    learner: Learner, settings: StepSettings, everyone: Everyone, paid: _Pay, frozen: Frozen, mask: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """(B, T) advantages of this rank and, with a critic, what it should have said."""
-    algorithm, needed, mask = learner.algorithm, terms(learner.algorithm.advantage), masks.sampled
+    """(B, T) advantages of this rank and, with a critic, its targets; `mask`: sampled tokens, `kept`: trained ones."""
+    algorithm, needed = learner.algorithm, terms(learner.algorithm.advantage)
     supply = {
         "rewards": paid.rewards,
         "counts": paid.counts,
@@ -232,7 +217,7 @@ def _advantages(
     shapes = (paid.rewards.shape,) if is_per_sequence(algorithm.surrogate) else (paid.rewards.shape, shape)
     raw = ask(algorithm.advantage, supply, shapes=shapes)
     everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
-    trained = everyone.rows(masks.trained)
+    trained = everyone.rows(kept)
     scaling = {**supply, "advantages": everywhere.masked_fill(~trained, 0.0), "mask": trained}
     scaled = ask(algorithm.scaling, scaling, shapes=(shape,))
     targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values
@@ -240,7 +225,7 @@ def _advantages(
 
 
 def _corrected(learner: Learner, frozen: Frozen, sampled: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """(B, T) weights for tokens that another policy sampled, and what to log of them where there is a correction."""
+    """(B, T) importance weights, and metrics of them if there is a correction."""
     cell = learner.algorithm.importance_correction
     supply = {"logprobs_old": frozen.old, "logprobs_sampled": sampled, "mask": mask}
     weights = ask(cell, supply, shapes=(mask.shape,))
@@ -248,7 +233,7 @@ def _corrected(learner: Learner, frozen: Frozen, sampled: Tensor, mask: Tensor) 
 
 
 def _corrections(weights: Tensor, supply: dict[str, Tensor], world: World) -> dict[str, float]:
-    """The spread of the importance weights before anything is cut off, and how much then is."""
+    """Effective sample size and largest importance weight before truncation, and the share of dropped tokens."""
     mask = supply["mask"]
     tokens = world.concat(call(policy_loss.token_weights, supply)[mask])
     trained = mask.any(dim=1)

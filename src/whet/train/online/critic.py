@@ -1,4 +1,4 @@
-"""The critic: what the rest of a rollout is worth, and the optimizer that teaches it."""
+"""The critic: values of states, and their optimizer."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ WEIGHT = "weight/"
 
 
 class Critic(nn.Module):
-    """A linear head on the policy's own trunk, or on a copy of it; and an optimizer for what is its own."""
+    """A value head on the policy's trunk or on a copy of it, with its own optimizer."""
 
     def __init__(self, policy: CausalLM, config: OnlineConfig) -> None:
         super().__init__()
-        self.device = next(policy.parameters()).device  # where it works; it may wait elsewhere
+        self.device = next(policy.parameters()).device  # its weights may be offloaded elsewhere
         self.config = config
         self.trunk = None if config.critic.model == "shared" else _trunk(policy)
         self.head = LinearValue(state_width(policy)).to(self.device)
@@ -40,29 +40,29 @@ class Critic(nn.Module):
         self.optimizer = make_optimizer(self, self.settings)
 
     def is_warming_up(self, step: int) -> bool:
-        """Whether the policy still waits for the critic."""
+        """Whether only the critic trains at this step."""
         return step <= self.config.critic.warmup_steps
 
     def set_rate(self, step: int) -> None:
-        """The schedule is the policy's, the height its own."""
+        """The policy's schedule with the critic's own peak."""
         set_learning_rate(self.optimizer, learning_rate(step, self.config.steps, self.settings))
 
     def beside(self, policy_learns: bool) -> ValueHead | None:
-        """The head that reads the policy's own states in the policy's own pass, where the trunk is shared."""
+        """The head to evaluate in the policy's own forward pass, if the trunk is shared."""
         return self.head if self.trunk is None and policy_learns else None
 
     def values(self, policy: CausalLM, s: Sequences, packing: Packing | None) -> Tensor:
-        """(B, T) values by a pass of their own; a shared trunk gets no gradient from them."""
+        """(B, T) values by a separate forward pass; gives a shared trunk no gradient."""
         trunk, head = (policy, self._detached) if self.trunk is None else (self.trunk, self.head)
         return token_values(trunk, head, s.tokens, s.lengths, s.mask, packing)
 
     def values_after(self, policy: CausalLM, s: Sequences, groups: Tensor) -> Tensor:
-        """(B,) values of the states after the last tokens: what a rollout that was cut off might still have earned."""
+        """(B,) values after the last token: bootstrap values of truncated rollouts."""
         rows = torch.arange(len(s.lengths), device=s.lengths.device)
         tokens, mask = (nn.functional.pad(x, (0, 1)) for x in (s.tokens, s.mask))
-        mask[rows, s.lengths] = True  # a token that nobody reads: its value is that of the state before it
+        mask[rows, s.lengths] = True  # a dummy token: its value is that of the state before it
         extended = Sequences(tokens=tokens, mask=mask, lengths=s.lengths + 1)
-        # Packed, also without `update.padding_free`: the added token is left out, so the context is not exceeded.
+        # Packed even without `update.padding_free`: packing drops the dummy token, so the context is not exceeded.
         return self.values(policy, extended, pack(tokens, mask, groups))[rows, s.lengths]
 
     def _detached(self, states: Tensor) -> Tensor:
@@ -70,24 +70,21 @@ class Critic(nn.Module):
         return values
 
     def numbers(self) -> dict[str, Any]:
-        """None: it is all weights."""
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments."""
         weights = {f"{WEIGHT}{name}": parameter.detach() for name, parameter in self.named_parameters()}
         return {**weights, **optimizer_tensors(self.optimizer, self)}
 
     @torch.no_grad()
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
-        """Puts back what `tensors` gave."""
         for name, parameter in self.named_parameters():
             parameter.copy_(tensors[f"{WEIGHT}{name}"])
         restore_optimizer(self.optimizer, self, tensors, self.device)
 
 
 def state_width(policy: CausalLM) -> int:
-    """D: the size of a hidden state."""
+    """D, the size of a hidden state."""
     device = next(policy.parameters()).device
     with torch.no_grad():
         token = torch.zeros(1, 1, dtype=torch.int64, device=device)
@@ -95,7 +92,7 @@ def state_width(policy: CausalLM) -> int:
 
 
 def _trunk(policy: CausalLM) -> Any:
-    """A copy of the policy; its own head predicts no tokens, so it is not trained."""
+    """A copy of the policy; its LM head is unused and not trained."""
     trunk = copy.deepcopy(policy)
     for name, parameter in trunk.named_parameters():
         parameter.requires_grad_("lm_head" not in name)

@@ -1,7 +1,7 @@
-"""What an online step works with: the models, their optimizers, and the controllers.
+"""State of an online step: models and optimizers, controllers, offloading.
 
-`Learner` holds policy, reference and critic. `ControllerState` holds the few numbers that follow the run (KL
-coefficient, sampling temperature, running reward statistics, draws) and is saved with every checkpoint.
+`Learner` holds policy, reference and critic. `ControllerState` holds the numbers that adapt during a run (KL
+coefficient, sampling temperature, running reward statistics, draws); it is saved with every checkpoint.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from whet.algorithms.cells import terms
 from whet.algorithms.policy_loss import adapted, annealed, spread_temperature, uncorrected
-from whet.algorithms.table import Algorithm
+from whet.algorithms.table import OBJECTIVES, Algorithm
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
+from whet.rollout import draw
+from whet.tasks.protocol import Grader
 from whet.train.online.critic import Critic
 from whet.train.online.reference import Reference, build_reference
+from whet.train.rows.sft import fit, supervised_row
+from whet.train.session.session import Progress
 from whet.train.setup.build import Parts, build_algorithm
-from whet.train.setup.offloading import OffloadedModels
+from whet.train.setup.offloading import OffloadedModels, moments, size_of, to_offload, weights
+from whet.train.setup.optimizer import make_optimizer
+from whet.train.setup.reward_grader import ModelGrader
 
-# Where the log-probs at the start of a step come from: a pass of the policy's, the sampler's where they are the same
-# numbers, or the only update's own pass.
+# Source of the old log-probs: a forward pass of the policy before the update ("read"), the sampler's where they are
+# the same numbers ("sampled"), or the forward pass of the only update ("own").
 Old = Literal["read", "sampled", "own"]
 
 
@@ -49,22 +55,22 @@ class Learner:
         return [self.optimizer] if self.critic is None else [self.optimizer, self.critic.optimizer]
 
     def optimizers(self, step: int) -> Sequence[torch.optim.Optimizer]:
-        """Those that move at this step: while the critic warms up, the policy waits."""
+        """Optimizers that step now: only the critic's during its warm-up."""
         if self.critic is not None and self.critic.is_warming_up(step):
             return [self.critic.optimizer]
         return self.every_optimizer
 
     def settle(self, step: int, offloaded: OffloadedModels) -> None:
-        """After the updates of a step: the reference moves, where this is its step, and gradients are freed."""
+        """After the updates of a step: syncs the reference if due and frees gradients."""
         if self.reference is not None and self.reference.is_due(step):
             with offloaded.present("reference"):
                 self.reference.follow(self.policy)
-        for optimizer in self.every_optimizer:  # their memory is worth more to rollouts
+        for optimizer in self.every_optimizer:  # frees memory for the rollouts' KV cache
             optimizer.zero_grad(set_to_none=True)
 
 
 def build_learner(parts: Parts, config: OnlineConfig, world: World) -> Learner:
-    """Everything that the algorithm needs, from the weights that the run starts from."""
+    """Policy, and reference and critic where the algorithm needs them."""
     algorithm = build_algorithm(config.algorithm)
     return Learner(
         policy=parts.policy,
@@ -79,7 +85,7 @@ def build_learner(parts: Parts, config: OnlineConfig, world: World) -> Learner:
 
 
 def _source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Old:
-    """The cheapest that gives all that the algorithm asks for."""
+    """The cheapest source of old log-probs that is correct for this algorithm. The only place that decides it."""
     shared_critic = algorithm.needs_values and config.critic.model == "shared"
     entropy = config.algorithm.entropy
     if shared_critic or (entropy.floor > 0 and entropy.floor_coefficient > 0):
@@ -92,12 +98,12 @@ def _source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Ol
     return "own" if updates == 1 and not compared and config.update.target_kl is None else "read"
 
 
-LONGEST_HISTORY = 1000  # steps: at any usual decay, older ones weigh nothing
+LONGEST_HISTORY = 1000  # steps; older ones have no weight under any usual decay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepSettings:
-    """What the controllers set for one step."""
+    """Settings of one step, as the controllers choose them."""
 
     sampling: Sampling
     kl_coefficient: float
@@ -107,9 +113,9 @@ class StepSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutcome:
-    """What the controllers are told of a finished step."""
+    """Measurements of a finished step that the controllers adapt to."""
 
-    paid: float  # the mean reward as the advantage saw it
+    paid: float  # mean reward after shaping and KL penalty
     moments: tuple[float, float, float]
     kl: float  # to the reference, nats a token
     rollouts: int
@@ -117,21 +123,21 @@ class StepOutcome:
 
 @dataclass(slots=True)
 class ControllerState:
-    """The state of all controllers; `draws` names the examples of the next sampling round."""
+    """State of all controllers; `draws` counts sampling rounds and seeds the next one."""
 
     kl_coefficient: float
     draws: int = 0
-    deviation: float | None = None  # of all rewards of the last step, as they were given
+    deviation: float | None = None  # of the rewards of the last step, before shaping
     history: list[float] = field(default_factory=list)
     moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def next_draw(self) -> int:
-        """The number of the next draw of examples: 1, 2, … over the whole run."""
+        """Number of the next draw of examples: 1, 2, … over the run."""
         self.draws += 1
         return self.draws
 
     def step_settings(self, config: OnlineConfig, *, tokens: int) -> StepSettings:
-        """The settings of the next step, after so many sampled tokens."""
+        """Settings of the next step, after this many sampled tokens."""
         sampling, span = config.rollout.sampling, config.rollout.adaptive_temperature
         if span is not None:
             temperature = spread_temperature(sampling.temperature, self.deviation, low=span.low, high=span.high)
@@ -144,7 +150,7 @@ class ControllerState:
         )
 
     def learn(self, seen: StepOutcome, config: OnlineConfig) -> None:
-        """Takes up what a step has shown."""
+        """Updates the controllers after a step."""
         self.history = [*self.history, seen.paid][-LONGEST_HISTORY:]
         self.moments = seen.moments
         kl = config.algorithm.kl
@@ -154,16 +160,70 @@ class ControllerState:
             )
 
     def numbers(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self)
 
     def tensors(self) -> dict[str, Tensor]:
-        """None: it is all numbers."""
         return {}
 
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
-        """Puts back what `numbers` gave."""
         self.kl_coefficient, self.draws = numbers["kl_coefficient"], numbers["draws"]
         self.deviation, self.history = numbers["deviation"], list(numbers["history"])
         count, total, squares = numbers["moments"]
         self.moments = (count, total, squares)
+
+
+COLD_START = 0  # between seed and step in the random stream of cold-start draws: rollouts have no such number
+
+
+def cold_start(parts: Parts, config: OnlineConfig, world: World, progress: Progress) -> None:
+    """A few supervised steps on the task's own answers: a policy that is never right gets no learning signal.
+
+    They are repeated, not restored, on resume: same seed, same steps.
+    """
+    settings = config.cold_start
+    if not settings.steps:
+        return
+    optimizer = make_optimizer(parts.policy, config.optimizer.model_copy(update={"lr": settings.lr}))
+    losses = []
+    for step in range(1, settings.steps + 1):
+        examples = world.shard(draw(parts.task, settings.batch_size, seed=(config.seed, COLD_START, step)))
+        rows = [supervised_row(parts.tokenizer, example, parts.policy.context) for example in examples]
+        statistics, _ = fit(parts.policy, optimizer, rows, OBJECTIVES["sft"], config, world)
+        losses.append(statistics["loss"])
+    progress.note(f"cold start: {settings.steps} supervised steps, loss {losses[0]:.3f} to {losses[-1]:.3f}")
+
+
+ADAM = 2  # moments per trained weight
+
+
+def build_offloading(learner: Learner, grader: Grader) -> OffloadedModels:
+    """Offloads what the recipe says and, with `auto`, what does not fit on the GPU next to the rest."""
+    device = learner.world.device
+    if device.type != "cuda":  # nothing to offload: device memory is host memory
+        return OffloadedModels({})
+    found = offload_candidates(learner, grader)
+    trained = sum(size_of(group["params"]) for one in learner.every_optimizer for group in one.param_groups)
+    own = size_of(learner.policy.parameters())
+    away = to_offload(
+        learner.config.offload,
+        {**{name: size_of(model.parameters()) for name, (model, _) in found.items()}, "optimizer": ADAM * trained},
+        resident=own + own + trained,  # weights, two copies in bf16 (of the engine and of passes), gradients
+        memory=torch.cuda.get_device_properties(device).total_memory,
+    )
+    offloaded = {name: weights(*found[name], device) for name in away & found.keys()}
+    if "optimizer" in away:
+        offloaded["optimizer"] = moments(learner.every_optimizer, device)
+    return OffloadedModels(offloaded)
+
+
+def offload_candidates(learner: Learner, grader: Grader) -> dict[str, tuple[nn.Module, bool]]:
+    """Models other than the policy that are loaded (reference, reward model, critic), and whether each is frozen."""
+    found: dict[str, tuple[nn.Module, bool]] = {}
+    reference, critic = learner.reference, learner.critic
+    if reference is not None and isinstance(reference.model, nn.Module):
+        found["reference"] = (reference.model, reference.sync_steps is None)
+    if isinstance(grader, ModelGrader):
+        found["reward"] = (grader.model, True)
+    if critic is not None and critic.trunk is not None:
+        found["critic"] = (critic, False)
+    return found

@@ -1,4 +1,4 @@
-"""The loop that learns from rollouts: prompts → rollouts → scores → advantages → loss → step.
+"""The online (policy-gradient) loop: prompts → rollouts → scores → advantages → loss → step.
 
 task.draw      engine.generate      grader.grade     advantage         surrogate × weighting     update
 examples ────▶ completions     ───▶ rollouts   ───▶  batch        ───▶ loss                 ───▶ step
@@ -15,28 +15,26 @@ from whet.distributed.world import World
 from whet.rollout import draw, judge, pose, sample
 from whet.runs.directory import Run
 from whet.train.online.annotate import annotate
-from whet.train.online.cold_start import cold_start
-from whet.train.online.learner import ControllerState, build_learner
-from whet.train.online.offload_models import build_offloading
+from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
 from whet.train.online.sampling import SampledGroups, describe, rollout_rows
 from whet.train.online.update import update
 from whet.train.session.session import Progress, Session
 from whet.train.setup.build import build_parts
-from whet.train.setup.grader import build_grader, held_out_judge
+from whet.train.setup.reward_grader import build_grader, held_out_scorer
 
 
 def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> None:
-    """Trains until the last step or Ctrl-C. Everything random is named by a number that a checkpoint keeps."""
+    """Trains until the last step or Ctrl-C. All randomness is seeded by numbers that checkpoints keep."""
     parts = build_parts(config, world)
     cold_start(parts, config, world, progress)
     learner = build_learner(parts, config, world)
     controllers = ControllerState(kl_coefficient=config.algorithm.kl.coefficient)
-    grader = build_grader(config.task, config.reward, world.device)
+    grader = build_grader(config.task, config.reward, world.device, parts.task)
     offloaded = build_offloading(learner, grader)
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
     kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic}
-    held_out = held_out_judge(grader, offloaded)
-    with closing(grader), Session(config, run, world, parts, progress, kept=kept, judge=held_out) as session:
+    held_out = held_out_scorer(grader, offloaded)
+    with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorer=held_out) as session:
         for step in session.steps():
             settings = controllers.step_settings(config, tokens=session.tokens)
             groups = SampledGroups(rollout, algorithm, world)

@@ -1,7 +1,7 @@
-"""Before the first update of a step: log-probs of policy and reference, values of the critic, sampler against trainer.
+"""Forward passes before the first update of a step: log-probs of policy and reference, values of the critic.
 
-`Learner.old` says where the old log-probs come from. `Agreement` compares them with the sampler's (train-inference
-mismatch) and ends the run above `update.mismatch_limit`.
+`Learner.old` says where old log-probs come from. `Agreement` compares them with the sampler's (train-inference
+mismatch) and ends the run above `update.mismatch_limit`; it is the only such comparison.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from whet.train.online.learner import Learner, StepSettings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frozen:
-    """What policy, reference and critic say of the rollouts before the first update; (B, T)."""
+    """Log-probs, entropies and values of the rollouts before the first update; (B, T)."""
 
     old: Tensor
     entropies: Tensor
@@ -33,14 +33,14 @@ class Frozen:
     values: Tensor | None
 
     def sums(self, mask: Tensor) -> Tensor:
-        """Sampled tokens, their entropy, and their KL to the reference."""
+        """Number of sampled tokens, their entropy, and their KL to the reference."""
         kl = torch.zeros(()) if self.ref is None else k3(self.old, self.ref).mul(mask).sum()
         return torch.stack([some.double().cpu() for some in (mask.sum(), self.entropies.sum(), kl)])
 
 
 @torch.no_grad()
 def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, settings: StepSettings) -> Frozen:
-    """One pass of each model over the rollouts; none of the policy where it need not be asked."""
+    """One forward pass of each model over the rollouts; none of the policy if its log-probs are known."""
     config, critic, reference = learner.config, learner.critic, learner.reference
     shape = sequences.mask.shape
     old, entropies = (torch.zeros(shape, device=learner.world.device) for _ in range(2))
@@ -59,13 +59,7 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
         with autocast(s.tokens.device):
             if learner.old == "read":
                 reading = read_tokens(
-                    learner.policy,
-                    s.tokens,
-                    s.lengths,
-                    s.mask,
-                    settings.sampling,
-                    value_head=head,
-                    packing=packing,
+                    learner.policy, s.tokens, s.lengths, s.mask, settings.sampling, value_head=head, packing=packing
                 )
                 old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
             if reference is not None:
@@ -81,7 +75,7 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
 
 @torch.no_grad()
 def values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, prompts: Tensor) -> Tensor:
-    """(B,): what the critic expects after the last token of a rollout that was cut off, 0 where it ended by itself.
+    """(B,): the critic's value after the last token of truncated rollouts, 0 for terminated ones.
 
     Truncation is not termination: partial-episode bootstrapping, Pardo et al. 2018, Time Limits in Reinforcement
     Learning.
@@ -98,14 +92,14 @@ def values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, pr
 
 
 class Agreement:
-    """Sums over the tokens that were looked at, kept on the device until they are asked for."""
+    """Running comparison of the sampler's and the trainer's log-probs; sums stay on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # |difference|, KL(sampler ‖ trainer), tokens
         self._worst = torch.zeros((), device=device)
 
     def add(self, trained: Tensor, sampled: Tensor, mask: Tensor) -> None:
-        """(B, T) log-probs of both, before the policy has moved."""
+        """Adds (B, T) log-probs of both, from before the first update."""
         trained = trained.detach()
         apart, kl = (trained - sampled).abs().mul(mask), k3(sampled, trained).mul(mask)
         self._sums += torch.stack([some.sum().double() for some in (apart, kl, mask)])
@@ -113,10 +107,10 @@ class Agreement:
             self._worst = torch.maximum(self._worst, apart.max())
 
     def metrics(self, world: World, *, limit: float) -> dict[str, float]:
-        """Over all ranks; more than `limit` nats on average end the run."""
+        """Mismatch over all ranks; ends the run if the mean exceeds `limit` nats."""
         total, kl, count = world.sum(self._sums.cpu()).tolist()
         mean = total / max(1.0, count)
-        if math.isnan(mean):  # a loss that does not read the sampler's numbers would not notice
+        if math.isnan(mean):  # a loss that ignores the sampler's log-probs would not notice
             raise RunFailed("the sampler's log-probs, or the trainer's, are no numbers: look at the weights")
         if mean > limit:
             raise RunFailed(

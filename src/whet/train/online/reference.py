@@ -1,4 +1,4 @@
-"""The reference of the KL penalty: the model at the start, a copy that follows the policy, or a fixed distribution."""
+"""The reference of the KL penalty: the start model, a copy synced with the policy, or a fixed distribution."""
 
 from __future__ import annotations
 
@@ -16,41 +16,39 @@ from whet.models.references import Bigram, Uniform
 from whet.tasks.protocol import Task
 from whet.train.setup.build import random_policy
 
-BIGRAM_EXAMPLES = 10_000  # training examples whose prompts and answers are counted
-OTHER_SEED = 1  # added to the run's seed: random weights, but not the policy's own
+BIGRAM_EXAMPLES = 10_000  # training examples whose tokens are counted
+OTHER_SEED = 1  # added to the seed: random weights other than the policy's
 
 
 class Reference:
-    """A frozen model, and how it follows the policy if it does."""
+    """The reference model, and its sync schedule if it has one."""
 
     def __init__(self, model: Any, *, sync_steps: int | None = None, ema: float = 0.0, is_saved: bool = False) -> None:
         self.model, self.is_saved = model, is_saved or sync_steps is not None
         self.sync_steps, self.ema = sync_steps, ema
 
     def is_due(self, step: int) -> bool:
-        """Whether it moves after this step."""
+        """Whether it is synced after this step."""
         return self.sync_steps is not None and step % self.sync_steps == 0
 
     @torch.no_grad()
     def follow(self, policy: CausalLM) -> None:
-        """share · policy + (1 − share) · reference."""
+        """reference ← (1 − ema) · policy + ema · reference."""
         new = dict(policy.named_parameters())
         for name, parameter in self.model.named_parameters():
             parameter.lerp_(new[name], 1 - self.ema)
 
     def numbers(self) -> dict[str, Any]:
-        """None: it is all weights."""
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights, where they are not simply those that the run starts from."""
+        """The weights, unless they are those of the start model."""
         if not self.is_saved:
             return {}
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     @torch.no_grad()
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
-        """Puts back what `tensors` gave."""
         if self.is_saved:
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(tensors[name])
@@ -59,7 +57,7 @@ class Reference:
 def build_reference(
     algorithm: Algorithm, policy: CausalLM, tokenizer: Tokenizer, task: Task, config: OnlineConfig
 ) -> Reference | None:
-    """The reference that the config names, if the algorithm needs one; the policy is as the run starts from it."""
+    """The reference that the config names, if the algorithm needs one; `policy` has the start weights."""
     kl = config.algorithm.kl
     if not algorithm.needs_reference:
         return None
@@ -74,13 +72,13 @@ def build_reference(
         other = random_policy(config.model.new, tokenizer, config.seed + OTHER_SEED)
         return Reference(frozen(other.to(next(policy.parameters()).device)))
     sync_steps = kl.sync_steps if kl.reference == "sync" else None
-    # A cold start that is made again may round differently on a GPU.
+    # A repeated cold start may round differently on a GPU.
     is_saved = config.cold_start.steps > 0
     return Reference(frozen(copy.deepcopy(policy)), sync_steps=sync_steps, ema=kl.ema, is_saved=is_saved)
 
 
 def frozen(model: CausalLM) -> CausalLM:
-    """The model, never to be trained."""
+    """The model without gradients."""
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model

@@ -1,4 +1,4 @@
-"""Dynamic sampling: the groups of one step, sampled again while the algorithm has kept too few of them."""
+"""Dynamic sampling: the groups of one step, resampled while the algorithm has kept too few of them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from whet.train.setup.optimizer import ask
 
 
 class SampledGroups:
-    """The groups that were sampled in a step so far, in the order of one process whatever the number of ranks."""
+    """Groups sampled in a step so far, in the same order for any number of ranks."""
 
     def __init__(self, rollout: RolloutConfig, algorithm: Algorithm, world: World) -> None:
         self.rollout, self.algorithm, self.world = rollout, algorithm, world
         self.rounds = 0
-        self.drawn: dict[int, Group] = {}  # place among everything drawn in this step by all ranks → group
-        self.greedy: dict[int, Rollout] = {}  # place → the most likely completion, where one was sampled
+        self.drawn: dict[int, Group] = {}  # place in the order of all groups of this step, on all ranks → group
+        self.greedy: dict[int, Rollout] = {}  # place → greedy completion, if the algorithm needs one
         self._kept: list[int] = []  # places of all ranks, in order
 
     @property
     def is_short(self) -> bool:
-        """Whether another round is needed, and allowed."""
+        """Whether another round is needed and allowed."""
         return len(self._kept) < self.rollout.prompts and self.rounds <= self.rollout.max_resamples
 
     def add(self, groups: Sequence[Group]) -> None:
-        """One round: this rank's share of `prompts` groups; a greedy rollout stands at the end of each."""
+        """Adds one round: this rank's share of `prompts` groups, each with its greedy rollout last if there is one."""
         mine = []
         for index, group in enumerate(groups):
             place = self.rounds * self.rollout.prompts + index * self.world.size + self.world.rank
@@ -50,23 +50,23 @@ class SampledGroups:
 
     @property
     def total(self) -> int:
-        """The groups that are trained on, over all ranks."""
+        """Number of groups that are trained on, over all ranks."""
         return min(len(self._kept), self.rollout.prompts)
 
     @property
     def numbers(self) -> dict[int, int]:
-        """Place → number 0, 1, … of every group that is trained on and was drawn by this rank."""
+        """Place → number 0, 1, … of this rank's groups that are trained on."""
         chosen = {place: number for number, place in enumerate(self._kept[: self.rollout.prompts])}
         return {place: chosen[place] for place in self.drawn if place in chosen}
 
     def metrics(self) -> dict[str, float]:
-        """How many groups were drawn for those that are trained on, where some can be dropped."""
+        """Groups drawn, and the share that was kept."""
         drawn = self.rounds * self.rollout.prompts
         return {"groups/drawn": float(drawn), "groups/kept": len(self._kept) / drawn}
 
 
 def rollout_rows(sampled_groups: SampledGroups, batch: Batch | None, world: World) -> list[list[dict[str, Any]]]:
-    """What is worth keeping of each rollout of all ranks, as JSON, one list per group, in the order of drawing."""
+    """The rollouts of all ranks as JSON rows, one list per group, in order of sampling."""
     advantages = _advantages(sampled_groups, batch)
     mine = [
         [place, [_row(r, advantage) for r, advantage in zip(group, advantages[place], strict=True)]]
@@ -77,7 +77,7 @@ def rollout_rows(sampled_groups: SampledGroups, batch: Batch | None, world: Worl
 
 
 def _advantages(sampled_groups: SampledGroups, batch: Batch | None) -> dict[int, list[list[float] | None]]:
-    """Place → the advantages of each rollout's trained tokens; None for a group that was dropped."""
+    """Place → advantages of the trained tokens of each rollout; None for a dropped group."""
     found: dict[int, list[list[float] | None]] = {place: [None] * len(g) for place, g in sampled_groups.drawn.items()}
     if batch is not None:
         rows = zip(batch.advantages.tolist(), batch.sequences.mask.tolist(), strict=True)
@@ -88,7 +88,7 @@ def _advantages(sampled_groups: SampledGroups, batch: Batch | None) -> dict[int,
 
 
 def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, float], int]:
-    """The metrics of a step's rollouts, and how many tokens were sampled."""
+    """Metrics of a step's rollouts, and the number of sampled tokens."""
     rows = [row for group in groups for row in group]
     rewards = [row["reward"] for row in rows]
     lengths = [sum(row["mask"]) for row in rows]
@@ -125,5 +125,5 @@ def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
         "advantage": statistics.fmean(advantages) if advantages else 0.0,
     }
     if advantages and min(advantages) != max(advantages):
-        row["advantages"] = advantages  # they differ from token to token
+        row["advantages"] = advantages  # they differ between tokens
     return row

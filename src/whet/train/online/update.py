@@ -1,4 +1,4 @@
-"""The optimizer steps on one step's rollouts. Knows the table's cells, not their names."""
+"""The optimizer steps on the rollouts of one step. Calls the cells of an algorithm without knowing which they are."""
 
 from __future__ import annotations
 
@@ -25,43 +25,42 @@ STATISTICS = ("clip_fraction", "entropy", "approx_kl", "tokens")
 CRITIC_STATISTICS = ("critic/clip_fraction", "critic/loss")
 
 
-class Tally:
-    """Sums over tokens, kept on the device until they are asked for."""
+class TokenSums:
+    """Sums over tokens, kept on the device until the end of the step."""
 
     def __init__(self, device: torch.device) -> None:
         self.sums = {key: torch.zeros((), dtype=torch.float64, device=device) for key in STATISTICS + CRITIC_STATISTICS}
-        self.agreement: Agreement | None = None  # where the sampler is still to be compared with the policy
+        self.agreement: Agreement | None = None  # set while the sampler is to be compared with the policy
 
     def add(self, **sums: Tensor) -> None:
-        """Adds one micro-batch; a double underscore stands for a slash."""
+        """Adds one micro-batch; __ in a keyword stands for / in a metric."""
         for key, value in sums.items():
             self.sums[key.replace("__", "/")] += value.detach()
 
     def totals(self, world: World) -> dict[str, float]:
-        """The sums over all ranks."""
         totals = world.sum(torch.stack(list(self.sums.values()))).tolist()
         return dict(zip(self.sums, totals, strict=True))
 
 
 def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
-    """Epochs × minibatches optimizer steps on one batch, fewer where the policy has moved far; returns what to log."""
+    """Epochs × minibatches optimizer steps, fewer if `update.target_kl` is exceeded; returns metrics."""
     config, world = learner.config, learner.world
     settings = config.update
     gathered = int(world.max(float(batch.prompts.max()) if len(batch.prompts) else -1.0)) + 1
     if learner.critic is not None:
         learner.critic.set_rate(step)
-    tally = Tally(world.device)
+    tally = TokenSums(world.device)
     agreement = Agreement(world.device) if batch.logprobs_sampled is not None else None
     descents: list[Descent] = []
     for epoch in range(settings.epochs):
         for prompts in split_prompts(gathered, settings.minibatches, seed=(config.seed, step, epoch)):
             wanted = torch.tensor(prompts, device=batch.prompts.device)
             minibatch = take_batch(batch, torch.isin(batch.prompts, wanted).nonzero()[:, 0])
-            if world.max(float(minibatch.sequences.mask.any())) == 0:  # all of it was cut off, and is left out
+            if world.max(float(minibatch.sequences.mask.any())) == 0:  # only truncated rollouts, which are masked
                 continue
-            tally.agreement = None if descents else agreement  # after the first step the policy is another
+            tally.agreement = None if descents else agreement  # only before the first optimizer step
             descent = _descend(learner, minibatch, tally, step)
-            if descent is None:  # too far from where the rollouts were sampled
+            if descent is None:  # KL above target_kl
                 break
             descents.append(descent)
         else:
@@ -71,8 +70,8 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
     return {**measured, **_report(learner, descents, tally, step)}
 
 
-def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent | None:
-    """One optimizer step, unless the minibatch shows that the policy has moved further than the limit."""
+def _descend(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Descent | None:
+    """One optimizer step, unless the minibatch shows a KL above `update.target_kl`."""
     limit, world = learner.config.update.target_kl, learner.world
     before = {key: tally.sums[key].clone() for key in ("approx_kl", "tokens")}
 
@@ -90,7 +89,7 @@ def _descend(learner: Learner, batch: Batch, tally: Tally, step: int) -> Descent
     )
 
 
-def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator[Tensor]:
+def _losses(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Iterator[Tensor]:
     """The loss of each micro-batch; they add up to the loss of the minibatch over all ranks."""
     config, world, algorithm, critic = learner.config, learner.world, learner.algorithm, learner.critic
     mask = batch.sequences.mask
@@ -122,7 +121,7 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
         if micro.logprobs_old is None:
             micro = replace(micro, logprobs_old=reading.logprobs.detach())
         if tally.agreement is not None:
-            assert micro.logprobs_sampled is not None  # or there would be nothing to compare
+            assert micro.logprobs_sampled is not None
             tally.agreement.add(reading.logprobs, micro.logprobs_sampled, s.mask)
         supply = _supply(micro, reading)
         surrogate = _count(tally, algorithm, micro, reading, supply)
@@ -139,7 +138,7 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
 
 
 def _supply(micro: Batch, reading: Reading) -> dict[str, Tensor | None]:
-    """What surrogates and KL estimators may ask for."""
+    """Terms that surrogates and KL estimators may ask for."""
     return {
         "logprobs": reading.logprobs,
         "logprobs_old": micro.logprobs_old,
@@ -150,7 +149,7 @@ def _supply(micro: Batch, reading: Reading) -> dict[str, Tensor | None]:
     }
 
 
-def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: Tally) -> Tensor:
+def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: TokenSums) -> Tensor:
     assert micro.values is not None
     assert micro.targets is not None
     mask = micro.sequences.mask
@@ -161,15 +160,15 @@ def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: Tally) -> Ten
 
 
 def _count(
-    tally: Tally, algorithm: Algorithm, micro: Batch, reading: Reading, supply: dict[str, Tensor | None]
+    tally: TokenSums, algorithm: Algorithm, micro: Batch, reading: Reading, supply: dict[str, Tensor | None]
 ) -> Tensor:
-    """The surrogate of one micro-batch, which is added to the statistics; all of them are 0 where the mask is False."""
+    """The surrogate of one micro-batch, which is added to the statistics; all terms are 0 where the mask is False."""
     mask, logprobs = micro.sequences.mask, reading.logprobs
-    if not logprobs.requires_grad:  # the policy waits for its critic
+    if not logprobs.requires_grad:  # only the critic learns in this step
         logprobs = logprobs.detach().requires_grad_()
     losses = ask_loss(algorithm.surrogate, {**supply, "logprobs": logprobs}, shapes=(logprobs.shape,))
-    # A token is clipped when its advantage no longer reaches its log-prob: asked of the gradient, so it holds for any
-    # surrogate. It stops at the log-probs, and leaves the graph to the backward pass.
+    # A token is clipped if its advantage has no gradient in its log-prob; computed with autograd, so it holds for any
+    # surrogate. The gradient stops at the log-probs, and the graph is kept for the backward pass.
     (pull,) = torch.autograd.grad(losses.sum(), logprobs, retain_graph=True)
     assert micro.logprobs_old is not None
     log_ratio = logprobs.detach() - micro.logprobs_old
@@ -182,8 +181,7 @@ def _count(
     return losses
 
 
-def _report(learner: Learner, descents: list[Descent], tally: Tally, step: int) -> dict[str, float]:
-    """What to log of one step's updates."""
+def _report(learner: Learner, descents: list[Descent], tally: TokenSums, step: int) -> dict[str, float]:
     totals = tally.totals(learner.world)
     wanted = STATISTICS if learner.critic is None else STATISTICS + CRITIC_STATISTICS
     tokens = max(1.0, totals["tokens"])

@@ -24,7 +24,7 @@ from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.session.session import Progress
 from whet.train.setup.build import build_engine, place
-from whet.train.setup.grader import build_grader
+from whet.train.setup.reward_grader import build_grader
 
 
 def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -> None:
@@ -37,7 +37,7 @@ def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -
     directory = resolve_model(config.model.path)
     tokenizer = load_tokenizer(directory)
     engine = build_engine(config.engine, place(load_model(directory), world.device), tokenizer, world)
-    grader = build_grader(config.task, config.reward, world.device)
+    grader = build_grader(config.task, config.reward, world.device, task)
     progress.note(f"run: {run.path}")
     run.rewind(-1)
     groups: list[Group] = []

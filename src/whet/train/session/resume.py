@@ -1,4 +1,4 @@
-"""Checks on resuming: which state is lost, and which resumes are refused. Nothing is passed over in silence."""
+"""Checks on resuming: refuses wrong weights and missing checkpoints, reports lost files."""
 
 from __future__ import annotations
 
@@ -22,17 +22,14 @@ Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the 
 
 
 def how_to_resume(run: Path, *, accept_changes: bool = False) -> str:
-    """The command, or the call where objects were passed, which only Python can give again."""
+    """The command that resumes a run; the Python call if objects were passed, which only Python can pass again."""
     if has_objects():
         return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''})"
     return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}"
 
 
 def refuse_false_start(run: Run, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:
-    """Refuses to go on with other weights than the run began with, and to begin again where checkpoints are lost.
-
-    Weights are no input that may change: all that was learned is a difference to them.
-    """
+    """Refuses to resume from other start weights, or to start again where checkpoints are lost."""
     inputs = run.inputs()
     began = checkpoint.state["origin"] if checkpoint is not None else "" if inputs is None else inputs.origin
     if began and began != origin:
@@ -40,20 +37,20 @@ def refuse_false_start(run: Run, checkpoint: Checkpoint | None, origin: str, con
         where, instead = (run.path, "") if checkpoint is None else (checkpoint.path, " from its model directory")
         raise UserError(
             f"{where}: the run began with other weights than model {model!r} has now; "
-            f"put the original model back, or start a new run{instead}"
+            f"restore the original model, or start a new run{instead}"
         )
     logged = max((row["step"] for row in run.metrics()), default=0)
-    # A step is logged only when the checkpoint that was due before it stands.
+    # A checkpoint that is due is written before the next step is logged.
     if checkpoint is None and (run.has_saved or logged > config.save.every_steps):
         reached = f" of {logged} steps" if logged else ""
         raise UserError(
-            f"{run.path} has no checkpoint any more, and to begin again would overwrite its metrics{reached}: "
-            "put its checkpoints back, or start a new run"
+            f"{run.path} has no checkpoint any more, and starting again would overwrite its metrics{reached}: "
+            "restore its checkpoints, or start a new run"
         )
 
 
 def keep_origin(run: Run, origin: str) -> None:
-    """Records which weights the run begins with, and the changed inputs that it goes on with."""
+    """Records the fingerprint of the start weights, and accepted changes of inputs."""
     before = run.inputs()
     now = replace(run.accepted_inputs or before or Inputs(), origin=origin)
     if now != before:
@@ -61,7 +58,7 @@ def keep_origin(run: Run, origin: str) -> None:
 
 
 def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
-    """The first and the newest evaluation up to a checkpoint; from the metrics where it is an older version's."""
+    """First and newest evaluation up to a checkpoint; from metrics.jsonl if an older version wrote the checkpoint."""
     if "measured" in checkpoint.state:
         kept: Measured = checkpoint.state["measured"]
         return kept
@@ -71,23 +68,23 @@ def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
 
 
 def watched(rows: Iterable[Mapping[str, float | None]], settings: EarlyStoppingConfig) -> list[float]:
-    """What evaluations say of the metric that early stopping looks at, where it looks at one."""
+    """Values of `early_stopping.metric` in these rows; none without patience."""
     known = (row.get(settings.metric) for row in rows) if settings.patience else ()
     return [value for value in known if value is not None and math.isfinite(value)]
 
 
 def watched_so_far(run: Run, checkpoint: Checkpoint, stop: EarlyStoppingConfig) -> list[float]:
-    """What early stopping has seen up to a checkpoint; from the metrics where it is an older version's."""
+    """Values of `early_stopping.metric` up to a checkpoint; from metrics.jsonl for an older version's."""
     if "watched" in checkpoint.state:
         kept: list[float] = checkpoint.state["watched"]
         return kept
     return watched((row for row in run.metrics() if row["step"] <= checkpoint.step), stop)
 
 
-def what_stands(
+def intact_best(
     run: Run, checkpoint: Checkpoint, measured: Measured, note: Callable[[str], None], *, processes: int = 1
 ) -> tuple[dict[str, float], list[str]]:
-    """The best model so far, none where it does not stand any more, and what was lost; what is new is said."""
+    """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before."""
     best, known = checkpoint.state["best"], list(checkpoint.state.get("lost", ()))
     found = [*known, *lost_lines(run, checkpoint.step)]
     before = checkpoint.state.get("processes", processes)
@@ -98,21 +95,21 @@ def what_stands(
         )
     if BEFORE not in measured:
         found.append("the evaluation before training is in no file any more")
-    stands, why = _best_stands(run, best, checkpoint.step) if best else (True, "")
+    intact, why = _best_is_intact(run, best, checkpoint.step) if best else (True, "")
     found += [why] if why else []
     lost = list(dict.fromkeys(found))
     for sentence in lost:
         if sentence not in known:
             note(f"lost: {sentence}")
-    return best if stands else {}, lost
+    return best if intact else {}, lost
 
 
-def _best_stands(run: Run, best: Mapping[str, Any], step: int) -> tuple[bool, str]:
-    """Whether best_model still holds what a checkpoint calls the best, and, where something was lost, what."""
+def _best_is_intact(run: Run, best: Mapping[str, Any], step: int) -> tuple[bool, str]:
+    """Whether best_model still is the checkpoint's best; and a sentence if it was lost."""
     damage = run.best_defect()
     saved = None if damage is not None else (run.best_info() or {}).get("step")
     if damage is None and isinstance(saved, int) and saved > step:
-        return False, ""  # a better one was saved before the run was killed; the same steps find it again
+        return False, ""  # saved after this checkpoint: the resumed steps reproduce it
     if damage is None and saved != best["step"]:
         damage = f"it is that of step {saved}"
     if damage is not None:
@@ -130,14 +127,14 @@ def _best_stands(run: Run, best: Mapping[str, Any], step: int) -> tuple[bool, st
 
 
 def ends_of(measured: Measured, run: Run) -> Measured:
-    """Both evaluations for the results; an unknown one before training is empty, never another one."""
+    """First and last evaluation for the results; a lost first one is empty."""
     if AFTER not in measured:
-        raise RunFailed(f"{run.path} holds no evaluation any more, so there is no result: put its metrics.jsonl back")
+        raise RunFailed(f"{run.path} holds no evaluation any more, so there is no result: restore its metrics.jsonl")
     return {BEFORE: measured.get(BEFORE, {}), AFTER: measured[AFTER]}
 
 
 def remember(measured: Measured, step: int, metrics: Mapping[str, Any]) -> None:
-    """Keeps an evaluation, as metrics.jsonl shows it."""
+    """Keeps an evaluation as metrics.jsonl has it."""
     measured[AFTER] = _of_evaluation(metrics)
     if step == 0:
         measured[BEFORE] = measured[AFTER]
@@ -148,7 +145,7 @@ def _of_evaluation(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lost_lines(run: Run, step: int) -> list[str]:
-    """What is missing of the steps up to this one, a sentence each."""
+    """Gaps in metrics.jsonl and timings.jsonl up to a step, one sentence each."""
     found = []
     metrics, timings = missing_steps(run.metrics(), 0, step), missing_steps(run.timings(), 1, step)
     if metrics:
@@ -159,7 +156,7 @@ def lost_lines(run: Run, step: int) -> list[str]:
 
 
 def missing_steps(rows: Iterable[Mapping[str, Any]], first: int, last: int) -> str:
-    """Which of the steps from `first` to `last` have no row, in words; nothing where each has one."""
+    """Steps from `first` to `last` without a row, in words; empty if there are none."""
     found = {row["step"] for row in rows}
     missing = [step for step in range(first, last + 1) if step not in found]
     if not missing:

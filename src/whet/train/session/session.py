@@ -1,8 +1,9 @@
-"""The session around every loop: resuming, timing, evaluation, checkpoints, stopping. Knows no algorithm."""
+"""The session around every loop: resuming, timing, evaluation, checkpoints, early stopping. Knows no algorithm."""
 
 from __future__ import annotations
 
 import gc
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,12 +14,18 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
-from whet.config import EarlyStoppingConfig, OfflineConfig, OnlineConfig
+import whet
+from whet.config import EarlyStoppingConfig
+from whet.config.loops import Training
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
+from whet.evaluate.evaluation import evaluate
+from whet.evaluate.statistics import mean_interval
 from whet.models.protocol import Tokenizer
+from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
 from whet.runs.inputs import Inputs
@@ -26,17 +33,15 @@ from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
 from whet.tasks.grading.grader import GradingFailed
 from whet.train.session import resume
-from whet.train.session.held_out import Judge, best_by, held_out_metrics
 from whet.train.session.trained import Kept, Trained
-from whet.train.setup.machine import machine, versions
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 
 
 class Progress(Protocol):
-    """Progress callbacks: called after every step, and with notes for the user."""
+    """Progress callbacks."""
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> bool | None:
-        """Whether to go on: False stops the run after this step, as Ctrl-C does."""
+        """Called after every step; False stops the run after it, as Ctrl-C does."""
         ...
 
     def note(self, text: str) -> None: ...
@@ -45,40 +50,40 @@ class Progress(Protocol):
 
 
 class Session:
-    """One run of a loop: `steps()` yields the steps that are left, `end_step` does what is due after each."""
+    """One run of a loop: `steps()` yields the remaining steps, `end_step` logs, evaluates and saves as due."""
 
     def __init__(
         self,
-        config: OnlineConfig | OfflineConfig,
+        config: Training,
         run: Run,
         world: World,
         parts: Trained,
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,
-        judge: Judge | None = None,
+        scorer: HeldOutScorer | None = None,
         kept: Mapping[str, Kept | None] | None = None,
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
-        self.measure = measure  # more to measure at every evaluation
-        self.judge = judge  # what else rewards the held-out answers
+        self.measure = measure  # further metrics of every evaluation
+        self.scorer = scorer  # reward model that scores held-out completions
         self.kept = {name: one for name, one in (kept or {}).items() if one is not None}
-        self.last = 0  # the last step that was completed
+        self.last = 0  # last completed step
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, float] = {}
-        self.measured: resume.Measured = {}  # the evaluation before training, and the newest one
+        self.measured: resume.Measured = {}  # first and newest evaluation
         self.watched: list[float] = []  # early_stopping.metric of every evaluation
-        self.lost: list[str] = []  # of what was on the disk
+        self.lost: list[str] = []  # files of the run that were lost, in sentences
         self.interrupt = Interrupt()
         self._began = False
-        self._stopping = False  # asked once a step, so that what is saved and what is done cannot differ
-        self._ended = ""  # why the run needs no more steps
+        self._stopping = False  # decided once a step, on all ranks alike
+        self._ended = ""  # reason of early stopping
         self._timings: dict[str, float] = {}
         self._started = time.perf_counter()
 
     def __enter__(self) -> Session:
         self.interrupt.__enter__()
-        gc.freeze()  # what is loaded stays: looking through it for garbage takes longer than a small step
+        gc.freeze()  # models stay loaded: scanning them for garbage takes longer than a small step
         try:
             self._begin()
         except BaseException as error:
@@ -87,13 +92,13 @@ class Session:
         return self
 
     def _begin(self) -> None:
-        """Goes back to the newest checkpoint; a new run is evaluated before it trains."""
+        """Restores the newest checkpoint; evaluates a new run before training."""
         checkpoint = self.run.latest()
         resume.refuse_false_start(self.run, checkpoint, self.parts.origin, self.config)
         if checkpoint is not None:
             self._restore(checkpoint)
         seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
-        self.world.require_same(seen, "every rank must read the same files")  # and have read them, before rewinding
+        self.world.require_same(seen, "every rank must read the same files")  # also a barrier: rewinding deletes files
         resume.keep_origin(self.run, self.parts.origin)
         self.run.rewind(self.last if checkpoint is not None else -1)
         self.run.track(
@@ -125,7 +130,7 @@ class Session:
             raise RunFailed(f"{step}{error}{self._evidence(error)}{self._way_back(error)}") from error
 
     def _evidence(self, error: RunFailed) -> str:
-        """Puts what the run failed on onto the disk, and says where."""
+        """Writes the example or batch that a run failed on to disk, and says where."""
         if isinstance(error, GradingFailed):
             kind, culprit = "reward", {"example": error.example and asdict(error.example), "text": error.text}
         elif isinstance(error, NotFinite):
@@ -136,10 +141,9 @@ class Session:
         return f"; see {self.run.fail(kind, {'step': self.last + 1, 'error': str(error), **culprit})}"
 
     def steps(self, conclude: Callable[[], None] = lambda: None) -> Iterator[int]:
-        """The steps that are left; ends early after an interrupt.
+        """The remaining steps; ends early on an interrupt.
 
-        `conclude` is called after the last of them, before the run counts as finished: whoever interrupts it, too,
-        leaves a run to go on with.
+        `conclude` is called after the last one, before the run is marked finished: if interrupted, it can be resumed.
         """
         for step in range(self.last + 1, self.config.steps + 1):
             if self._ended:
@@ -152,13 +156,13 @@ class Session:
                 conclude()
                 return
         if self._ended:
-            self.progress.note(f"step {self.last}: {self._ended}, so the run ends here")
+            self.progress.note(f"step {self.last}: {self._ended}: early stopping")
         conclude()
         self._finish()
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Measures one stage of the step."""
+        """Times one phase of the step."""
         started = time.perf_counter()
         yield
         if self.world.device.type == "cuda":
@@ -174,7 +178,7 @@ class Session:
         tokens: int,
         groups: Sequence[Sequence[Mapping[str, Any]]] = (),
     ) -> None:
-        """Logs the step and does what is due: rollouts on disk, evaluation, checkpoint."""
+        """Logs the step; records rollouts, evaluates and saves a checkpoint if due."""
         self.tokens += tokens
         logged = {**metrics, "lr": self.parts.optimizer.param_groups[0]["lr"], "tokens": float(self.tokens)}
         if groups and _due(self.config.save.rollouts_every_steps, step, self.config.steps):
@@ -199,12 +203,12 @@ class Session:
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
         metrics = {
-            **held_out_metrics(self.config, self.run, self.world, self.parts, self.judge, step=step),
+            **held_out_metrics(self.config, self.run, self.world, self.parts, self.scorer, step=step),
             **self.measure(),
         }
         resume.remember(self.measured, step, plain_numbers(metrics))
         self.watched += resume.watched([metrics], self.config.early_stopping)
-        # Of equally good models the later one: it has learned for longer, which a loss would show.
+        # Ties go to the later model: it has trained for longer.
         name = best_by(metrics, self.config.task.name)
         if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
             self.best = {"step": step, "accuracy": metrics["eval/accuracy"], name: metrics[f"eval/{name}"]}
@@ -245,12 +249,12 @@ class Session:
         self._ended = checkpoint.state.get("ended", "")
         self.measured = resume.measured_so_far(self.run, checkpoint)
         self.watched = resume.watched_so_far(self.run, checkpoint, self.config.early_stopping)
-        self.best, self.lost = resume.what_stands(
+        self.best, self.lost = resume.intact_best(
             self.run, checkpoint, self.measured, self.progress.note, processes=self.world.size
         )
 
     def _finish(self) -> None:
-        told = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
+        facts = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
         results = {
             "recipe": self.run.recipe,
             "loop": self.config.loop,
@@ -263,13 +267,13 @@ class Session:
             "seconds": sum(t.get("seconds/step") or 0.0 for t in self.run.timings()),
             "machine": machine(self.world),
             "versions": versions(),
-            **{name: sentences for name, sentences in told.items() if sentences},
+            **{name: sentences for name, sentences in facts.items() if sentences},
         }
         self.run.finish(results)
 
     def _way_back(self, error: RunFailed) -> str:
         checkpoint = self.run.latest()
-        if checkpoint is None or str(checkpoint.path) in str(error):  # a failed write has named it
+        if checkpoint is None or str(checkpoint.path) in str(error):  # the error names it already
             return ""
         return f"; the last good checkpoint is {checkpoint.path}"
 
@@ -279,14 +283,14 @@ def _due(every: int, step: int, steps: int) -> bool:
 
 
 def over_budget(metrics: Mapping[str, float], settings: EarlyStoppingConfig) -> str:
-    """Why a run has spent its KL, or nothing."""
+    """Why `early_stopping.kl` ends the run, else empty."""
     if settings.kl is None or metrics.get("kl_rollout", 0.0) <= settings.kl:
         return ""
     return f"rollouts are {metrics['kl_rollout']:.3g} nats from the reference, above early_stopping.kl {settings.kl:g}"
 
 
 def past_best(values: Sequence[float], settings: EarlyStoppingConfig) -> str:
-    """Early stopping: why a run is past its best (over-optimised, if its training reward still rises), or nothing."""
+    """Why `early_stopping.patience` ends the run, else empty."""
     if not settings.patience or not values:
         return ""
     since = len(values) - 1 - max(range(len(values)), key=lambda place: (values[place], place))
@@ -296,16 +300,70 @@ def past_best(values: Sequence[float], settings: EarlyStoppingConfig) -> str:
 
 
 def require_measured(settings: EarlyStoppingConfig, measured: Mapping[str, float]) -> None:
-    """Refuses to wait for the fall of a number that no evaluation gives."""
+    """Refuses an `early_stopping.metric` that evaluations do not have."""
     if settings.patience and settings.metric not in measured:
         known = ", ".join(measured)
         raise UserError(f"early_stopping.metric is {settings.metric!r}, which is not measured here; use one of {known}")
 
 
 def spelled(groups: Sequence[Sequence[Mapping[str, Any]]], tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """The rows of all groups, each with the text of its sampled tokens one by one."""
+    """The rows of all groups, each with the text of every sampled token."""
     rows = list(chain.from_iterable(groups))
     chosen = list(set(chain.from_iterable(compress(row["tokens"], row["mask"]) for row in rows)))
     texts = dict(zip(chosen, tokenizer.decode_many([[token] for token in chosen]), strict=True))
     for row in rows:
         yield {**row, "pieces": [texts[token] for token in compress(row["tokens"], row["mask"])]}
+
+
+PROMPTS_ONLY = "data"  # the task without reference answers
+HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
+
+
+def held_out_metrics(
+    config: Training, run: Run, world: World, parts: Trained, scorer: HeldOutScorer | None, *, step: int
+) -> dict[str, float]:
+    """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
+    if parts.engine is None:
+        return {}
+    parts.sync(step)
+    settings = config.eval
+    evaluation = evaluate(
+        parts.engine,
+        parts.tokenizer,
+        parts.task,
+        examples=settings.examples,
+        sampling=config.eval_sampling,
+        samples=settings.samples,
+        ks=settings.ks,
+        seed=config.seed,
+        world=world,
+    )
+    run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
+    metrics = evaluation.metrics()
+    if scorer is not None:
+        texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
+        found = mean_interval(scorer(parts.task.held_out(settings.examples), texts))
+        metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
+    return metrics
+
+
+def best_by(measured: Mapping[str, float], task: str) -> str:
+    """The metric that selects the best model: accuracy, or the mean reward if the task has no reference answers."""
+    return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
+
+
+def machine(world: World) -> dict[str, Any]:
+    """Hardware, as far as it matters for speed."""
+    cuda = world.device.type == "cuda"
+    return {
+        "platform": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(world.device) if cuda else platform.machine(),
+        "processes": world.size,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Library versions that matter for results."""
+    return {"whet": whet.__version__, "torch": torch.__version__, "transformers": transformers.__version__}

@@ -1,4 +1,4 @@
-"""Protocols of what a loop trains, as the session sees it."""
+"""Protocols of trained models and their state, as the session sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whet.train.setup.optimizer import Trainable
 
 
 class Kept(Protocol):
-    """What has a state besides the policy's weights that a resumed run needs."""
+    """Further state of a run (controllers, reference, critic) that checkpoints save."""
 
     def numbers(self) -> dict[str, Any]: ...
 
@@ -26,13 +26,13 @@ class Kept(Protocol):
 
 
 class Learning(Trainable, Protocol):
-    """A model that learns."""
+    """A model in training."""
 
     def state_dict(self) -> dict[str, Tensor]: ...
 
 
 class Trained(Protocol):
-    """What a loop trains, and what is needed to look at it and to save it."""
+    """The model in training, with what is needed to evaluate and save it."""
 
     @property
     def task(self) -> Task: ...
@@ -44,7 +44,7 @@ class Trained(Protocol):
     def policy(self) -> Learning: ...
 
     @property
-    def engine(self) -> Engine | None: ...  # None: it says nothing, so there is nothing to sample
+    def engine(self) -> Engine | None: ...  # None for reward models, which do not generate
 
     @property
     def optimizer(self) -> torch.optim.Optimizer: ...

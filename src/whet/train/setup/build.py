@@ -1,7 +1,9 @@
-"""From a config to finished things: task, tokeniser, policy, engine, optimizer, algorithm. Strings end here."""
+"""Builds what a config names: task, tokenizer, policy, engine, optimizer, algorithm."""
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -26,16 +28,15 @@ from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
-from whet.train.setup.machine import keep_freed_memory
 from whet.train.setup.optimizer import make_optimizer
 
 TIKTOKEN = "tiktoken:"
-VLLM_SEQUENCES = 256  # at a time, unless the config says how many
+VLLM_SEQUENCES = 256  # default number of parallel sequences
 
 
 @runtime_checkable
 class Spelled(Protocol):
-    """A task that knows every character it uses, so a character tokeniser can be made for it."""
+    """A task that lists its characters, so that a character tokenizer can be made for it."""
 
     @property
     def alphabet(self) -> str: ...
@@ -43,31 +44,30 @@ class Spelled(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What both loops work with."""
+    """The built parts that all loops use."""
 
     task: Task
     tokenizer: Tokenizer
     policy: CausalLM
     engine: Engine
     optimizer: torch.optim.Optimizer
-    origin: str  # fingerprint of the weights that the run starts from
+    origin: str  # fingerprint of the start weights
 
     def sync(self, version: int) -> None:
-        """The engine samples from the policy as it is now."""
+        """The engine samples from the current weights."""
         self.engine.sync(self.policy, version=version)
 
     def save_model(self, directory: Path) -> None:
-        """The policy and its tokeniser as one loadable directory."""
+        """Saves policy and tokenizer as one loadable directory."""
         self.policy.save(directory)
         self.tokenizer.save(directory)
 
     def saved_weights(self, directory: Path) -> dict[str, Tensor]:
-        """What `save_model` wrote."""
         return load_model(directory).state_dict()
 
 
 def build_parts(config: TrainConfig, world: World) -> Parts:
-    """Everything that the config names, on this process's device."""
+    """All parts of a run, on this process's device."""
     task, tokenizer, policy = start_model(config, world)
     origin = fingerprint(policy)
     policy = place(policy, world.device)
@@ -78,7 +78,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts:
 
 
 def start_model(config: TrainConfig, world: World) -> tuple[Task, Tokenizer, CausalLM]:
-    """The task, the tokeniser and the language model that the run starts from."""
+    """The task, and the tokenizer and language model that the run starts from."""
     if world.device.type == "cpu":
         keep_freed_memory()
     task = guarded_task(config.task.name, config.task.options)
@@ -86,7 +86,7 @@ def start_model(config: TrainConfig, world: World) -> tuple[Task, Tokenizer, Cau
         tokenizer = new_tokenizer(config.model.new, task)
         return task, tokenizer, random_policy(config.model.new, tokenizer, config.seed)
     directory = resolve_model(config.model.path)
-    policy = load_model(directory)  # before the tokeniser: what is wrong with a model's files is said best here
+    policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
     return task, load_tokenizer(directory), policy
 
 
@@ -97,7 +97,6 @@ def require_family(model: ModelConfig) -> None:
 
 
 def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:
-    """The engine that a config names, around this policy."""
     if config.name == "native":
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[config.precision]
         return NativeEngine(policy, tokenizer, max_sequences=config.max_sequences, device=world.device, dtype=dtype)
@@ -121,7 +120,7 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
 
 
 def build_algorithm(config: AlgorithmBase) -> Algorithm:
-    """The row that a config describes, its options bound."""
+    """The algorithm of a config, its options bound."""
     return Algorithm(
         **{kind: config.cell(kind) for kind in CELLS},
         kl=KL_ESTIMATORS[config.kl.estimator],
@@ -132,13 +131,12 @@ def build_algorithm(config: AlgorithmBase) -> Algorithm:
 
 
 def place(policy: CausalLM, device: torch.device) -> CausalLM:
-    """The policy on its device."""
     assert isinstance(policy, torch.nn.Module)
     return policy.to(device)
 
 
 def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
-    """The tokeniser that a new model is made for."""
+    """The tokenizer of a new model."""
     if new.tokenizer.startswith(TIKTOKEN):
         return tiktoken_tokenizer(new.tokenizer.removeprefix(TIKTOKEN))
     if new.tokenizer != "characters":
@@ -152,14 +150,22 @@ def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
 
 
 def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
-    """A new model, its weights drawn with the seed."""
-    return new_model(
-        new.family,
-        vocab_size=tokenizer.vocab_size,
-        layers=new.layers,
-        heads=new.heads,
-        width=new.width,
-        context=new.context,
-        seed=seed,
-        eos=tokenizer.eos,
-    )
+    """A new model with random weights."""
+    shape = new.model_dump(include={"family", "layers", "heads", "width", "context"})
+    return new_model(**shape, vocab_size=tokenizer.vocab_size, seed=seed, eos=tokenizer.eos)
+
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+NEVER = 2**31 - 1  # bytes: the largest allowed value
+
+
+def keep_freed_memory() -> bool:
+    """Keeps freed memory for the next tensor instead of returning it to the system; returns whether that is possible.
+
+    Every step frees and allocates as much as weights, gradients and activations need. The system zeroes new pages on
+    first use, which on a CPU takes a tenth of an update.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(TRIM_THRESHOLD, NEVER)) and bool(mallopt(MMAP_THRESHOLD, NEVER))

@@ -1,4 +1,4 @@
-"""Epochs over rows, shuffled by (seed, epoch): a resumed run needs no state to go on where it was."""
+"""Epochs over rows, shuffled by (seed, epoch): resuming needs no state."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ R = TypeVar("R")
 
 
 class EpochSampler(Generic[R]):
-    """Draws rows without replacement, epoch after epoch, each in an order of its own."""
+    """Draws rows without replacement, each epoch in a new order."""
 
     def __init__(self, rows: Sequence[R], *, seed: int) -> None:
         self.rows, self._seed = rows, seed
 
     def draw(self, count: int, *, step: int) -> list[R]:
-        """The rows of a step, counted from 1; every step takes the same number."""
+        """The rows of a step (from 1); every step takes the same number."""
         return [self.rows[index] for index in self._places((step - 1) * count, count)]
 
     def needed(self, count: int, *, steps: int) -> list[R]:
-        """Every row that so many steps draw, once each, in the order of the rows."""
+        """All rows that this many steps draw, once each, in the order of the rows."""
         if count * steps >= len(self.rows):
             return list(self.rows)
         return [self.rows[index] for index in sorted(set(self._places(0, count * steps)))]
@@ -36,7 +36,7 @@ class EpochSampler(Generic[R]):
 
 
 def with_steps(config: Config) -> Config:
-    """The config with its `epochs` as steps: enough, rounded up, to go through the training rows so many times."""
+    """The config with `epochs` converted to steps, rounded up."""
     if not isinstance(config, OfflineConfig) or config.epochs is None:
         return config
     assert config.data is not None
@@ -46,7 +46,7 @@ def with_steps(config: Config) -> Config:
 
 
 def load_sides(config: DataConfig) -> tuple[Loaded, list[Any], list[Any]]:
-    """The rows that a config names, and the same rows as a training and a held-out side."""
+    """The rows that a config names, and their split into training and held-out rows."""
     named = config.model_dump(exclude={"held_out_share", "max_tokens", "turns"})
     loaded = load_rows(Source(**named))
     return loaded, *split_rows(loaded.rows, config.held_out_share, salt=salt_of(config.path))

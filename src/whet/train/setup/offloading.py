@@ -1,6 +1,6 @@
-"""Offloading: models and optimizer moments that are not at work wait in the host's memory.
+"""Offloading: models and optimizer moments are in host memory while they are not in use.
 
-They come back as the same bytes, so a run with offloading computes what it would without, a little slower.
+They come back as the same bytes, so results do not change.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from whet.config.parts import OffloadConfig
 from whet.models.decoder.decoder import Trunk
 
-ROOM = 0.6  # of a GPU's memory may be weights, gradients and moments; the rest is for activations and caches
-MOST_WILLING = ("reward", "reference", "optimizer", "critic")  # frozen weights first: they need not be copied back
+ROOM = 0.6  # of GPU memory for weights, gradients and moments; the rest is for activations and KV cache
+MOST_WILLING = ("reward", "reference", "optimizer", "critic")  # in this order: frozen weights need no copy back
 
 
 class Offloaded:
-    """A context manager for offloaded tensors: they are on the device inside of it; contexts may be nested."""
+    """Tensors that are on the device only inside this context; contexts may be nested."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Offloaded:
         is_frozen: bool = False,
         forget: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tensors` lists them anew at each move; frozen ones are never written back; `forget` drops copies."""
+        """`tensors` lists them at each move; frozen ones are never copied back; `forget` drops cached copies."""
         self._tensors, self._device, self._forget = tensors, device, forget
         self._waiting = [_hosted(tensor) for tensor in tensors()] if is_frozen else None
         self._inside = 0
@@ -54,14 +54,14 @@ class Offloaded:
 
 
 class OffloadedModels:
-    """The offloaded models of a run, by name; the others are always on the device."""
+    """The offloaded models of a run, by name; others are always on the device."""
 
     def __init__(self, offloaded: Mapping[str, Offloaded]) -> None:
         self._offloaded = dict(offloaded)
 
     @contextmanager
     def present(self, *names: str) -> Iterator[None]:
-        """Has these on the device."""
+        """Keeps these on the device within the block."""
         with ExitStack() as stack:
             for name in names:
                 if name in self._offloaded:
@@ -70,9 +70,9 @@ class OffloadedModels:
 
 
 def to_offload(settings: OffloadConfig, sizes: Mapping[str, int], *, resident: int, memory: int) -> frozenset[str]:
-    """Names of what is offloaded: all that are set to `always` and, while the rest exceeds the memory, `auto` ones too.
+    """What to offload: all set to `always`, then `auto` ones until the rest fits.
 
-    `sizes`, what is `resident` in any case, and `memory` are in bytes; what `sizes` lacks is not part of the run.
+    `sizes`, `resident` (what cannot be offloaded) and `memory` are in bytes; `sizes` lists the models of this run.
     """
     wanted = settings.model_dump()
     away = {name for name in sizes if wanted[name] == "always"}
@@ -85,8 +85,8 @@ def to_offload(settings: OffloadConfig, sizes: Mapping[str, int], *, resident: i
     return frozenset(away)
 
 
-def weights(model: nn.Module, device: torch.device, *, is_frozen: bool) -> Offloaded:
-    """A model's parameters and buffers, offloaded, without the joined copies that passes leave behind."""
+def weights(model: nn.Module, is_frozen: bool, device: torch.device) -> Offloaded:
+    """A model's parameters and buffers, without the concatenated copies of fused passes."""
 
     def tensors() -> Iterator[Tensor]:
         yield from model.parameters()
@@ -101,7 +101,7 @@ def weights(model: nn.Module, device: torch.device, *, is_frozen: bool) -> Offlo
 
 
 def moments(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> Offloaded:
-    """The moments of optimizers, offloaded; there are none before the first step."""
+    """Optimizer moments; there are none before the first step."""
     mine = list(optimizers)
 
     def tensors() -> Iterator[Tensor]:
@@ -113,11 +113,10 @@ def moments(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:
-    """In bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _hosted(tensor: Tensor) -> Tensor:
-    """A copy in the host's memory, pinned where the tensor can be on a GPU, so that it comes back fast."""
+    """A copy in host memory, pinned if there is a GPU, for fast transfers."""
     host = torch.empty_like(tensor.data, device="cpu", pin_memory=torch.cuda.is_available())
     return host.copy_(tensor.data)

@@ -1,4 +1,4 @@
-"""One optimizer step: losses from cells, gradients, clipping, the learning rate, and the state as named tensors."""
+"""AdamW, its learning-rate schedule, one optimizer step on losses from cells, and its state as named tensors."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class NotFinite(RunFailed):
-    """The loss or the gradient is not a number; the step was not taken."""
+    """The loss or gradient is not finite; no step was taken."""
 
     def __init__(self, message: str, culprit: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.culprit = dict(culprit or {})  # what it was computed from, where that is known
+        self.culprit = dict(culprit or {})  # the tensors it was computed from, if known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Descent:
-    """What one optimizer step did."""
+    """Loss and gradient norms of one optimizer step."""
 
     loss: float
-    grad_norms: tuple[float, ...]  # before clipping, of each optimizer
+    grad_norms: tuple[float, ...]  # before clipping, one per optimizer
 
 
 class Trainable(Protocol):
-    """What has parameters with names."""
-
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
 
 
 def make_optimizer(model: Trainable, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW on fp32 weights; matrices decay, norms and biases do not. Fused: a fifth of the time, on a CPU too."""
+    """AdamW on fp32 weights; weight decay on matrices only. Fused: five times as fast, also on a CPU."""
     trained = [p for _, p in model.named_parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": config.weight_decay},
@@ -58,7 +56,7 @@ def make_optimizer(model: Trainable, config: OptimizerConfig) -> torch.optim.Ada
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """The rate of step 1 … steps: a linear warm-up, then constant, linear to 0 or a half cosine to 0."""
+    """Learning rate of step 1 … steps: linear warm-up, then constant, linear or cosine decay to 0."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
     progress = (step - 1 - config.warmup_steps) / (steps - config.warmup_steps)
@@ -67,7 +65,6 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Sets the rate of every parameter."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
@@ -80,16 +77,16 @@ def descend(
     max_grad_norm: float,
     proceed: Callable[[], bool] = lambda: True,
 ) -> Descent | None:
-    """One step of each optimizer on the sum of the losses, over ranks too; None, and no step, unless `proceed`.
+    """One step of each optimizer on the sum of the losses over micro-batches and ranks; None if `proceed` is False.
 
-    The losses come from a generator: each is back-propagated before the next is computed, so one micro-batch is in
-    memory at a time. `proceed` is asked when all have been computed. Each optimizer's gradient is clipped by itself.
+    `losses` is a generator: each loss is back-propagated before the next is computed, so only one micro-batch is in
+    memory. `proceed` is called after all of them. Each optimizer's gradient is clipped by itself.
     """
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
     total = torch.zeros((), dtype=torch.float64)
     for loss in losses:
-        if loss.requires_grad:  # a loss without a trained token has none
+        if loss.requires_grad:  # no gradient without a trained token
             loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach().cpu()
     total = world.sum(total)
@@ -107,21 +104,21 @@ def descend(
 
 
 def _clipped(optimizer: torch.optim.Optimizer, world: World, max_grad_norm: float) -> float:
-    """Sums an optimizer's gradient over ranks, clips it, and returns the norm that it had."""
-    parameters = list(_parameters(optimizer))
+    """Sums an optimizer's gradient over ranks and clips it; returns the norm before clipping."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
-        if parameter.grad is None:  # a rank without rows in this minibatch still takes part in the sum
+        if parameter.grad is None:  # a rank without rows still takes part in the sum
             parameter.grad = torch.zeros_like(parameter)
     world.sum_gradients(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    if not bool(norm <= max_grad_norm):  # a factor of 1 would be two more passes over all of it
+    if not bool(norm <= max_grad_norm):  # skips two passes over all gradients
         torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
     return float(norm)
 
 
 def finite(loss: Tensor, **culprit: Tensor) -> Tensor:
-    """The loss of a micro-batch; if it is not a number, what it was computed from goes with the error."""
+    """The loss of a micro-batch; a non-finite one raises with the tensors it was computed from."""
     if not bool(loss.isfinite()):
         raise NotFinite(
             f"the loss is {float(loss.detach())}", {name: tensor.tolist() for name, tensor in culprit.items()}
@@ -130,7 +127,7 @@ def finite(loss: Tensor, **culprit: Tensor) -> Tensor:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: Trainable) -> dict[str, Tensor]:
-    """The optimizer's state by parameter name, for safetensors."""
+    """Optimizer state by parameter name, for safetensors."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{moment}/{names[parameter]}": state[moment].cpu().contiguous()
@@ -145,9 +142,9 @@ def restore_optimizer(
     tensors: Mapping[str, Tensor],
     device: torch.device | None = None,
 ) -> None:
-    """Puts back what `optimizer_tensors` gave: nothing, if it had not taken a step yet.
+    """Restores `optimizer_tensors`; nothing if no step was taken before.
 
-    `device` is where the optimizer takes its steps, if the weights wait somewhere else; fused AdamW counts them there.
+    `device` is that of the optimizer, if the weights are offloaded; fused AdamW keeps its step count there.
     """
     if not any(key.startswith(f"{moment}/") for key in tensors for moment in MOMENTS):
         return

@@ -1,4 +1,4 @@
-"""The grader of a run: the task or the user's functions and, where a recipe names one, a reward model."""
+"""The grader of a run: the task or reward functions, and a reward model if the recipe names one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from whet.models.reward.scoring import Scorer, load_scorer
 from whet.records import Example, Score
 from whet.tasks.grading.grader import GradingFailed, make_grader
 from whet.tasks.grading.reward_range import is_reward, too_large
-from whet.tasks.protocol import Grader
+from whet.tasks.protocol import Grader, Task
 from whet.train.setup.offloading import OffloadedModels
 
 
 class ModelGrader:
-    """Adds a reward model's score to what functions give; what the task itself thinks is only noted beside it."""
+    """Adds a reward model's score to that of reward functions; without functions, the task's score is only logged."""
 
     def __init__(self, inner: Grader, scorer: Scorer, *, weight: float, has_functions: bool) -> None:
         self._inner, self._scorer, self._weight, self._has_functions = inner, scorer, weight, has_functions
 
     @property
     def model(self) -> RewardModel:
-        """The reward model."""
         return self._scorer.model
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
-        """A score for each completion; parts: `model`, and what the others gave."""
+        """Scores completions; `parts` holds the scores of the reward model, of functions and of the task."""
         given = self._inner.grade(examples, texts)
         found = self._scorer.score([example.prompt for example in examples], texts)
         scores = [self._joined(score, number) for score, number in zip(given, found, strict=True)]
@@ -39,7 +38,6 @@ class ModelGrader:
         return scores
 
     def close(self) -> None:
-        """Ends the inner one."""
         self._inner.close()
 
     def _joined(self, given: Score, number: float) -> Score:
@@ -59,29 +57,30 @@ class ModelGrader:
         )
 
 
-def held_out_judge(
+def held_out_scorer(
     grader: Grader, offloaded: OffloadedModels
 ) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
-    """What a reward model thinks of held-out answers, where training has one."""
+    """A function that scores held-out completions with the reward model of training; None without one."""
     if not isinstance(grader, ModelGrader):
         return None
 
-    def judge(examples: Sequence[Example], texts: Sequence[str]) -> list[float]:
+    def score(examples: Sequence[Example], texts: Sequence[str]) -> list[float]:
         with offloaded.present("reward"):
             return [score.reward for score in grader.grade(examples, texts)]
 
-    return judge
+    return score
 
 
-def build_grader(task: TaskConfig, reward: RewardConfig, device: torch.device) -> Grader:
-    """Everything that gives a reward, loaded now, so that a wrong name shows at once."""
+def build_grader(config: TaskConfig, reward: RewardConfig, device: torch.device, task: Task) -> Grader:
+    """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once."""
     inner = make_grader(
-        task.name,
-        task.options,
+        config.name,
+        config.options,
         *reward.plain(),
         memory_limit_gb=reward.memory_limit_gb,
         environment=reward.environment,
         may_abstain=reward.model is not None,
+        task=task,
     )
     if reward.model is None:
         return inner

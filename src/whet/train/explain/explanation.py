@@ -1,4 +1,4 @@
-"""Explaining a recipe or the runs of a pipeline: loss, batch sizes, memory, from the recipe alone, without a weight."""
+"""Explains a recipe or a pipeline: loss, batch sizes, memory and schedule, without loading weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from whet.recipe import Pipeline, Recipe
 from whet.tasks.guard import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.explain.formula import Loss, offline_loss, policy_loss
-from whet.train.explain.memory import FP32_BYTES, Model, find_model
+from whet.train.explain.memory import FP32_BYTES, ModelMemory, find_model
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.setup.build import build_algorithm
 from whet.train.setup.epochs import with_steps
@@ -32,68 +32,66 @@ MEASURED = 64  # examples whose tokens are counted
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """What one step works through."""
+    """Batch sizes of one step."""
 
     prompts: int  # offline: rows
-    group: int
+    group: int = 1
     sequences: int  # prompts × group
-    greedy: int  # sequences that are sampled too, but only as baselines
-    rounds: int  # how often all of them may be drawn, at most
-    epochs: int
-    minibatches: int
-    updates: int  # optimizer steps on them: epochs × minibatches
-    target_kl: float | None  # nats a token, beyond which no update is made
+    greedy: int = 0  # greedy completions, only as baselines
+    rounds: int = 1  # most sampling rounds
+    epochs: int = 1
+    minibatches: int = 1
+    updates: int = 1  # optimizer steps: epochs × minibatches
+    target_kl: float | None = None  # nats per token, above which updates stop
     sequences_per_update: tuple[int, int]  # fewest and most
-    oldest: int  # updates between the policy that sampled the rollouts and the one that the last update starts from
+    oldest: int = 0  # updates between the sampling policy and the policy before the last update
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """How many tokens one step has. None: not known without the model's tokeniser."""
+    """Tokens of one step; None if unknown without the model's tokenizer."""
 
     measured_on: int  # examples
     prompt_mean: float | None
     prompt_longest: int | None
-    completion: float | None  # online: the longest allowed; offline: the mean answer, end of sequence included
+    completion: float | None  # online: max_tokens; offline: mean answer with its end of sequence
     trained: int | None  # per step: sequences × completion
     total: int | None  # per step: with the prompts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """What happens over the whole run."""
+    """Schedule of the run."""
 
     steps: int
     updates: int  # optimizer steps
-    rates: tuple[float, float, float]  # learning rate of the first step, the highest, of the last step
-    critic_rate: float | None  # the highest of the critic's; None where there is no critic
-    critic_alone: int  # first steps in which the policy waits for the critic
-    cold_start: tuple[int, int, float] | None  # supervised steps before everything, their rows and learning rate
-    evaluations: int  # the ones before the first and after the last step included
+    rates: tuple[float, float, float]  # learning rate of the first step, peak, last step
+    critic_rate: float | None  # peak; None without a critic
+    critic_alone: int  # warm-up steps in which only the critic trains
+    cold_start: tuple[int, int, float] | None  # supervised steps, rows per step, learning rate
+    evaluations: int  # including those before the first and after the last step
     eval_examples: int
     eval_sequences: int  # per evaluation: greedy answers and samples
-    checkpoints: int  # written; `save.keep` of them stay
+    checkpoints: int  # written; `save.keep` of them are kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """A recipe in numbers and formulas."""
-
     recipe: str
     loop: str
     task: str
     loss: Loss
     step: Step
     tokens: Tokens
-    model: Model | None
-    missing: str  # why there is no model, else empty
+    model: ModelMemory | None
+    missing: str  # why the model is unknown, else empty
     schedule: Schedule
     without_effect: Mapping[str, str]  # written key → reason
-    notes: tuple[str, ...]  # what is allowed and probably not meant
+    notes: tuple[str, ...]  # allowed settings that are probably mistakes
 
 
 def explain(recipe: Recipe) -> Explanation:
-    """What will happen; a model that is not here leaves its numbers unknown, any other mistake is a UserError."""
+    """Explains a recipe; a model that is not pulled leaves its numbers unknown, other mistakes raise UserError."""
     config = with_steps(recipe.config)
     if isinstance(config, CollectConfig):
         raise UserError(f"{recipe.name} makes rows and trains nothing: run it with whet train {recipe.name}")
@@ -120,28 +118,9 @@ def explain(recipe: Recipe) -> Explanation:
 
 def _step(config: Training, algorithm: Algorithm | None) -> Step:
     if isinstance(config, OfflineConfig):
-        return _offline_step(config)
+        rows = config.batch_size
+        return Step(prompts=rows, sequences=rows, sequences_per_update=(rows, rows))
     assert algorithm is not None
-    return _online_step(config, algorithm)
-
-
-def _offline_step(config: OfflineConfig) -> Step:
-    return Step(
-        prompts=config.batch_size,
-        group=1,
-        sequences=config.batch_size,
-        greedy=0,
-        rounds=1,
-        epochs=1,
-        minibatches=1,
-        updates=1,
-        target_kl=None,
-        sequences_per_update=(config.batch_size, config.batch_size),
-        oldest=0,
-    )
-
-
-def _online_step(config: OnlineConfig, algorithm: Algorithm) -> Step:
     rollout, update = config.rollout, config.update
     sizes = [len(prompts) for prompts in split_prompts(rollout.prompts, update.minibatches, seed=(config.seed,))]
     updates = update.epochs * update.minibatches
@@ -184,7 +163,7 @@ def _tokens(config: Training, task: Task, tokenizer: Tokenizer | None, step: Ste
 
 
 def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: Step) -> Schedule:
-    # The rate rises until the end of the warm-up and never afterwards.
+    # The rate never rises after the warm-up.
     peak = min(config.steps, max(1, config.optimizer.warmup_steps))
     rates = [learning_rate(number, config.steps, config.optimizer) for number in (1, peak, config.steps)]
     critic = config.critic if isinstance(config, OnlineConfig) and algorithm and algorithm.needs_values else None
@@ -205,11 +184,11 @@ def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: S
 
 
 def _times(every: int, steps: int) -> int:
-    """How often something happens that is due every so many steps, and after the last one."""
+    """Number of times in `steps` steps, every so many and after the last."""
     return steps // every + (steps % every > 0)
 
 
-def _notes(config: Training, tokens: Tokens, model: Model | None, schedule: Schedule) -> list[str]:
+def _notes(config: Training, tokens: Tokens, model: ModelMemory | None, schedule: Schedule) -> list[str]:
     notes = []
     warmup = config.optimizer.warmup_steps
     if warmup > config.steps:
@@ -227,16 +206,16 @@ def _notes(config: Training, tokens: Tokens, model: Model | None, schedule: Sche
     return notes
 
 
-def _too_many_pairs(config: OnlineConfig, model: Model | None) -> Sequence[str]:
-    """Whether a bigram reference would be refused."""
+def _too_many_pairs(config: OnlineConfig, model: ModelMemory | None) -> Sequence[str]:
+    """A note if the vocabulary is too large for a bigram reference."""
     largest = BIGRAM_LARGEST**2 * FP32_BYTES
     if config.algorithm.kl.reference != "bigram" or model is None or model.reference <= largest:
         return []
     return [f"the bigram reference is for a vocabulary of at most {BIGRAM_LARGEST} tokens: the run will stop there"]
 
 
-def _room(prompt: int | None, config: Training, model: Model | None) -> Sequence[str]:
-    """What the context cuts off."""
+def _room(prompt: int | None, config: Training, model: ModelMemory | None) -> Sequence[str]:
+    """A note if the context truncates completions."""
     if prompt is None or model is None or model.context is None or not isinstance(config, OnlineConfig):
         return []
     room = model.context - prompt
@@ -248,7 +227,7 @@ def _room(prompt: int | None, config: Training, model: Model | None) -> Sequence
 
 
 def explain_pipeline(pipeline: Pipeline) -> dict[str, Explanation | str]:
-    """Dotted name of each run → what it will do; or why that cannot be known before an earlier stage has run."""
+    """Dotted name of each run → its explanation, or why it is unknown before an earlier stage has run."""
     stages = {recipe.name: recipe for recipe in pipeline.stages()}
     return {name: _explain(_with_model(recipe, stages)) for name, recipe in pipeline.runs().items()}
 
@@ -272,7 +251,7 @@ def _collected(config: CollectConfig) -> str:
 
 
 def _with_model(recipe: Recipe, stages: Mapping[str, Recipe]) -> Recipe:
-    """The recipe with the model that the stage it starts from has started from: the shape is the same."""
+    """The recipe with the start model of the stage that it continues: it has the same shape."""
     own = recipe.config.model
     match = REFERENCE.fullmatch(own.path)
     if match is None or match[2]:

@@ -1,4 +1,4 @@
-"""A model that a user names, loaded: what it generates, and how good it is on held-out examples."""
+"""A loaded model: `whet.load`, `whet.generate` and `whet.evaluate`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from whet.train.setup.build import place
 if TYPE_CHECKING:
     from whet.engines.http.engine import Logprobs
 
-MAX_TOKENS = 256  # of an answer, where neither the user nor a run says more
-EXAMPLES = 200  # of an evaluation, likewise
-PROMPT_ID = "prompt"  # names the random stream of a typed prompt, so that equal prompts get equal completions
-RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {  # option of sampling → what it must be, and the test of it
+
+MAX_TOKENS = 256  # default length limit of a completion
+EXAMPLES = 200  # default number of evaluation examples
+PROMPT_ID = "prompt"  # example id of a typed prompt; part of its random stream, so the same seed repeats completions
+RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {  # sampling option → its range, in words and as a test
     "max_tokens": ("at least 1", lambda value: value >= 1),
     "temperature": ("0 (greedy) or more", lambda value: 0 <= value < math.inf),
     "top_k": ("0 (all) or more", lambda value: value >= 0),
@@ -50,51 +51,33 @@ Prompt = str | Sequence[Mapping[str, str]]  # plain text, or the messages of a c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A model that the user named, and the config of the run that made it where a run was named."""
+    """A model that a user named: a directory on this machine, or a model of a server."""
 
-    directory: Path
-    config: Training | None
-
-    @property
-    def name(self) -> str:
-        """What to call it."""
-        return str(self.directory)
+    name: str  # for messages
+    path: str  # directory or URL
+    config: Training | None = None  # of the run that trained it, if a run was named
+    served: str | None = None  # name on the server; these four are for servers only
+    tokenizer: str | None = None
+    key_env: str | None = None
+    concurrency: int | None = None
 
     def open(
         self,
         *,
         device: torch.device | None = None,
         on_token: OnToken | None = None,
-        logprobs: Logprobs = "processed",  # noqa: ARG002 - ours always come, and exactly
+        logprobs: Logprobs = "none",  # of a server: our own engine always has them
     ) -> tuple[Tokenizer, Engine]:
-        """The tokeniser to pose prompts with, and an engine with the model's weights."""
-        return load_engine(self.directory, device=device, on_token=on_token)
+        """The tokenizer and an engine of the model, on the given device, else on a GPU if there is one."""
+        if self.served is not None:
+            return self._connect(on_token, logprobs)
+        device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        directory = Path(self.path)
+        policy = place(load_model(directory), device)  # before the tokenizer: its errors on bad directories are clearer
+        tokenizer = load_tokenizer(directory)
+        return tokenizer, NativeEngine(policy, tokenizer, device=device, on_token=on_token)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Served:
-    """A model that a server runs."""
-
-    url: str
-    model: str
-    tokenizer: str | None = None
-    key_env: str | None = None
-    concurrency: int | None = None
-    config: None = None  # no run of ours made it
-
-    @property
-    def name(self) -> str:
-        """What to call it."""
-        return f"{self.model} at {self.url}"
-
-    def open(
-        self,
-        *,
-        device: torch.device | None = None,  # noqa: ARG002 - the server's own affair
-        on_token: OnToken | None = None,
-        logprobs: Logprobs = "none",
-    ) -> tuple[Tokenizer, Engine]:
-        """The tokeniser to pose prompts with, and an engine that asks the server."""
+    def _connect(self, on_token: OnToken | None, logprobs: Logprobs) -> tuple[Tokenizer, Engine]:
         from whet.engines.http.engine import USUAL, HttpEngine
         from whet.engines.http.transport import Connection
 
@@ -104,27 +87,27 @@ class Served:
             path = Path(self.tokenizer).expanduser()
             tokenizer = load_tokenizer(path if path.is_dir() else resolve_model(self.tokenizer))
         engine = HttpEngine(
-            self.url, self.model, tokenizer, connection=connection, logprobs=logprobs, on_token=on_token
+            self.path, self.served or "", tokenizer, connection=connection, logprobs=logprobs, on_token=on_token
         )
         return engine.tokenizer, engine
 
 
 class Model:
-    """A loaded model: `policy` and `tokenizer`, and an engine that samples from them. Made by `whet.load`."""
+    """A loaded model, made by `whet.load`: `policy`, `tokenizer`, and the engine that samples from them."""
 
-    def __init__(self, target: Target | Served, tokenizer: Tokenizer, engine: Engine) -> None:
+    def __init__(self, target: Target, tokenizer: Tokenizer, engine: Engine) -> None:
         self.target, self.tokenizer, self.engine = target, tokenizer, engine
 
     @property
     def policy(self) -> CausalLM:
-        """The model itself, a torch module."""
+        """The torch module."""
         if not isinstance(self.engine, NativeEngine):
             raise UserError(f"{self.target.name} runs on its server, so its weights are not here")
         return self.engine.policy
 
     def __fspath__(self) -> str:
-        """The directory of a model on this machine: what a recipe calls `model.path`."""
-        return self.target.url if isinstance(self.target, Served) else str(self.target.directory)
+        """Directory or URL: a loaded model can be passed wherever a recipe takes `model.path`."""
+        return self.target.path
 
     def __repr__(self) -> str:
         return f"whet.load({os.fspath(self)!r})"
@@ -138,23 +121,23 @@ class Model:
     def generate(
         self, prompts: str | Sequence[Prompt], *, n: int = 1, seed: int = 0, raw: bool = False, **sampling: Any
     ) -> list[Completion] | list[list[Completion]]:
-        """`n` completions of a prompt; of a list of prompts, a list of `n` completions for each.
+        """`n` completions of a prompt; for a list of prompts, a list of `n` completions for each.
 
-        `sampling`: max_tokens, temperature (0 is greedy), top_k, top_p, min_p, stop; those of the run's evaluation
-        where a run was loaded. A prompt is text, which a chat model is asked as a user unless it is `raw`, or a list
-        of messages. The same seed gives the same completions.
+        `sampling`: max_tokens, temperature (0 is greedy), top_k, top_p, min_p, stop; defaults are those of the run's
+        evaluation if a run was loaded. A prompt is text, which a chat model gets as a user message unless `raw`, or a
+        list of messages. The same seed gives the same completions.
         """
         settings = choose_sampling(self.target.config, sampling)
         listed = [prompts] if isinstance(prompts, str) else list(prompts)
-        asked = [self.posed(prompt, raw=raw) for prompt in listed]
+        asked = [self.example(prompt, raw=raw) for prompt in listed]
         found = self.engine.generate(pose(asked, self.tokenizer, stream=(seed,)), settings, count=n)
         return found[0] if isinstance(prompts, str) else found
 
     def rows(
         self, prompt: str | Sequence[Example], sampling: Sampling, *, n: int, seed: int, raw: bool, task: Task | None
     ) -> list[dict[str, Any]]:
-        """A typed prompt, or examples, which `task` judges, each with its `n` completions as plain data."""
-        asked = [self.posed(prompt, raw=raw)] if isinstance(prompt, str) else prompt
+        """`n` completions of a typed prompt, or of examples that `task` grades, as plain data."""
+        asked = [self.example(prompt, raw=raw)] if isinstance(prompt, str) else prompt
         shown = [prompt] if isinstance(prompt, str) else [example.prompt_text for example in prompt]
         found = self.engine.generate(pose(asked, self.tokenizer, stream=(seed,)), sampling, count=n)
         return [_row(*one, task) for one in zip(shown, asked, found, strict=True)]
@@ -163,8 +146,8 @@ class Model:
         """Held-out accuracy and, with samples, pass@k; see `whet.evaluate`."""
         return evaluate(self, task, **settings)
 
-    def posed(self, prompt: Prompt, *, raw: bool = False) -> Example:
-        """A typed prompt as the model is asked it."""
+    def example(self, prompt: Prompt, *, raw: bool = False) -> Example:
+        """A typed prompt; for a chat model as a user message, unless `raw`."""
         if not isinstance(prompt, str):
             turns = tuple(Message(role=turn["role"], content=turn["content"]) for turn in prompt)
             return Example(id=PROMPT_ID, prompt=turns, answer="")
@@ -182,10 +165,10 @@ def load(
     key_env: str | None = None,
     concurrency: int | None = None,
 ) -> Model:
-    """A model with its tokeniser: of a run (its best model), a directory, a pulled name, or a server's URL.
+    """Loads a model: a run (its best model), a directory, a pulled name, or a server's URL.
 
-    Of a server, `served` is the name of its model, `tokenizer` a model whose ids are exchanged instead of text,
-    `key_env` the environment variable with the API key, `concurrency` the requests at a time.
+    For a server, `served` is the model's name there, `tokenizer` a model whose token ids are exchanged instead of text,
+    `key_env` the environment variable with the API key, `concurrency` the number of parallel requests.
     """
     if isinstance(model, Model):
         return model
@@ -211,58 +194,44 @@ def evaluate(
 ) -> Evaluation:
     """Held-out accuracy (greedy) and, with `samples`, pass@k, each with its 95 % interval.
 
-    `task` is a name, a dict of name and options, or a task object; a run has its own. What is not given is as in the
-    run's own evaluation, else 200 examples, 256 tokens, temperature 1, seed 0.
+    `task` is a name, a dict of name and options, or a task object; a run has its own. Defaults are the settings of the
+    run's evaluation, else 200 examples, 256 tokens, temperature 1, seed 0.
     """
+    given: dict[str, Any] = {"examples": examples, "samples": samples, "ks": ks, "seed": seed}
+    given |= {"max_tokens": max_tokens, "temperature": temperature}
     loaded, objects = load(model), Objects()
     section = None if task is None else objects.plain(task)
-    name, options = _named(section)
+    options = dict(section) if isinstance(section, Mapping) else {"name": section}
     with passing(objects.by_name):
-        judge = find_task(loaded.target, name, options)
+        found, _, _ = find_task(loaded.target, options.pop("name", None), options)
         own = loaded.target.config if task is None else None
-        given = {"max_tokens": max_tokens, "temperature": temperature}
-        settings = eval_settings(own, examples=examples, samples=samples, ks=ks, sampling=given, seed=seed)
-        return measure(loaded.engine, loaded.tokenizer, judge.task, **settings, world=World.alone())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Posed:
-    """A task, and how it was asked for."""
-
-    task: Task
-    name: str
-    options: Mapping[str, Any]
-
-
-def is_url(text: str) -> bool:
-    """Whether a user means a server instead of a model on this machine."""
-    return text.startswith(("http://", "https://"))
+        settings = eval_settings(own, given)
+        return measure(loaded.engine, loaded.tokenizer, found, **settings, world=World.alone())
 
 
 def find_model(
-    text: str, served: str | None, tokenizer: str | None, key_env: str | None, concurrency: int | None
-) -> Target | Served:
-    """A model on this machine, or one behind a URL, which the other arguments are about."""
+    text: str,
+    served: str | None = None,
+    tokenizer: str | None = None,
+    key_env: str | None = None,
+    concurrency: int | None = None,
+) -> Target:
+    """The best model of a run, a model directory, a pulled name or, with the other arguments, a model of a server."""
     if is_url(text):
         if not served:
             raise UserError(f"{text} is a server: say which of its models, --model or served= (see its /v1/models)")
-        return Served(url=text, model=served, tokenizer=tokenizer, key_env=key_env, concurrency=concurrency)
+        given: dict[str, Any] = {"tokenizer": tokenizer, "key_env": key_env, "concurrency": concurrency}
+        return Target(name=f"{served} at {text}", path=text, served=served, **given)
     given = {"a model's name": served, "tokenizer": tokenizer, "key_env": key_env, "concurrency": concurrency}
     for option, value in given.items():
         if value is not None:
             raise UserError(f"{option} is for a server, and {text} is not its URL (http://…): leave it out")
-    return find_target(text)
-
-
-def find_target(text: str) -> Target:
-    """The best model of a run, or a model by directory or pulled name."""
-    if is_url(text):
-        raise UserError(f"{text} is a server, and this needs a model on this machine: use `whet eval` or `whet sample`")
     path = Path(text).expanduser()
     try:
         run = Run.open(path, is_writer=False)
     except UserError:
-        return Target(directory=resolve_model(text), config=None)
+        directory = str(resolve_model(text))
+        return Target(name=directory, path=directory)
     best = run.best_model()
     if best is None and run.rows_path.exists():
         raise UserError(f"{text} made rows, not a model: look at them with whet data explore {run.rows_path}")
@@ -270,21 +239,26 @@ def find_target(text: str) -> Target:
         raise UserError(f"run {path} has no best model yet: wait for its first evaluation")
     config = validate(parse_yaml(run.config_yaml(), where=text), where=f"the config of {text}")
     assert not isinstance(config, CollectConfig)
-    return Target(directory=best, config=config)
+    return Target(name=str(best), path=str(best), config=config)
 
 
-def find_task(target: Target | Served, name: str | None, options: Mapping[str, Any]) -> Posed:
-    """The task that was named, or the run's own; options go on top of the run's."""
+def is_url(text: str) -> bool:
+    """Whether a model is named by the URL of a server."""
+    return text.startswith(("http://", "https://"))
+
+
+def find_task(target: Target, name: str | None, options: Mapping[str, Any]) -> tuple[Task, str, Mapping[str, Any]]:
+    """The named task, or the run's own with these options on top; with its name and options."""
     if name is None and target.config is None:
         raise UserError(f"{target.name} is a model, not a run: say which task, --task or task= (see `whet tasks`)")
     if name is None:
         assert target.config is not None
         name, options = target.config.task.name, {**target.config.task.options, **options}
-    return Posed(task=guarded_task(name, options), name=name, options=options)
+    return guarded_task(name, options), name, options
 
 
 def held_out(task: Task, count: int) -> list[Example]:
-    """Held-out examples of a task, of which there must be some."""
+    """Held-out examples of a task; refuses a task that has none."""
     found = task.held_out(count)
     if not found:
         raise UserError(f"task {task.name} has no held-out examples: give it an evaluation split, or type a prompt")
@@ -292,7 +266,7 @@ def held_out(task: Task, count: int) -> list[Example]:
 
 
 def choose_sampling(config: Training | None, given: Mapping[str, Any]) -> Sampling:
-    """How to sample: as the run's evaluation did, but for what is given (None: not given)."""
+    """Sampling settings: those of the run's evaluation, overridden by what is given (None: not given)."""
     base = Sampling(max_tokens=MAX_TOKENS) if config is None else config.eval_sampling
     unknown = sorted(given.keys() - {*RANGES, "stop"})
     if unknown:
@@ -306,16 +280,9 @@ def choose_sampling(config: Training | None, given: Mapping[str, Any]) -> Sampli
     return replace(base, **chosen)
 
 
-def eval_settings(
-    config: Training | None,
-    *,
-    examples: int | None,
-    samples: int | None,
-    ks: Sequence[int] | None,
-    sampling: Mapping[str, Any],
-    seed: int | None,
-) -> dict[str, Any]:
-    """What `whet.evaluate.evaluation` is asked: as the run's evaluation, but for what is given."""
+def eval_settings(config: Training | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the evaluation: the run's settings, overridden by those of `whet.evaluate` (None: not given)."""
+    samples, ks, seed = given["samples"], given["ks"], given["seed"]
     if samples is None and ks is None:
         samples, ks = (config.eval.samples, config.eval.ks) if config else (0, ())
     elif samples is None:
@@ -323,52 +290,34 @@ def eval_settings(
     elif ks is None:
         ks = sorted({1, samples}) if samples else ()
     return {
-        "examples": examples or (config.eval.examples if config else EXAMPLES),
+        "examples": given["examples"] or (config.eval.examples if config else EXAMPLES),
         "samples": samples,
         "ks": tuple(ks or ()),
-        "sampling": choose_sampling(config, sampling),
+        "sampling": choose_sampling(config, {key: given[key] for key in ("max_tokens", "temperature")}),
         "seed": (config.seed if config else 0) if seed is None else seed,
     }
 
 
-def load_engine(
-    directory: Path, *, device: torch.device | None = None, on_token: OnToken | None = None
-) -> tuple[Tokenizer, NativeEngine]:
-    """The tokeniser of a model, and an engine with its weights on the device: the given one, or the best one here."""
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    policy = place(load_model(directory), device)  # first: it says best what is wrong with a directory
-    tokenizer = load_tokenizer(directory)
-    return tokenizer, NativeEngine(policy, tokenizer, device=device, on_token=on_token)
-
-
 def is_chat(tokenizer: Tokenizer) -> bool:
-    """Whether a conversation means something to the model."""
+    """Whether the model has a chat template."""
     from whet.engines.http.server_text import ServerText
 
     if isinstance(tokenizer, ServerText):
-        return True  # the server has the template, or says that it has none
+        return True  # the server applies its template, or reports that it has none
     return isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.has_chat_template
 
 
-def _named(section: Any) -> tuple[str | None, dict[str, Any]]:
-    """Name and options of a task as a recipe writes it."""
-    if section is None or isinstance(section, str):
-        return section, {}
-    options = dict(section)
-    return options.pop("name", None), options
-
-
-def _row(prompt: str, example: Example, completions: Sequence[Completion], judge: Task | None) -> dict[str, Any]:
+def _row(prompt: str, example: Example, completions: Sequence[Completion], task: Task | None) -> dict[str, Any]:
     return {
         "prompt": prompt,
-        **({"answer": example.answer} if judge else {}),
+        **({"answer": example.answer} if task else {}),
         "completions": [
             {
                 "text": completion.text,
                 "tokens": len(completion.tokens),
                 "logprob": sum(completion.logprobs),
                 "finish": completion.finish,
-                **({"correct": bool(judge.correct(example, completion.text))} if judge else {}),
+                **({"correct": bool(task.correct(example, completion.text))} if task else {}),
             }
             for completion in completions
         ],

@@ -1,9 +1,8 @@
-"""The files that a recipe names, by their checksums: what a resumed run must find as it left it.
+"""Checksums of the input files of a run, compared when it is resumed.
 
-The run's own config.yaml, data, own code (tasks, rewards, cells, losses), files that an own task is told of,
-tokenisers, reference and reward models. The weights that a run starts from are compared by their fingerprint when they
-are loaded (`Session`), so they are not read a second time here: only the checksums in a manifest are. What own code
-imports is not looked at.
+Inputs are the run's config.yaml, data, user code (tasks, rewards, cells, losses), files in a user task's options,
+tokenizers, reference and reward models. The start weights are compared by fingerprint when they are loaded (`Session`);
+here only their checksums in a manifest are read. Modules that user code imports are not compared.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from whet.runs.inputs import Change, Input, Inputs, accept, changes, from_json, 
 from whet.tasks.table import ELSEWHERE, TASKS
 from whet.train.session.resume import how_to_resume
 
-Files = Mapping[str, Path]  # name of a file inside of what a recipe names → where it is
-Named = tuple[str, str, Mapping[str, Path | str]]  # key, text and files; in place of a file, the source of an object
-WEIGHTS_AT_START = "model.weights"  # no change of these is ever accepted: all that was learned is a difference to them
-OF_THE_SYSTEM = {".DS_Store", "__pycache__"}  # what appears in folders by itself
+Files = Mapping[str, Path]  # file name → path
+Named = tuple[str, str, Mapping[str, Path | str]]  # key, its value, and its files (or source code of an object)
+WEIGHTS_AT_START = "model.weights"  # a change of these is never accepted: training continues from them
+OF_THE_SYSTEM = {".DS_Store", "__pycache__"}  # files that systems and Python create
 CODE_OF_WHET = Path(whet.__file__).resolve().parent
 
 
 def current_inputs(config: Config, run: Path) -> dict[str, Input]:
-    """What the config names that is there now; what is not, the loaders refuse in their own words."""
+    """Input files that exist now; loaders report missing ones themselves."""
     known: dict[Path, str] = {}
     found: dict[str, Input] = {}
     for key, text, files in _named(config, run):
@@ -51,7 +50,7 @@ def current_inputs(config: Config, run: Path) -> dict[str, Input]:
 
 
 def begin_inputs(config: Config, run: Run, world: World) -> None:
-    """Records what a new run is made from."""
+    """Records the inputs of a new run."""
     if world.is_writer:
         run.write_inputs(Inputs(known=current_inputs(config, run.path)))
 
@@ -59,11 +58,11 @@ def begin_inputs(config: Config, run: Run, world: World) -> None:
 def compare_inputs(
     config: Config, run: Run, world: World, *, accept_changes: bool, note: Callable[[str], None]
 ) -> None:
-    """Refuses to resume a run from other inputs than it began with, on every rank alike, unless that is accepted."""
-    refusal = said = ""
+    """Refuses to resume a run with changed inputs, on every rank alike, unless accepted."""
+    refusal = accepted = ""
     if world.is_writer:
         try:
-            refusal, said = _compared(config, run, accept_changes=accept_changes)
+            refusal, accepted = _compared(config, run, accept_changes=accept_changes)
         except (UserError, RunFailed) as error:
             refusal = str(error)
     pending = None if run.accepted_inputs is None else to_json(run.accepted_inputs)
@@ -71,42 +70,42 @@ def compare_inputs(
     if refusal:
         raise UserError(refusal)
     run.accepted_inputs = None if pending is None else from_json(pending)
-    if said:
-        note(said)
+    if accepted:
+        note(accepted)
 
 
 def changed_inputs(config: Config, run: Run) -> list[Change]:
-    """What is not any more as a run that is finished found it; what is gone, it does not need."""
+    """Inputs of a finished run that have changed since; missing ones are ignored."""
     began = run.inputs()
     now = {} if began is None else current_inputs(config, run.path)
     return [] if began is None else changes({key: one for key, one in began.known.items() if key in now}, now)
 
 
 def _compared(config: Config, run: Run, *, accept_changes: bool) -> tuple[str, str]:
-    """Why the run must not go on, and what to say if it does."""
+    """Why the run must not be resumed (else empty), and a note for the user if it is."""
     began, now = run.inputs(), current_inputs(config, run.path)
     if began is None:
         run.write_inputs(Inputs(known=now))
         is_new = not run.metrics() and not run.has_saved
-        return "", "" if is_new else "inputs: not recorded when the run began, so nobody can tell if its files changed"
+        return "", "" if is_new else "inputs: not recorded when the run began, so changes of files go undetected"
     found = changes(began.known, now)
     if not found:
         if began.known.keys() != now.keys():
             run.write_inputs(Inputs(known=now, origin=began.origin, accepted=began.accepted))
         return "", ""
-    told = "; ".join(change.sentence for change in found)
+    changed = "; ".join(change.sentence for change in found)
     if any(change.key == WEIGHTS_AT_START for change in found):
-        return f"{told}: put back the weights that the run began with, or start a new run", ""
+        return f"{changed}: restore the weights that the run began with, or start a new run", ""
     if not accept_changes:
         way = how_to_resume(run.path, accept_changes=True)
-        return f"{told}: put back what the run began with, or go on with other inputs: {way}", ""
+        return f"{changed}: restore the original files, or accept the change: {way}", ""
     checkpoint = run.latest()
     accepted = accept(began, now, found, after_step=checkpoint.step if checkpoint else 0)
     if isinstance(config, CollectConfig):
         run.write_inputs(accepted)
-    else:  # recorded once training goes on: what fails to load was never trained on
+    else:  # recorded once training continues: an input that fails to load was never used
         run.accepted_inputs = accepted
-    return "", f"accepted: {told}"
+    return "", f"accepted: {changed}"
 
 
 def _named(config: Config, run: Path) -> Iterator[Named]:
@@ -116,7 +115,7 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
     yield from _task(config, run)
     if isinstance(config, TrainConfig):
         yield from _start(config)
-    elif config.model.path:  # nobody compares the weights that rows are sampled from
+    elif config.model.path:  # no other check compares the weights that rows are sampled from
         yield "model.path", config.model.path, _model(config.model.path)
     if isinstance(config, OnlineConfig):
         for kind, cell in config.algorithm:
@@ -177,7 +176,7 @@ def _model(text: str) -> Files:
 
 
 def _is_sealed(path: Path) -> bool:
-    """Whether a manifest says the checksum of a file."""
+    """Whether a manifest has the checksum of a file."""
     return path.name in (sealed_files(path.parent) or {})
 
 
@@ -196,11 +195,11 @@ def _file(path: Path) -> Files:
 
 
 def _file_or_folder(text: str, run: Path) -> Files:
-    """A text of which only the user's task knows what it means: a file, or with a / in it a directory, that is there.
+    """Files of an option of a user's task, if it is an existing file, or (with a / in it) an existing directory.
 
-    Not one in which the run itself lies: that changes all the time.
+    Not a directory that contains the run itself, which changes all the time.
     """
-    with suppress(OSError, ValueError):  # too long for a name, or a zero in it
+    with suppress(OSError, ValueError):  # not a path: too long, or with a null byte
         path = Path(text).expanduser()
         if path.is_file():
             return _file(path)
@@ -210,7 +209,7 @@ def _file_or_folder(text: str, run: Path) -> Files:
 
 
 def _inside(folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """The files of a directory and of those inside, links followed, each directory once."""
+    """All files below a directory; follows links, visits each directory once."""
     if folder.resolve() in seen:
         return
     seen.add(folder.resolve())
@@ -228,7 +227,7 @@ def _by_name(paths: list[Path]) -> Files:
 
 
 def _checksum(path: Path | str, key: str, known: dict[Path, str]) -> str:
-    """The SHA-256 of a file; of weights that a manifest lists, the one there: whoever loads them compares it."""
+    """SHA-256 of a file; for weights in a manifest, the checksum there, which loading verifies."""
     if isinstance(path, str):
         return hashlib.sha256(path.encode()).hexdigest()
     place = path.resolve()

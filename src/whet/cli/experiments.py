@@ -1,0 +1,273 @@
+"""Sweeps and pipelines on the console: `whet compare`, `whet train` of a pipeline, and their Python calls share it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from whet.cli.progress import SilentProgress, make_progress
+from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
+from whet.errors import RunFailed, UserError
+from whet.recipe import Config, Pipeline, Recipe
+from whet.report.comparison.comparison_page import write_page
+from whet.report.comparison.sweep_results import SweepSetup, sweep_results
+from whet.report.formatting import duration
+from whet.runs.comparison_directory import ComparisonDirectory
+from whet.runs.directory import Run
+from whet.runs.pipeline_directory import PipelineDirectory
+from whet.train.experiments.jobs import Method, State, do_jobs, job_state
+from whet.train.experiments.pipeline_runs import make_plan, reopened, run_pipeline
+from whet.train.experiments.sweep import read_sweep
+from whet.train.explain.unused_keys import keys_without_effect
+from whet.train.session.session import Progress
+
+TARGET = 0.8  # held-out accuracy of "steps to 80 %"
+STATES = {"new": "", "stopped": ", resumed", "finished": ", already finished"}
+SHOWN = {"eval/accuracy": ("held-out accuracy", "{:.1%}"), "eval/loss": ("held-out loss", "{:.4f}")}  # the first found
+
+
+def compare_methods(
+    source: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+    changes: Sequence[tuple[str, str]] = (),
+    *,
+    target: float = TARGET,
+    root: Path,
+    out: Path | None = None,
+    as_json: bool = False,
+) -> ComparisonDirectory:
+    """Trains a recipe with every algorithm and seed, then writes and shows the table, curves and verdict.
+
+    In a new directory below `root`, or exactly in `out`, where a comparison that was begun is continued. `changes` are
+    overrides of one method: (method, KEY=VALUE).
+    """
+    if not 0 < target <= 1:
+        raise UserError(f"--target {target:g} must be a share above 0 and at most 1, e.g. 0.8")
+    refuse_ranks("a comparison")
+    command = compare_command(source, methods, seeds, overrides, changes)
+    command += [] if target == TARGET else ["--target", f"{target:g}"]
+    sweep = read_sweep(source, methods, seeds, overrides, changes)
+    setup = SweepSetup(
+        recipe=sweep.recipe,
+        command=shlex.join(command if out is None else [*command, "--out", str(out)]),
+        overrides=sweep.overrides,
+        seeds=seeds,
+        target=target,
+    )
+    directory = ComparisonDirectory.create(root, sweep.recipe) if out is None else ComparisonDirectory.open(out)
+    with _resumable(directory, [*command, "--out", str(directory.path)]):
+        jobs = sweep.jobs(directory)
+        states = [job_state(job) for job in jobs.values()]
+        first = {method: sweep.recipes[method, seeds[0]] for method in methods}
+        progress = ConsoleProgress(f"comparison: {directory.path}", states, first)
+        failures = do_jobs(jobs, states, progress)
+    directory.write_results(sweep_results(directory, setup, failures))
+    write_page(directory)
+    _show_comparison(directory, as_json=as_json)
+    _refuse_failures(failures, len(jobs))
+    return directory
+
+
+def read_seeds(text: str) -> list[int]:
+    """`3` means seeds 0, 1, 2; `3,7` means 3 and 7; `7,` means 7 alone."""
+    parts = [part.strip() for part in text.split(",")]
+    listed = len(parts) > 1
+    numbers: list[int] = []
+    with suppress(ValueError):
+        numbers = [int(part) for part in parts if part]
+    wrong = not numbers or min(numbers) < (0 if listed else 1) or len(set(numbers)) < len(numbers)
+    if wrong:
+        raise UserError(f"--seeds {text}: give how many seeds (3), or different seeds from 0 on (3,7)")
+    return numbers if listed else list(range(numbers[0]))
+
+
+def compare_command(
+    source: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+    changes: Sequence[tuple[str, str]],
+) -> list[str]:
+    """The `whet compare` command that makes this comparison, without --out."""
+    numbers = f"{','.join(map(str, seeds))}," if len(seeds) == 1 else ",".join(map(str, seeds))
+    counted = str(len(seeds)) if list(seeds) == list(range(len(seeds))) else numbers
+    command = ["whet", "compare", "--methods", ",".join(methods), "--seeds", counted, source, *overrides]
+    return [*command, *(word for method, override in changes for word in ("--set", f"{method}:{override}"))]
+
+
+def train_pipeline(pipeline: Pipeline, root: Path) -> Path:
+    """Runs a pipeline in a new directory below `root`, which is returned."""
+    refuse_ranks("a pipeline")
+    directory = PipelineDirectory.create(root, pipeline.name)
+    show_pipeline(pipeline, directory, explained=pipeline.runs())
+    return directory.path
+
+
+def resume_pipeline(path: Path, overrides: Sequence[str], *, accept_changes: bool = False) -> None:
+    """Continues a pipeline; overrides may change runs that have not begun."""
+    refuse_ranks("a pipeline")
+    directory = PipelineDirectory.open(path)
+    show_pipeline(reopened(directory, overrides), directory, accept_changes=accept_changes)
+
+
+def show_pipeline(
+    pipeline: Pipeline,
+    directory: PipelineDirectory,
+    command: Sequence[str] = (),
+    *,
+    explained: Mapping[str, Recipe] | None = None,
+    accept_changes: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop.
+
+    Keys without effect are noted for the recipes in `explained`.
+    """
+    with _resumable(directory, command or ["whet", "train", str(directory.path), "--resume"]):
+        plan = make_plan(pipeline, directory, accept_changes=accept_changes)
+        states = list(plan.states.values())
+        progress = ConsoleProgress(f"pipeline: {directory.path}", states, explained or {}, inside=make_progress)
+        failures, compared = run_pipeline(plan, progress, accept_changes=accept_changes)
+    if compared:
+        _show_comparison(ComparisonDirectory(directory.comparison_path), as_json=as_json)
+    if not as_json or not compared:
+        say(f"pipeline  {directory.path}")
+    _refuse_failures(failures, len(plan.methods))
+
+
+def refuse_ranks(what: str) -> None:
+    """Several runs are made by one process."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError(f"{what} trains in one process: start it without torchrun, or train its runs one by one")
+
+
+class ConsoleProgress:
+    """Progress of several runs: which one of how many, its result, and the time left."""
+
+    def __init__(
+        self,
+        title: str,
+        states: Sequence[State],
+        recipes: Mapping[str, Recipe],
+        *,
+        inside: Callable[[Config, Run], Progress] | None = None,
+    ) -> None:
+        """Notes keys without effect of `recipes`, by name; `inside` shows the steps of a run, else one line does."""
+        self._console = Screen(stderr=True)
+        self._inside = inside
+        self._count = len(states)
+        self._to_do = sum(state != "finished" for state in states)
+        self._number = self._done = 0
+        self._state: State = "new"
+        self._started = time.monotonic()
+        self.note(title)
+        for name, recipe in recipes.items():
+            for key, why in keys_without_effect(recipe).items():
+                self.note(f"note: {name}: {key} has no effect here: {why}")
+
+    def begin(self, label: str, state: State) -> None:
+        self._number += 1
+        self._state = state
+        elapsed = time.monotonic() - self._started
+        # No estimate before the first run has ended.
+        rest = round(elapsed / self._done * (self._to_do - self._done)) if self._done else None
+        left = "" if rest is None else f", about {duration(rest)} left"
+        self.note(f"{self._number}/{self._count}  {label}{STATES[state]}   elapsed {duration(round(elapsed))}{left}")
+
+    def progress(self, config: Config, run: Run) -> Progress:
+        """Progress display of one run, without its notes: the comparison says itself where runs are."""
+        if self._inside is None:
+            return StepLine(self._console, config.steps)
+        return StepsOnly(self._inside(config, run))
+
+    def end(self, run: Run | None, failure: str) -> None:
+        self._done += self._state != "finished"
+        results = run.results() if run else None
+        self.note(f"     {_outcome(results)}" if results is not None else f"     failed: {failure}")
+
+    def note(self, text: str) -> None:
+        self._console.say(text)
+
+
+class StepsOnly(SilentProgress):
+    """The progress display of a run without its notes."""
+
+    def __init__(self, inner: Progress) -> None:
+        self._inner = inner
+
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        self._inner.step(step, metrics, timings)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class StepLine(SilentProgress):
+    """The newest step of a run in one line of a terminal, removed at the end."""
+
+    def __init__(self, console: Screen, steps: int) -> None:
+        self._steps = steps
+        self._status = Waiting("starting", console)
+        if console.is_terminal:
+            self._status.start()
+
+    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        reward = f"  reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else ""
+        self._status.update(f"step {step}/{self._steps}{reward}  {timings['seconds/step']:.2f} s")
+
+    def close(self) -> None:
+        self._status.stop()
+
+
+def _show_comparison(directory: ComparisonDirectory, *, as_json: bool) -> None:
+    """Prints comparison.json; or the verdict, the table and the paths of all files."""
+    if as_json:
+        say_json(directory.results())
+        return
+    text, _, _ = directory.table_path.read_text("utf-8").partition("\n![")  # without the links to pictures
+    say_text(f"{text.rstrip()}\n")
+    say(f"page      {directory.page_path}")
+    say(f"table     {directory.table_path}")
+    say(f"numbers   {directory.results_path}")
+
+
+@contextmanager
+def _resumable(directory: ComparisonDirectory | PipelineDirectory, command: Sequence[str]) -> Iterator[None]:
+    """Says how to continue after Ctrl-C or a failure; removes the directory after wrong input."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; continue with: {shlex.join(command)}", err=True)
+        raise
+    except RunFailed as error:
+        raise RunFailed(f"{error}; continue with: {shlex.join(command)}") from error
+    except UserError:
+        directory.remove_if_unused()
+        raise
+
+
+def _refuse_failures(failures: Mapping[Method, str], count: int) -> None:
+    """Fails if a run failed, after the results of the others were shown."""
+    if failures:
+        (method, seed), why = next(iter(failures.items()))
+        raise RunFailed(f"{len(failures)} of {count} runs of methods failed, first {method} seed {seed}: {why}")
+
+
+def _outcome(results: Mapping[str, Any]) -> str:
+    """Rows collected, or the measurement before and after training; and the time."""
+    if "rows" in results:
+        return f"{results['rows']:,} rows"
+    before, after = results["before"], results["after"]
+    measured = [
+        f"{label} {form.format(before[key])} → {form.format(after[key])}, "
+        for key, (label, form) in SHOWN.items()
+        if key in before and key in after
+    ]
+    return "".join(measured[:1]) + f"{results['seconds']:.1f} s of training"

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from whet.engines.native import decode_plain as plain
+from tests.engines import decode_plain as plain
 from whet.engines.native.slots import Cache, Rows, Turn, Where
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import new_model
@@ -186,9 +186,3 @@ def test_a_draw(kind, dtype, vocab, temperature):
     untouched = [slot for slot in range(9) if slot not in at.tolist()]
     assert rows.steps[untouched].tolist() == [steps[slot] for slot in untouched]
     assert not rows.out_tokens[untouched].any()
-
-
-def test_the_kernels_fallback_is_used_where_there_is_no_gpu():
-    from whet.engines.native.decode import _operations
-
-    assert _operations(torch.device("cpu")) is plain

@@ -103,7 +103,7 @@ def test_a_copied_model_has_copies_of_its_own(change) -> None:
     assert follows(other)
     theirs = [half.qkv.clone() for half in other.model.joined.refreshed(list(other.model.layers), torch.bfloat16)]
     assert follows(model)
-    again = other.model.joined._blocks
+    again = other.model.joined._copies[torch.bfloat16]
     assert all(torch.equal(half.qkv, kept) for half, kept in zip(again, theirs, strict=True))
 
 

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,6 @@ LOOK = 16  # tokens between looks of the host
 PREFILL_TOKENS = 32_768  # of prompts read at a time
 CAPACITY_STEP = 64  # positions of a cache come in multiples
 SPARE_MEMORY = 0.15  # share of the free memory that the cache leaves alone
-CPU_SLOTS = 64  # where there is no free memory to ask for
 
 log = logging.getLogger("whet")
 
@@ -55,9 +55,10 @@ class CudaSampler:
     """The slots and the graphs of one policy; kept between calls as long as they fit, but for the cache's memory."""
 
     def __init__(
-        self, policy: Decoder, stops: Collection[int], *, max_slots: int, dtype: torch.dtype = torch.bfloat16
+        self, policy: Decoder, stops: Collection[int], *, max_slots: int, ops: Any, dtype: torch.dtype = torch.bfloat16
     ) -> None:
-        self.policy, self.max_slots, self.dtype = policy, max_slots, dtype
+        """`ops` is the module of the decode steps: `decode_kernels`, or in tests the same in plain torch."""
+        self.policy, self.max_slots, self.dtype, self.ops = policy, max_slots, dtype, ops
         self.device = next(policy.parameters()).device
         self.stops = torch.tensor(sorted(stops), dtype=torch.int64, device=self.device)
         self.timings: defaultdict[str, float] = defaultdict(float)  # seconds of the last call
@@ -102,7 +103,7 @@ class CudaSampler:
         """Makes the completions that are not yet done."""
         loop = self._prepared(prompts, jobs)
         loop.set_temperature(sampling.temperature)
-        loop.weights.refresh(self.policy)
+        loop.refresh(self.policy)
         self._doubt = doubt(loop.weights.head)
         loop.cache.hold()
         try:
@@ -129,14 +130,20 @@ class CudaSampler:
             capacity = -(-longest // CAPACITY_STEP) * CAPACITY_STEP
             slots = min(wanted, self._slots_that_fit(capacity, room))
             loop = DecodeLoop(
-                self.policy, slots=slots, capacity=capacity, room=room, stops=self.stops, dtype=self.dtype
+                self.policy,
+                slots=slots,
+                capacity=capacity,
+                room=room,
+                stops=self.stops,
+                dtype=self.dtype,
+                ops=self.ops,
             )
             self._loop, self._asked = loop, wanted
         return loop
 
     def _slots_that_fit(self, capacity: int, room: int) -> int:
         if self.device.type != "cuda":
-            return CPU_SLOTS
+            return self.max_slots
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
         c = self.policy.config

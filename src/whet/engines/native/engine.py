@@ -113,12 +113,15 @@ class NativeEngine:
         return self.device.type == "cuda" and plain and ours and self.on_token is None
 
     def _generate_fast(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
-        from whet.engines.native.cuda import CudaSampler  # triton comes with CUDA builds of torch only
+        from whet.engines.native import decode_kernels  # imports Triton, which only CUDA builds of torch have
+        from whet.engines.native.cuda import CudaSampler
 
         assert isinstance(self.policy, Decoder)
         if self._sampler is None or self._sampler.policy is not self.policy:
             slots = self.max_sequences or CUDA_SEQUENCES
-            self._sampler = CudaSampler(self.policy, self.tokenizer.stops, max_slots=slots, dtype=self.dtype)
+            self._sampler = CudaSampler(
+                self.policy, self.tokenizer.stops, max_slots=slots, ops=decode_kernels, dtype=self.dtype
+            )
         drawn = self._sampler.sample(prompts, sampling, count=count)
         texts = self.tokenizer.decode_many([one.tokens for one in drawn])
         done = [

@@ -50,34 +50,39 @@ class Joined:
 
 
 class JoinedWeights:
-    """The copies of blocks, filled again at every pass: nothing tells of a change (fused AdamW counts none)."""
+    """Joined copies of the blocks, one set per dtype, shared by the training pass and the native engine.
+
+    They are filled again at every use: nothing signals that a weight has changed (fused AdamW leaves a tensor's
+    `_version` alone).
+    """
 
     def __init__(self) -> None:
-        self._blocks: list[Joined] = []
+        self._copies: dict[torch.dtype, list[Joined]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
         """Empty: a copy is filled when it is used."""
         return JoinedWeights()
 
     def clear(self) -> None:
-        """Gives up the copies; the next pass makes them again."""
-        self._blocks = []
+        """Frees the copies; the next use makes them again, at other addresses."""
+        self._copies = {}
 
     @torch.no_grad()
     def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
-        """The copies of all blocks as their weights are now, where they were before."""
+        """The copies of all blocks with the weights of now, in the same memory as before."""
         matrices = [_matrices(block) for block in blocks]
-        wanted = (dtype, matrices[0][6].device)
-        if not self._blocks or (self._blocks[0].out.dtype, self._blocks[0].out.device) != wanted:
-            self._blocks = [_join(some, dtype) for some in matrices]
-        if dtype is matrices[0][6].dtype:  # what stands alone needs no copy
-            pairs = zip(self._blocks, matrices, strict=True)
-            self._blocks = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
-        targets = [part for half in self._blocks for part in _parts(half)]
+        copies = self._copies.get(dtype)
+        if copies is None or copies[0].out.device != matrices[0][6].device:
+            copies = [_join(some, dtype) for some in matrices]
+        if dtype is matrices[0][6].dtype:  # a matrix that is not joined with another needs no copy
+            pairs = zip(copies, matrices, strict=True)
+            copies = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
+        targets = [part for half in copies for part in _parts(half)]
         sources = [tensor for some in matrices for tensor in some if tensor is not None]
         copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
         torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
-        return self._blocks
+        self._copies[dtype] = copies
+        return copies
 
 
 def _matrices(block: Any) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""The steps of `decode_kernels` in plain torch: for devices without Triton, and to test the kernels by."""
+"""The steps of `whet.engines.native.decode_kernels` in plain torch: their oracle, and how the scheduler runs on a CPU."""
 
 from __future__ import annotations
 

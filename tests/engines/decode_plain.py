@@ -53,7 +53,7 @@ def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
-def attend(queries: Tensor, cache: Cache, layer: int, slots: Tensor, rows: Rows, out: Tensor, splits: int = 1) -> None:  # noqa: ARG001 - the kernel's
+def attend(queries: Tensor, cache: Cache, layer: int, slots: Tensor, rows: Rows, out: Tensor, splits: int = 1) -> None:
     """Each row's (heads, dim) queries over what its slot holds up to its position, its shared beginning included."""
     keys, values = cache.layer(layer)
     lengths, shared, prefixes = rows.positions[slots] + 1, rows.shared[slots], rows.prefixes[slots]

@@ -12,8 +12,7 @@ import torch
 from whet.errors import UserError
 from whet.files import read_object
 from whet.models.decoder.decoder import Decoder
-from whet.models.decoder.families import FAMILIES, Family, family_named, head_width
-from whet.models.decoder.hf_config import NotCovered, read_shape
+from whet.models.decoder.families import FAMILIES, Family, NotCovered, family_named, head_width, read_shape
 from whet.models.finite import check_head
 from whet.models.layers.decoder_config import DecoderConfig, parameter_count
 from whet.models.protocol import CausalLM
@@ -153,7 +152,7 @@ def covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] |
         return None
     family = FAMILIES[hf["model_type"]]
     try:
-        return family, read_shape(family.read, family.keys, hf)
+        return family, read_shape(family, hf)
     except NotCovered:
         return None
     except UserError as error:

@@ -136,7 +136,7 @@ def test_add_a_model(house):
 
 
 ENGINE = '''
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 
 
 class CountingEngine(NativeEngine):
@@ -166,6 +166,6 @@ def test_add_an_engine(house):
     parts = house / "src/whet/train/setup/build.py"
     branch = '    if config.name == "counting":\n        return CountingEngine(policy, tokenizer)\n'
     edit(parts, '    if config.name == "native":\n', f'{branch}    if config.name == "native":\n')
-    native = "from whet.engines.native.engine"
+    native = "from whet.engines.native.native_engine"
     edit(parts, native, f"from whet.engines.counting import CountingEngine\n{native}")
     run(house, "-m", "whet", "train", "grpo-sorting", "engine.name=counting", *TINY.split())

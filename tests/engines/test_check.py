@@ -7,7 +7,7 @@ import pytest
 
 from tests.small import small_model
 from whet.engines.check_engine import EngineProblem, check_engine
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 
 LEVELS = ("exact", "seeded", "sampled")

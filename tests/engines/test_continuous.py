@@ -9,10 +9,10 @@ import torch
 
 from tests.engines import decode_plain
 from tests.small import small_model
-from whet.engines.limits import token_limit
+from whet.engines.engine_protocol import token_limit
 from whet.engines.native.cuda import CudaSampler
 from whet.engines.native.decode import DecodeLoop
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.records import Prompt, Sampling
 
 LENGTHS = (1, 3, 12, 7, 5)

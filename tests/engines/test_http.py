@@ -9,11 +9,11 @@ from tests.engines.openai_server import MODEL, Served, serving
 from tests.small import small_model
 from whet.distributed.world import World
 from whet.engines.check_engine import check_engine
-from whet.engines.http.engine import HttpEngine
+from whet.engines.http.http_engine import HttpEngine
 from whet.engines.http.reply import UNKNOWN
 from whet.engines.http.server_text import ServerText
 from whet.engines.http.transport import Connection
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed, UserError
 from whet.evaluate.evaluation import evaluate
 from whet.records import Message, Prompt, Sampling

@@ -8,7 +8,7 @@ import torch
 from tests.engines import decode_plain
 from tests.small import small_model
 from whet.engines.native.cuda import CudaSampler
-from whet.engines.native.engine import NativeEngine, draw
+from whet.engines.native.native_engine import NativeEngine, draw
 from whet.errors import RunFailed
 from whet.models.load import load_model
 from whet.models.logprobs import log_distribution, token_logprobs

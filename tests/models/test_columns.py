@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.models.test_decoder import LENGTHS, TOKENS, small
-from whet.models.cpu.columns import CHUNK_ROWS, FEW, are_few_rows, fits_columns, product_of_rows, read_columns
+from whet.models.cpu.column_decode import CHUNK_ROWS, FEW, are_few_rows, fits_columns, product_of_rows, read_columns
 from whet.models.decoder import decoder as decoder_module
 from whet.models.decoder.families import FAMILIES
 

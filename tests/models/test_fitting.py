@@ -6,8 +6,7 @@ import pytest
 
 from tests.models.chats import CHAT, assistant, spelled, system, user
 from tests.small import ALPHABET
-from whet.models.text.prompt_truncation import fitting_prompt, newest_turns
-from whet.models.text.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer, fitting_prompt, newest_turns
 from whet.records import Message
 
 

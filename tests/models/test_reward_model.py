@@ -14,8 +14,7 @@ from tests.small import small_model
 from whet.errors import UserError
 from whet.models.foreign import ForeignLM
 from whet.models.layers.packing import pack
-from whet.models.reward.load_reward import load_reward_model
-from whet.models.reward.reward_model import new_reward_model, pack_through
+from whet.models.reward.reward_model import load_reward_model, new_reward_model, pack_through
 from whet.models.reward.settings import RewardSettings, step_classes
 
 FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "olmo2"]

@@ -13,8 +13,7 @@ from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer, aggregated, load_scorer, one_step, split_steps, stepped_text, whole_text
 from whet.models.reward.settings import RewardSettings
-from whet.models.text.padding import with_padding
-from whet.models.text.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer, with_padding
 from whet.records import Message
 
 PREFERENCE = RewardSettings(kind="preference")

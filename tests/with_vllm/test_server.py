@@ -11,9 +11,9 @@ from tests.with_vllm.conftest import tiny
 from tests.with_vllm.serve import NAME, VllmServer
 from whet.cli.app import app
 from whet.engines.check_engine import check_engine, differences
-from whet.engines.http.engine import HttpEngine
+from whet.engines.http.http_engine import HttpEngine
 from whet.engines.http.transport import Connection
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.engines.vllm.server import VllmServerEngine
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling

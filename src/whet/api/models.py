@@ -14,8 +14,8 @@ import torch
 from whet.api.given import Objects
 from whet.config.loops import CollectConfig, Training
 from whet.distributed.world import World
-from whet.engines.native.engine import NativeEngine
-from whet.engines.protocol import Engine, OnToken
+from whet.engines.engine_protocol import Engine, OnToken
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.evaluate.evaluation import Evaluation
 from whet.evaluate.evaluation import evaluate as measure
@@ -33,7 +33,7 @@ from whet.tasks.protocol import Task
 from whet.train.setup.build import place
 
 if TYPE_CHECKING:
-    from whet.engines.http.engine import Logprobs
+    from whet.engines.http.http_engine import Logprobs
 
 MAX_TOKENS = 256  # of an answer, where neither the user nor a run says more
 EXAMPLES = 200  # of an evaluation, likewise
@@ -95,7 +95,7 @@ class Served:
         logprobs: Logprobs = "none",
     ) -> tuple[Tokenizer, Engine]:
         """The tokeniser to pose prompts with, and an engine that asks the server."""
-        from whet.engines.http.engine import USUAL, HttpEngine
+        from whet.engines.http.http_engine import USUAL, HttpEngine
         from whet.engines.http.transport import Connection
 
         connection = Connection(api_key_env=self.key_env or "", concurrency=self.concurrency or USUAL.concurrency)

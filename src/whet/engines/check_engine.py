@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from whet.batching import collate
-from whet.engines.protocol import Engine
+from whet.engines.engine_protocol import Engine
 from whet.errors import UserError
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import token_logprobs

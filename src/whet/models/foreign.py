@@ -217,7 +217,7 @@ def read_with_transformers(directory: Path, auto: Any) -> tuple[Any, list[str]]:
     except UserError:
         raise
     except Exception as error:  # transformers raises anything, its hub client's own kinds too
-        raise UserError(f"{directory} cannot be loaded by transformers: {_one_line(error)}") from error
+        raise UserError(f"{directory} cannot be loaded by transformers: {one_line(error)}") from error
     model, report = loaded
     missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
     return model, missing
@@ -264,7 +264,7 @@ def check_foreign(foreign: ForeignLM, name: str) -> None:
             cached = foreign.extend(tokens[torch.arange(2), prompts], cache)
         worst = float((torch.stack([foreign.head(last), foreign.head(cached)]) - whole).abs().max())
     except Exception as error:
-        raise UserError(f"{name}: this architecture does not run as a policy ({_one_line(error)})") from error
+        raise UserError(f"{name}: this architecture does not run as a policy ({one_line(error)})") from error
     if not bool(whole.isfinite().all()):
         raise not_finite(f"{name}: the model's logits are not finite", foreign.model)
     if not worst <= TRIAL_TOLERANCE * max(1.0, float(whole.abs().max())):
@@ -291,5 +291,6 @@ def _logit_scale(config: Mapping[str, Any]) -> float:
     return 1.0
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """The message of an exception in one line of at most 300 characters."""
     return " ".join(str(error).split())[:300]

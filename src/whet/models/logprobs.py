@@ -34,7 +34,7 @@ ValueHead = Callable[[Tensor], Tensor]  # (N, D) states → (N,) values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class TokenReading:
     """What a model says of the tokens that are trained; (B, T), 0 where the mask is False."""
 
     logprobs: Tensor  # of tokens[b, t] given tokens[b, :t]
@@ -60,7 +60,7 @@ def read_tokens(
     value_head: ValueHead | None = None,
     entropy_gradient: bool = False,
     packing: Packing | None = None,
-) -> Reading:
+) -> TokenReading:
     """One forward pass, padded or by a packing of these rows; the entropy has a gradient where asked.
 
     Index 0 has no past and must not be masked in.
@@ -68,10 +68,10 @@ def read_tokens(
     place = _trained(mask)
     zeros = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
     if not len(place[0]):  # nothing is asked, and no kernel takes attention over nothing
-        return Reading(logprobs=zeros, entropies=zeros, values=None if value_head is None else zeros)
+        return TokenReading(logprobs=zeros, entropies=zeros, values=None if value_head is None else zeros)
     states = _states_before(model, tokens, lengths, place, packing)
     logprobs, entropies = _chosen(model, states, tokens[place], sampling, entropy_gradient=entropy_gradient)
-    return Reading(
+    return TokenReading(
         logprobs=zeros.index_put(place, logprobs),
         entropies=zeros.index_put(place, entropies),
         values=None if value_head is None else zeros.index_put(place, value_head(states)),

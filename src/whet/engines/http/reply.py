@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from whet.engines.engine_protocol import up_to_stop
 from whet.engines.http.untrusted import shown, whole_characters
 from whet.errors import RunFailed, UserError
 from whet.models.protocol import Tokenizer
@@ -33,7 +34,7 @@ FINISHES: Mapping[str, Finish] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class Expected:
     """What was asked for, which a reply is held against."""
 
     count: int  # choices
@@ -44,7 +45,7 @@ class Asked:
     processed: bool  # the server's log-probs are those after temperature and filters
 
 
-def read_reply(reply: Mapping[str, Any], asked: Asked) -> list[Completion]:
+def read_reply(reply: Mapping[str, Any], asked: Expected) -> list[Completion]:
     """The completions of a reply."""
     choices = reply.get("choices")
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
@@ -59,12 +60,6 @@ def read_reply(reply: Mapping[str, Any], asked: Asked) -> list[Completion]:
 def is_plain(sampling: Sampling) -> bool:
     """Whether tokens are drawn from the model's own distribution, so that raw log-probs are those of the draw."""
     return sampling.temperature == 1 and sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0
-
-
-def cut(text: str, stop: Sequence[str]) -> str:
-    """The text up to its first stop string, which stays."""
-    ends = [text.index(string) + len(string) for string in stop if string in text]
-    return text[: min(ends)] if ends else text
 
 
 def _ordered(choices: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
@@ -83,7 +78,7 @@ def _ordered(choices: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     return [(places[index], choices[places[index]]) for index in range(len(choices))]
 
 
-def _completion(choice: dict[str, Any], asked: Asked, where: str, used: Any) -> Completion:
+def _completion(choice: dict[str, Any], asked: Expected, where: str, used: Any) -> Completion:
     reason = choice.get("finish_reason")
     if not isinstance(reason, str) or reason not in FINISHES:
         raise RunFailed(
@@ -93,7 +88,7 @@ def _completion(choice: dict[str, Any], asked: Asked, where: str, used: Any) -> 
     spelled, values, name = _given_logprobs(choice, where, asked.most_tokens)
     if asked.tokenizer is not None:
         tokens = _ids(choice, spelled, where, asked)
-        text = cut(asked.tokenizer.decode(tokens), asked.sampling.stop)
+        text = up_to_stop(asked.tokenizer.decode(tokens), asked.sampling.stop)
     else:
         tokens = (UNKNOWN,) * (len(spelled) or _count(used, asked.most_tokens))
         text = _text(choice, asked.sampling.stop, where)
@@ -129,7 +124,7 @@ def _given_logprobs(choice: dict[str, Any], where: str, most: int) -> tuple[list
     return tokens, values, names[1]
 
 
-def _ids(choice: dict[str, Any], spelled: Sequence[str], where: str, asked: Asked) -> tuple[int, ...]:
+def _ids(choice: dict[str, Any], spelled: Sequence[str], where: str, asked: Expected) -> tuple[int, ...]:
     """The sampled ids: never the text encoded again, which need not give the same ones."""
     given, name = choice.get("token_ids"), f"{where}.token_ids"
     if given is None:
@@ -184,7 +179,7 @@ def _text(choice: dict[str, Any], stop: Sequence[str], where: str) -> str:
     return text + cause if isinstance(cause, str) and cause in stop and not text.endswith(cause) else text
 
 
-def _logprobs(values: Sequence[Any], name: str, length: int, asked: Asked, where: str) -> tuple[float, ...]:
+def _logprobs(values: Sequence[Any], name: str, length: int, asked: Expected, where: str) -> tuple[float, ...]:
     """Under the distribution that was sampled from, as `Completion` promises; NaN where that is not known."""
     if asked.sampling.temperature == 0:
         return (0.0,) * length

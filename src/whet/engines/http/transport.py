@@ -64,7 +64,7 @@ class Connection:
             )
 
 
-class Refused(UserError):
+class RequestRefused(UserError):
     """The server understood the request and said no; `status` is how."""
 
     def __init__(self, message: str, *, status: int) -> None:
@@ -185,7 +185,7 @@ class Transport:
             elif status < 400:
                 message = f"status {status}, which answers no such request: is that the right address?"
             said = f"{self.url} refused the request with {message}{HINTS.get(status, '')}"
-            return Refused(said, status=status)
+            return RequestRefused(said, status=status)
         asked = headers.get("Retry-After", "")
         if asked:
             message += f" (the server sent Retry-After: {self.safe(asked)})"

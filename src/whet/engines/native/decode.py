@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whet.engines.native.slots import Cache, Rows, Turn, Where
+from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
 from whet.models.decoder.decoder import Decoder
 from whet.models.kernels.fused_block import Joined
 from whet.models.layers.attention import causal_attention, rotary_frequencies
@@ -72,7 +72,7 @@ class Weights:
 
 
 class DecodeLoop:
-    """Slots, their cache, and graphs that make some of the slots a token longer."""
+    """Slots with their KV cache, prefill into them, and decode steps that add one token to each active slot."""
 
     def __init__(
         self, policy: Decoder, *, slots: int, capacity: int, room: int, stops: Tensor, dtype: torch.dtype, ops: Any
@@ -83,10 +83,10 @@ class DecodeLoop:
         self.greedy, self.coldness = False, torch.ones(1, device=device)
         self.ops, self.dtype = ops, dtype
         self.weights = Weights.of(policy, torch.empty(config.vocab_size, config.width, dtype=dtype, device=device))
-        self.cache = Cache(config, slots=slots, capacity=capacity, dtype=dtype, device=device)
+        self.cache = SlotCache(config, slots=slots, capacity=capacity, dtype=dtype, device=device)
         angles = torch.arange(capacity, device=device)[:, None].float() * rotary_frequencies(config, device)
         self.angles = (angles.cos().contiguous(), angles.sin().contiguous())
-        self.rows = Rows.empty(slots + 1, room, device)
+        self.rows = SlotRows.empty(slots + 1, room, device)
         self.active = torch.zeros(slots + BUCKET, dtype=torch.int32, device=device)
         self._drop_graphs()
 
@@ -102,19 +102,22 @@ class DecodeLoop:
             self._drop_graphs()
 
     def set_temperature(self, temperature: float) -> None:
-        """How tokens are drawn from now on; 0 takes the likeliest."""
+        """0 is greedy decoding. Kept on the device, so that a graph serves every temperature above 0."""
         self.greedy = temperature == 0
         self.coldness.fill_(1.0 / (temperature or 1.0))
 
     def read(self, texts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
-        """Reads prompts into the caches of these slots, without padding; returns the (n, D) states of their ends."""
+        """Prefill: fills the KV cache of each slot with a prompt, all packed into one pass; returns (prompts, D).
+
+        The states are those of each prompt's last token, after the final norm.
+        """
         device, dim = self.active.device, self.config.head_dim
         lengths = torch.tensor([len(text) for text in texts])
         ends = lengths.cumsum(0)
-        tokens = torch.tensor([token for text in texts for token in text]).to(device)
-        at = torch.tensor(slots, dtype=torch.int32).repeat_interleave(lengths).to(device)
-        positions = (torch.arange(len(at)) - (ends - lengths).repeat_interleave(lengths)).int().to(device)
-        bounds = F.pad(ends, (1, 0)).int()
+        tokens = torch.tensor([token for text in texts for token in text]).to(device)  # (n,), n = Σ lengths
+        at = torch.tensor(slots, dtype=torch.int32).repeat_interleave(lengths).to(device)  # (n,)
+        positions = (torch.arange(len(at)) - (ends - lengths).repeat_interleave(lengths)).int().to(device)  # (n,)
+        bounds = F.pad(ends, (1, 0)).int()  # (prompts + 1,): prompt i is tokens[bounds[i] : bounds[i + 1]]
         keys, values = (self._new(len(tokens), self.config.kv_heads, dim) for _ in range(2))
         scratch = _Scratch.of(self.config, len(tokens), self.dtype, device)
         scratch.residual.copy_(self.weights.embedding[tokens])
@@ -124,7 +127,7 @@ class DecodeLoop:
         def put(layer: int, qkv: Tensor) -> None:
             self.ops.place(qkv, self._turn(layer), where, scratch.queries, (keys, values), self.cache, layer)
 
-        def attend(layer: int) -> None:  # noqa: ARG001 - every prompt is complete: its own keys are all there is
+        def attend(layer: int) -> None:  # noqa: ARG001 - prompts attend to their own new keys, not to the cache
             _attend_causally(scratch.queries, keys, values, bounds, scratch.attended)
 
         self._blocks(scratch, put, attend)
@@ -133,7 +136,10 @@ class DecodeLoop:
     def admit(
         self, slots: Tensor, states: Tensor, lengths: Tensor, streams: Tensor, limits: Tensor, prefixes: Tensor
     ) -> None:
-        """Draws the first token of these slots from the last states of their prompts, which other slots may hold."""
+        """Starts sequences: draws the first token of each slot from the (n, D) last state of its prompt.
+
+        `prefixes` names the slot whose cache holds the prompt; the samples of a group share one.
+        """
         rows = self.rows
         rows.positions[slots] = (lengths - 1).int()
         rows.steps[slots] = 0
@@ -143,7 +149,10 @@ class DecodeLoop:
         self._choose(states, slots.int())
 
     def activate(self, slots: Sequence[int]) -> int:
-        """From now on these slots grow; returns how many rows a step has, padding included."""
+        """Sets the slots that `run` extends; returns the number of rows, padded to a multiple of BUCKET.
+
+        Padding rows write to the spare slot behind the last one.
+        """
         count = max(BUCKET, -(-len(slots) // BUCKET) * BUCKET)
         padded = [*slots, *[self.slots] * (count - len(slots))]
         self.active[:count].copy_(torch.tensor(padded, dtype=torch.int32))
@@ -151,7 +160,7 @@ class DecodeLoop:
         return count
 
     def run(self, steps: int, *, count: int) -> None:
-        """So many tokens more in each of the first `count` active slots."""
+        """Adds `steps` tokens to each of the first `count` active slots."""
         if self._pool is None:
             for _ in range(steps):
                 self._grow(self.active[:count])
@@ -163,6 +172,7 @@ class DecodeLoop:
             self._graphs[key].replay()
 
     def _captured(self, count: int) -> torch.cuda.CUDAGraph:
+        """A graph of one step on `count` rows; the slots are left as they were before the warm-up that it needs."""
         saved = [tensor.clone() for tensor in self.rows.each()]
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -177,10 +187,10 @@ class DecodeLoop:
         return graph
 
     def _grow(self, slots: Tensor) -> None:
-        """One token more in each of these slots."""
+        """One decode step: adds a token to each of these (n,) slots."""
         scratch = _Scratch.of(self.config, len(slots), self.dtype, slots.device)
         scratch.residual.copy_(self.weights.embedding[self.rows.tokens[slots]])
-        # Where rounding must not depend on other sequences, neither may the number of parts.
+        # The number of splits changes rounding. In fp32 it must not depend on the batch, so it comes from the context.
         longest = self.capacity if self.dtype is torch.bfloat16 else self.config.context
         splits = _splits(len(slots) * self.config.kv_heads, longest)
 
@@ -196,7 +206,10 @@ class DecodeLoop:
         self._choose(scratch.normed, slots)
 
     def _blocks(self, s: _Scratch, put: Callable[[int, Tensor], None], attend: Callable[[int], None]) -> None:
-        """All layers on the rows of `s`, whose residual stream holds their embeddings; leaves the normed states."""
+        """Runs all blocks on the n rows of `s`, from embeddings in `s.residual` to final normed states in `s.normed`.
+
+        `put(layer, qkv)` stores keys and values, `attend(layer)` fills `s.attended` from `s.queries`.
+        """
         eps, added = self.config.norm_eps, None
         for index, (block, norms) in enumerate(zip(self.weights.blocks, self.weights.norms, strict=True)):
             self.ops.add_norm(s.residual, added, norms[0], s.normed, eps)
@@ -209,10 +222,11 @@ class DecodeLoop:
         self.ops.add_norm(s.residual, added, self.weights.norm, s.normed, eps)
 
     def _choose(self, states: Tensor, slots: Tensor) -> None:
+        """Draws a token for each row of (n, D) states and advances its slot."""
         head = self.weights.head
         if head.dtype is torch.bfloat16:
             logits = torch.mm(states, head.T, out_dtype=torch.float32)
-        else:  # in pieces of one size: a product rounds by its shape, and no row's may depend on how many there are
+        else:  # in pieces of a fixed size: a product's rounding depends on its shape, and no row's on the batch may
             pieces = torch.split(F.pad(states, (0, 0, 0, -len(states) % BUCKET)), BUCKET)
             logits = torch.cat([piece @ head.T for piece in pieces])[: len(states)]
         self.ops.draw(logits, slots, self.rows, self.stops, self.coldness, greedy=self.greedy, capacity=self.capacity)
@@ -226,7 +240,7 @@ class DecodeLoop:
 
 @dataclass(frozen=True)
 class _Scratch:
-    """What a pass over n rows writes on."""
+    """Buffers of a pass over n rows, in the dtype of products unless noted."""
 
     residual: Tensor  # (n, D) fp32
     normed: Tensor  # (n, D)
@@ -247,13 +261,13 @@ class _Scratch:
 
 
 def _splits(programs: int, longest: int) -> int:
-    """Parts of a context that are looked at side by side, so that few sequences still fill the device."""
+    """Split-K of attention: parts of a context that run in parallel, so that few sequences still fill the GPU."""
     wanted = -(-PROGRAMS // programs)
     return 1 << (max(1, min(wanted, MOST_SPLITS, longest // LEAST_SPLIT)).bit_length() - 1)
 
 
 def _attend_causally(queries: Tensor, keys: Tensor, values: Tensor, bounds: Tensor, out: Tensor) -> None:
-    """Packed (N, heads, dim) prompts between the bounds, each by itself."""
+    """Causal attention within each packed prompt: queries (n, heads, dim), keys and values (n, kv_heads, dim)."""
     longest = int((bounds[1:] - bounds[:-1]).max())
     if queries.dtype is torch.bfloat16:
         at = bounds.to(queries.device)

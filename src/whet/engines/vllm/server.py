@@ -20,10 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from whet.engines.http.engine import USUAL, HttpEngine
-from whet.engines.http.transport import Connection, Refused, Transport
+from whet.engines.engine_protocol import within_context
+from whet.engines.http.http_engine import USUAL, HttpEngine
+from whet.engines.http.transport import Connection, RequestRefused, Transport
 from whet.engines.http.untrusted import printable, shown
-from whet.engines.limits import within_context
 from whet.engines.vllm.weight_proof import TOLERANCE, canary_prompts, hand_over
 from whet.engines.vllm.weights import served_decoder
 from whet.errors import RunFailed, UserError
@@ -138,7 +138,7 @@ class VllmServerEngine:
     def _describe(self) -> Described:
         try:
             replies = self._call("whet_describe")
-        except Refused as error:
+        except RequestRefused as error:
             if error.status != 404:
                 raise
             raise UserError(f"{self._control.url} takes no weights: start it with {START}") from error

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from whet.errors import UserError
-from whet.models.cpu.columns import are_few_rows, product_of_rows, quickest_reader
+from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
 from whet.models.decoder.kv_cache import KVCache
 from whet.models.kernels.fused_block import JoinedWeights, fused_trunk

@@ -289,7 +289,7 @@ def _write_llama_like(config: DecoderConfig) -> dict[str, Any]:
 
 
 def read_rope(hf: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base and scaling of rotary positions. transformers 4 writes rope_theta and rope_scaling, transformers 5 rope_parameters."""
+    """Base and scaling of RoPE: keys rope_theta and rope_scaling in transformers 4, rope_parameters in 5."""
     rope = entry(hf, "rope_scaling", dict, {}) or entry(hf, "rope_parameters", dict, {})
     base = entry(rope, "rope_theta", float, entry(hf, "rope_theta", float, 10000.0))
     kind = entry(rope, "rope_type", str, entry(rope, "type", str, "default"))

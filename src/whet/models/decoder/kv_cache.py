@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import UserError
-from whet.models.cpu.columns import Read
+from whet.models.cpu.column_decode import Read
 from whet.models.layers.attention import causal_attention
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class BlockShape:
     """What all blocks of a pass have in common."""
 
     heads: tuple[int, int, int]  # query heads, key heads, their width
@@ -124,7 +124,7 @@ def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
     """→ (N, D), before the final norm: what `Trunk.forward` computes, by fewer and larger kernels."""
     c, device = trunk.config, packing.tokens.device
     cosine, sine = (x[0].contiguous() for x in rotary_angles(c, packing.positions))
-    shape = Shape(
+    shape = BlockShape(
         heads=(c.heads, c.kv_heads, c.head_dim),
         eps=c.norm_eps,
         angles=(cosine, sine),
@@ -149,7 +149,7 @@ def _operations(device: torch.device) -> Any:
     return block_kernels
 
 
-def fused_block(block: Any, half: Joined, states: Tensor, shape: Shape) -> Tensor:
+def fused_block(block: Any, half: Joined, states: Tensor, shape: BlockShape) -> Tensor:
     """(N, D) fp32 → (N, D) fp32."""
     norms = (block.input_layernorm.weight, block.post_attention_layernorm.weight)
     head_norms = (None, None)
@@ -161,7 +161,7 @@ def fused_block(block: Any, half: Joined, states: Tensor, shape: Shape) -> Tenso
 
 class _Block(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, half: Joined, shape: Shape, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, states: Tensor, half: Joined, shape: BlockShape, *weights: Tensor) -> Tensor:
         kernels = shape.ops
         norm, mlp_norm, q_norm, k_norm = weights[:4]
         head_norms = None if q_norm is None else (q_norm, k_norm)

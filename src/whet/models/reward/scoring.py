@@ -17,17 +17,15 @@ from whet.errors import UserError
 from whet.models.finite import not_finite
 from whet.models.layers.decoder_config import autocast
 from whet.models.protocol import Tokenizer
-from whet.models.reward.load_reward import load_reward_model
-from whet.models.reward.reward_model import RewardModel, pack_through
+from whet.models.reward.reward_model import RewardModel, load_reward_model, pack_through
 from whet.models.reward.settings import Aggregation
-from whet.models.text.prompt_truncation import Prompt, fitting_prompt
-from whet.models.text.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import Prompt, fitting_prompt, load_tokenizer
 
 FEW, MANY = 4096, 32_768  # tokens a pass: enough for a CPU, and enough for any GPU
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedText:
+class ScoredText:
     """A prompt and a completion as a reward model reads them."""
 
     tokens: tuple[int, ...]
@@ -38,7 +36,7 @@ class JudgedText:
 
 def whole_text(
     tokenizer: Tokenizer, prompt: Prompt, completion: str, limit: int, *, every_token: bool = False
-) -> JudgedText:
+) -> ScoredText:
     """Prompt, completion and the end of the sequence, asked at that end or at every token of the completion."""
     tokens = [*tokenizer.encode(completion), tokenizer.eos]
     places = range(0 if every_token else len(tokens) - 1, len(tokens))
@@ -47,7 +45,7 @@ def whole_text(
 
 def stepped_text(
     tokenizer: Tokenizer, prompt: Prompt, steps: Sequence[str], limit: int, *, separator: str
-) -> JudgedText:
+) -> ScoredText:
     """Prompt and steps, each followed by the separator and asked at its last token.
 
     A separator always ends a step: within one, spaces take its place. Steps are encoded one by one, so where a step
@@ -115,7 +113,7 @@ class Scorer:
         return self.judge([self.text(*pair) for pair in zip(prompts, completions, strict=True)])
 
     @torch.no_grad()
-    def judge(self, texts: Sequence[JudgedText]) -> list[list[float]]:
+    def judge(self, texts: Sequence[ScoredText]) -> list[list[float]]:
         """What the model says at each place of each text: a score, or for outcome and process a probability."""
         self.truncated += sum(text.cut > 0 for text in texts)
         device = next(self.model.parameters()).device
@@ -127,7 +125,7 @@ class Scorer:
                 judged[row] = [next(values) for _ in texts[row].places]
         return judged
 
-    def text(self, prompt: Prompt, completion: str) -> JudgedText:
+    def text(self, prompt: Prompt, completion: str) -> ScoredText:
         """A completion as the model reads it."""
         separator = self.model.settings.separator
         if self.model.kind != "process":
@@ -139,7 +137,7 @@ class Scorer:
             raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
         return text
 
-    def _read(self, texts: Sequence[JudgedText], device: torch.device) -> list[float]:
+    def _read(self, texts: Sequence[ScoredText], device: torch.device) -> list[float]:
         """The numbers at the places, text by text: prompts that texts share are read once."""
         tokens = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True)
         lengths = torch.tensor([len(text.tokens) for text in texts])
@@ -181,11 +179,11 @@ def aggregated(probabilities: Sequence[float], how: Aggregation) -> float:
 
 def _fitted(
     tokenizer: Tokenizer, prompt: Prompt, completion: Sequence[int], places: Sequence[int], limit: int
-) -> JudgedText:
+) -> ScoredText:
     """As much of the prompt as fits before the completion, of which the end counts most where it is too long itself."""
     before, missing = fitting_prompt(tokenizer, prompt, limit - len(completion))
     cut = max(0, len(completion) - limit)
-    return JudgedText(
+    return ScoredText(
         tokens=(*before, *completion[cut:]),
         prompt=len(before),
         places=tuple(len(before) + place - cut for place in places if place >= cut),
@@ -193,16 +191,16 @@ def _fitted(
     )
 
 
-def _shared(text: JudgedText) -> int:
+def _shared(text: ScoredText) -> int:
     """How many tokens other texts may have in common: the prompt, or the first token where that was cut off."""
     return max(1, text.prompt)
 
 
-def _root(text: JudgedText) -> tuple[int, ...]:
+def _root(text: ScoredText) -> tuple[int, ...]:
     return text.tokens[: _shared(text)]
 
 
-def _batches(texts: Sequence[JudgedText], micro_batch_tokens: int) -> Iterator[list[int]]:
+def _batches(texts: Sequence[ScoredText], micro_batch_tokens: int) -> Iterator[list[int]]:
     """Numbers of the texts to read together, long ones first, a prompt that neighbours share counted once."""
     longest: dict[tuple[int, ...], int] = {}
     for text in texts:

@@ -28,7 +28,7 @@ TEMPLATES = 8  # kept compiled
 DAY = datetime(2024, 7, 26)  # what `strftime_now` tells of
 
 
-class Refused(TemplateError):
+class TemplateRefused(TemplateError):
     """What a template says of messages that it does not take, by `raise_exception`."""
 
 
@@ -111,7 +111,7 @@ def answer(asked: dict[str, Any], compiled: dict[str, Template], home: Immutable
     room = TEXT_CHARACTERS + TEXT_PER_CHARACTER * sum(len(turn["content"]) for turn in asked["values"]["messages"])
     try:
         return {"text": _rendered(compiled[source], asked["values"], room)}
-    except Refused as error:
+    except TemplateRefused as error:
         return {"refused": _one_line(error)}
     except Exception as error:  # noqa: BLE001 - whatever the expressions of a template come to
         return {**_blame(error, room), "line": _line(error)}
@@ -150,7 +150,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _refuse(message: Any) -> NoReturn:
-    raise Refused(str(message)[:1000])
+    raise TemplateRefused(str(message)[:1000])
 
 
 def _tell_day(form: str) -> str:

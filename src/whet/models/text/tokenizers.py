@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from whet.files import read_object
 from whet.models.protocol import Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.size_limits import check_growth, check_tokenizer_files
-from whet.models.text import chat
+from whet.models.text import conversation
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
@@ -37,14 +38,14 @@ class HuggingFaceTokenizer:
         """`ends`: ids that the model's own configuration says end a completion."""
         self._hf = hf
         _refuse_tricks(hf)
-        self._control = chat.control_tokens(hf)
+        self._control = conversation.control_tokens(hf)
         # Configurations are often left at a library's default id, so only control tokens count.
         ends = [token for token in ends if token in self._control.values()]
         eos = hf.eos_token_id if hf.eos_token_id is not None else next(iter(ends), None)
         if eos is None:
             raise UserError(f"tokenizer {hf.name_or_path} has no eos token; set eos_token in tokenizer_config.json")
         self._eos = int(eos)
-        self._stops = frozenset({self._eos, *ends, *chat.ends_of_turn(hf, self._control)})
+        self._stops = frozenset({self._eos, *ends, *conversation.ends_of_turn(hf, self._control)})
         # A tokeniser may map what it cannot spell to its unknown token; only a *stop* made of text is always wrong.
         self._never_text = (frozenset(self._control.values()) - {hf.unk_token_id}) | self._stops
         self._vocab_size = max(hf.get_vocab().values()) + 1  # ids may have gaps
@@ -107,9 +108,11 @@ class HuggingFaceTokenizer:
         for message in prompt:
             self._check_spelling(message.content)
         if self._alphabet is not None:  # the template's own words must be spelt too
-            self._check_spelling(chat.text_of(self._hf, prompt, self._control))
+            self._check_spelling(conversation.text_of(self._hf, prompt, self._control))
         rendered = partial(_encode, self._hf)
-        return chat.encode_conversation(self._hf, prompt, self._control, encode=self.encode, encode_rendered=rendered)
+        return conversation.encode_conversation(
+            self._hf, prompt, self._control, encode=self.encode, encode_rendered=rendered
+        )
 
     def save(self, directory: Path) -> None:
         """Writes the files that `load_tokenizer` and `AutoTokenizer.from_pretrained` read."""
@@ -244,3 +247,59 @@ def _encode(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
     return tokens
+
+
+PAD = "<|pad|>"
+
+
+def with_padding(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
+    """The tokeniser with a padding token of its own, on the right, and that token's id."""
+    with tempfile.TemporaryDirectory() as directory:  # files are the one form that all kinds of tokenisers share
+        tokenizer.save(Path(directory))
+        hf = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        used = {*tokenizer.stops, hf.bos_token_id, hf.unk_token_id, None}
+        if hf.pad_token_id in used:
+            hf.add_special_tokens({"pad_token": PAD})
+            assert list(hf.get_vocab().values()).count(hf.pad_token_id) == 1
+        hf.padding_side = "right"  # GPT-2's positions count from the first column, padding or not
+        return HuggingFaceTokenizer(hf, ends=sorted(tokenizer.stops)), int(hf.pad_token_id)
+
+
+Prompt = str | Sequence[Message]
+
+
+def fitting_prompt(tokenizer: Tokenizer, prompt: Prompt, room: int) -> tuple[list[int], int]:
+    """At most `room` ids of a prompt, and how many of it are missing; none where there is no room or no prompt.
+
+    The oldest turns go first, as far as they must, then the first ids of what is left.
+    """
+    whole = tokenizer.prompt(prompt)
+    if len(whole) <= room:
+        return whole, 0
+    if room < 1:
+        return [], len(whole)
+    newest = whole
+    if not isinstance(prompt, str):
+        turns, _ = newest_turns(tuple(prompt), lambda some: len(tokenizer.prompt(some)), room)
+        newest = tokenizer.prompt(turns)
+    kept = newest[-room:]
+    return kept, len(whole) - len(kept)
+
+
+def newest_turns(
+    turns: tuple[Message, ...], length: Callable[[tuple[Message, ...]], int], limit: int
+) -> tuple[tuple[Message, ...], int]:
+    """The longest end of a conversation that fits the limit, and how many messages were dropped before it.
+
+    System messages stay, what remains begins with a user's message, and the last user's message is never dropped:
+    where that alone is too long, the caller cuts its tokens.
+    """
+    system = tuple(turn for turn in turns if turn.role == "system")
+    spoken = tuple(turn for turn in turns if turn.role != "system")
+    starts = [place for place, turn in enumerate(spoken) if turn.role == "user"]
+    # As it came first, which may begin with the assistant; then from each user's message on.
+    for start in (0, *(place for place in starts if place > 0)):
+        kept = (*system, *spoken[start:]) if start else turns
+        if length(kept) <= limit or not any(place > start for place in starts):
+            return kept, len(turns) - len(kept)
+    return turns, 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from whet.batching import collate, micro_batches, take, tokens_that_fit
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.download.model_hub import resolve_model
 from whet.models.layers.decoder_config import autocast

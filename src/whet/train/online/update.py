@@ -16,7 +16,7 @@ from whet.batching import global_weights, packed, passes, split_prompts, take_ba
 from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.models.layers.decoder_config import autocast
-from whet.models.logprobs import Reading, read_tokens
+from whet.models.logprobs import TokenReading, read_tokens
 from whet.records import Batch
 from whet.train.online.learner import Learner, ask
 from whet.train.online.old_logprobs import Agreement
@@ -140,7 +140,7 @@ def _losses(learner: Learner, batch: Batch, tally: Tally, step: int) -> Iterator
         yield finite(loss, tokens=s.tokens, logprobs=reading.logprobs, advantages=micro.advantages)
 
 
-def _supply(micro: Batch, reading: Reading) -> dict[str, Tensor | None]:
+def _supply(micro: Batch, reading: TokenReading) -> dict[str, Tensor | None]:
     """What surrogates and KL estimators may ask for."""
     return {
         "logprobs": reading.logprobs,
@@ -164,7 +164,7 @@ def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: Tally) -> Ten
 
 @torch.enable_grad()
 def _count(
-    tally: Tally, algorithm: Algorithm, micro: Batch, reading: Reading, supply: dict[str, Tensor | None]
+    tally: Tally, algorithm: Algorithm, micro: Batch, reading: TokenReading, supply: dict[str, Tensor | None]
 ) -> None:
     """Adds one micro-batch to the statistics; everything is 0 where the mask is False."""
     mask, leaf = micro.sequences.mask, reading.logprobs.detach().requires_grad_()

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.engines.http.reply import cut
-from whet.engines.limits import within_context
+from whet.engines.engine_protocol import up_to_stop, within_context
 from whet.engines.vllm.weight_proof import canary_prompts, hand_over
 from whet.engines.vllm.weights import served_decoder
 from whet.errors import RunFailed, UserError
@@ -114,7 +113,7 @@ class VllmEngine:
             raise RunFailed(f"vLLM broke while it sampled: {_one_line(error)}") from error
         texts = self.tokenizer.decode_many([output.outputs[0].token_ids for output in outputs])
         told = zip(outputs, texts, strict=True)
-        done = [_completion(output.outputs[0], cut(text, sampling.stop), sampling) for output, text in told]
+        done = [_completion(output.outputs[0], up_to_stop(text, sampling.stop), sampling) for output, text in told]
         return [done[start : start + count] for start in range(0, len(done), count)]
 
     def _params(self, prompt: Prompt, sampling: Sampling, sample: int) -> Any:

@@ -22,10 +22,10 @@ from typing import Any, Literal
 
 from anyio.from_thread import start_blocking_portal
 
-from whet.engines.http.reply import Asked, is_plain, read_reply
+from whet.engines.engine_protocol import OnToken
+from whet.engines.http.reply import Expected, is_plain, read_reply
 from whet.engines.http.server_text import ServerText
 from whet.engines.http.transport import Connection, Transport
-from whet.engines.protocol import OnToken
 from whet.errors import RunFailed, UserError
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Prompt, Sampling
@@ -124,7 +124,7 @@ class HttpEngine:
         most_bytes = ANSWER_BYTES + TOKEN_BYTES * count * most_tokens
         async with limit:
             reply = await self._transport.post(path, given, most_bytes=most_bytes)
-        asked = Asked(
+        asked = Expected(
             count=count,
             most_tokens=most_tokens,
             sampling=sampling,

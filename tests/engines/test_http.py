@@ -162,7 +162,7 @@ def test_several_choices_in_one_request(native, served):
 
 def test_choices_without_counts_are_refused(native, served):
     engine = HttpEngine(served.url, MODEL, connection=QUICK, choices=2, logprobs="none")
-    with pytest.raises(RunFailed, match="how many tokens"):
+    with pytest.raises(RunFailed, match="the number of tokens of a choice is unknown"):
         engine.generate(pose(engine.tokenizer, "12+"), PLAIN, count=2)
 
 

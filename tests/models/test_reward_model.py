@@ -338,7 +338,7 @@ def damaged(directory, what):
         ("two labels", "gives 2 numbers per text, but a preference reward model gives 1"),
         ("no config", "has no config.json"),
         ("bad json", "whet_reward.json is not valid JSON"),
-        ("cut", "is damaged or cut short"),
+        ("cut", "is damaged or truncated"),
         ("head of another width", "tensor 'score.weight' has shape"),
         ({"kind": "judge"}, "unknown kind of reward model 'judge'"),
         ({"classes": 3}, "a preference reward model has 1 classes, not 3"),

@@ -225,7 +225,7 @@ def test_a_score_that_is_no_number_stops_the_run():
 def test_an_empty_prompt_and_steps_of_other_kinds_are_refused():
     with pytest.raises(UserError, match="no tokens"):
         scorer().score([""], ["2"])
-    with pytest.raises(UserError, match="does not judge steps"):
+    with pytest.raises(UserError, match="does not score steps"):
         scorer().steps(["1"], ["2"])
 
 

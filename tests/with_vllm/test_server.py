@@ -126,7 +126,7 @@ def test_weights_that_the_server_did_not_get_are_missed(server, policy, monkeypa
 
 def test_another_architecture_is_refused(server):
     model, tokenizer = tiny("qwen3")
-    with pytest.raises(UserError, match="serves a LlamaForCausalLM, and the policy is a Qwen3ForCausalLM"):
+    with pytest.raises(UserError, match="serves a LlamaForCausalLM, but the policy is a Qwen3ForCausalLM"):
         VllmServerEngine(server.url, model, tokenizer, connection=QUICK)
 
 

@@ -139,11 +139,8 @@ def _attend(  # noqa: PLR0915 - a kernel's running sums cannot be handed on with
     GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
     HALF: tl.constexpr,
 ):  # fmt: skip
-    """One program per row, key head and split: online softmax (Milakov & Gimelshein 2018) over blocks of the context.
-
-    Per query head, with scores sⱼ = q·kⱼ · scale: highest = max sⱼ, total = Σ 2^(sⱼ − highest) and
-    gathered = Σ 2^(sⱼ − highest) · vⱼ; out = gathered / total. `scale` includes log₂ e, because exp2 is the fast one.
-    """
+    # One program per row, key head and split: online softmax (Milakov & Gimelshein 2018) over blocks of the context.
+    # Scores sⱼ = q·kⱼ · scale, scale includes log₂ e; out = Σ 2^(sⱼ − highest) · vⱼ / Σ 2^(sⱼ − highest).
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     slot = tl.load(slots + row)
@@ -170,8 +167,7 @@ def _attend(  # noqa: PLR0915 - a kernel's running sums cannot be handed on with
         high = tl.minimum(length, low + share)
     ahead = tl.arange(0, BLOCK)
     precision: tl.constexpr = "tf32" if HALF else "ieee"
-    # Positions below `common` lie in the slot of the shared prompt. Blocks start at multiples of their size either way,
-    # so sharing a prompt does not change rounding.
+    # Blocks start at multiples of their size whichever slot holds the keys, so sharing a prompt keeps the rounding.
     for start in range(low, high, BLOCK):
         seen = start + ahead
         inside = seen < high

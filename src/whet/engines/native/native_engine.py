@@ -26,7 +26,8 @@ from whet.engines.engine_protocol import (
     within_context,
     within_vocabulary,
 )
-from whet.models.decoder.decoder import Decoder, has_plain_products
+from whet.models.decoder.decoder import Decoder
+from whet.models.kernels.fused_block import has_plain_products
 from whet.models.layers.decoder_config import autocast, is_served
 from whet.models.logprobs import check_logprobs, doubt, log_distribution
 from whet.models.protocol import CausalLM, Tokenizer
@@ -273,9 +274,7 @@ def _draw_quickly(probabilities: Tensor, numbers: Tensor) -> tuple[Tensor, Tenso
     whole = vocabulary // BLOCK * BLOCK
     sums = probabilities[:, :whole].reshape(len(probabilities), whole // BLOCK, BLOCK).sum(dim=-1).double()
     rest = probabilities[:, whole:].sum(dim=-1, keepdim=True).double()
-    edges = torch.cat((torch.zeros_like(rest), sums, rest), dim=-1).cumsum(
-        dim=-1
-    )  # (N, blocks + 1): cumulative mass before each block, and the total
+    edges = torch.cat((torch.zeros_like(rest), sums, rest), dim=-1).cumsum(dim=-1)  # before each block; total
     target = numbers[:, None] * edges[:, -1:]
     block = torch.searchsorted(edges, target, right=True).clamp(max=edges.shape[-1] - 1) - 1
     places = block * BLOCK + torch.arange(BLOCK, device=block.device)

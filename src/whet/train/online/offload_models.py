@@ -34,7 +34,7 @@ def build_offloading(learner: Learner, grader: Grader) -> OffloadedModels:
     away = to_offload(
         learner.config.offload,
         {**{name: size_of(one.model.parameters()) for name, one in found.items()}, "optimizer": ADAM * trained},
-        resident=own + own + trained,  # weights, two copies in bf16 (of the engine and of passes), gradients
+        resident=own + own + trained,  # weights; as much for their bf16 copy and the engine's buffers; gradients
         memory=torch.cuda.get_device_properties(device).total_memory,
     )
     offloaded = {

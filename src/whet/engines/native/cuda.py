@@ -130,13 +130,7 @@ class CudaSampler:
             capacity = -(-longest // CAPACITY_STEP) * CAPACITY_STEP
             slots = min(wanted, self._slots_that_fit(capacity, room))
             loop = DecodeLoop(
-                self.policy,
-                slots=slots,
-                capacity=capacity,
-                room=room,
-                stops=self.stops,
-                dtype=self.dtype,
-                ops=self.ops,
+                self.policy, slots=slots, capacity=capacity, room=room, stops=self.stops, dtype=self.dtype, ops=self.ops
             )
             self._loop, self._asked = loop, wanted
         return loop

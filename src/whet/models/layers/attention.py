@@ -133,13 +133,7 @@ class Padded:
         before = torch.ones(roots.longest, roots.longest, dtype=torch.bool).tril()
         own = torch.ones(branches.longest, branches.longest, dtype=torch.bool).tril()
         in_root = torch.arange(roots.longest) < packing.roots[packing.parents][:, None]
-        sees = torch.cat(
-            [
-                in_root[:, None].expand(-1, branches.longest, -1),
-                own.expand(branches.count, -1, -1),
-            ],
-            dim=2,
-        )
+        sees = torch.cat([in_root[:, None].expand(-1, branches.longest, -1), own.expand(branches.count, -1, -1)], dim=2)
         counts = torch.bincount(packing.parents, minlength=len(packing.roots))
         even = len(counts) > 0 and bool((counts == counts[0]).all())
         return cls(

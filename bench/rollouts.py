@@ -11,7 +11,7 @@ import torch
 from bench.clock import now, take_peak
 from bench.job import Job
 from bench.kernel_times import kernel_times
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed
 from whet.models.load import load_model
 from whet.models.text.tokenizers import load_tokenizer

@@ -257,7 +257,7 @@ whet("explain grpo-sorting model.new.family=mistral")
 
 
 ENGINE = '''
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 
 
 class CountingEngine(NativeEngine):
@@ -285,7 +285,7 @@ def add_an_engine(house):
     parts = house / "src/whet/train/setup/build.py"
     branch = '    if config.name == "counting":\n        return CountingEngine(policy, tokenizer)\n'
     edit(parts, '    if config.name == "native":\n', f'{branch}    if config.name == "native":\n')
-    native = "from whet.engines.native.engine"
+    native = "from whet.engines.native.native_engine"
     edit(parts, native, f"from whet.engines.counting import CountingEngine\n{native}")
     return f"""{CHECK_ENGINE}
 whet("train grpo-sorting engine.name=counting {TINY} --runs engine")

@@ -86,12 +86,11 @@ ROOMS_INSIDE = {
         "comparison": {"formatting", "series", "figures"},
     },
     "engines": {
-        "protocol": set(),
-        "limits": set(),
-        "check_engine": {"protocol"},
-        "native": {"protocol", "limits"},
-        "http": {"protocol"},
-        "vllm": {"http", "limits", "check_engine"},
+        "engine_protocol": set(),
+        "check_engine": {"engine_protocol"},
+        "native": {"engine_protocol"},
+        "http": {"engine_protocol"},
+        "vllm": {"http", "engine_protocol", "check_engine"},
     },
     "api": {
         "given": set(),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.small import small_model
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed
 from whet.records import Completion, Example, Prompt, Sampling, Score
 from whet.rollout import draw, judge, pose, sample

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from whet.engines.protocol import Engine
+from whet.engines.engine_protocol import Engine
 from whet.errors import RunFailed
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Rollout, Sampling, Score

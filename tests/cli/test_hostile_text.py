@@ -15,7 +15,7 @@ from tests.cli.hostile import HOSTILE, NAME_SEEN, SEEN, does_something, file_cal
 from tests.cli.refusal import RECIPE, refused, write_recipe
 from tests.cli.tiny import Whet, bigram_model
 from tests.engines.openai_server import MODEL, Served, serving
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.models.load import load_model
 from whet.models.text.tokenizers import load_tokenizer
 

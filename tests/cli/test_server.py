@@ -10,7 +10,7 @@ from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model, greedy
 from tests.engines.openai_server import MODEL, Served, serving
 from tests.small import small_chat_model
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.models.load import load_model
 from whet.models.text.tokenizers import load_tokenizer
 

@@ -12,7 +12,7 @@ from tests.small import small_model
 from whet.algorithms.table import ALGORITHMS, CORRECTIONS
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.records import Batch, Example, Score, Sequences
 from whet.rollout import Group, judge, pose, sample
 from whet.train.online.annotate import annotate

@@ -10,7 +10,7 @@ import torch
 
 from tests.contracts.command import online
 from tests.contracts.here import save_small, train_here
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed
 from whet.models.logprobs import read_tokens, token_logprobs
 from whet.records import Batch, Sampling

@@ -13,7 +13,7 @@ from whet.algorithms.table import OBJECTIVES
 from whet.batching import collate
 from whet.config import OfflineConfig
 from whet.distributed.world import World
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.models.logprobs import Reading, log_distribution, token_logprobs
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Completion, Example, Prompt, Row, Sampling, Score

@@ -4,7 +4,7 @@ import pytest
 
 from tests.engines.openai_server import Served, serving
 from tests.small import small_model
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import copy
 
 import torch
 
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.engines.vllm.weights import policy_checksums
 
 
@@ -49,7 +49,7 @@ class Lying(CopyHost):
         self.told = dict(weights)
 
     def checksums(self):
-        from whet.engines.vllm.weight_checksum import checksum
+        from whet.engines.vllm.weights import checksum
 
         self.calls.append("checksums")
         return {name: checksum(tensor) for name, tensor in self.told.items()} if "take" in self.calls else {}

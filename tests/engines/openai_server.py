@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from whet.batching import collate
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.models.logprobs import token_logprobs
 from whet.records import Completion, Message, Prompt, Sampling
 

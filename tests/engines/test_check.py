@@ -7,7 +7,7 @@ import pytest
 
 from tests.small import small_model
 from whet.engines.check_engine import EngineProblem, check_engine
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 
 LEVELS = ("exact", "seeded", "sampled")
@@ -132,7 +132,7 @@ FAULTS = [
     (OneStream, "samples of a prompt are all the same", LEVELS),
     (GreedyTold, "greedy token has a log-prob other than 0", LEVELS),
     (GreedyDrawn, "greedy completions change with the stream", ("exact", "seeded")),
-    (Short, "cut off after 7 of 8 tokens", LEVELS),
+    (Short, "truncated after 7 of 8 tokens", LEVELS),
     (WithoutEnd, "finish is 'stop' and the last token does not end it", LEVELS),
 ]
 CASES = [(engine, sentence, level, level in levels) for engine, sentence, levels in FAULTS for level in LEVELS]

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.engines.vllm import weight_checksum as module
-from whet.engines.vllm.weight_checksum import checksum
+from whet.engines.vllm import weights as module
+from whet.engines.vllm.weights import checksum
 
 
 def test_its_value_by_hand():

@@ -7,11 +7,12 @@ import weakref
 import pytest
 import torch
 
+from tests.engines import decode_plain
 from tests.small import small_model
-from whet.engines.limits import token_limit
+from whet.engines.engine_protocol import token_limit
 from whet.engines.native.cuda import CudaSampler
 from whet.engines.native.decode import DecodeLoop
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.records import Prompt, Sampling
 
 LENGTHS = (1, 3, 12, 7, 5)
@@ -29,7 +30,7 @@ def prompts(**limits):
 
 
 def sampler(model, tokenizer, slots):
-    return CudaSampler(model, tokenizer.stops, max_slots=slots, dtype=torch.float32)
+    return CudaSampler(model, tokenizer.stops, max_slots=slots, dtype=torch.float32, ops=decode_plain)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -60,6 +61,34 @@ def test_new_weights_are_sampled_with_and_room_grows():
     expected = NativeEngine(model, tokenizer).generate(prompts(), Sampling(max_tokens=40), count=2)
     assert [tuple(c.tokens) for c in long] == [c.tokens for group in expected for c in group]
     assert [c.tokens for c in short] != [c.tokens[:5] for c in long]
+
+
+def test_trainer_and_sampler_share_one_copy_of_the_weights():
+    model, tokenizer = small_model(sharp=4.0)
+    one = sampler(model, tokenizer, 8)
+    one.sample(prompts(), Sampling(max_tokens=5), count=2)
+    trainers = model.model.joined.refreshed(list(model.model.layers), torch.float32)
+    assert [b.qkv.data_ptr() for b in one._loop.weights.blocks] == [b.qkv.data_ptr() for b in trainers]
+
+
+def test_graphs_are_dropped_only_when_a_weight_has_moved(monkeypatch):
+    model, tokenizer = small_model(sharp=4.0)
+    one, dropped, original = sampler(model, tokenizer, 8), [], DecodeLoop._drop_graphs
+    one.sample(prompts(), Sampling(max_tokens=5), count=2)
+    monkeypatch.setattr(DecodeLoop, "_drop_graphs", lambda loop: (dropped.append(1), original(loop)))
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.mul_(1.3)  # in place, as optimizers do
+    one.sample(prompts(), Sampling(max_tokens=5), count=2)
+    assert not dropped
+    for change in (model.model.joined.clear, lambda: setattr(model.model.norm.weight, "data", torch.ones(32) * 2)):
+        held, dropped = one._loop.weights, []
+        change()
+        moved = one.sample(prompts(), Sampling(max_tokens=5), count=2)
+        assert dropped
+        assert [c.tokens for c in moved] == [
+            c.tokens for c in sampler(model, tokenizer, 8).sample(prompts(), Sampling(max_tokens=5), count=2)
+        ]
+        del held  # kept until here, so that no new tensor takes its address
 
 
 def test_each_prompt_is_read_once_and_its_cache_is_shared(monkeypatch):

@@ -23,6 +23,13 @@ def model(family="llama", **changes):
     return made
 
 
+def cuda_sampler(policy, stops, **options):
+    from whet.engines.native import decode_kernels
+    from whet.engines.native.cuda import CudaSampler
+
+    return CudaSampler(policy, stops, ops=decode_kernels, **options)
+
+
 def prompts(seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -44,11 +51,10 @@ def trainers_logprobs(policy, asked, drawn, count, sampling):
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("slots", [4, 64])
 def test_log_probs_are_those_of_the_trainer(family, slots):
-    from whet.engines.native.cuda import CudaSampler
 
     policy, sampling = model(family), Sampling(max_tokens=70, temperature=0.8)
     assert is_served(policy.config)
-    sampler = CudaSampler(policy, [7], max_slots=slots)
+    sampler = cuda_sampler(policy, [7], max_slots=slots)
     for step in range(2):  # the second time with other weights, in the same graphs
         drawn = sampler.sample(prompts(), sampling, count=3)
         said = torch.tensor([x for one in drawn for x in one.logprobs], device=CUDA)
@@ -60,27 +66,36 @@ def test_log_probs_are_those_of_the_trainer(family, slots):
                 parameter.add_(torch.randn_like(parameter) * 0.05)
 
 
+def test_graphs_are_captured_again_when_the_weights_have_moved():
+    policy, sampling = model(), Sampling(max_tokens=30, temperature=0.0)
+    sampler = cuda_sampler(policy, [], max_slots=64)
+    sampler.sample(prompts(), sampling, count=2)
+    policy.model.joined.clear()
+    for parameter in policy.parameters():
+        parameter.data = parameter.data * 1.1
+    moved = sampler.sample(prompts(), sampling, count=2)
+    assert moved == cuda_sampler(policy, [], max_slots=64).sample(prompts(), sampling, count=2)
+
+
 def test_a_sequence_ends_at_a_stop_or_at_its_limit():
-    from whet.engines.native.cuda import CudaSampler
 
     policy = model()
-    free = CudaSampler(policy, [], max_slots=8).sample(prompts(), Sampling(max_tokens=40), count=4)
+    free = cuda_sampler(policy, [], max_slots=8).sample(prompts(), Sampling(max_tokens=40), count=4)
     assert {len(one.tokens) for one in free} == {40}
-    drawn = CudaSampler(policy, range(0, 301, 10), max_slots=8).sample(prompts(), Sampling(max_tokens=40), count=4)
+    drawn = cuda_sampler(policy, range(0, 301, 10), max_slots=8).sample(prompts(), Sampling(max_tokens=40), count=4)
     for one in drawn:
         assert all(token % 10 for token in one.tokens[:-1])
         assert len(one.tokens) == 40 or one.tokens[-1] % 10 == 0
     assert len({len(one.tokens) for one in drawn}) > 3
-    short = CudaSampler(policy, [], max_slots=8).sample(prompts(), Sampling(max_tokens=250), count=1)
+    short = cuda_sampler(policy, [], max_slots=8).sample(prompts(), Sampling(max_tokens=250), count=1)
     assert [len(one.tokens) for one in short] == [min(250, 300 - length) for length in LENGTHS]
 
 
 def test_tokens_follow_their_distribution():
-    from whet.engines.native.cuda import CudaSampler
 
     policy, asked = model(), prompts()[3]
     count = 20_000
-    drawn = CudaSampler(policy, [], max_slots=4096).sample(
+    drawn = cuda_sampler(policy, [], max_slots=4096).sample(
         [asked], Sampling(max_tokens=1, temperature=1.5), count=count
     )
     with torch.no_grad(), autocast(CUDA):
@@ -95,10 +110,9 @@ def test_tokens_follow_their_distribution():
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_in_fp32_log_probs_are_exact_and_no_text_depends_on_its_batch(family):
-    from whet.engines.native.cuda import CudaSampler
 
     policy, sampling, asked = model(family), Sampling(max_tokens=60, temperature=0.9), prompts()
-    sampler = CudaSampler(policy, [7], max_slots=64, dtype=torch.float32)
+    sampler = cuda_sampler(policy, [7], max_slots=64, dtype=torch.float32)
     drawn = sampler.sample(asked, sampling, count=5)
     rows = [list(asked[index // 5].tokens) + one.tokens for index, one in enumerate(drawn)]
     tokens, lengths = pad(rows, torch.int64).to(CUDA), torch.tensor([len(row) for row in rows], device=CUDA)
@@ -110,17 +124,16 @@ def test_in_fp32_log_probs_are_exact_and_no_text_depends_on_its_batch(family):
     said = torch.tensor([x for one in drawn for x in one.logprobs], device=CUDA)
     assert float((expected - said).abs().max()) < 1e-3
     for slots in (1, 3, 40):
-        again = CudaSampler(policy, [7], max_slots=slots, dtype=torch.float32).sample(asked, sampling, count=5)
+        again = cuda_sampler(policy, [7], max_slots=slots, dtype=torch.float32).sample(asked, sampling, count=5)
         assert [one.tokens for one in again] == [one.tokens for one in drawn], slots
-    alone = [CudaSampler(policy, [7], max_slots=9, dtype=torch.float32).sample([p], sampling, count=5) for p in asked]
+    alone = [cuda_sampler(policy, [7], max_slots=9, dtype=torch.float32).sample([p], sampling, count=5) for p in asked]
     assert [one.tokens for group in alone for one in group] == [one.tokens for one in drawn]
 
 
 def test_the_memory_of_the_cache_is_given_back_and_the_graphs_still_work():
-    from whet.engines.native.cuda import CudaSampler
 
     policy, sampling = model(), Sampling(max_tokens=200)
-    sampler = CudaSampler(policy, [], max_slots=64)
+    sampler = cuda_sampler(policy, [], max_slots=64)
     first = sampler.sample(prompts(), sampling, count=9)
     loop = sampler._loop
     before = loop.cache.table.tolist()
@@ -134,11 +147,10 @@ def test_the_memory_of_the_cache_is_given_back_and_the_graphs_still_work():
 
 
 def test_out_of_memory_halves_the_batch_once_and_says_so(monkeypatch, caplog):
-    from whet.engines.native.cuda import CudaSampler
     from whet.engines.native.decode import DecodeLoop
 
     policy, sampling = model(), Sampling(max_tokens=40, temperature=0.0)
-    whole = CudaSampler(policy, [7], max_slots=16).sample(prompts(), sampling, count=4)
+    whole = cuda_sampler(policy, [7], max_slots=16).sample(prompts(), sampling, count=4)
     original, asked = DecodeLoop.run, []
 
     def short(self, steps, *, count):
@@ -148,11 +160,11 @@ def test_out_of_memory_halves_the_batch_once_and_says_so(monkeypatch, caplog):
         original(self, steps, count=count)
 
     monkeypatch.setattr(DecodeLoop, "run", short)
-    sampler = CudaSampler(policy, [7], max_slots=16)
+    sampler = cuda_sampler(policy, [7], max_slots=16)
     found = sampler.sample(prompts(), sampling, count=4)
     assert [len(one.tokens) for one in found] == [len(one.tokens) for one in whole]
     assert set(asked) == {16, 8}
     assert "going on with 8 sequences at a time" in caplog.text
     monkeypatch.setattr(DecodeLoop, "run", lambda *_, **__: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("again")))
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        CudaSampler(policy, [7], max_slots=16).sample(prompts(), sampling, count=4)
+        cuda_sampler(policy, [7], max_slots=16).sample(prompts(), sampling, count=4)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from whet.engines.native import engine as drawing
-from whet.engines.native.engine import BLOCK, draw
+from whet.engines.native import native_engine as drawing
+from whet.engines.native.native_engine import BLOCK, draw
 from whet.models.logprobs import log_distribution
 from whet.records import Sampling
 from whet.streams import uniform

@@ -8,8 +8,8 @@ import torch
 from tests.small import small_model
 from whet.config import EngineConfig
 from whet.distributed.world import World
-from whet.engines.limits import within_context
-from whet.engines.native.engine import NativeEngine
+from whet.engines.engine_protocol import within_context
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.recipe import validate
 from whet.records import Prompt

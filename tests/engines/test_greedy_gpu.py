@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model

@@ -9,11 +9,11 @@ from tests.engines.openai_server import MODEL, Served, serving
 from tests.small import small_model
 from whet.distributed.world import World
 from whet.engines.check_engine import check_engine
-from whet.engines.http.engine import HttpEngine
+from whet.engines.http.http_engine import HttpEngine
 from whet.engines.http.reply import UNKNOWN
 from whet.engines.http.server_text import ServerText
 from whet.engines.http.transport import Connection
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed, UserError
 from whet.evaluate.evaluation import evaluate
 from whet.records import Message, Prompt, Sampling
@@ -162,7 +162,7 @@ def test_several_choices_in_one_request(native, served):
 
 def test_choices_without_counts_are_refused(native, served):
     engine = HttpEngine(served.url, MODEL, connection=QUICK, choices=2, logprobs="none")
-    with pytest.raises(RunFailed, match="how many tokens"):
+    with pytest.raises(RunFailed, match="the number of tokens of a choice is unknown"):
         engine.generate(pose(engine.tokenizer, "12+"), PLAIN, count=2)
 
 

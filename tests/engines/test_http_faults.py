@@ -14,7 +14,7 @@ import pytest
 
 from tests.engines.hostile import floods
 from tests.engines.openai_server import MODEL, Served, serving
-from whet.engines.http.engine import HttpEngine
+from whet.engines.http.http_engine import HttpEngine
 from whet.engines.http.transport import Connection, Transport
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling

@@ -9,7 +9,7 @@ from anyio import move_on_after
 
 from tests.engines.hostile import KEY, ask, complaint, floods, ok, sends
 from tests.engines.openai_server import Served, serving
-from whet.engines.http.engine import ANSWER_BYTES, TOKEN_BYTES
+from whet.engines.http.http_engine import ANSWER_BYTES, TOKEN_BYTES
 from whet.engines.http.transport import REPEATED, Connection, Transport
 from whet.errors import RunFailed
 from whet.records import Sampling

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engines.openai_server import MODEL
-from whet.engines.http.engine import HttpEngine
+from whet.engines.http.http_engine import HttpEngine
 from whet.engines.http.transport import Connection
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling

@@ -254,7 +254,7 @@ def test_any_other_end_is_no_completion(native, served, reason, exact):
     answering(served, reply(choice(finish_reason=reason)))
     said = complaint(served, native, sampling=PLAIN, exact=exact)
     assert "answered with choices[0].finish_reason = " in said
-    assert said.endswith("which is neither stop nor length: the completion is not whole")
+    assert said.endswith("which is neither stop nor length: the completion is incomplete")
 
 
 def test_many_keys_are_looked_through_once():

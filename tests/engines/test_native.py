@@ -8,7 +8,8 @@ import torch
 
 from tests.small import small_model, train_bpe
 from whet.engines.check_engine import EngineProblem, check_engine, differences
-from whet.engines.native.engine import NativeEngine, _closed_up, _up_to_stop, draw
+from whet.engines.engine_protocol import up_to_stop
+from whet.engines.native.native_engine import NativeEngine, _closed_up, draw
 from whet.errors import UserError
 from whet.models.decoder.families import FAMILIES
 from whet.records import Prompt, Sampling
@@ -229,9 +230,9 @@ def test_a_limit_below_one_is_refused():
 
 
 def test_text_ends_with_the_first_of_several_stop_strings():
-    assert _up_to_stop("a=b>c", ("b>", "=")) == "a="
-    assert _up_to_stop("a=b>c", ("=b>c", "=b")) == "a=b"
-    assert _up_to_stop("a", ("b>", "=")) == "a"
+    assert up_to_stop("a=b>c", ("b>", "=")) == "a="
+    assert up_to_stop("a=b>c", ("=b>c", "=b")) == "a=b"
+    assert up_to_stop("a", ("b>", "=")) == "a"
 
 
 def test_the_longest_stop_string_is_heard_in_its_smallest_pieces():

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+from tests.engines import decode_plain
 from tests.small import small_model
 from whet.engines.native.cuda import CudaSampler
-from whet.engines.native.engine import NativeEngine, draw
+from whet.engines.native.native_engine import NativeEngine, draw
 from whet.errors import RunFailed
 from whet.models.load import load_model
 from whet.models.logprobs import log_distribution, token_logprobs
@@ -39,7 +40,7 @@ def test_a_damaged_weight_is_named(value, sampling, place):
         rf"weight model\.layers\.1\.mlp\.down_proj\.weight are not finite \(the first is {value}\)"
     )
     graphs, plain = (
-        CudaSampler(model, tokenizer.stops, max_slots=4, dtype=torch.float32),
+        CudaSampler(model, tokenizer.stops, max_slots=4, dtype=torch.float32, ops=decode_plain),
         NativeEngine(model, tokenizer),
     )
     with pytest.raises(RunFailed, match=told):
@@ -58,7 +59,7 @@ def test_nothing_is_sampled_after_it_was_seen():
 def test_a_long_sequence_in_a_slot_is_not_waited_for():
     model, _ = small_model(context=4096)
     model.state_dict()["model.embed_tokens.weight"][5] = math.nan
-    sampler = CudaSampler(model, {10**6}, max_slots=2, dtype=torch.float32)
+    sampler = CudaSampler(model, {10**6}, max_slots=2, dtype=torch.float32, ops=decode_plain)
     with pytest.raises(RunFailed, match="at token 1 of its completion of prompt 1"):
         sampler.sample(PROMPTS[1:], Sampling(max_tokens=4000), count=1)
     assert sampler._loop is not None
@@ -105,7 +106,7 @@ def test_an_infinite_number_of_the_head_is_not_taken_for_a_forbidden_token(value
     if place == "graphs" and not sampling.is_whole:
         return
     model, tokenizer = small_model()
-    graphs = CudaSampler(model, tokenizer.stops, max_slots=4, dtype=torch.float32)
+    graphs = CudaSampler(model, tokenizer.stops, max_slots=4, dtype=torch.float32, ops=decode_plain)
     model.state_dict()["lm_head.weight"][9, 3] = value
     sample = graphs.sample if place == "graphs" else NativeEngine(model, tokenizer).generate
     with pytest.raises(
@@ -125,7 +126,7 @@ def test_a_head_with_infinite_numbers_is_not_loaded(tmp_path):
 def test_what_a_slot_draws_after_its_end_is_nobodys_concern():
     model, tokenizer = small_model()
     short = Prompt(tokens=(3, 4), stream=(0, 0), limit=1)
-    sampler = CudaSampler(model, tokenizer.stops, max_slots=1, dtype=torch.float32)
+    sampler = CudaSampler(model, tokenizer.stops, max_slots=1, dtype=torch.float32, ops=decode_plain)
     (first,) = sampler.sample([short], Sampling(max_tokens=8), count=1)
     model.state_dict()["model.embed_tokens.weight"][first.tokens[0]] = math.nan  # read only for a second token
     assert sampler.sample([short], Sampling(max_tokens=8), count=1) == [first]

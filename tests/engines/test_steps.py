@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from whet.engines.native import decode_plain as plain
-from whet.engines.native.slots import Cache, Rows, Turn, Where
+from tests.engines import decode_plain as plain
+from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import new_model
 from whet.streams import uniform
@@ -72,7 +72,7 @@ def test_a_gate(kind, dtype, width):
 @pytest.mark.parametrize("by_slot", [False, True])
 def test_queries_and_keys_turn_and_keys_and_values_are_kept(kind, dtype, heads, kv_heads, dim, has_norms, by_slot):
     ops, device = operations(kind)
-    cache = Cache(config(heads, kv_heads, dim), slots=6, capacity=20, dtype=dtype, device=device)
+    cache = SlotCache(config(heads, kv_heads, dim), slots=6, capacity=20, dtype=dtype, device=device)
     cache.hold()
     for held in (*cache.layer(0), *cache.layer(1)):
         held.zero_()
@@ -125,13 +125,13 @@ def test_attention_over_a_shared_beginning_and_a_slot_of_its_own(kind, dtype, gr
     """Contexts from 1 to the capacity; what lies beyond them, in other slots and layers, is junk."""
     ops, device = operations(kind)
     heads, count = group * kv_heads, len(CONTEXTS)
-    cache = Cache(config(heads, kv_heads, dim), slots=count + 2, capacity=256, dtype=dtype, device=device)
+    cache = SlotCache(config(heads, kv_heads, dim), slots=count + 2, capacity=256, dtype=dtype, device=device)
     cache.hold()
     keys, values = (normal(*cache.shape[1:], dtype=dtype, device=device, seed=seed) for seed in (1, 2))
     for layer in range(2):
         for held, right in zip(cache.layer(layer), (keys, values), strict=True):
             held.copy_(right if layer == 1 else torch.full_like(right, 7e3))
-    rows = Rows.empty(count + 3, 4, device)
+    rows = SlotRows.empty(count + 3, 4, device)
     slots = torch.tensor([(3 * index + 1) % count for index in range(count)], dtype=torch.int32)
     expected = torch.empty(count, heads, dim)
     queries = normal(count, heads, dim, dtype=dtype, device=device, seed=5)
@@ -157,7 +157,7 @@ def test_a_draw(kind, dtype, vocab, temperature):
     """By inverting the sum of probabilities at the slot's own random number."""
     ops, device = operations(kind)
     logits = (normal(6, vocab) * 3).to(device)
-    rows = Rows.empty(9, 3, device)
+    rows = SlotRows.empty(9, 3, device)
     slots = torch.tensor([7, 0, 2, 8, 1, 3], dtype=torch.int32, device=device)
     rows.streams.copy_(torch.arange(9) * 7919 + 5)
     rows.steps.copy_(torch.tensor([0, 1, 2, 0, 0, 0, 0, 1, 2]))
@@ -186,9 +186,3 @@ def test_a_draw(kind, dtype, vocab, temperature):
     untouched = [slot for slot in range(9) if slot not in at.tolist()]
     assert rows.steps[untouched].tolist() == [steps[slot] for slot in untouched]
     assert not rows.out_tokens[untouched].any()
-
-
-def test_the_kernels_fallback_is_used_where_there_is_no_gpu():
-    from whet.engines.native.decode import _operations
-
-    assert _operations(torch.device("cpu")) is plain

@@ -142,7 +142,7 @@ def test_completions_stay_within_the_smaller_context():
         ),
         ({"workers": 2}, "shares its model among 2 workers: serve it with one"),
         ({"said": HONEST | {"logprobs_mode": "raw_logprobs"}}, "start it with --logprobs-mode processed_logprobs"),
-        ({"said": HONEST | {"architecture": "GPT2LMHeadModel"}}, "serves a GPT2LMHeadModel, and the policy is a Llama"),
+        ({"said": HONEST | {"architecture": "GPT2LMHeadModel"}}, "serves a GPT2LMHeadModel, but the policy is a Llama"),
         ({"said": HONEST | {"quantization": "fp8"}}, "serves fp8 weights: start it with --dtype float32"),
         ({"said": HONEST | {"dtype": "float8"}}, "serves float8 weights"),
     ],
@@ -172,7 +172,9 @@ def test_a_folder_that_the_server_does_not_see(monkeypatch):
     with running(policy, tokenizer) as (served, control):
         engine = VllmServerEngine(served.url, policy, tokenizer, connection=QUICK)
         monkeypatch.setattr(control, "whet_read", lambda path: [f"No such file or directory: {path}"])
-        with pytest.raises(UserError, match=r"set engine.weights_directory to a folder that the server sees too"):
+        with pytest.raises(
+            UserError, match=r"set engine.weights_directory to a directory that the server can read too"
+        ):
             engine.sync(policy, version=0)
         engine.close()
 

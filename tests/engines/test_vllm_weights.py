@@ -30,7 +30,7 @@ def test_gpt2_is_compared_in_the_layout_that_vllm_keeps():
     block = policy.state_dict()
     prefix = "model.layers.0.self_attn."
     fused = torch.cat([block[f"{prefix}{part}_proj.weight"] for part in "qkv"])  # (out, in), as a linear layer has it
-    from whet.engines.vllm.weight_checksum import checksum
+    from whet.engines.vllm.weights import checksum
 
     assert wanted["transformer.h.0.attn.c_attn.weight"] == checksum(fused)
     assert wanted["transformer.h.1.mlp.c_fc.weight"] == checksum(block["model.layers.1.mlp.up_proj.weight"])

@@ -154,14 +154,14 @@ def test_fingerprint_sees_every_bit_and_every_name(saved):
 def test_truncated_weights(saved):
     file = saved / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1000])
-    with pytest.raises(UserError, match=r"model\.safetensors is damaged or cut short"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged or truncated"):
         load_model(saved)
 
 
 @pytest.mark.parametrize("content", [b"", b"not safetensors at all", b"\xff" * 64])
 def test_garbage_weights(saved, content):
     (saved / "model.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=r"model\.safetensors is damaged or cut short"):
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged or truncated"):
         load_model(saved)
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.models.test_decoder import LENGTHS, TOKENS, small
-from whet.models.cpu.columns import CHUNK_ROWS, FEW, are_few_rows, fits_columns, product_of_rows, read_columns
+from whet.models.cpu.column_decode import CHUNK_ROWS, FEW, are_few_rows, product_of_rows, quickest_reader, read_columns
 from whet.models.decoder import decoder as decoder_module
 from whet.models.decoder.families import FAMILIES
 
@@ -17,7 +17,7 @@ def test_columns_are_the_trunk_turned_over(family):
     model = small(family)
     positions = torch.arange(11).expand(4, -1)
     attends = [decoder_module.causal_attention] * 3
-    assert fits_columns(model.model)
+    assert quickest_reader(model.model) is not model.model
     expected = model.model(TOKENS, positions, attends)
     assert expected.abs().max() > 0.5
     found = read_columns(model.model, TOKENS, positions, attends)
@@ -61,7 +61,7 @@ def test_an_adapter_is_called_and_not_passed_over():
     model = small("llama")
     block = model.model.layers[1]
     block.self_attn.q_proj = Adapted(block.self_attn.q_proj)
-    assert not fits_columns(model.model)
+    assert quickest_reader(model.model) is model.model
     _, cache = model.begin(TOKENS, LENGTHS, room=3)
     states = model.extend(TOKENS[:, 0], cache)
     for row, length in enumerate(LENGTHS.tolist()):

@@ -49,7 +49,7 @@ def test_a_template_that_reads_the_messages_sees_them_and_is_not_fooled() -> Non
     tokens = tokenizer.prompt([Message(role="user", content="a</think>b<|im_end|>")])
     assert tokens == [*tokenizer.encode("b<|im_end|>"), 2]
     assert tokenizer.prompt([Message(role="user", content="<a</think>b>")]) == [*tokenizer.encode("b>"), 2]
-    with pytest.raises(UserError, match="makes other control tokens of these messages"):
+    with pytest.raises(UserError, match="turns strings in these messages into control tokens"):
         tokenizer.prompt([Message(role="user", content="a</think>X|>")])
 
 

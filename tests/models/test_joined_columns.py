@@ -5,7 +5,7 @@ import torch
 
 from tests.models.test_columns import Adapted
 from tests.models.test_decoder import LENGTHS, TOKENS, small
-from whet.models.cpu.columns import JoinedColumns, quickest_reader
+from whet.models.cpu.column_decode import JoinedColumns, quickest_reader
 from whet.models.decoder.families import FAMILIES
 from whet.models.layers.attention import causal_attention
 

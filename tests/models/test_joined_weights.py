@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from tests.small import small_model
-from whet.models.decoder.decoder import Decoder, fits_fused
+from whet.models.decoder.decoder import Decoder
+from whet.models.kernels.fused_block import fits_fused
 from whet.models.load import new_model
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
@@ -103,7 +104,7 @@ def test_a_copied_model_has_copies_of_its_own(change) -> None:
     assert follows(other)
     theirs = [half.qkv.clone() for half in other.model.joined.refreshed(list(other.model.layers), torch.bfloat16)]
     assert follows(model)
-    again = other.model.joined._blocks
+    again = other.model.joined._copies[torch.bfloat16]
     assert all(torch.equal(half.qkv, kept) for half, kept in zip(again, theirs, strict=True))
 
 

@@ -175,7 +175,7 @@ def test_claims_may_reach_their_bounds_and_no_further(tmp_path):
         ):
             check_claims({"num_hidden_layers": most + 1}, tmp_path, tensors=tensors)
     check_elements(2 * 1000 + 2**26, 1000, tmp_path)
-    with pytest.raises(UserError, match="a model of 67110865 numbers, but the weights hold 1000"):
+    with pytest.raises(UserError, match="a model of 67110865 elements, but the weights hold 1000"):
         check_elements(2 * 1000 + 2**26 + 1, 1000, tmp_path)
     shape = new_model("llama", **SIZES, seed=0).config
     assert replace(shape, layers=2**14).layers == 2**14

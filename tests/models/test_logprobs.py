@@ -98,11 +98,11 @@ def test_chunks_change_neither_values_nor_gradients(monkeypatch):
     monkeypatch.setattr(type(model), "head", lambda self, h: sizes.append(len(h)) or original(self, h))
     whole, whole_gradients = run()
     assert sizes == [15]  # all at once, and not again for the gradient
-    monkeypatch.setattr(module, "CHUNK_ELEMENTS", model.vocab_size * 15)
-    monkeypatch.setattr(module, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(module, "CPU_CHUNK", model.vocab_size * 15)
+    monkeypatch.setattr(module, "LEAST_ROWS", 1)
     assert torch.equal(run()[0], whole)
     assert sizes == [15]  # what just fits is not cut
-    monkeypatch.setattr(module, "CHUNK_ELEMENTS", model.vocab_size * 4)
+    monkeypatch.setattr(module, "CPU_CHUNK", model.vocab_size * 4)
     chunked, chunked_gradients = run()
     assert sorted(sizes) == [3, 3, 4, 4, 4, 4, 4, 4]  # each once more for its gradient: no logits are kept
     assert torch.allclose(whole, chunked, atol=1e-6)
@@ -235,8 +235,8 @@ def test_likeliest_hits_are_counted_one_by_one(monkeypatch):
 
     monkeypatch.setattr(type(model), "head", counted)
     for rows, elements, most in ((2, 1, 2), (1, 3 * model.vocab_size, 3), (1, 4 * model.vocab_size - 1, 3)):
-        monkeypatch.setattr(module, "CHUNK_ROWS", rows)
-        monkeypatch.setattr(module, "CHUNK_ELEMENTS", elements)
+        monkeypatch.setattr(module, "LEAST_ROWS", rows)
+        monkeypatch.setattr(module, "CPU_CHUNK", elements)
         sizes.clear()
         assert likeliest_hits(model, tokens, lengths, mask).tolist() == expected
         assert max(sizes) == most

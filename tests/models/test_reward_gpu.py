@@ -8,8 +8,7 @@ from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model, pack_through
 from whet.models.reward.scoring import Scorer
 from whet.models.reward.settings import RewardSettings
-from whet.models.text.padding import with_padding
-from whet.models.text.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer, with_padding
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 LETTERS = "abcdefghij"

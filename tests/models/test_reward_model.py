@@ -15,8 +15,7 @@ from whet.errors import UserError
 from whet.models.decoder.families import FAMILIES
 from whet.models.foreign import ForeignLM
 from whet.models.layers.packing import pack
-from whet.models.reward.load_reward import load_reward_model
-from whet.models.reward.reward_model import new_reward_model, pack_through
+from whet.models.reward.reward_model import load_reward_model, new_reward_model, pack_through
 from whet.models.reward.settings import RewardSettings, step_classes
 
 PREFERENCE = RewardSettings(kind="preference")
@@ -339,7 +338,7 @@ def damaged(directory, what):
         ("two labels", "gives 2 numbers per text, but a preference reward model gives 1"),
         ("no config", "has no config.json"),
         ("bad json", "whet_reward.json is not valid JSON"),
-        ("cut", "is damaged or cut short"),
+        ("cut", "is damaged or truncated"),
         ("head of another width", "tensor 'score.weight' has shape"),
         ({"kind": "judge"}, "unknown kind of reward model 'judge'"),
         ({"classes": 3}, "a preference reward model has 1 classes, not 3"),

@@ -13,8 +13,7 @@ from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer, aggregated, load_scorer, one_step, split_steps, stepped_text, whole_text
 from whet.models.reward.settings import RewardSettings
-from whet.models.text.padding import with_padding
-from whet.models.text.tokenizers import character_tokenizer
+from whet.models.text.tokenizers import character_tokenizer, with_padding
 from whet.records import Message
 
 PREFERENCE = RewardSettings(kind="preference")
@@ -226,7 +225,7 @@ def test_a_score_that_is_no_number_stops_the_run():
 def test_an_empty_prompt_and_steps_of_other_kinds_are_refused():
     with pytest.raises(UserError, match="no tokens"):
         scorer().score([""], ["2"])
-    with pytest.raises(UserError, match="does not judge steps"):
+    with pytest.raises(UserError, match="does not score steps"):
         scorer().steps(["1"], ["2"])
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from whet.engines.native.engine import draw
+from whet.engines.native.native_engine import draw
 from whet.models.logprobs import log_distribution
 from whet.records import Sampling
 from whet.streams import stream_key, uniform

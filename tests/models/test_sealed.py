@@ -14,8 +14,7 @@ from whet import files
 from whet.errors import UserError
 from whet.models.download.pulled import damage
 from whet.models.load import load_model
-from whet.models.reward.load_reward import load_reward_model
-from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.reward_model import load_reward_model, new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import load_tokenizer
 from whet.runs import Run

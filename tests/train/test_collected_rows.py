@@ -14,7 +14,7 @@ from tests.data.written import write_lines
 from tests.train.test_gather import config, rollout
 from whet.data.load import Source, load_rows
 from whet.data.split import salt_of, split_rows
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.models.load import new_model
 from whet.models.text.tokenizers import EOS, character_tokenizer, wrap_backend
 from whet.records import Dialogue, Example, Rollout, Sampling

@@ -11,8 +11,7 @@ from whet.cli.progress import SilentProgress
 from whet.models.load import load_model
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
-from whet.models.text.padding import with_padding
-from whet.models.text.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer, with_padding
 from whet.recipe import read_recipe
 from whet.runs.directory import Run
 from whet.train.setup.offloading import weights

@@ -14,7 +14,7 @@ from whet.config import RewardConfig, TaskConfig
 from whet.errors import UserError
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
-from whet.models.text.padding import with_padding
+from whet.models.text.tokenizers import with_padding
 from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import Run

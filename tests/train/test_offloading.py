@@ -80,8 +80,8 @@ def test_copies_that_a_pass_leaves_behind_do_not_stay():
     model, _ = small_model("llama", layers=1)
     with weights(model, is_frozen=True, device=CPU):
         model.model.joined.refreshed(model.model.layers, torch.float32)
-        assert model.model.joined._blocks
-    assert not model.model.joined._blocks
+        assert model.model.joined._copies
+    assert not model.model.joined._copies
 
 
 def test_training_with_guests_is_training_without():

@@ -5,8 +5,8 @@ import torch
 
 from tests.with_vllm.conftest import tiny
 from whet.engines.check_engine import check_engine, differences
-from whet.engines.native.engine import NativeEngine
-from whet.engines.vllm.engine import VllmEngine
+from whet.engines.native.native_engine import NativeEngine
+from whet.engines.vllm.vllm_engine import VllmEngine
 from whet.errors import RunFailed, UserError
 from whet.models.decoder.families import FAMILIES
 from whet.records import Prompt, Sampling

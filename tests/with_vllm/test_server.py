@@ -11,9 +11,9 @@ from tests.with_vllm.conftest import tiny
 from tests.with_vllm.serve import NAME, VllmServer
 from whet.cli.app import app
 from whet.engines.check_engine import check_engine, differences
-from whet.engines.http.engine import HttpEngine
+from whet.engines.http.http_engine import HttpEngine
 from whet.engines.http.transport import Connection
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.engines.vllm.server import VllmServerEngine
 from whet.errors import RunFailed, UserError
 from whet.records import Prompt, Sampling
@@ -126,7 +126,7 @@ def test_weights_that_the_server_did_not_get_are_missed(server, policy, monkeypa
 
 def test_another_architecture_is_refused(server):
     model, tokenizer = tiny("qwen3")
-    with pytest.raises(UserError, match="serves a LlamaForCausalLM, and the policy is a Qwen3ForCausalLM"):
+    with pytest.raises(UserError, match="serves a LlamaForCausalLM, but the policy is a Qwen3ForCausalLM"):
         VllmServerEngine(server.url, model, tokenizer, connection=QUICK)
 
 

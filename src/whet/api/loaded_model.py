@@ -14,8 +14,8 @@ import torch
 from whet.api.given import Objects
 from whet.config.loops import CollectConfig, Training
 from whet.distributed.world import World
-from whet.engines.native.engine import NativeEngine
-from whet.engines.protocol import Engine, OnToken
+from whet.engines.engine_protocol import Engine, OnToken
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.evaluate.evaluation import Evaluation
 from whet.evaluate.evaluation import evaluate as measure
@@ -33,7 +33,7 @@ from whet.tasks.protocol import Task
 from whet.train.setup.build import place
 
 if TYPE_CHECKING:
-    from whet.engines.http.engine import Logprobs
+    from whet.engines.http.http_engine import Logprobs
 
 
 MAX_TOKENS = 256  # default length limit of a completion
@@ -78,7 +78,7 @@ class Target:
         return tokenizer, NativeEngine(policy, tokenizer, device=device, on_token=on_token)
 
     def _connect(self, on_token: OnToken | None, logprobs: Logprobs) -> tuple[Tokenizer, Engine]:
-        from whet.engines.http.engine import USUAL, HttpEngine
+        from whet.engines.http.http_engine import USUAL, HttpEngine
         from whet.engines.http.transport import Connection
 
         connection = Connection(api_key_env=self.key_env or "", concurrency=self.concurrency or USUAL.concurrency)

@@ -12,7 +12,7 @@ from whet.cli.terminal import Screen
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.engines.protocol import OnToken
+    from whet.engines.engine_protocol import OnToken
 
 TOKENS_PER_REDRAW = 64
 TARGET = typer.Argument(

@@ -1,12 +1,11 @@
-"""`check_engine`: what any engine must do, checked on a real one, as Gymnasium's check_env checks environments.
+"""`check_engine`: a conformance test for engines, as Gymnasium's check_env is for environments.
 
-How much an engine can promise is its level:
+The level is how much an engine promises:
 
-- `exact`: the same streams give the same completions again, whatever else is in the batch, and log-probs are the
-  trainer's but for the last digits (native);
-- `seeded`: the same call gives the same tokens again; log-probs agree on average, as another implementation rounds in
-  its own way (vLLM);
-- `sampled`: nothing repeats; log-probs agree on average (a server that is shared).
+- `exact`: the same streams give the same completions, whatever else is in the batch, and log-probs equal the trainer's
+  to 1e-5 (native);
+- `seeded`: the same call gives the same tokens; log-probs agree on average, because kernels round differently (vLLM);
+- `sampled`: nothing repeats; log-probs agree on average (a shared server).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from whet.batching import collate
-from whet.engines.protocol import Engine
+from whet.engines.engine_protocol import Engine
 from whet.errors import UserError
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import token_logprobs
@@ -31,12 +30,12 @@ Level = Literal["exact", "seeded", "sampled"]
 TOLERANCE: dict[Level, float] = {"exact": 1e-5, "seeded": 0.05, "sampled": 0.05}  # nats; the first of any token
 COUNT = 3
 MAX_TOKENS = 8
-SURPRISE = 1.0  # nats a token: samples this unlikely are not all the same by chance
+SURPRISE = 1.0  # nats a token: samples this unlikely are not equal by chance
 Groups = list[list[Completion]]
 
 
 class EngineProblem(UserError):
-    """What an engine does wrong, in a sentence."""
+    """A violation of the engine protocol."""
 
 
 def check_engine(
@@ -48,9 +47,9 @@ def check_engine(
     level: Level = "exact",
     tolerance: float | None = None,
 ) -> None:
-    """Raises EngineProblem with a sentence; `prompts` are at least two token sequences of different lengths.
+    """Raises EngineProblem at the first violation; `prompts` are at least two token sequences of different lengths.
 
-    `tolerance`: how far log-probs may be from the trainer's, where the level's own is not right.
+    `tolerance` (nats) replaces the level's bound on the difference to the trainer's log-probs.
     """
     if level not in TOLERANCE:
         raise UserError(f"unknown level {level!r}: choose one of {', '.join(TOLERANCE)}")
@@ -81,7 +80,7 @@ def _check_shape(answers: Groups, asked: Sequence[Prompt], tokenizer: Tokenizer)
                 f"finish is {completion.finish!r} and the last token {'ends' if ended else 'does not end'} it"
             )
         if not ended and len(completion.tokens) != MAX_TOKENS:
-            raise EngineProblem(f"a completion was cut off after {len(completion.tokens)} of {MAX_TOKENS} tokens")
+            raise EngineProblem(f"a completion was truncated after {len(completion.tokens)} of {MAX_TOKENS} tokens")
         if any(token in tokenizer.stops for token in completion.tokens[:-1]):
             raise EngineProblem("a completion goes on after a token that ends it")
 
@@ -118,7 +117,7 @@ def _check_logprobs(
         found, how = float(apart.max()), "by up to"
     else:
         found, how = float(apart.mean()), "on average by"
-    if not found <= allowed:  # also where it is no number
+    if not found <= allowed:  # True for NaN too
         raise EngineProblem(
             f"log-probs differ from the trainer's {how} {found:.2g} nats; at most {allowed:g} is allowed{because}"
         )
@@ -169,7 +168,7 @@ def _tokens(groups: Groups) -> list[list[tuple[int, ...]]]:
 def differences(
     policy: CausalLM, prompts: Sequence[Prompt], groups: Sequence[Sequence[Completion]], sampling: Sampling
 ) -> Tensor:
-    """|log-prob of the engine − log-prob of the policy| of every sampled token, (N,), on the CPU."""
+    """(N,) on the CPU: |log-prob of the engine − log-prob of the policy| of every sampled token."""
     device = next(policy.parameters()).device
     pairs = [(prompt.tokens, c) for prompt, group in zip(prompts, groups, strict=True) for c in group]
     masks = [(False,) * len(prompt) + (True,) * len(c.tokens) for prompt, c in pairs]

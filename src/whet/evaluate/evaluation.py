@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from whet.distributed.world import World
-from whet.engines.protocol import Engine
+from whet.engines.engine_protocol import Engine
 from whet.errors import UserError
 from whet.evaluate.statistics import Interval, mean_interval, pass_at_k, wilson
 from whet.models.protocol import Tokenizer

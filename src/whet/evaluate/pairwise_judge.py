@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.engines.http.engine import HttpEngine
+from whet.engines.http.http_engine import HttpEngine
 from whet.engines.http.transport import Connection
 from whet.evaluate.win_rates import Choice, outcome_of_both_orders
 from whet.records import Message, Prompt, Sampling

@@ -1,6 +1,6 @@
-"""What to say when a model's numbers are not finite: which weight is damaged, or that the arithmetic overflowed.
+"""Diagnosis of non-finite outputs: names the damaged weight, or says that the arithmetic overflowed.
 
-Looked for only after a log-prob or a score was seen to be NaN or infinite: reading every weight takes a while.
+Runs only after a log-prob or a score was NaN or infinite, because it reads every weight.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from torch import Tensor
 from whet.errors import RunFailed
 
 
-class Named(Protocol):
-    """What has weights with names."""
+class HasParameters(Protocol):
+    """A model with named weights."""
 
     def named_parameters(self) -> Iterable[tuple[str, Tensor]]: ...
 
 
-def not_finite(what: str, model: Named) -> RunFailed:
-    """The end of whatever needs the model, in one sentence that begins with what was seen, and where."""
+def not_finite(what: str, model: HasParameters) -> RunFailed:
+    """The error to raise: `what` was seen and where, then the cause."""
     return RunFailed(f"{what}: {_cause(model)}")
 
 
-def check_head(model: Named, head: Tensor | None, name: str) -> None:
-    """Refuses a head with infinite numbers: the tokens that they forbid would only never be sampled."""
+def check_head(model: HasParameters, head: Tensor | None, name: str) -> None:
+    """Refuses a head with infinite weights: their tokens would silently never be sampled."""
     if head is None or bool(head.detach().sum().isfinite()):
         return
     if not bool(head.detach().isfinite().all()):
         raise not_finite(f"{name}: the model's logits are not finite", model)
 
 
-def _cause(model: Named) -> str:
+def _cause(model: HasParameters) -> str:
     for name, weight in model.named_parameters():
         wrong = ~weight.detach().isfinite()
         count = int(wrong.sum())

@@ -1,8 +1,8 @@
-"""Any architecture that the decoder does not cover, run by transformers behind the same protocol.
+"""Architectures that the decoder does not cover, run by transformers behind the same protocol.
 
-Prompts are left-padded here for the cache, so that the newest token of every row stands in the same column. A model
-is tried on a few tokens when it is loaded: one whose parts do not add up to its own logits is refused, never
-silently wrong. Remote code and pickled weights are never loaded; dropout is switched off.
+Prompts are left-padded here for the cache, so that the newest token of every row is in the same column. A model is
+tested on a few tokens when it is loaded: if trunk, head and cache do not reproduce its own logits, it is refused.
+Remote code and pickled weights are never loaded; dropout is switched off.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from whet.models.storage.size_limits import check_claims, check_elements, check_
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
 ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation_function")
 ADAPTER = "adapter_config.json"
-TRIAL_TOLERANCE = 1e-3  # of the largest logit: far above fp32 rounding, far below a missing scale or a wrong mask
+TRIAL_TOLERANCE = 1e-3  # relative to the largest logit: far above fp32 rounding, far below a wrong scale or mask
 
 
 class ForeignLM(nn.Module):
     """A transformers model; implements `whet.models.protocol.CausalLM`."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Wraps a model that is already in memory."""
+        """Wraps a loaded model."""
         super().__init__()
         self.model: Any = model.train(False)  # transformers is only partly typed
         described = model.config.get_text_config().to_dict()
@@ -60,7 +60,7 @@ class ForeignLM(nn.Module):
 
     @property
     def gradient_checkpointing(self) -> bool:
-        """Whether activations are computed again in the backward pass instead of kept."""
+        """Recomputes activations in the backward pass instead of keeping them."""
         return self._gradient_checkpointing
 
     @gradient_checkpointing.setter
@@ -72,7 +72,7 @@ class ForeignLM(nn.Module):
         self._gradient_checkpointing = on
 
     def train(self, mode: bool = True) -> ForeignLM:
-        """Changes nothing: a policy behaves in training as it does in sampling."""
+        """Does not change the model: a policy computes the same in training and in sampling."""
         self.training = mode
         return self
 
@@ -80,7 +80,7 @@ class ForeignLM(nn.Module):
         """(B, T) ids, (B,) lengths → (B, T, D), after the final norm."""
         columns = self._columns(tokens)
         mask = columns < lengths.to(tokens.device)[:, None]
-        # transformers recomputes activations only in its training mode.
+        # transformers does gradient checkpointing only in training mode.
         self.model.train(self._gradient_checkpointing and torch.is_grad_enabled())
         output = self._trunk(
             input_ids=tokens.masked_fill(~mask, 0),
@@ -93,15 +93,15 @@ class ForeignLM(nn.Module):
         return states
 
     def hidden_packed(self, packing: Packing) -> Tensor:
-        """→ (N, D); padded inside, as not every family of transformers can be packed."""
-        lengths = packing.lengths.clamp(min=1)  # attention over nothing is NaN, also where nobody looks
+        """→ (N, D); padded internally, because not every architecture of transformers supports packing."""
+        lengths = packing.lengths.clamp(min=1)  # attention over an empty row is NaN
         width, longest = packing.places.shape[1], int(lengths.max()) if len(lengths) else 0
-        states = self.hidden(packing.tokens[packing.places[:, :longest]], lengths)  # not a token more than is read
+        states = self.hidden(packing.tokens[packing.places[:, :longest]], lengths)  # only as wide as needed
         return states[packing.sources // width, packing.sources % width]
 
     @property
     def head_weight(self) -> None:
-        """Unknown: families scale, cap and shift in their own ways."""
+        """None: architectures scale, cap and shift their logits in different ways."""
         return
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class ForeignLM(nn.Module):
             return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
 
     def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, ForeignCache]:  # noqa: ARG002 (the cache grows)
-        """Reads right-padded prompts; returns the (B, D) state of each last token, and a cache."""
+        """Prefills right-padded prompts; returns the (B, D) state of each last token, and the KV cache."""
         lengths = lengths.to(tokens.device)
         if not bool((lengths > 0).all()):
             raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
@@ -152,7 +152,7 @@ class ForeignLM(nn.Module):
         return last
 
     def _positions(self, positions: Tensor) -> dict[str, Tensor]:
-        """Models with relative positions (ALiBi) take none and count from the mask."""
+        """position_ids; models with relative positions (ALiBi) take none and use the mask."""
         return {"position_ids": positions} if self._takes_positions else {}
 
     def _columns(self, tokens: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class ForeignLM(nn.Module):
 
 
 class ForeignCache:
-    """A transformers cache of left-padded rows, with the mask and the lengths that belong to it."""
+    """A transformers cache of left-padded rows, with its mask and lengths."""
 
     def __init__(self, stored: DynamicCache, mask: Tensor, lengths: Tensor, *, limit: int) -> None:
         """`mask` (rows, columns) is 1 on tokens; `lengths` (rows,) counts them."""
@@ -191,11 +191,11 @@ class ForeignCache:
 
 
 def read_with_transformers(directory: Path, auto: Any) -> tuple[Any, list[str]]:
-    """What one of transformers' loaders makes of a directory, in fp32 and without dropout; and the tensors it lacks."""
-    stored = stored_tensors(directory)  # names a damaged file, and refuses pickled weights, before transformers looks
+    """(model, missing tensors): a directory loaded by an Auto class of transformers, in fp32, without dropout."""
+    stored = stored_tensors(directory)  # detects damaged files and refuses pickled weights before transformers reads
     check_small_files(directory)
     check_claims(read_object(directory / CONFIG), directory / CONFIG, tensors=len(stored))
-    if (directory / ADAPTER).exists():  # transformers would look for the model that it names, wherever that is
+    if (directory / ADAPTER).exists():  # transformers would fetch the base model that it names
         raise UserError(f"{directory} holds an adapter ({ADAPTER}): merge it into its model first")
     _check_activation(read_object(directory / CONFIG), directory)
     elements = sum(math.prod(tensor.shape) for tensor in stored.values())
@@ -216,29 +216,29 @@ def read_with_transformers(directory: Path, auto: Any) -> tuple[Any, list[str]]:
         )
     except UserError:
         raise
-    except Exception as error:  # transformers raises anything, its hub client's own kinds too
-        raise UserError(f"{directory} cannot be loaded by transformers: {_one_line(error)}") from error
+    except Exception as error:  # transformers raises any type of exception here
+        raise UserError(f"{directory} cannot be loaded by transformers: {one_line(error)}") from error
     model, report = loaded
     missing = sorted(map(str, report["missing_keys"])) + sorted(map(str, report["mismatched_keys"]))
     return model, missing
 
 
 def _check_activation(hf: Mapping[str, Any], directory: Path) -> None:
-    """Of an unknown one transformers says only the name."""
+    """Refuses an unknown activation: the error of transformers would name neither the key nor the file."""
     for key in ACTIVATION_KEYS:
         if isinstance(hf.get(key), str) and hf[key] not in ACT2FN:
             raise UserError(f"{directory / CONFIG}: {key!r} is {hf[key]!r:.60}, which transformers does not know")
 
 
 def _elements(auto: Any, config: Any) -> int:
-    """How many numbers a model of this configuration has, buffers too, without reserving memory for any."""
+    """The number of elements of a model's parameters and buffers, counted on the meta device."""
     with torch.device("meta"):
         model = auto.from_config(copy.deepcopy(config), trust_remote_code=False)
     return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
 def load_foreign(directory: Path) -> ForeignLM:
-    """Loads a checkpoint of any architecture that transformers knows, in fp32, and tries it."""
+    """Loads a checkpoint of any architecture that transformers knows, in fp32, and tests it."""
     model, missing = read_with_transformers(directory, AutoModelForCausalLM)
     if missing:
         raise UserError(f"{directory} lacks tensor {missing[0]!r} in the shape of config.json: copy it again")
@@ -249,7 +249,7 @@ def load_foreign(directory: Path) -> ForeignLM:
 
 @torch.no_grad()
 def check_foreign(foreign: ForeignLM, name: str) -> None:
-    """Refuses a model whose parts, in ragged batches and through the cache, do not give its own logits."""
+    """Refuses a model whose trunk and head, with padding and with a cache, do not reproduce its own logits."""
     length = min(6, foreign.context)
     tokens = torch.arange(2 * length, device=next(foreign.parameters()).device).view(2, length) % foreign.vocab_size
     lengths = torch.tensor([length, max(1, length - 3)], device=tokens.device)
@@ -264,7 +264,7 @@ def check_foreign(foreign: ForeignLM, name: str) -> None:
             cached = foreign.extend(tokens[torch.arange(2), prompts], cache)
         worst = float((torch.stack([foreign.head(last), foreign.head(cached)]) - whole).abs().max())
     except Exception as error:
-        raise UserError(f"{name}: this architecture does not run as a policy ({_one_line(error)})") from error
+        raise UserError(f"{name}: this architecture does not run as a policy ({one_line(error)})") from error
     if not bool(whole.isfinite().all()):
         raise not_finite(f"{name}: the model's logits are not finite", foreign.model)
     if not worst <= TRIAL_TOLERANCE * max(1.0, float(whole.abs().max())):
@@ -274,7 +274,7 @@ def check_foreign(foreign: ForeignLM, name: str) -> None:
 
 
 def context_of(config: Mapping[str, Any]) -> int:
-    """The most tokens a sequence may have, under any of the names that architectures give it."""
+    """The context length, under any of the keys that architectures use."""
     for key in CONTEXT_KEYS:
         value = config.get(key)
         if isinstance(value, int):
@@ -291,5 +291,6 @@ def _logit_scale(config: Mapping[str, Any]) -> float:
     return 1.0
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """The message of an exception in one line of at most 300 characters."""
     return " ".join(str(error).split())[:300]

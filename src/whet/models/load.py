@@ -1,4 +1,4 @@
-"""From a directory, or from nothing, to a model."""
+"""Loads a model from a Hugging Face directory, or makes a new one with random weights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from whet.errors import UserError
 from whet.files import read_object
 from whet.models.decoder.decoder import Decoder
-from whet.models.decoder.families import FAMILIES, Family, family_named, head_width
-from whet.models.decoder.hf_config import NotCovered, read_shape
+from whet.models.decoder.families import FAMILIES, Family, NotCovered, family_named, head_width, read_shape
 from whet.models.finite import check_head
 from whet.models.layers.decoder_config import DecoderConfig, parameter_count
 from whet.models.protocol import CausalLM
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.safetensors_files import (
     CONFIG,
+    StoredTensor,
     check_tensors,
     one_spelling,
     read_tensors,
@@ -32,7 +32,7 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 def load_model(path: Path) -> CausalLM:
-    """The model in a Hugging Face directory, in fp32: our decoder where it covers the architecture, or transformers."""
+    """The model of a directory, in fp32: our decoder if it covers the architecture, else transformers' own."""
     return read_steadily(path, _load)
 
 
@@ -41,7 +41,7 @@ def _load(path: Path) -> CausalLM:
     found = covered(path, hf)
     if found is not None:
         return _load_decoder(path, *found, hf)
-    # Imported here because it takes seconds, and most models never need it.
+    # Imported lazily: it takes seconds, and most models do not need it.
     from whet.models.foreign import load_foreign
 
     return load_foreign(path)
@@ -61,9 +61,9 @@ def new_model(  # noqa: PLR0913 (the numbers that make a model)
     tied_head: bool | None = None,
     eos: int | None = None,
 ) -> Decoder:
-    """A decoder from nothing, the same for the same seed; `eos` is the id that its config.json names as the end.
+    """A decoder with random weights, the same for the same seed; `eos` becomes config.json's eos_token_id.
 
-    Unless said otherwise every head has its own keys, the MLP has the family's usual width, and so for the tied head.
+    Defaults: as many key heads as query heads, and the family's usual MLP width and tying of the head.
     """
     row = family_named(family)
     tied = {} if tied_head is None else {"tied_head": tied_head}
@@ -85,14 +85,14 @@ def new_model(  # noqa: PLR0913 (the numbers that make a model)
 
 
 def usual_mlp_width(family: Family, width: int) -> int:
-    """Four times the width; a gated MLP has three matrices instead of two, so two thirds of that, in eights."""
+    """4 · width; two thirds of that, rounded up to a multiple of 8, for a gated MLP, which has three matrices."""
     if family.traits["mlp"] == "gelu":
         return 4 * width
     return -(-(8 * width) // (3 * 8)) * 8
 
 
 def model_summary(path: Path) -> dict[str, Any]:
-    """What a checkpoint is, from its config and the headers of its files, without loading a weight."""
+    """Family, shape, dtype and size of a checkpoint, from its config and file headers; loads no weights."""
     hf = read_config(path)
     stored = stored_tensors(path)
     elements = {name: torch.Size(tensor.shape).numel() for name, tensor in stored.items()}
@@ -139,7 +139,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def checked_config(path: Path) -> dict[str, Any]:
-    """config.json of a directory that is as its manifest says and holds weights that can be computed with."""
+    """config.json of a directory that matches its manifest and holds trainable weights."""
     refuse_damage(path)
     hf = read_config(path)
     if hf.get("quantization_config"):
@@ -148,12 +148,12 @@ def checked_config(path: Path) -> dict[str, Any]:
 
 
 def covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] | None:
-    """The family and the shape, or None where the decoder does not compute this architecture."""
+    """Family and shape, or None for an architecture that the decoder does not implement."""
     if hf["model_type"] not in FAMILIES:
         return None
     family = FAMILIES[hf["model_type"]]
     try:
-        return family, read_shape(family.read, family.keys, hf)
+        return family, read_shape(family, hf)
     except NotCovered:
         return None
     except UserError as error:
@@ -161,19 +161,23 @@ def covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] |
 
 
 def _load_decoder(path: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any]) -> Decoder:
-    found = stored_tensors(path)
-    check_claims(hf, path / CONFIG, tensors=len(found))  # a module is made for each layer that is claimed
-    model = Decoder(config, family=family.model_type, seed=None, source=hf)
-    stored = one_spelling(found, family.stored_name, path)
-    expected = family.export_weights(model.state_dict())
-    copied_head = {name: stored.pop(name) for name in ("lm_head.weight",) if config.tied_head and name in stored}
-    check_tensors(stored, expected, path)
-    weights = family.import_weights(read_tensors(stored))
-    for head in read_tensors(copied_head).values():
-        if not torch.equal(head, weights["model.embed_tokens.weight"]):
-            raise UserError(f"{path} has its own lm_head.weight: set tie_word_embeddings to false in {CONFIG}")
-    model.load_state_dict(weights, assign=True)
+    stored = one_spelling(stored_tensors(path), family.stored_name, path)
+    copied = stored.pop("lm_head.weight", None) if config.tied_head else None
+    model = build_decoder(path, family, config, hf, stored)
+    if copied is not None and not torch.equal(read_tensors({"head": copied})["head"], model.model.embed_tokens.weight):
+        raise UserError(f"{path} has its own lm_head.weight: set tie_word_embeddings to false in {CONFIG}")
     check_head(model, model.head_weight, str(path))
+    return model
+
+
+def build_decoder(
+    path: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any], stored: Mapping[str, StoredTensor]
+) -> Decoder:
+    """A decoder with the stored tensors, which must have exactly the names and shapes that the config implies."""
+    check_claims(hf, path / CONFIG, tensors=len(stored))  # before a module is built for each claimed layer
+    model = Decoder(config, family=family.model_type, seed=None, source=hf)
+    check_tensors(stored, family.export_weights(model.state_dict()), path)
+    model.load_state_dict(family.import_weights(read_tensors(stored)), assign=True)
     return model
 
 

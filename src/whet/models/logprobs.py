@@ -1,13 +1,16 @@
 """Log-probs of given tokens: the only place where tokens are shifted against logits.
 
-The sampler and the trainer both come here for the distribution that a token is drawn from (`log_distribution`), so
-a ratio of the two is exactly 1 for equal weights. The full (B, T, V) logits are never held: the head runs on the
-trained positions only, a chunk at a time, and is run again in the backward pass (`chosen_logprobs`, or a checkpoint
-where a head is more than a product or tokens are cut off).
+Sampler and trainer both take the distribution of a token from here (`log_distribution`), so the ratio of the two is
+exactly 1 for equal weights. The full (B, T, V) logits never exist: the head runs on the trained positions only, a chunk
+at a time, and again in the backward pass (`chosen_logprobs`; a checkpoint for top-k, top-p and min-p, or a head that is
+not a plain product).
 
-The gradient of `chosen_logprobs` is written out, d log p(y) = onehot(y) − p and dH = −p · (log p + H), so the backward
-pass needs one number of a row besides the logits, which are computed again unless they are few. Under autocast on CUDA
-products are of bf16 numbers and logits fp32, as the sampler's are.
+`chosen_logprobs` has a hand-written gradient. With p = softmax(logits / temperature), y the target and H the entropy:
+∂ log p(y) / ∂z = onehot(y) − p and ∂H / ∂z = −p · (log p + H), for z = logits / temperature. So the backward pass needs
+only the log-sum-exp and the entropy of a row besides its logits. Under autocast on CUDA products are in bf16 and logits
+in fp32, as in the sampler.
+
+Letters: B rows, T time, N trained tokens, n of them in a chunk, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,19 +30,21 @@ from whet.models.layers.packing import Packing
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
 
-CHUNK_ELEMENTS = 2**24  # logits held at a time: 64 MiB in fp32
-CHUNK_ROWS = 512  # at least: each chunk adds a whole gradient of the head
+CPU_CHUNK = 2**24  # logits in memory at a time: 64 MiB in fp32
+CUDA_CHUNK = 2**27  # 512 MiB in fp32
+LEAST_ROWS = 512  # of a chunk: each chunk adds a full gradient of the head
+CPU_KEPT = 2**27  # up to so many logits are kept for the backward pass instead of computed again
 
 ValueHead = Callable[[Tensor], Tensor]  # (N, D) states → (N,) values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """What a model says of the tokens that are trained; (B, T), 0 where the mask is False."""
+class TokenReading:
+    """Log-probs, entropies and values at trained tokens; (B, T), 0 where the mask is False."""
 
     logprobs: Tensor  # of tokens[b, t] given tokens[b, :t]
-    entropies: Tensor  # of that choice
-    values: Tensor | None  # of the state before it, where a value head was given
+    entropies: Tensor  # of the distribution of tokens[b, t]
+    values: Tensor | None  # of the state before tokens[b, t], if there is a value head
 
 
 def token_logprobs(
@@ -60,18 +65,15 @@ def read_tokens(
     value_head: ValueHead | None = None,
     entropy_gradient: bool = False,
     packing: Packing | None = None,
-) -> Reading:
-    """One forward pass, padded or by a packing of these rows; the entropy has a gradient where asked.
-
-    Index 0 has no past and must not be masked in.
-    """
+) -> TokenReading:
+    """One forward pass over padded rows, or over a packing of them. Index 0 has no past and must not be masked in."""
     place = _trained(mask)
     zeros = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
-    if not len(place[0]):  # nothing is asked, and no kernel takes attention over nothing
-        return Reading(logprobs=zeros, entropies=zeros, values=None if value_head is None else zeros)
+    if not len(place[0]):  # attention kernels do not accept empty input
+        return TokenReading(logprobs=zeros, entropies=zeros, values=None if value_head is None else zeros)
     states = _states_before(model, tokens, lengths, place, packing)
     logprobs, entropies = _chosen(model, states, tokens[place], sampling, entropy_gradient=entropy_gradient)
-    return Reading(
+    return TokenReading(
         logprobs=zeros.index_put(place, logprobs),
         entropies=zeros.index_put(place, entropies),
         values=None if value_head is None else zeros.index_put(place, value_head(states)),
@@ -96,20 +98,20 @@ def token_values(
 
 @torch.no_grad()
 def likeliest_hits(model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
-    """(B,) how many trained tokens of each row are the likeliest ones."""
+    """(B,): the number of trained tokens of each row that have the highest probability."""
     place = _trained(mask)
     hits = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)
     if not len(place[0]):
         return hits
     states, targets = _states_before(model, tokens, lengths, place, None), tokens[place]
-    size = max(CHUNK_ROWS, CHUNK_ELEMENTS // model.vocab_size)
-    for some, wanted, rows in zip(*(torch.split(x, size) for x in (states, targets, place[0])), strict=True):
-        hits.index_add_(0, rows, (model.head(some).argmax(dim=-1) == wanted).long())
+    size = max(LEAST_ROWS, CPU_CHUNK // model.vocab_size)
+    for some, ids, rows in zip(*(torch.split(x, size) for x in (states, targets, place[0])), strict=True):
+        hits.index_add_(0, rows, (model.head(some).argmax(dim=-1) == ids).long())
     return hits
 
 
 def _trained(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the trained tokens."""
+    """(N,) rows and (N,) columns of the trained tokens."""
     if bool(mask[:, :1].any()):
         raise AssertionError("token 0 has nothing before it that could predict it")
     rows, columns = mask.nonzero(as_tuple=True)
@@ -119,9 +121,9 @@ def _trained(mask: Tensor) -> tuple[Tensor, Tensor]:
 def _states_before(
     model: CausalLM, tokens: Tensor, lengths: Tensor, place: tuple[Tensor, Tensor], packing: Packing | None
 ) -> Tensor:
-    """(N, D): the state before each of the N tokens at these places."""
+    """(N, D): the state before each trained token."""
     rows, columns = place
-    before = columns - 1  # the state before token t predicts token t
+    before = columns - 1  # the state of token t − 1 predicts token t
     if packing is None:
         return model.hidden(tokens, lengths)[rows, before]
     return model.hidden_packed(packing).index_select(0, packing.places[rows, before])
@@ -130,7 +132,7 @@ def _states_before(
 def _chosen(
     model: CausalLM, states: Tensor, targets: Tensor, sampling: Sampling, *, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """(N,) log-probs of the targets and entropies: by one function where the head is a plain product."""
+    """(N,) log-probs of the targets, and entropies."""
     weight = model.head_weight
     if weight is None or not sampling.is_whole:
         return _chunked(model, states, targets, sampling, entropy_gradient=entropy_gradient)
@@ -146,7 +148,7 @@ def _chunked(
         spread = _entropy(distribution if entropy_gradient else distribution.detach())
         return distribution.gather(-1, targets[:, None])[:, 0], spread
 
-    size = max(CHUNK_ROWS, CHUNK_ELEMENTS // model.vocab_size)
+    size = max(LEAST_ROWS, CPU_CHUNK // model.vocab_size)
     if len(targets) <= size:
         return piece(states, targets)
     pieces = []
@@ -159,9 +161,9 @@ def _chunked(
 
 
 def log_distribution(logits: Tensor, sampling: Sampling, *, keep: Tensor | None = None) -> Tensor:
-    """(N, V) logits → (N, V) fp32 log-probs of the distribution that tokens are drawn from; −inf where cut off.
+    """(N, V) logits → (N, V) fp32 log-probs of the sampling distribution; −inf for filtered tokens.
 
-    `keep` (N,) names tokens that are known to have been drawn: rounding may not cut them off.
+    `keep` (N,) are tokens that were sampled, which rounding must not filter.
     """
     scaled = logits.float() / sampling.temperature
     kept = _kept(scaled, sampling)
@@ -173,9 +175,9 @@ def log_distribution(logits: Tensor, sampling: Sampling, *, keep: Tensor | None 
 
 
 def _kept(scaled: Tensor, sampling: Sampling) -> Tensor | None:
-    """Which tokens survive top-k, then top-p, then min-p; None when nothing is cut off.
+    """(N, V) mask of the tokens that pass top-k, then top-p, then min-p; None without a filter.
 
-    What is NaN survives, as no comparison with it holds: cut off, it would leave log-probs that look sound.
+    NaN passes, because no comparison with it is true: filtered, it would leave log-probs that look valid.
     """
     kept: Tensor | None = None
     with torch.no_grad():
@@ -199,12 +201,6 @@ def _entropy(distribution: Tensor) -> Tensor:
     return -(probabilities * distribution.masked_fill(probabilities == 0, 0.0)).sum(dim=-1)
 
 
-CUDA_CHUNK = 2**27  # logits at a time: 512 MiB in fp32
-CPU_CHUNK = 2**24
-CPU_KEPT = 2**27  # as many are kept for the backward pass instead of computed again
-LEAST_ROWS = 512  # of a chunk: each adds a whole gradient of the head
-
-
 def chosen_logprobs(states: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """(N, D) states, (V, D) head, (N,) ids → (N,) fp32 log-probs and entropies at a temperature, with gradients."""
     learns = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
@@ -213,6 +209,8 @@ def chosen_logprobs(states: Tensor, weight: Tensor, targets: Tensor, temperature
 
 
 class _Chosen(torch.autograd.Function):
+    """`chosen_logprobs` in chunks of rows; formulas in the module's docstring."""
+
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, temperature: float, learns: bool
@@ -227,7 +225,7 @@ class _Chosen(torch.autograd.Function):
             for part in _chunks(len(targets), weight):
                 logits, into = _product(x[part], w.T), (logprobs[part], entropies[part], lse[part])
                 if ctx.half:
-                    from whet.models.kernels.chosen_kernels import read  # triton comes with CUDA builds of torch only
+                    from whet.models.kernels.chosen_kernels import read  # needs Triton: CUDA builds of torch only
 
                     read(logits, targets[part], temperature, *into)
                 else:
@@ -244,7 +242,7 @@ class _Chosen(torch.autograd.Function):
             of_logprobs = torch.zeros_like(lse)
         d_states = torch.empty(x.shape, dtype=ctx.dtype, device=x.device) if ctx.needs_input_grad[0] else None
         d_weight = torch.zeros(w.shape, device=w.device) if ctx.needs_input_grad[1] and not len(targets) else None
-        kept, ctx.kept = ctx.kept, []  # overwritten below: a second pass computes them again
+        kept, ctx.kept = ctx.kept, []  # overwritten below; a second backward pass computes them again
         with full_precision(x.device):
             for index, part in enumerate(_chunks(len(targets), w)):
                 slopes = (of_logprobs[part], None if of_entropies is None else of_entropies[part])
@@ -271,14 +269,14 @@ def _chunks(rows: int, weight: Tensor) -> Iterator[slice]:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """In fp32, also of bf16 numbers."""
+    """a @ b with an fp32 result, also of bf16 matrices."""
     return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b
 
 
 def _read(
     logits: Tensor, targets: Tensor, temperature: float, logprobs: Tensor, entropies: Tensor, lse: Tensor
 ) -> Tensor:
-    """Fills the (n,) log-probs of the targets, entropies and log-sum-exps; the (n, V) logits become log-probs."""
+    """Fills (n,) log-probs of the targets, entropies and log-sum-exps; turns the (n, V) logits into log-probs."""
     logs = logits.div_(temperature)
     lse.copy_(logs.logsumexp(dim=-1))
     logs.sub_(lse[:, None])
@@ -295,7 +293,7 @@ def _pull(
     of_logprobs: Tensor,
     of_entropies: Tensor | None,
 ) -> Tensor:
-    """(n, V): the gradient in the logits; `logs` may be overwritten."""
+    """∂L/∂logits (n, V), as in `chosen_kernels._pull`; overwrites the (n, V) log-probs `logs`."""
     if of_entropies is None:
         d = logs.exp_().mul_(-of_logprobs[:, None])
     else:
@@ -306,16 +304,16 @@ def _pull(
 
 
 def doubt(head: Tensor | None) -> Tensor | float:
-    """What to add to log-probs: −0, which changes none, or NaN where a number of the head is not finite.
+    """A term to add to log-probs: −0, which changes nothing, or NaN if the head has a non-finite weight.
 
-    An infinite one may make a logit −∞, which looks like a token that the model forbids. A sum sees it without waiting
-    for the device.
+    An infinite weight can make a logit −∞, which looks like a token that the model forbids. A sum detects it without
+    waiting for the device.
     """
     return -0.0 if head is None else -(head.detach().sum(dtype=torch.float32) * 0).abs()
 
 
 def check_logprobs(logprobs: Sequence[float], policy: CausalLM, *, prompt: int) -> None:
-    """Refuses what was drawn from logits that are no distribution: NaN, or an infinity above all others."""
+    """Raises RunFailed if a completion was sampled from logits that define no distribution (NaN, +∞)."""
     if not all(map(math.isfinite, logprobs)):
         token = next(index for index, value in enumerate(logprobs) if not math.isfinite(value))
         raise not_finite(

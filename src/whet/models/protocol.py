@@ -13,17 +13,17 @@ from whet.records import Message
 
 
 class Cache(Protocol):
-    """The keys and values of the sequences that a model is extending, one row each."""
+    """A KV cache, one row per sequence."""
 
     def select(self, rows: Tensor) -> None:
-        """Row i becomes the old row rows[i]: repeats fan a prompt out to its samples, omissions drop the finished."""
+        """Row i becomes the old row rows[i]: repeats copy a prompt to its samples, omissions drop finished rows."""
         ...
 
 
 class CausalLM(Protocol):
-    """A decoder. Sequences are right-padded; what stands in the padding never changes what stands before it."""
+    """A causal language model. Rows are right-padded; the ids in the padding never change the outputs before it."""
 
-    gradient_checkpointing: bool  # keep a block's input only and compute it again in the backward pass
+    gradient_checkpointing: bool  # keep only the input of each block, recompute the rest in the backward pass
 
     @property
     def context(self) -> int:
@@ -38,12 +38,12 @@ class CausalLM(Protocol):
         ...
 
     def hidden_packed(self, packing: Packing) -> Tensor:
-        """→ (N, D): as `hidden`, without padding, and shared prompts once."""
+        """→ (N, D): as `hidden`, without padding, shared prompts computed once."""
         ...
 
     @property
     def head_weight(self) -> Tensor | None:
-        """(V, D), where the head is the product with it and nothing else."""
+        """(V, D) if the head is the product with this matrix and nothing else, or None."""
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class CausalLM(Protocol):
         ...
 
     def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, Cache]:
-        """Reads prompts; returns the (B, D) state of each last token, and a cache with room for `room` more."""
+        """Prefills prompts; returns the (B, D) state of each last token, and a cache with room for `room` more."""
         ...
 
     def extend(self, tokens: Tensor, cache: Cache) -> Tensor:
@@ -70,7 +70,7 @@ class CausalLM(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Ids that end a sequence are real tokens; padding is not an id, it is a length."""
+    """Text to ids and back. There is no padding id: sequences have lengths, and eos is a token like any other."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -98,7 +98,7 @@ class Tokenizer(Protocol):
         ...
 
     def prompt(self, prompt: str | Sequence[Message]) -> list[int]:
-        """The ids that a policy is asked to continue: a chat template with the assistant's header, or plain text."""
+        """The prompt ids: a conversation through the chat template with the assistant's header, or plain text."""
         ...
 
     def save(self, directory: Path) -> None: ...

@@ -1,7 +1,7 @@
-"""References that are no trained policy: what to stay close to when there is no model to start from.
+"""Reference policies for the KL penalty that are not models: uniform, and bigram counts.
 
-They answer `hidden` and `head` as a decoder does, so the same function reads their log-probs and nothing is shifted
-here. The state after a token is the token itself: neither looks further back.
+They implement `hidden` and `head` of a decoder, so `logprobs.read_tokens` works on them. The state of a token is its
+id, because neither looks further back.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from whet.errors import UserError
 from whet.models.layers.packing import Packing
 
-BIGRAM_LARGEST = 8192  # words of vocabulary: the table has their square
+BIGRAM_LARGEST = 8192  # vocabulary: the table has its square
 
 
 class Uniform:
-    """Every token is as likely as every other."""
+    """All tokens are equally likely."""
 
     head_weight = None
 
@@ -26,7 +26,7 @@ class Uniform:
         self.vocab_size = vocab_size
 
     def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # noqa: ARG002 - the protocol's
-        """(B, T) ids → (B, T, 1): nothing to know."""
+        """(B, T) ids → (B, T, 1) zeros."""
         return torch.zeros(*tokens.shape, 1, device=tokens.device)
 
     def hidden_packed(self, packing: Packing) -> Tensor:
@@ -39,7 +39,7 @@ class Uniform:
 
 
 class Bigram:
-    """How often each token follows each other one in some text, every pair counted once more (Laplace)."""
+    """Bigram frequencies of some text with add-one (Laplace) smoothing."""
 
     head_weight = None
 

@@ -13,7 +13,7 @@ from whet.cli.terminal import say, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.engines.native.engine import NativeEngine
+    from whet.engines.native.native_engine import NativeEngine
     from whet.models.protocol import Tokenizer
     from whet.records import Message, Sampling
 

@@ -1,8 +1,8 @@
-"""What an OpenAI-compatible server answered, as completions, with nothing made up and nothing believed unseen.
+"""Validates the reply of an OpenAI-compatible server and converts it to completions.
 
-A token whose id the server does not tell is UNKNOWN, which no model accepts; a log-prob that it does not tell, or that
-is not of the distribution that was sampled from, is NaN, which no loss survives. Counts are always true. What it does
-tell must be possible: the messages name the field that is not, and are written to follow the server's address.
+A token id that the reply lacks is UNKNOWN, which no model accepts; a log-prob that it lacks, or that is not of the
+sampling distribution, is NaN, which no loss survives. Token counts are always right. Every value is checked; error
+messages name the field and are written to follow the server's address.
 """
 
 from __future__ import annotations
@@ -13,43 +13,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from whet.engines.engine_protocol import up_to_stop
 from whet.engines.http.untrusted import shown, whole_characters
 from whet.errors import RunFailed, UserError
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Finish, Sampling
 
 UNKNOWN = -1  # the id of a token that only the server knows
-SPELLED_ID = re.compile(r"token_id:([0-9]{1,10})")  # how vLLM spells a token as its id
-HIGHEST_LOGPROB = 1e-3  # rounding may lift the log-prob of a certain token above 0 by a little
-# Anything else (abort, error, null, what we do not know) is no completion, and the run ends with a sentence.
+SPELLED_ID = re.compile(r"token_id:([0-9]{1,10})")  # vLLM's return_tokens_as_token_ids
+HIGHEST_LOGPROB = 1e-3  # rounding may lift the log-prob of a certain token slightly above 0
+# Any other finish_reason (abort, error, null, unknown) is an error.
 FINISHES: Mapping[str, Finish] = {
     "stop": "stop",
     "eos": "stop",
     "length": "length",
-    "content_filter": "length",  # cut off by the host
-    "tool_calls": "length",  # the model waits for a tool, which nobody has offered: it has not answered
+    "content_filter": "length",  # truncated by the host
+    "tool_calls": "length",  # the model waits for a tool that was not offered, so it has not finished
     "function_call": "length",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What was asked for, which a reply is held against."""
+class Expected:
+    """The properties of a request that its reply is checked against."""
 
     count: int  # choices
     most_tokens: int  # of each choice
     sampling: Sampling
-    tokenizer: Tokenizer | None  # with one, ids are the server's and the text is theirs; else the text is the server's
-    vocabulary: int  # ids are below this
-    processed: bool  # the server's log-probs are those after temperature and filters
+    tokenizer: Tokenizer | None  # decodes the reply's ids; None: the reply's text is used
+    vocabulary: int  # upper bound of ids
+    processed: bool  # log-probs are after temperature and filters
 
 
-def read_reply(reply: Mapping[str, Any], asked: Asked) -> list[Completion]:
+def read_reply(reply: Mapping[str, Any], asked: Expected) -> list[Completion]:
     """The completions of a reply."""
     choices = reply.get("choices")
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-        said = shown(", ".join(reply)) if reply else "nothing"
-        raise RunFailed(f"answered without a list of choices, only with {said}")
+        keys = shown(", ".join(reply)) if reply else "nothing"
+        raise RunFailed(f"answered without a list of choices, only with {keys}")
     if len(choices) != asked.count:
         raise RunFailed(f"answered with {len(choices)} choices, and {asked.count} were asked for")
     used = _dict(reply.get("usage")).get("completion_tokens") if asked.count == 1 else None
@@ -57,18 +58,12 @@ def read_reply(reply: Mapping[str, Any], asked: Asked) -> list[Completion]:
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Whether tokens are drawn from the model's own distribution, so that raw log-probs are those of the draw."""
+    """Whether tokens are sampled from the raw distribution, so that raw log-probs are those of the sampler."""
     return sampling.temperature == 1 and sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0
 
 
-def cut(text: str, stop: Sequence[str]) -> str:
-    """The text up to its first stop string, which stays."""
-    ends = [text.index(string) + len(string) for string in stop if string in text]
-    return text[: min(ends)] if ends else text
-
-
 def _ordered(choices: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Choices and their places in the reply, by their index; a single one needs none."""
+    """(position in the reply, choice), sorted by `index`; a single choice needs none."""
     if len(choices) == 1:
         return [(0, choices[0])]
     places: dict[int, int] = {}
@@ -83,21 +78,21 @@ def _ordered(choices: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     return [(places[index], choices[places[index]]) for index in range(len(choices))]
 
 
-def _completion(choice: dict[str, Any], asked: Asked, where: str, used: Any) -> Completion:
+def _completion(choice: dict[str, Any], asked: Expected, where: str, used: Any) -> Completion:
     reason = choice.get("finish_reason")
     if not isinstance(reason, str) or reason not in FINISHES:
         raise RunFailed(
             f"answered with {where}.finish_reason = {shown(reason)}, which is neither stop nor length: "
-            "the completion is not whole"
+            "the completion is incomplete"
         )
     spelled, values, name = _given_logprobs(choice, where, asked.most_tokens)
     if asked.tokenizer is not None:
         tokens = _ids(choice, spelled, where, asked)
-        text = cut(asked.tokenizer.decode(tokens), asked.sampling.stop)
+        text = up_to_stop(asked.tokenizer.decode(tokens), asked.sampling.stop)
     else:
         tokens = (UNKNOWN,) * (len(spelled) or _count(used, asked.most_tokens))
         text = _text(choice, asked.sampling.stop, where)
-    for place, value in enumerate(values):  # broken weights show also where log-probs are not used
+    for place, value in enumerate(values):  # reveals damaged weights, also where log-probs are not used
         if isinstance(value, float) and not math.isfinite(value):
             raise _wrong(name.format(place), value, "finite: look at the weights that it serves")
     logprobs = _logprobs(values, name, len(tokens), asked, where)
@@ -105,18 +100,18 @@ def _completion(choice: dict[str, Any], asked: Asked, where: str, used: Any) -> 
 
 
 def _given_logprobs(choice: dict[str, Any], where: str, most: int) -> tuple[list[str], list[Any], str]:
-    """Tokens as the server spells them, as many values that are not looked at yet, and the name of each value's field.
+    """Tokens as strings, their unchecked log-probs, and the field name of a log-prob; empty lists if there are none.
 
-    In the form of either endpoint; empty lists where there are none.
+    Reads the format of either endpoint.
     """
-    said = _dict(choice.get("logprobs"))
-    content = said.get("content")
-    if isinstance(content, list):  # of chats; llama.cpp has it everywhere
+    given = _dict(choice.get("logprobs"))
+    content = given.get("content")
+    if isinstance(content, list):  # chat/completions; llama.cpp has it everywhere
         tokens: list[Any] = [_dict(entry).get("token") for entry in content]
         values: list[Any] = [_dict(entry).get("logprob") for entry in content]
         names = f"{where}.logprobs.content[{{}}].token", f"{where}.logprobs.content[{{}}].logprob"
     else:
-        tokens, values = (_list(said.get(key)) for key in ("tokens", "token_logprobs"))
+        tokens, values = (_list(given.get(key)) for key in ("tokens", "token_logprobs"))
         names = f"{where}.logprobs.tokens[{{}}]", f"{where}.logprobs.token_logprobs[{{}}]"
     if not tokens or not values:
         return [], [], ""
@@ -129,8 +124,8 @@ def _given_logprobs(choice: dict[str, Any], where: str, most: int) -> tuple[list
     return tokens, values, names[1]
 
 
-def _ids(choice: dict[str, Any], spelled: Sequence[str], where: str, asked: Asked) -> tuple[int, ...]:
-    """The sampled ids: never the text encoded again, which need not give the same ones."""
+def _ids(choice: dict[str, Any], spelled: Sequence[str], where: str, asked: Expected) -> tuple[int, ...]:
+    """The sampled ids; never the text encoded again, which may give others."""
     given, name = choice.get("token_ids"), f"{where}.token_ids"
     if given is None:
         given, name = _spelled_ids(spelled), f"{where}.logprobs.tokens"
@@ -155,11 +150,11 @@ def _spelled_ids(spelled: Sequence[str]) -> list[int]:
 
 
 def _count(used: Any, most: int) -> int:
-    """How many tokens were sampled, where no log-probs tell."""
+    """The number of sampled tokens from usage.completion_tokens."""
     if used is None:
         raise RunFailed(
-            "answered without usage.completion_tokens and without log-probs, so nobody knows how many tokens a choice "
-            "has: ask for log-probs, or for one choice at a time"
+            "answered without usage.completion_tokens and without log-probs, so the number of tokens of a choice is "
+            "unknown: ask for log-probs, or for one choice at a time"
         )
     if not _is_whole(used) or used < 0:
         raise _wrong("usage.completion_tokens", used, "a number of tokens")
@@ -173,19 +168,19 @@ def _check_count(where: str, count: int, most: int) -> None:
 
 
 def _text(choice: dict[str, Any], stop: Sequence[str], where: str) -> str:
-    """The server's text; the stop string that it cut off is put back where it says which one it was (vLLM does)."""
+    """The reply's text; a stop string that the server removed is put back if `stop_reason` names it (vLLM)."""
     text, name = choice.get("text"), f"{where}.text"
     if "text" not in choice and "message" in choice:
         text, name = _dict(choice["message"]).get("content"), f"{where}.message.content"
-        text = "" if text is None else text  # a refusal, or nothing but thoughts
+        text = "" if text is None else text  # a refusal, or only reasoning
     if not isinstance(text, str):
         raise _wrong(name, text, "text")
     text, cause = whole_characters(text), choice.get("stop_reason")
     return text + cause if isinstance(cause, str) and cause in stop and not text.endswith(cause) else text
 
 
-def _logprobs(values: Sequence[Any], name: str, length: int, asked: Asked, where: str) -> tuple[float, ...]:
-    """Under the distribution that was sampled from, as `Completion` promises; NaN where that is not known."""
+def _logprobs(values: Sequence[Any], name: str, length: int, asked: Expected, where: str) -> tuple[float, ...]:
+    """Log-probs under the sampling distribution, as `Completion` promises; NaN if they are unknown."""
     if asked.sampling.temperature == 0:
         return (0.0,) * length
     if not values or not (asked.processed or is_plain(asked.sampling)):

@@ -1,7 +1,7 @@
-"""Stands where a tokeniser is expected when only the server has one: prompts travel as ids and become text again.
+"""A placeholder tokeniser for servers that tokenise themselves: text and messages pass through `Prompt` unchanged.
 
-A character is its code point, and the parts of a conversation are set apart by ids that no character has. The ids mean
-nothing to any model; they only let text and conversations pass through `Prompt` unchanged.
+The id of a character is its code point; ids above the last code point separate the messages of a conversation. No model
+reads these ids.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from whet.errors import UserError
 from whet.records import Message
 
-END = 0x110000  # the first number behind the last code point
-ROLE = END + 1  # begins a message
+END = 0x110000  # the last code point + 1
+ROLE = END + 1  # starts a message
 CONTENT = END + 2  # ends the role of a message
 
 
 class ServerText:
-    """A `Tokenizer` that only spells; `read` gives back what `prompt` was given."""
+    """A `Tokenizer` whose `read` inverts `prompt`."""
 
     vocab_size = CONTENT + 1
     eos = END
@@ -37,7 +37,7 @@ class ServerText:
         return [self.decode(row) for row in rows]
 
     def prompt(self, prompt: str | Sequence[Message]) -> list[int]:
-        """Plain text, or a conversation for which the server has the template."""
+        """The ids of plain text, or of a conversation that the server will template."""
         if isinstance(prompt, str):
             return self.encode(prompt)
         return [
@@ -47,7 +47,7 @@ class ServerText:
         ]
 
     def read(self, tokens: Sequence[int]) -> str | tuple[Message, ...]:
-        """What `prompt` was given."""
+        """The text or the messages of a `prompt`."""
         if not tokens or tokens[0] != ROLE:
             return self.decode(tokens)
         starts = [index for index, token in enumerate(tokens) if token == ROLE]
@@ -55,7 +55,7 @@ class ServerText:
         return tuple(self._message(piece) for piece in pieces)
 
     def save(self, directory: Path) -> None:
-        """There is nothing that could be saved."""
+        """Always refused: there is nothing to save."""
         raise UserError(f"nothing to write to {directory}: the tokeniser is the server's own")
 
     def _message(self, piece: Sequence[int]) -> Message:

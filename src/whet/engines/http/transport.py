@@ -1,12 +1,12 @@
-"""JSON requests to a server: deadlines, retries, a key that stays secret, and what to say of an answer that is no use.
+"""JSON requests to a server: deadlines, retries with backoff, secrecy of the API key, and error messages.
 
-Each attempt has one deadline (`Connection.timeout_seconds`) from connecting to the last byte, because the timeouts of
-httpx begin again with every operation and a server could send a byte a second. So a request takes at most `retries` + 1
-times as long, and the waits between them: up to LONGEST_BACKOFF, or up to LONGEST_WAIT where the server sends
-Retry-After. What may be over soon is tried again: a connection that fails or breaks, a deadline, the statuses in
-PASSING and from 500 on, an answer that is not HTTP or not JSON. What the server would do again is not: any other
-status, an answer that is too long or encoded, or one whose values are wrong. Redirects are not followed: a key goes to
-the address it was given for. Proxies of the environment are not used.
+Each attempt has one deadline (`Connection.timeout_seconds`) from connecting to the last byte: httpx's own timeouts
+restart with every operation, so a server could send a byte a second. A request takes at most `retries` + 1 deadlines
+and the waits between them, up to LONGEST_BACKOFF each, or LONGEST_WAIT if the server sends Retry-After.
+
+Retried: connection failures, deadlines, statuses in PASSING and 5xx, replies that are not HTTP or JSON. Not retried:
+any other status, replies that are too long, encoded or invalid. Redirects are not followed, so that the key only goes
+to its own address. Proxies of the environment are not used.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ DEFAULT_PATH = "/v1"
 CONNECT_SECONDS = 10.0
 LONGEST_BACKOFF = 30.0
 LONGEST_TIMEOUT = 86400.0
-LONGEST_WAIT = 600.0  # a server that wants more patience than this is not waited for
-REPEATED = 16  # bytes of an answer for each of the request: a character may be an id, and come back twice
-PASSING = frozenset({408, 409, 429})  # besides 5xx: what may be over soon
+LONGEST_WAIT = 600.0  # a longer Retry-After is an error
+REPEATED = 16  # extra reply bytes per request byte: servers may echo a prompt as text and as ids
+PASSING = frozenset({408, 409, 429})  # retried besides 5xx
 HINTS = {
     401: "; is the right key in the environment, and its variable named?",
     403: "; is the right key in the environment, and its variable named?",
@@ -46,11 +46,11 @@ HINTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connection:
-    """How to talk to a server."""
+    """Connection settings of a server."""
 
-    api_key_env: str = ""  # the environment variable that holds the key; none is sent unless it is named
-    allow_plain_key: bool = False  # send the key over http to another machine, for all on the way to read
-    timeout_seconds: float = 600.0  # for one attempt at one request, from connecting to the last byte of the answer
+    api_key_env: str = ""  # environment variable with the API key; without one no key is sent
+    allow_plain_key: bool = False  # allow sending the key unencrypted (http) to another machine
+    timeout_seconds: float = 600.0  # of one attempt, from connecting to the last byte of the reply
     retries: int = 5
     backoff_seconds: float = 0.5  # before the first retry; doubles with each
     concurrency: int = 16  # requests at a time
@@ -64,8 +64,8 @@ class Connection:
             )
 
 
-class Refused(UserError):
-    """The server understood the request and said no; `status` is how."""
+class RequestRefused(UserError):
+    """A status that retrying would not change, such as 404."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ class Refused(UserError):
 
 
 class _Passing(Exception):
-    """What went wrong may be over at the next attempt."""
+    """A failure that a retry may fix."""
 
     def __init__(self, message: str, *, wait_seconds: float = 0.0) -> None:
         super().__init__(message)
@@ -92,10 +92,9 @@ class Transport:
         self._tls = ssl.create_default_context()
 
     async def post(self, path: str, body: Mapping[str, Any], *, most_bytes: int) -> dict[str, Any]:
-        """The server's answer.
+        """The server's reply, of at most `most_bytes` plus REPEATED per byte of the request.
 
-        A path that begins with a slash is the server's own, any other lies below the address. The answer may have
-        `most_bytes`, and some for every byte of the request, because servers repeat a prompt as text or as ids.
+        A path that starts with a slash is relative to the host, any other to the address.
         """
         url = self._origin + path if path.startswith("/") else f"{self.url}/{path}"
         payload = json.dumps(body).encode()
@@ -113,7 +112,7 @@ class Transport:
 
     def _backoff(self, attempt: int) -> float:
         longest = min(LONGEST_BACKOFF, self._connection.backoff_seconds * 2.0 ** min(attempt, 60))
-        return longest * random.uniform(0.5, 1)  # noqa: S311 - so that clients do not come back all at once
+        return longest * random.uniform(0.5, 1)  # noqa: S311 - jitter, so that clients do not retry in step
 
     async def _attempt(self, url: str, payload: bytes, most_bytes: int) -> dict[str, Any]:
         seconds = self._connection.timeout_seconds
@@ -136,19 +135,19 @@ class Transport:
             raise _Passing(f"the answer {self.safe(str(error))}") from error
 
     async def _exchange(self, url: str, payload: bytes, most_bytes: int) -> tuple[httpx2.Response, bytes]:
-        """Posts on a connection of its own, which closes with the exchange: a server then stops computing."""
+        """Posts on a new connection; closing it, also by cancellation, makes the server stop generating."""
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS).as_dict()
         request = httpx2.Request("POST", url, content=payload, headers=headers, extensions={"timeout": timeout})
-        # Not a client, which reads cookies and redirects.
+        # A bare transport, because httpx's client handles cookies and redirects.
         transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
         async with transport, aclosing(await transport.handle_async_request(request)) as response:
             encoding = response.headers.get("Content-Encoding", "identity")
             if encoding.strip().lower() != "identity":
-                said = shown(self.safe(encoding))
-                raise RunFailed(f"{self.url} sent an answer with Content-Encoding: {said}, which was not asked for")
+                kind = shown(self.safe(encoding))
+                raise RunFailed(f"{self.url} sent an answer with Content-Encoding: {kind}, which was not asked for")
             raw = bytearray()
             async for piece in response.aiter_raw():
                 raw += piece
@@ -159,12 +158,12 @@ class Transport:
                     )
             return response, bytes(raw)
 
-    def safe(self, said: str) -> str:
-        """What a server said, in one printable line, without our key."""
-        return printable(said.replace(self._key, "***") if self._key else said)
+    def safe(self, text: str) -> str:
+        """Text of a server as one printable line, with the API key masked."""
+        return printable(text.replace(self._key, "***") if self._key else text)
 
     def _broken(self, error: httpx2.TransportError) -> Exception:
-        """What an exchange that broke means to the caller."""
+        """The exception for a failed exchange: _Passing, unless the certificate is invalid."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLCertVerificationError):
@@ -175,7 +174,7 @@ class Transport:
         return _Passing(what + self.safe(str(error) or type(error).__name__) + hint)
 
     def _refusal(self, response: httpx2.Response, raw: bytes) -> Exception:
-        """What a status other than success means to the caller."""
+        """The exception for a status other than success."""
         status, headers = response.status_code, response.headers
         message = ": ".join(filter(None, (f"status {status}", self.safe(_server_message(raw)))))
         if status not in PASSING and status < 500:
@@ -184,8 +183,8 @@ class Transport:
                 message = f"status {status}: it redirects to {place}; give that address if you trust it"
             elif status < 400:
                 message = f"status {status}, which answers no such request: is that the right address?"
-            said = f"{self.url} refused the request with {message}{HINTS.get(status, '')}"
-            return Refused(said, status=status)
+            refusal = f"{self.url} refused the request with {message}{HINTS.get(status, '')}"
+            return RequestRefused(refusal, status=status)
         asked = headers.get("Retry-After", "")
         if asked:
             message += f" (the server sent Retry-After: {self.safe(asked)})"
@@ -215,7 +214,7 @@ def parse_url(url: str) -> SplitResult:
 
 
 def _read_key(connection: Connection, parts: SplitResult) -> str:
-    """The API key, refused where somebody on the way could read it."""
+    """The API key; refuses to send it unencrypted to another machine."""
     name = connection.api_key_env
     if not name:
         return ""
@@ -251,15 +250,15 @@ def _retry_after(text: str) -> float:
 
 
 def _server_message(raw: bytes) -> str:
-    """What the server says went wrong, in any of the shapes that servers use."""
+    """The error message in a reply, in any of the formats that servers use."""
     try:
-        said: Any = parse_object(raw)
+        found: Any = parse_object(raw)
     except ValueError:
         return _text(raw)
     for key in ("error", "message", "detail"):
-        if isinstance(said, dict) and key in said:
-            said = said[key]
-    return said if isinstance(said, str) else _text(raw)
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    return found if isinstance(found, str) else _text(raw)
 
 
 def _text(raw: bytes) -> str:

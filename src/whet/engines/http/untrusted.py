@@ -1,4 +1,4 @@
-"""Validation of what a server sent: JSON within bounds, and text that is safe to print."""
+"""Parsing of untrusted replies: JSON within bounds, and text that is safe to print."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from whet.errors import escaped
 
 LONGEST_MESSAGE = 300
 LONGEST_VALUE = 60
-MOST_DIGITS = 300  # of a whole number: each such number fits into a float
+MOST_DIGITS = 300  # of an integer: every such number fits into a float
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
-    """A JSON object in UTF-8. JSONDecodeError where it is not JSON, any other ValueError says what else is wrong."""
+    """A JSON object in UTF-8. Raises JSONDecodeError if it is not JSON, ValueError for any other problem."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -30,7 +30,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value of JSON in an error message: short, and without what it holds where that could be anything."""
+    """A JSON value for an error message: short, and without the contents of lists and objects."""
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
@@ -41,7 +41,7 @@ def shown(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """One line that a terminal prints as it is: not too long, control and half characters as escapes."""
+    """One line that is safe for a terminal: shortened, control characters and lone surrogates escaped."""
     line = " ".join(text.split())
     if len(line) > LONGEST_MESSAGE:
         line = line[: LONGEST_MESSAGE - 1] + "…"
@@ -49,7 +49,7 @@ def printable(text: str) -> str:
 
 
 def whole_characters(text: str) -> str:
-    """The text with U+FFFD for halves of characters, which JSON can spell and no file can hold."""
+    """The text with U+FFFD for lone surrogates, which JSON allows and UTF-8 files do not."""
     return SURROGATES.sub("\ufffd", text)
 
 

@@ -1,9 +1,13 @@
-"""A decode step as one CUDA graph: embedding, layers, head, draw, all without the host.
+"""Prefill and decode steps of the native engine on CUDA; one decode step is one CUDA graph.
 
-The weights are a copy of the policy's that `refresh` brings up to date in place; the residual stream stays fp32 as in
-the trainer. A step works on the slots that `active` names. Serves decoders with RMS norms before their blocks, rotary
-positions and gated MLPs; others sample on the plain path. On a device without Triton the same steps run in plain torch,
-without graphs.
+A graph replays embedding, blocks, head, draw and stop test without the host, which would otherwise launch some ten
+kernels per layer and token. Serves decoders with pre-norm RMS norms, rotary positions and gated MLPs
+(`decoder_config.is_served`); every other model is sampled by the plain loop of `engine.py`.
+
+The matrices are the joined copies that the fused training block uses too (`kernels.fused_block.JoinedWeights`), so
+trainer and sampler hold one bf16 copy between them. The residual stream is fp32, as in the trainer.
+
+Letters: n rows of a pass, D width, S slots, V vocabulary; dim is the width of a head.
 """
 
 from __future__ import annotations
@@ -17,129 +21,105 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whet.engines.native import decode_plain as plain
-from whet.engines.native.slots import Cache, Rows, Turn, Where
+from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
 from whet.models.decoder.decoder import Decoder
+from whet.models.kernels.fused_block import Joined
 from whet.models.layers.attention import causal_attention, rotary_frequencies
 from whet.models.layers.decoder_config import DecoderConfig
 
-BUCKET = 32  # graphs are for multiples of so many rows
+BUCKET = 32  # a graph is captured for each multiple of this many rows
 PROGRAMS = 264  # of an attention kernel: two for each of an H100's multiprocessors
 MOST_SPLITS = 16
 LEAST_SPLIT = 128  # positions of a context
 
 
-@dataclass
-class Layer:
-    """One block's weights, products that share their input joined; norms stay fp32."""
-
-    norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    heads_norm: tuple[Tensor, Tensor] | None
-    out: Tensor
-    mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
-
-
+@dataclass(frozen=True, slots=True)
 class Weights:
-    """The policy's weights as the decode step wants them; norms are the policy's own tensors."""
+    """The tensors that a step reads: the policy's own, the joined copies of its matrices, and a copy of the head."""
 
-    def __init__(self, policy: Decoder, dtype: torch.dtype) -> None:
-        self.layers = [_layer(block, policy.config, dtype) for block in _blocks(policy)]
-        self.embedding = policy.model.embed_tokens.weight.detach()
-        self.norm = policy.model.norm.weight.detach()
-        self.head = _joined(*_head(policy), dtype=dtype)
+    embedding: Tensor  # (V, D) fp32
+    blocks: list[Joined]  # qkv, out, gate_up, down in the dtype of products
+    norms: list[tuple[Tensor, Tensor]]  # (D,) fp32: before attention, before the MLP
+    head_norms: list[tuple[Tensor, Tensor] | None]  # (dim,) fp32: of query and key heads (Qwen3)
+    norm: Tensor  # (D,) fp32: the final one
+    head: Tensor  # (V, D) in the dtype of products
 
+    @classmethod
     @torch.no_grad()
-    def refresh(self, policy: Decoder) -> None:
-        """The policy's weights as they are now, in place: graphs hold the addresses."""
-        for layer, block in zip(self.layers, _blocks(policy), strict=True):
-            attention, mlp = block.self_attn, block.mlp
-            parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-            _refill(layer.qkv, *(part.weight for part in parts))
-            if layer.qkv_bias is not None:
-                _refill(layer.qkv_bias, *(part.bias for part in parts))
-            _refill(layer.out, attention.o_proj.weight)
-            _refill(layer.gate_up, mlp.gate_proj.weight, mlp.up_proj.weight)
-            _refill(layer.down, mlp.down_proj.weight)
-        _refill(self.head, *_head(policy))
+    def of(cls, policy: Decoder, head: Tensor) -> Weights:
+        """The policy's weights as they are now; `head` is overwritten with its head."""
+        trunk = policy.model
+        layers: list[Any] = list(trunk.layers)  # torch types the members of a module as tensors or modules
+        head.copy_(trunk.embed_tokens.weight if policy.lm_head is None else policy.lm_head.weight)
+        has_norms = policy.config.qk_norm == "head"
+        return cls(
+            embedding=trunk.embed_tokens.weight.detach(),
+            blocks=trunk.joined.refreshed(layers, head.dtype),
+            norms=[(b.input_layernorm.weight.detach(), b.post_attention_layernorm.weight.detach()) for b in layers],
+            head_norms=[
+                (b.self_attn.q_norm.weight.detach(), b.self_attn.k_norm.weight.detach()) if has_norms else None
+                for b in layers
+            ],
+            norm=trunk.norm.weight.detach(),
+            head=head,
+        )
 
-
-def _layer(block: Any, config: DecoderConfig, dtype: torch.dtype) -> Layer:
-    attention, mlp = block.self_attn, block.mlp
-    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-    norms = None
-    if config.qk_norm == "head":
-        norms = (attention.q_norm.weight.detach(), attention.k_norm.weight.detach())
-    return Layer(
-        norm=block.input_layernorm.weight.detach(),
-        qkv=_joined(*(part.weight for part in parts), dtype=dtype),
-        qkv_bias=None if parts[0].bias is None else _joined(*(part.bias for part in parts), dtype=dtype),
-        heads_norm=norms,
-        out=_joined(attention.o_proj.weight, dtype=dtype),
-        mlp_norm=block.post_attention_layernorm.weight.detach(),
-        gate_up=_joined(mlp.gate_proj.weight, mlp.up_proj.weight, dtype=dtype),
-        down=_joined(mlp.down_proj.weight, dtype=dtype),
-    )
-
-
-def _blocks(policy: Decoder) -> list[Any]:
-    """The blocks; torch types what a module holds as a tensor or a module."""
-    return list(policy.model.layers)
-
-
-def _head(policy: Decoder) -> list[Tensor]:
-    return [policy.model.embed_tokens.weight if policy.lm_head is None else policy.lm_head.weight]
-
-
-def _refill(joined: Tensor, *weights: Tensor) -> None:
-    start = 0
-    for weight in weights:
-        joined[start : start + len(weight)].copy_(weight)
-        start += len(weight)
-
-
-def _joined(*weights: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.cat([weight.detach() for weight in weights]).to(dtype)
+    def addresses(self) -> list[int]:
+        """Where the tensors lie: a graph reads these addresses at every replay."""
+        joined = [t for b in self.blocks for t in (b.qkv, b.qkv_bias, b.out, b.gate_up, b.down) if t is not None]
+        norms = [t for pair in (*self.norms, *self.head_norms) if pair is not None for t in pair]
+        return [t.data_ptr() for t in (self.embedding, *joined, *norms, self.norm, self.head)]
 
 
 class DecodeLoop:
-    """Slots, their cache, and graphs that make some of the slots a token longer."""
+    """Slots with their KV cache, prefill into them, and decode steps that add one token to each active slot."""
 
     def __init__(
-        self, policy: Decoder, *, slots: int, capacity: int, room: int, stops: Tensor, dtype: torch.dtype
+        self, policy: Decoder, *, slots: int, capacity: int, room: int, stops: Tensor, dtype: torch.dtype, ops: Any
     ) -> None:
+        """`ops` is the module of the steps: `decode_kernels`, or in tests the same in plain torch."""
         config, device = policy.config, next(policy.parameters()).device
         self.config, self.slots, self.capacity, self.room, self.stops = config, slots, capacity, room, stops
         self.greedy, self.coldness = False, torch.ones(1, device=device)
-        self.ops = _operations(device)
-        self.weights = Weights(policy, dtype)
-        self.cache = Cache(config, slots=slots, capacity=capacity, dtype=dtype, device=device)
+        self.ops, self.dtype = ops, dtype
+        self.weights = Weights.of(policy, torch.empty(config.vocab_size, config.width, dtype=dtype, device=device))
+        self.cache = SlotCache(config, slots=slots, capacity=capacity, dtype=dtype, device=device)
         angles = torch.arange(capacity, device=device)[:, None].float() * rotary_frequencies(config, device)
         self.angles = (angles.cos().contiguous(), angles.sin().contiguous())
-        self.rows = Rows.empty(slots + 1, room, device)
+        self.rows = SlotRows.empty(slots + 1, room, device)
         self.active = torch.zeros(slots + BUCKET, dtype=torch.int32, device=device)
+        self._drop_graphs()
+
+    def _drop_graphs(self) -> None:
+        """Graphs share one pool of scratch memory, because two of them never run at once. On a CPU there are none."""
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None  # they never run at once
+        self._pool = torch.cuda.graph_pool_handle() if self.active.is_cuda else None
+
+    def refresh(self, policy: Decoder) -> None:
+        """Samples from the policy's weights as they are now; captured graphs are kept unless a tensor has moved."""
+        before, self.weights = self.weights.addresses(), Weights.of(policy, self.weights.head)
+        if self.weights.addresses() != before:
+            self._drop_graphs()
 
     def set_temperature(self, temperature: float) -> None:
-        """How tokens are drawn from now on; 0 takes the likeliest."""
+        """0 is greedy decoding. Kept on the device, so that a graph serves every temperature above 0."""
         self.greedy = temperature == 0
         self.coldness.fill_(1.0 / (temperature or 1.0))
 
     def read(self, texts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
-        """Reads prompts into the caches of these slots, without padding; returns the (n, D) states of their ends."""
+        """Prefill: fills the KV cache of each slot with a prompt, all packed into one pass; returns (prompts, D).
+
+        The states are those of each prompt's last token, after the final norm.
+        """
         device, dim = self.active.device, self.config.head_dim
         lengths = torch.tensor([len(text) for text in texts])
         ends = lengths.cumsum(0)
-        tokens = torch.tensor([token for text in texts for token in text]).to(device)
-        at = torch.tensor(slots, dtype=torch.int32).repeat_interleave(lengths).to(device)
-        positions = (torch.arange(len(at)) - (ends - lengths).repeat_interleave(lengths)).int().to(device)
-        bounds = F.pad(ends, (1, 0)).int()
+        tokens = torch.tensor([token for text in texts for token in text]).to(device)  # (n,), n = Σ lengths
+        at = torch.tensor(slots, dtype=torch.int32).repeat_interleave(lengths).to(device)  # (n,)
+        positions = (torch.arange(len(at)) - (ends - lengths).repeat_interleave(lengths)).int().to(device)  # (n,)
+        bounds = F.pad(ends, (1, 0)).int()  # (prompts + 1,): prompt i is tokens[bounds[i] : bounds[i + 1]]
         keys, values = (self._new(len(tokens), self.config.kv_heads, dim) for _ in range(2))
-        scratch = _Scratch.of(self.config, len(tokens), self.weights.head.dtype, device)
+        scratch = _Scratch.of(self.config, len(tokens), self.dtype, device)
         scratch.residual.copy_(self.weights.embedding[tokens])
 
         where = Where(slots=at, positions=positions, by_slot=False)
@@ -147,7 +127,7 @@ class DecodeLoop:
         def put(layer: int, qkv: Tensor) -> None:
             self.ops.place(qkv, self._turn(layer), where, scratch.queries, (keys, values), self.cache, layer)
 
-        def attend(layer: int) -> None:  # noqa: ARG001 - every prompt is complete: its own keys are all there is
+        def attend(layer: int) -> None:  # noqa: ARG001 - prompts attend to their own new keys, not to the cache
             _attend_causally(scratch.queries, keys, values, bounds, scratch.attended)
 
         self._blocks(scratch, put, attend)
@@ -156,7 +136,10 @@ class DecodeLoop:
     def admit(
         self, slots: Tensor, states: Tensor, lengths: Tensor, streams: Tensor, limits: Tensor, prefixes: Tensor
     ) -> None:
-        """Draws the first token of these slots from the last states of their prompts, which other slots may hold."""
+        """Starts sequences: draws the first token of each slot from the (n, D) last state of its prompt.
+
+        `prefixes` names the slot whose cache holds the prompt; the samples of a group share one.
+        """
         rows = self.rows
         rows.positions[slots] = (lengths - 1).int()
         rows.steps[slots] = 0
@@ -166,7 +149,10 @@ class DecodeLoop:
         self._choose(states, slots.int())
 
     def activate(self, slots: Sequence[int]) -> int:
-        """From now on these slots grow; returns how many rows a step has, padding included."""
+        """Sets the slots that `run` extends; returns the number of rows, padded to a multiple of BUCKET.
+
+        Padding rows write to the spare slot behind the last one.
+        """
         count = max(BUCKET, -(-len(slots) // BUCKET) * BUCKET)
         padded = [*slots, *[self.slots] * (count - len(slots))]
         self.active[:count].copy_(torch.tensor(padded, dtype=torch.int32))
@@ -174,7 +160,7 @@ class DecodeLoop:
         return count
 
     def run(self, steps: int, *, count: int) -> None:
-        """So many tokens more in each of the first `count` active slots."""
+        """Adds `steps` tokens to each of the first `count` active slots."""
         if self._pool is None:
             for _ in range(steps):
                 self._grow(self.active[:count])
@@ -186,6 +172,7 @@ class DecodeLoop:
             self._graphs[key].replay()
 
     def _captured(self, count: int) -> torch.cuda.CUDAGraph:
+        """A graph of one step on `count` rows; the slots are left as they were before the warm-up that it needs."""
         saved = [tensor.clone() for tensor in self.rows.each()]
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -200,11 +187,11 @@ class DecodeLoop:
         return graph
 
     def _grow(self, slots: Tensor) -> None:
-        """One token more in each of these slots."""
-        scratch = _Scratch.of(self.config, len(slots), self.weights.head.dtype, slots.device)
+        """One decode step: adds a token to each of these (n,) slots."""
+        scratch = _Scratch.of(self.config, len(slots), self.dtype, slots.device)
         scratch.residual.copy_(self.weights.embedding[self.rows.tokens[slots]])
-        # Where rounding must not depend on other sequences, neither may the number of parts.
-        longest = self.capacity if self.weights.head.dtype is torch.bfloat16 else self.config.context
+        # The number of splits changes rounding. In fp32 it must not depend on the batch, so it comes from the context.
+        longest = self.capacity if self.dtype is torch.bfloat16 else self.config.context
         splits = _splits(len(slots) * self.config.kv_heads, longest)
 
         where = Where(slots=slots, positions=self.rows.positions, by_slot=True)
@@ -219,37 +206,41 @@ class DecodeLoop:
         self._choose(scratch.normed, slots)
 
     def _blocks(self, s: _Scratch, put: Callable[[int, Tensor], None], attend: Callable[[int], None]) -> None:
-        """All layers on the rows of `s`, whose residual stream holds their embeddings; leaves the normed states."""
+        """Runs all blocks on the n rows of `s`, from embeddings in `s.residual` to final normed states in `s.normed`.
+
+        `put(layer, qkv)` stores keys and values, `attend(layer)` fills `s.attended` from `s.queries`.
+        """
         eps, added = self.config.norm_eps, None
-        for index, layer in enumerate(self.weights.layers):
-            self.ops.add_norm(s.residual, added, layer.norm, s.normed, eps)
-            put(index, F.linear(s.normed, layer.qkv, layer.qkv_bias))
+        for index, (block, norms) in enumerate(zip(self.weights.blocks, self.weights.norms, strict=True)):
+            self.ops.add_norm(s.residual, added, norms[0], s.normed, eps)
+            put(index, F.linear(s.normed, block.qkv, block.qkv_bias))  # (n, (heads + 2 · kv_heads) · dim)
             attend(index)
-            added = s.attended.flatten(1) @ layer.out.T
-            self.ops.add_norm(s.residual, added, layer.mlp_norm, s.normed, eps)
-            self.ops.gate(s.normed @ layer.gate_up.T, s.gated)
-            added = s.gated @ layer.down.T
+            added = s.attended.flatten(1) @ block.out.T  # (n, D); the next norm adds it to the residual stream
+            self.ops.add_norm(s.residual, added, norms[1], s.normed, eps)
+            self.ops.gate(s.normed @ block.gate_up.T, s.gated)  # (n, 2 · M) → (n, M)
+            added = s.gated @ block.down.T
         self.ops.add_norm(s.residual, added, self.weights.norm, s.normed, eps)
 
     def _choose(self, states: Tensor, slots: Tensor) -> None:
+        """Draws a token for each row of (n, D) states and advances its slot."""
         head = self.weights.head
         if head.dtype is torch.bfloat16:
             logits = torch.mm(states, head.T, out_dtype=torch.float32)
-        else:  # in pieces of one size: a product rounds by its shape, and no row's may depend on how many there are
+        else:  # in pieces of a fixed size: a product's rounding depends on its shape, and no row's on the batch may
             pieces = torch.split(F.pad(states, (0, 0, 0, -len(states) % BUCKET)), BUCKET)
             logits = torch.cat([piece @ head.T for piece in pieces])[: len(states)]
         self.ops.draw(logits, slots, self.rows, self.stops, self.coldness, greedy=self.greedy, capacity=self.capacity)
 
     def _turn(self, layer: int) -> Turn:
-        return Turn(angles=self.angles, norms=self.weights.layers[layer].heads_norm, eps=self.config.norm_eps)
+        return Turn(angles=self.angles, norms=self.weights.head_norms[layer], eps=self.config.norm_eps)
 
     def _new(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.weights.head.dtype, device=self.active.device)
+        return torch.empty(shape, dtype=self.dtype, device=self.active.device)
 
 
 @dataclass(frozen=True)
 class _Scratch:
-    """What a pass over n rows writes on."""
+    """Buffers of a pass over n rows, in the dtype of products unless noted."""
 
     residual: Tensor  # (n, D) fp32
     normed: Tensor  # (n, D)
@@ -269,23 +260,14 @@ class _Scratch:
         )
 
 
-def _operations(device: torch.device) -> Any:
-    """The module whose functions a step is made of: Triton's, or the same in torch."""
-    if device.type == "cuda":
-        from whet.engines.native import decode_kernels as kernels  # triton comes with CUDA builds of torch only
-
-        return kernels
-    return plain
-
-
 def _splits(programs: int, longest: int) -> int:
-    """Parts of a context that are looked at side by side, so that few sequences still fill the device."""
+    """Split-K of attention: parts of a context that run in parallel, so that few sequences still fill the GPU."""
     wanted = -(-PROGRAMS // programs)
     return 1 << (max(1, min(wanted, MOST_SPLITS, longest // LEAST_SPLIT)).bit_length() - 1)
 
 
 def _attend_causally(queries: Tensor, keys: Tensor, values: Tensor, bounds: Tensor, out: Tensor) -> None:
-    """Packed (N, heads, dim) prompts between the bounds, each by itself."""
+    """Causal attention within each packed prompt: queries (n, heads, dim), keys and values (n, kv_heads, dim)."""
     longest = int((bounds[1:] - bounds[:-1]).max())
     if queries.dtype is torch.bfloat16:
         at = bounds.to(queries.device)

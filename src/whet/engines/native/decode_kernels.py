@@ -1,4 +1,10 @@
-"""Triton kernels of a decode step. Imported only on a CUDA device; `whet.engines.native.decode_plain` says the same in torch."""
+"""Triton kernels of a decode step, imported only on CUDA. Their oracle in plain torch is tests/engines/decode_plain.py.
+
+Why not the training kernels of `models.kernels`: these write in place into the residual stream and the KV cache of
+slots, need no state for a backward pass, and also run in fp32.
+
+Letters: n rows of a step, S slots, D width, M width of the MLP, V vocabulary, dim width of a head, kv_heads key heads.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +13,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from whet.engines.native.slots import Cache, Rows, Turn, Where
+from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
 
-GROUP_ROWS = 16  # the tensor cores' least number of rows: query heads that share a key head are padded to it
-KEY_BLOCK = 64
-VOCABULARY_BLOCK = 4096
+GROUP_ROWS = 16  # least rows of a tensor-core product: the query heads that share a key head are padded to it
+KEY_BLOCK = 64  # positions of the context per iteration of attention
+VOCABULARY_BLOCK = 4096  # logits per program of a draw
 LOG2_E = 1.4426950408889634
 
 
 @triton.jit
 def _add_norm(residual, added, weight, out, width, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
+    """One program per row: x = residual + added; out = x / √(mean(x²) + eps) · weight."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -30,7 +37,7 @@ def _add_norm(residual, added, weight, out, width, eps, HAS_ADDED: tl.constexpr,
 
 
 def add_norm(residual: Tensor, added: Tensor | None, weight: Tensor, out: Tensor, eps: float) -> None:
-    """residual += added (fp32, in place); out = RMSNorm(residual) · weight."""
+    """residual (n, D) fp32 += added (n, D), in place; out (n, D) = RMSNorm(residual) · weight (D,)."""
     rows, width = residual.shape
     source = residual if added is None else added
     _add_norm[(rows,)](
@@ -41,7 +48,7 @@ def add_norm(residual: Tensor, added: Tensor | None, weight: Tensor, out: Tensor
 
 @triton.jit
 def _held(table, index, HALF: tl.constexpr):
-    """The cache's keys (0) or values (1), wherever they lie now."""
+    """Pointer to the cache's keys (index 0) or values (1), read from device memory: it changes between rollouts."""
     address = tl.load(table + index)
     kind: tl.constexpr = tl.bfloat16 if HALF else tl.float32
     return tl.multiple_of(address.to(tl.pointer_type(kind)), 16)
@@ -54,6 +61,7 @@ def _place(
     HEAD_NORM: tl.constexpr, IS_DENSE: tl.constexpr, BY_SLOT: tl.constexpr, HALF: tl.constexpr, DIM: tl.constexpr,
     HEADS: tl.constexpr,
 ):  # fmt: skip
+    """One program per row, all its heads at once; HEADS is the number of heads rounded up to a power of two."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     position = tl.load(positions + (slot if BY_SLOT else row))
@@ -104,12 +112,13 @@ def place(
     where: Where,
     queries: Tensor,
     dense: tuple[Tensor, Tensor] | None,
-    cache: Cache,
+    cache: SlotCache,
     layer: int,
 ) -> None:
-    """Normalises heads where asked, turns queries and keys, and writes keys and values at each row's slot and position.
+    """Splits qkv (n, (heads + 2 · kv_heads) · dim), norms heads (Qwen3), applies RoPE, and stores the result.
 
-    `dense` (rows, kv_heads, dim) gets the new keys and values too.
+    Queries go to `queries` (n, heads, dim); keys and values to the cache at each row's slot and position, and also to
+    `dense`, two tensors (n, kv_heads, dim), for a prefill, whose attention does not read the cache.
     """
     rows, heads, dim = queries.shape
     _, slot_count, kv_heads, capacity, _ = cache.shape
@@ -130,6 +139,8 @@ def _attend(  # noqa: PLR0915 - a kernel's running sums cannot be handed on with
     GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
     HALF: tl.constexpr,
 ):  # fmt: skip
+    # One program per row, key head and split: online softmax (Milakov & Gimelshein 2018) over blocks of the context.
+    # Scores sⱼ = q·kⱼ · scale, scale includes log₂ e; out = Σ 2^(sⱼ − highest) · vⱼ / Σ 2^(sⱼ − highest).
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     slot = tl.load(slots + row)
@@ -156,7 +167,7 @@ def _attend(  # noqa: PLR0915 - a kernel's running sums cannot be handed on with
         high = tl.minimum(length, low + share)
     ahead = tl.arange(0, BLOCK)
     precision: tl.constexpr = "tf32" if HALF else "ieee"
-    # Blocks begin at multiples of their size whoever holds the keys, so that sharing rounds nothing differently.
+    # Blocks start at multiples of their size whichever slot holds the keys, so sharing a prompt keeps the rounding.
     for start in range(low, high, BLOCK):
         seen = start + ahead
         inside = seen < high
@@ -186,6 +197,7 @@ def _attend(  # noqa: PLR0915 - a kernel's running sums cannot be handed on with
 def _combine(
     parts, peaks, out, kv_heads, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr
 ):
+    """Merges the splits of `_attend`: each is rescaled by 2^(its highest − the overall highest), then summed."""
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     lanes = tl.arange(0, ROWS)
@@ -205,10 +217,12 @@ def _combine(
     tl.store(target, (gathered / total[:, None]).to(out.dtype.element_ty), mask=(lanes < GROUP)[:, None])
 
 
-def attend(queries: Tensor, cache: Cache, layer: int, slots: Tensor, rows: Rows, out: Tensor, splits: int = 1) -> None:
-    """Each row's (heads, dim) queries over what its slot holds up to its position, its shared beginning included.
+def attend(
+    queries: Tensor, cache: SlotCache, layer: int, slots: Tensor, rows: SlotRows, out: Tensor, splits: int = 1
+) -> None:
+    """out (n, heads, dim): attention of queries (n, heads, dim) over each row's slot up to its position.
 
-    With `splits` several programs look at parts of a long context, where rows alone would leave the device idle.
+    With `splits` > 1 several programs share a long context (split-K), because few rows would leave the GPU idle.
     """
     count, heads, dim = queries.shape
     _, slot_count, kv_heads, capacity, _ = cache.shape
@@ -231,6 +245,7 @@ def attend(queries: Tensor, cache: Cache, layer: int, slots: Tensor, rows: Rows,
 
 @triton.jit
 def _gate(both, out, width, BLOCK: tl.constexpr):
+    """silu(x) = x / (1 + e⁻ˣ), rounded before the product as `F.silu` in the trainer's dtype rounds it."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -242,13 +257,14 @@ def _gate(both, out, width, BLOCK: tl.constexpr):
 
 
 def gate(both: Tensor, out: Tensor) -> None:
-    """silu(first half) · second half."""
+    """both (n, 2 · M) → out (n, M): silu(first half) · second half."""
     rows, width = out.shape
     _gate[(rows, triton.cdiv(width, 1024))](both, out, width, BLOCK=1024, num_warps=4)
 
 
 @triton.jit
 def _mix(z):
+    """The finalizer of SplitMix64, as in `whet.streams`."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     return z ^ (z >> 31)
@@ -256,7 +272,7 @@ def _mix(z):
 
 @triton.jit
 def _weigh(logits, coldness, peaks, masses, likeliest, vocab, BLOCK: tl.constexpr):
-    """The highest logit of a block, what it weighs relative to that, and where the highest stands."""
+    """Per row and block of the vocabulary: peak = max x, mass = Σ e^(x − peak), and the id of the peak."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     columns = block * BLOCK + tl.arange(0, BLOCK)
@@ -274,6 +290,11 @@ def _draw(
     out_tokens, vocab, room, capacity, blocks,
     STOPS: tl.constexpr, GREEDY: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Inverse transform sampling, one program per row: first the block of the vocabulary, then the token in it.
+
+    The uniform number u is SplitMix64 of the slot's stream and step. The token is the first whose cumulative mass
+    exceeds u · total; its log-prob is x − highest − log total.
+    """
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row).to(tl.int64)
     several = tl.arange(0, BLOCKS)
@@ -282,7 +303,7 @@ def _draw(
     step = tl.load(steps + slot)
     if GREEDY:
         chosen = tl.load(likeliest + row * blocks + tl.argmax(tops, 0))
-        # A maximum passes over NaN; a sum of exponentials does not, and is NaN too where the highest is infinite.
+        # tl.max ignores NaN; a sum of exponentials does not, and is NaN too if the maximum is infinite.
         whole = tl.sum(tl.load(masses + row * blocks + several, mask=several < blocks, other=0.0), 0)
         logprob = tl.where(whole < float("inf"), 0.0, float("nan"))
     else:
@@ -299,7 +320,7 @@ def _draw(
         some = tl.load(logits + row * vocab + columns, mask=inside, other=float("-inf")) * cold
         within = tl.cumsum(tl.exp(some - highest), 0)
         chosen = tl.min(tl.where((within > rest) & inside, columns, vocab), 0)
-        # Rounding may leave a little above the last sum.
+        # Rounding may put u · total above the last cumulative sum.
         chosen = tl.where(chosen >= vocab, tl.load(likeliest + row * blocks + block), chosen)
         logprob = tl.load(logits + row * vocab + chosen) * cold - highest - tl.log(total)
     chosen = tl.minimum(tl.maximum(chosen, 0), vocab - 1)  # padding may hold anything
@@ -315,11 +336,11 @@ def _draw(
 
 
 def draw(
-    logits: Tensor, slots: Tensor, rows: Rows, stops: Tensor, coldness: Tensor, *, greedy: bool, capacity: int
+    logits: Tensor, slots: Tensor, rows: SlotRows, stops: Tensor, coldness: Tensor, *, greedy: bool, capacity: int
 ) -> None:
-    """Draws a token per row by its slot's own random number, notes it with its log-prob, and moves the slot on.
+    """Samples a token per row of (n, V) logits, records it with its log-prob, and advances the row's slot.
 
-    `coldness` (1,) is 1 / temperature, on the device so that a graph need not know it.
+    `coldness` (1,) is 1 / temperature, on the device so that one graph serves every temperature.
     """
     count, vocab = logits.shape
     blocks = triton.cdiv(vocab, VOCABULARY_BLOCK)

@@ -1,8 +1,11 @@
-"""Slots of continuous batching: each holds a sequence on the device, its KV cache, its counters and its output."""
+"""Slots of continuous batching: each holds one sequence on the device, with KV cache, counters and output.
+
+The number of slots S includes a spare one, the last, which padding rows of a step write to.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -11,75 +14,55 @@ from whet.models.layers.decoder_config import DecoderConfig
 
 
 @dataclass(frozen=True)
-class Rows:
-    """One entry per slot, and one more that padding points to."""
+class SlotRows:
+    """The state of every slot, one entry each."""
 
-    tokens: Tensor  # (S,) int64: the last one drawn
-    positions: Tensor  # (S,) int32: where it stands
-    steps: Tensor  # (S,) int64: tokens drawn
-    ended: Tensor  # (S,) int64: tokens that the sequence will have, as far as is known
-    streams: Tensor  # (S,) int64: names the random numbers
-    prefixes: Tensor  # (S,) int32: the slot whose cache holds the beginning
-    shared: Tensor  # (S,) int32: tokens of that beginning; 0 where a slot has all of its own
-    out_tokens: Tensor  # (S, room) int32
-    logprobs: Tensor  # (S, room) float32
+    tokens: Tensor  # (S,) int64: last sampled token
+    positions: Tensor  # (S,) int32: position of that token in its sequence
+    steps: Tensor  # (S,) int64: tokens sampled so far
+    ended: Tensor  # (S,) int64: length of the completion, or its limit while it has not stopped
+    streams: Tensor  # (S,) int64: key of the sequence's random numbers
+    prefixes: Tensor  # (S,) int32: slot whose cache holds the prompt
+    shared: Tensor  # (S,) int32: tokens to read from that slot; 0 for a slot with its own prompt
+    out_tokens: Tensor  # (S, room) int32: the completion
+    logprobs: Tensor  # (S, room) float32: of its tokens
 
     @classmethod
-    def empty(cls, count: int, room: int, device: torch.device) -> Rows:
-        """Nothing drawn yet."""
-
-        def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        return cls(
-            tokens=whole(count),
-            positions=whole(count, dtype=torch.int32),
-            steps=whole(count),
-            ended=whole(count),
-            streams=whole(count),
-            prefixes=whole(count, dtype=torch.int32),
-            shared=whole(count, dtype=torch.int32),
-            out_tokens=whole(count, room, dtype=torch.int32),
-            logprobs=whole(count, room, dtype=torch.float32),
-        )
+    def empty(cls, count: int, room: int, device: torch.device) -> SlotRows:
+        """`count` slots without a sequence, for completions of at most `room` tokens."""
+        tokens, steps, ended, streams = (torch.zeros(count, dtype=torch.int64, device=device) for _ in range(4))
+        positions, prefixes, shared = (torch.zeros(count, dtype=torch.int32, device=device) for _ in range(3))
+        out_tokens = torch.zeros(count, room, dtype=torch.int32, device=device)
+        logprobs = torch.zeros(count, room, device=device)
+        return cls(tokens, positions, steps, ended, streams, prefixes, shared, out_tokens, logprobs)
 
     def each(self) -> tuple[Tensor, ...]:
-        """All of them."""
-        return (
-            self.tokens,
-            self.positions,
-            self.steps,
-            self.ended,
-            self.streams,
-            self.prefixes,
-            self.shared,
-            self.out_tokens,
-            self.logprobs,
-        )
+        """All tensors, in the order of the fields."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 @dataclass(frozen=True)
 class Where:
-    """At which slot and position each row writes its keys and values."""
+    """The slot and position at which each of n rows writes its keys and values."""
 
     slots: Tensor  # (n,) int32
-    positions: Tensor  # (n,) int32; or (S,), of the slots
-    by_slot: bool  # which of the two
+    positions: Tensor  # (n,) int32; or (S,) if `by_slot`, indexed by slot
+    by_slot: bool
 
 
 @dataclass(frozen=True)
 class Turn:
-    """How queries and keys are made from their projection."""
+    """Head norms and rotary angles that are applied to queries and keys."""
 
     angles: tuple[Tensor, Tensor]  # (capacity, dim / 2) cosine and sine of every position
     norms: tuple[Tensor, Tensor] | None  # (dim,) weights of the norms of query and key heads
     eps: float
 
 
-class Cache:
-    """Keys and values (layers, slots + 1, kv_heads, capacity, head_dim), whose memory can be given back.
+class SlotCache:
+    """Keys and values (layers, S, kv_heads, capacity, head_dim), allocated for a rollout and freed for training.
 
-    Graphs find them by addresses in `table`, so that they may lie elsewhere every time.
+    Kernels read the addresses from `table` (2,) int64 on the device, so captured graphs stay valid when they change.
     """
 
     def __init__(
@@ -92,24 +75,24 @@ class Cache:
         self.values: Tensor | None = None
 
     def hold(self) -> None:
-        """Takes the memory, unless it is held."""
+        """Allocates the memory, unless it is allocated."""
         if self.keys is None or self.values is None:
             self.keys, self.values = (torch.empty(self.shape, dtype=self.dtype, device=self.device) for _ in range(2))
             self.table.copy_(torch.tensor([self.keys.data_ptr(), self.values.data_ptr()]))
 
     def release(self) -> None:
-        """Gives it back to whoever computes next on the device."""
+        """Frees the memory."""
         self.keys = self.values = None
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """(slots + 1, kv_heads, capacity, head_dim) keys and values of a layer."""
+        """(S, kv_heads, capacity, head_dim) keys and values of a layer."""
         assert self.keys is not None
         assert self.values is not None
         return self.keys[index], self.values[index]
 
 
 def slot_bytes(config: DecoderConfig, *, capacity: int, room: int, dtype: torch.dtype) -> int:
-    """What one more slot needs: cache, activations of its row, logits, what it has said."""
+    """Memory of one more slot: KV cache, activations of its row, logits, output."""
     size = dtype.itemsize
     cache = 2 * size * config.layers * config.kv_heads * capacity * config.head_dim
     row = size * (4 * config.width + 6 * config.heads * config.head_dim + 4 * config.mlp_width)

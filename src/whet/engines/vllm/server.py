@@ -1,7 +1,7 @@
-"""A running `vllm serve` that follows the policy: completions over HTTP, weights through a file, proved like any.
+"""Training against a running `vllm serve`: completions over HTTP, weights through a file, verified at every sync.
 
-The server must be started so that it can be told (`START`): its development endpoints call the methods of our worker
-extension by name, and its log-probs are those of the distribution that was sampled from.
+The server must be started as START says: its development endpoints call our worker extension, and its log-probs are
+those of the sampling distribution.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from whet.engines.http.engine import USUAL, HttpEngine
-from whet.engines.http.transport import Connection, Refused, Transport
+from whet.engines.engine_protocol import within_context
+from whet.engines.http.http_engine import USUAL, HttpEngine
+from whet.engines.http.transport import Connection, RequestRefused, Transport
 from whet.engines.http.untrusted import printable, shown
-from whet.engines.limits import within_context
 from whet.engines.vllm.weight_proof import TOLERANCE, canary_prompts, hand_over
 from whet.engines.vllm.weights import served_decoder
 from whet.errors import RunFailed, UserError
@@ -37,12 +37,12 @@ START = (
 )
 DIRECTORY_MODE = 0o755  # the server may be another user
 SAME = "install the same version of whet where the server runs"
-CONTROL_BYTES = 1 << 26  # of an answer that is no completion: names and checksums of half a million tensors
+CONTROL_BYTES = 1 << 26  # largest control reply: names and checksums of half a million tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """What a server says about its model."""
+    """A server's description of its model."""
 
     dtype: str
     context: int
@@ -52,7 +52,7 @@ class Described:
 
 
 class VllmServerEngine:
-    """Asks a vLLM server for completions and gives it new weights."""
+    """Samples from a vLLM server and sends it new weights."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class VllmServerEngine:
         connection: Connection = USUAL,
         weights_directory: Path | None = None,
     ) -> None:
-        """`weights_directory`: a folder that both processes see; on one machine a temporary one will do."""
+        """`weights_directory`: a directory that both processes can read; by default a temporary one."""
         self._control = Transport(url, replace(connection, retries=0))
         described = self._describe()
         check_served(described, policy, url)
@@ -71,24 +71,18 @@ class VllmServerEngine:
         self.dtype: torch.dtype = DTYPES[described.dtype]
         self.context = min(policy.context, described.context)
         self._canaries = canary_prompts(min(policy.vocab_size, tokenizer.vocab_size), self.context)
-        self._http = HttpEngine(
-            url,
-            "",
-            tokenizer,
-            connection=connection,
-            logprobs="processed",
-            extra={"model": None},  # the server has one
-        )
+        no_model = {"model": None}  # the server serves only one
+        self._http = HttpEngine(url, "", tokenizer, connection=connection, logprobs="processed", extra=no_model)
         self._http.vocabulary = policy.vocab_size
         self._directory = make_directory(weights_directory)
 
     @property
     def is_exact(self) -> bool:
-        """Never: vLLM's kernels round in their own way."""
+        """False: vLLM's kernels round differently."""
         return False
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
-        """From now on sample with these weights; RunFailed where the server cannot be shown to."""
+        """Samples with these weights from now on; RunFailed if verification fails."""
         hand_over(self, policy, self.dtype, self._canaries)
         self.version = version
 
@@ -97,11 +91,11 @@ class VllmServerEngine:
         return self.sample(within_context(prompts, self.context), sampling, count)
 
     def close(self) -> None:
-        """Removes the files that were for the server."""
+        """Removes the directory of weights."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def take(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Writes the weights where the server reads them, and has it do so."""
+        """Writes the weights to a file and makes the server load it."""
         path = self._directory / "policy.safetensors"
         try:
             save_file({name: tensor.cpu().contiguous() for name, tensor in weights}, path)
@@ -115,78 +109,78 @@ class VllmServerEngine:
         if problems:
             raise UserError(
                 f"{self._control.url} cannot read {path} ({self._control.safe(str(problems[0]))}): "
-                "set engine.weights_directory to a folder that the server sees too"
+                "set engine.weights_directory to a directory that the server can read too"
             )
 
     def checksums(self) -> dict[str, str]:
-        """Of the weights that the server has."""
+        """Checksums of the server's weights."""
         found = self._call("whet_checksums")[0]
         if not isinstance(found, dict) or not all(isinstance(checksum, str) for checksum in found.values()):
             raise self._strange("whet_checksums", "the checksum of each tensor")
         return {name: printable(checksum) for name, checksum in found.items()}
 
     def forget(self) -> None:
-        """Drops the cache of prompts that were read with other weights."""
+        """Drops the prefix cache, which was computed with other weights."""
         reply = self._post("/reset_prefix_cache", {})
         if reply.get("success") is not True:
             raise RunFailed(f"{self._control.url} kept its prefix cache of older weights: is it in use by others?")
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
-        """`count` completions of prompts that are known to fit."""
+        """`count` completions of each prompt; prompts must fit the context."""
         return self._http.generate(prompts, sampling, count=count)
 
     def _describe(self) -> Described:
         try:
             replies = self._call("whet_describe")
-        except Refused as error:
+        except RequestRefused as error:
             if error.status != 404:
                 raise
             raise UserError(f"{self._control.url} takes no weights: start it with {START}") from error
         except RunFailed as error:
             if "no attribute" in str(error):
                 raise UserError(f"{self._control.url} has no worker of ours: start it with {START}") from error
-            is_asked = str(error).endswith("?")  # whether there is a server at all
+            is_asked = str(error).endswith("?")  # the message already asks whether a server is running
             raise UserError(f"{error}{'' if is_asked else ': is a vLLM server running there?'}") from error
         if len(replies) != 1:
             raise UserError(f"{self._control.url} shares its model among {len(replies)} workers: serve it with one")
         return read_described(replies[0], self._control.url)
 
     def _call(self, method: str, *arguments: str) -> list[Any]:
-        """What each worker of the server returns."""
+        """The return values of a method, one per worker of the server."""
         reply = self._post("/collective_rpc", {"method": method, "args": list(arguments)})
         results = reply.get("results")
         if not isinstance(results, list) or not results:
             raise self._strange(method, "the results of its workers")
         return results
 
-    def _strange(self, method: str, wanted: str) -> RunFailed:
-        return RunFailed(f"{self._control.url} did not answer {method} with {wanted}: {SAME}")
+    def _strange(self, method: str, expected: str) -> RunFailed:
+        return RunFailed(f"{self._control.url} did not answer {method} with {expected}: {SAME}")
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         with start_blocking_portal() as portal:
             return portal.call(partial(self._control.post, path, body, most_bytes=CONTROL_BYTES))
 
 
-def read_described(said: Any, url: str) -> Described:
-    """What a worker says about its model, where it says all of it."""
+def read_described(reply: Any, url: str) -> Described:
+    """A worker's description of its model; refuses one that is incomplete."""
     kinds = {"dtype": str, "context": int, "logprobs_mode": str, "architecture": str, "quantization": str}
     for name, kind in kinds.items():
-        if not isinstance(said, dict) or type(said.get(name)) is not kind:
+        if not isinstance(reply, dict) or type(reply.get(name)) is not kind:
             raise UserError(f"{url} does not tell the {name} of its model: {SAME}")
-    if said["context"] < 1:
-        raise UserError(f"{url} says that its model's context is {shown(said['context'])}: {SAME}")
-    words = {name: printable(said[name]) for name, kind in kinds.items() if kind is str}
-    return Described(context=said["context"], **words)
+    if reply["context"] < 1:
+        raise UserError(f"{url} says that its model's context is {shown(reply['context'])}: {SAME}")
+    words = {name: printable(reply[name]) for name, kind in kinds.items() if kind is str}
+    return Described(context=reply["context"], **words)
 
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}
 
 
 def check_served(described: Described, policy: CausalLM, url: str) -> None:
-    """Refuses a server that could not follow the policy."""
-    wanted = served_decoder(policy).family.architecture
-    if described.architecture != wanted:
-        raise UserError(f"{url} serves a {described.architecture}, and the policy is a {wanted}: serve the same model")
+    """Refuses a server whose model cannot take the policy's weights, or whose log-probs are not the sampler's."""
+    expected = served_decoder(policy).family.architecture
+    if described.architecture != expected:
+        raise UserError(f"{url} serves a {described.architecture}, but the policy is a {expected}: serve the same")
     if described.logprobs_mode != "processed_logprobs":
         raise UserError(
             f"{url} gives log-probs of another distribution than it samples from ({described.logprobs_mode}): "
@@ -198,7 +192,7 @@ def check_served(described: Described, policy: CausalLM, url: str) -> None:
 
 
 def make_directory(parent: Path | None) -> Path:
-    """A new folder for weights."""
+    """A new directory for weights."""
     try:
         directory = Path(mkdtemp(prefix="whet-weights-", dir=parent))
         directory.chmod(DIRECTORY_MODE)

@@ -1,8 +1,8 @@
-"""Handing weights to vLLM, and proving that it samples with them.
+"""Weight synchronisation with vLLM, and the verification that it samples with the new weights.
 
-Two proofs, because each is blind where the other sees. The checksum compares every bit of every weight, however small
-the step was; the canary samples and compares log-probs with the trainer's forward pass, so it also sees what is no
-weight: a head that is tied to the wrong matrix, log-probs of another distribution.
+Two checks that complement each other. Checksums compare every bit of every weight, however small the update. The canary
+compares log-probs of sampled tokens with the trainer's, so it also detects errors outside the weights: a head tied to
+the wrong matrix, log-probs of another distribution.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from whet.errors import RunFailed
 from whet.models.protocol import CausalLM
 from whet.records import Completion, Prompt, Sampling
 
-# Nats a token, on average: far above the rounding of two implementations, far below a missing layer.
+# Mean difference in nats a token: far above rounding differences, far below the effect of a missing layer.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 CANARY_LENGTH = 144  # more than one block of vLLM's prefix cache (16 on a GPU, 128 on a CPU)
-# Not the temperature 1: there, log-probs of the model and of the draw would be the same.
+# Not temperature 1, at which raw and sampling log-probs would be the same.
 CANARY_SAMPLING = Sampling(max_tokens=8, temperature=0.7)
 
 
 class Host(Protocol):
-    """Where a vLLM runs, in this process or behind a URL."""
+    """A running vLLM, in this process or behind a URL."""
 
     def take(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         """Replaces the weights."""
         ...
 
     def checksums(self) -> dict[str, str]:
-        """Of the weights that it has."""
+        """Checksums of its weights."""
         ...
 
     def forget(self) -> None:
-        """Drops what was computed with other weights."""
+        """Drops caches that were computed with other weights."""
         ...
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
@@ -47,17 +47,17 @@ class Host(Protocol):
 
 
 def hand_over(host: Host, policy: CausalLM, dtype: torch.dtype, canaries: Sequence[Prompt]) -> None:
-    """Gives the policy's weights to vLLM unless it has them, and proves it; RunFailed says which proof failed."""
-    wanted = policy_checksums(policy, dtype)
-    if host.checksums() != wanted:
+    """Sends the policy's weights to vLLM unless it has them, and verifies; RunFailed names the check that failed."""
+    expected = policy_checksums(policy, dtype)
+    if host.checksums() != expected:
         host.take(stored_weights(policy, dtype))
-        require_equal(wanted, host.checksums())
-    host.forget()  # always: a run that was stopped between the two may have left a cache of older weights
+        require_equal(expected, host.checksums())
+    host.forget()  # always: an interrupted run may have left a cache of older weights
     require_canary(host, policy, dtype, canaries)
 
 
 def require_canary(host: Host, policy: CausalLM, dtype: torch.dtype, canaries: Sequence[Prompt]) -> None:
-    """Raises RunFailed where a sampled canary has other log-probs than the policy gives it."""
+    """Raises RunFailed if log-probs of sampled canary tokens differ from the policy's."""
     answers = host.sample(canaries, CANARY_SAMPLING, 1)
     apart = float(differences(policy, canaries, answers, CANARY_SAMPLING).mean())
     if not apart <= TOLERANCE[dtype]:
@@ -68,7 +68,7 @@ def require_canary(host: Host, policy: CausalLM, dtype: torch.dtype, canaries: S
 
 
 def canary_prompts(vocab_size: int, context: int) -> list[Prompt]:
-    """Two prompts of different lengths that wander through the vocabulary."""
+    """Two prompts of different lengths with ids from all over the vocabulary."""
     room = max(1, context - CANARY_SAMPLING.max_tokens)
     lengths = (min(CANARY_LENGTH, room), min(CANARY_LENGTH // 8, room))
     return [

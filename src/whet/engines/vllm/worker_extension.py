@@ -1,7 +1,7 @@
-"""What whet adds to a worker of vLLM: taking weights, and saying which ones it has.
+"""The worker extension for vLLM: loads weights and reports checksums.
 
 vLLM mixes `Worker` into its own class (`--worker-extension-cls whet.engines.vllm.worker_extension.Worker`) and calls
-the methods by name, in the process that holds the model. This module is imported by vLLM alone.
+the methods by name in the process that holds the model. Only vLLM imports this module.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from vllm.config import set_current_vllm_config
 
 from whet.engines.vllm.weights import served_checksums
 
-# On a CPU vLLM packs every matrix for oneDNN and drops the original: nobody could replace it or say what it holds.
-# Without the packing it multiplies with the parameter itself, as it does on a GPU.
+# On a CPU vLLM packs every matrix for oneDNN and drops the original, which could then be neither replaced nor checked.
+# Without packing it multiplies with the parameter itself, as on a GPU.
 _custom_ops._supports_onednn = False
 
 
@@ -29,7 +29,7 @@ class Worker:
     get_model: Any
 
     def whet_describe(self) -> dict[str, Any]:
-        """What the trainer has to know about how the model is served."""
+        """Properties of the served model that the trainer checks."""
         model = self.vllm_config.model_config
         return {
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -45,7 +45,7 @@ class Worker:
             self.get_model().load_weights(weights)
 
     def whet_read(self, path: str) -> list[str]:
-        """Takes the weights that are in a safetensors file; returns what is wrong with the file, or nothing."""
+        """Loads the weights of a safetensors file; returns [the problem with the file], or []."""
         try:
             weights = load_file(path)
         except (OSError, SafetensorError) as error:
@@ -54,6 +54,6 @@ class Worker:
         return []
 
     def whet_checksums(self) -> dict[str, str]:
-        """Of the parameters that the next token is computed with."""
+        """Checksums of the parameters in use."""
         model = self.get_model()
         return served_checksums(model, self.vllm_config.model_config.get_vocab_size())

@@ -1,14 +1,17 @@
 """One decoder that is, by configuration, GPT-2, Llama, Qwen2, Qwen3 or OLMo-2.
 
-Modules carry the names of Hugging Face's Llama, so weight maps are the identity for all but GPT-2 and adapters fit.
+Modules have the names of Hugging Face's Llama, so weight maps are the identity for all but GPT-2, and adapters fit.
 Weights are fp32; callers choose bf16 compute with autocast; norms and rotary angles are always fp32. There is no
-dropout: the log-probs of a sequence must not depend on who asks. Knows nothing about tokenisers or sampling.
+dropout: sampler and trainer must compute the same log-probs. Knows nothing about tokenisers or sampling.
+
+The other implementations of a block's forward pass are listed in ARCHITECTURE.md ("Forward passes of a block").
+Letters: B rows, T time, N packed tokens, D width, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,44 +22,30 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from whet.errors import UserError
-from whet.models.cpu.columns import are_few_rows, product_of_rows, quickest_reader
+from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
 from whet.models.decoder.kv_cache import KVCache
-from whet.models.kernels.fused_block import JoinedWeights, fused_trunk
-from whet.models.layers.attention import PackedAttention, causal_attention, rotary_angles, rotate
-from whet.models.layers.decoder_config import (
-    DecoderConfig,
-    RopeScaling,
-    full_precision,
-    has_usual_blocks,
-    is_served,
-    parameter_count,
-)
+from whet.models.kernels.fused_block import JoinedWeights, fits_fused, fused_trunk
+from whet.models.layers.attention import Attend, PackedAttention, causal_attention, rotary_angles, rotate
+from whet.models.layers.decoder_config import DecoderConfig, RopeScaling, full_precision, parameter_count
 from whet.models.layers.packing import Packing
 from whet.models.protocol import Cache
 from whet.models.storage.safetensors_files import write_model
 
 __all__ = ["Decoder", "DecoderConfig", "KVCache", "RopeScaling", "causal_attention", "parameter_count"]
 
-# Queries, keys and values (B, heads, T, head_dim) → what each query attended to, shaped as the queries.
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-Rotation = tuple[Tensor, Tensor] | None  # the cosine and sine of every position's angles, where they are rotary
+Rotation = tuple[Tensor, Tensor] | None  # cosine and sine of the positions' angles; None for learned positions
 
 
 class Decoder(nn.Module):
     """A causal language model; implements `whet.models.protocol.CausalLM`."""
 
     def __init__(
-        self,
-        config: DecoderConfig,
-        *,
-        family: str,
-        seed: int | None = 0,
-        source: Mapping[str, Any] | None = None,
+        self, config: DecoderConfig, *, family: str, seed: int | None = 0, source: Mapping[str, Any] | None = None
     ) -> None:
-        """`family` is what it is saved as; without a seed the weights stay on the meta device, to be assigned.
+        """`family`: the format of saving. Without a seed weights stay on the meta device, to be assigned.
 
-        `source` is the Hugging Face config it came from: what the decoder does not use survives a save.
+        `source`: the config.json it came from, whose other keys (token ids, …) are saved again.
         """
         super().__init__()
         self.config = config
@@ -81,7 +70,7 @@ class Decoder(nn.Module):
         return self.config.vocab_size
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """(B, T) ids → (B, T, V) logits: all of them at once, so for short inputs only."""
+        """(B, T) ids → (B, T, V) logits, all in memory at once: for short inputs only."""
         return self.head(self.hidden(tokens, lengths))
 
     def hidden(self, tokens: Tensor, lengths: Tensor) -> Tensor:
@@ -93,7 +82,7 @@ class Decoder(nn.Module):
         return states
 
     def hidden_packed(self, packing: Packing) -> Tensor:
-        """→ (N, D): as `hidden`, without padding, and shared prompts once."""
+        """→ (N, D): as `hidden`, without padding, shared prompts computed once."""
         self._check_length(packing.longest)
         if fits_fused(self.model):
             states = fused_trunk(self.model, packing, recompute=self.gradient_checkpointing)
@@ -105,7 +94,7 @@ class Decoder(nn.Module):
 
     @property
     def head_weight(self) -> Tensor | None:
-        """(V, D); None where an adapter stands in the head's place."""
+        """(V, D); None if an adapter replaces the head."""
         if self.lm_head is None:
             return self.model.embed_tokens.weight
         return self.lm_head.weight if type(self.lm_head) is nn.Linear else None
@@ -117,11 +106,11 @@ class Decoder(nn.Module):
                 return product_of_rows(hidden.float(), self.head_weight)
             if self.lm_head is None:
                 return F.linear(hidden.float(), self.model.embed_tokens.weight)
-            logits: Tensor = self.lm_head(hidden.float())  # called, not read: an adapter may stand in its place
+            logits: Tensor = self.lm_head(hidden.float())  # may be an adapter
             return logits
 
     def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, KVCache]:
-        """Reads right-padded prompts; returns the (B, D) state of each last token, and a cache."""
+        """Prefills right-padded prompts; returns the (B, D) state of each last token, and the KV cache."""
         tokens = self._checked(tokens, lengths)
         size, layers = tokens.shape[1], self.config.layers
         lengths = lengths.to(tokens.device)
@@ -147,7 +136,7 @@ class Decoder(nn.Module):
         write_model(directory, config, self.family.export_weights(self.state_dict()))
 
     def _checked(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """The tokens with a fixed id in the padding, so that any id (also an invalid one) may stand there."""
+        """The tokens with id 0 in the padding, which may hold any id, also an invalid one."""
         self._check_length(tokens.shape[1])
         padding = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.to(tokens.device)[:, None]
         return tokens.masked_fill(padding, 0)
@@ -170,7 +159,7 @@ class Trunk(nn.Module):
         self.joined = JoinedWeights()
 
     def forward(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend], recompute: bool = False) -> Tensor:
-        """(B, T) ids at (T,) or (B, T) positions → (B, T, D), before the final norm; `attends` has one per layer."""
+        """(B, T) ids at (T,) or (B, T) positions → (B, T, D), before the final norm; one of `attends` per layer."""
         states: Tensor = self.embed_tokens(tokens)
         rotation = None
         if self.embed_positions is not None:
@@ -186,7 +175,10 @@ class Trunk(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each added to the residual stream, with norms before or after them."""
+    """Attention and MLP, each added to the residual stream, with norms before (pre) or after them (post).
+
+    The plain block: reference for the fused ones, and used for what they do not cover (GPT-2, OLMo-2, adapters).
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -201,27 +193,19 @@ class Block(nn.Module):
 
     def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self.absorb(states, attend(*self.project(states, rotation)))
-
-    def project(self, states: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values."""
-        normed = self.input_layernorm(states) if self.norm_place == "pre" else states
-        projected: tuple[Tensor, Tensor, Tensor] = self.self_attn(normed, rotation)
-        return projected
-
-    def absorb(self, states: Tensor, attended: Tensor) -> Tensor:
-        """What was attended to, and then the MLP's part, added to the stream."""
         if self.norm_place == "pre":
+            attended = attend(*self.self_attn(self.input_layernorm(states), rotation))
             states = states + self.self_attn.out(attended)
             more: Tensor = self.mlp(self.post_attention_layernorm(states))
         else:
+            attended = attend(*self.self_attn(states, rotation))
             states = states + self.post_attention_layernorm(self.self_attn.out(attended))
             more = self.post_feedforward_layernorm(self.mlp(states))
         return states + more
 
 
 class Attention(nn.Module):
-    """The projections before and after attention; `Attend` decides where keys and values are kept and looked up."""
+    """The projections around attention; the `Attend` function attends, and stores keys and values in a cache."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -293,33 +277,17 @@ class Norm(nn.Module):
         return normed.to(states.dtype)
 
 
-def fits_fused(trunk: Trunk) -> bool:
-    """Whether `kernels.fused_block` computes it: bf16 on CUDA or fp32 on a CPU, a served shape, no adapters."""
-    device = trunk.embed_tokens.weight.device
-    is_cuda = device.type == "cuda"
-    fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
-    if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
-        return False
-    return has_plain_products(trunk)
-
-
-def has_plain_products(trunk: Trunk) -> bool:
-    """Whether every product is a matrix in fp32: no adapter stands in its place."""
-    parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
-    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
-
-
 def embedding(rows: int, width: int) -> nn.Embedding:
-    """An embedding without values: drawing them on the meta device would import the compiler, which takes a second."""
+    """An embedding without values: initialising one on the meta device imports torch's compiler, which takes 1 s."""
     made: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
     return made
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, *, std: float, layers: int, seed: int) -> None:
-    """Normal weights, unit norms, zero biases; what writes to the residual stream is scaled by 1/√(2·layers).
+    """Normal weights, unit norms, zero biases; projections into the residual stream are scaled by 1/√(2·layers).
 
-    The scale keeps the stream's variance independent of depth (Radford et al. 2019, §2.3). Uses its own generator.
+    The scale makes the stream's variance independent of depth (Radford et al. 2019, §2.3). Uses its own generator.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():

@@ -1,7 +1,7 @@
-"""The table of architectures that the decoder covers, and how each is written in a Hugging Face checkpoint.
+"""The architectures that the decoder covers, and how each is stored in a Hugging Face checkpoint.
 
-A family turns config.json into a `DecoderConfig` and back, and tensors into the decoder's names and back. Adding one
-is a row of `FAMILIES`. What a row does not cover raises `NotCovered`, and transformers runs the model instead.
+A family converts config.json to a `DecoderConfig` and back, and stored tensors to the decoder's names and back. Adding
+one is a row of `FAMILIES`. An architecture that no row covers raises `NotCovered`, and transformers runs it instead.
 """
 
 from __future__ import annotations
@@ -9,29 +9,33 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from whet.errors import UserError
-from whet.models.decoder.hf_config import GPT2_KEYS, LLAMA_KEYS, NotCovered, entry, read_rope, require, write_rope
-from whet.models.layers.decoder_config import DecoderConfig, WrongField
+from whet.models.layers.decoder_config import DecoderConfig, RopeScaling, WrongField
 
 Weights = dict[str, Tensor]
+T = TypeVar("T", int, float, bool, str, dict[str, Any], list[Any])
+
+
+class NotCovered(UserError):
+    """A checkpoint that the decoder cannot represent exactly; transformers may."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One row: everything that is particular to a `model_type`."""
+    """Everything that is particular to one `model_type`."""
 
     model_type: str
     architecture: str  # the class that transformers builds
-    traits: Mapping[str, Any]  # fields of DecoderConfig that a model of this family made from nothing has
-    read: Callable[[Mapping[str, Any]], DecoderConfig]  # config.json → ours
-    write: Callable[[DecoderConfig], dict[str, Any]]  # ours → the shape keys of config.json
-    keys: Mapping[str, str]  # fields of DecoderConfig → what config.json calls them, for messages
-    stored_name: Callable[[str], str | None]  # one spelling for every tensor; None for buffers that are no weights
+    traits: Mapping[str, Any]  # fields of DecoderConfig that are the same for every newly made model of the family
+    read: Callable[[Mapping[str, Any]], DecoderConfig]  # from config.json
+    write: Callable[[DecoderConfig], dict[str, Any]]  # the keys of config.json that `keys` does not name
+    keys: Mapping[str, str]  # field of DecoderConfig → its key in config.json
+    stored_name: Callable[[str], str | None]  # canonical name of a stored tensor; None for buffers
     import_weights: Callable[[Weights], Weights]  # stored names and layouts → the decoder's
     export_weights: Callable[[Weights], Weights]
 
@@ -44,25 +48,69 @@ def family_named(name: str) -> Family:
 
 
 def head_width(width: int, heads: int) -> int:
-    """The width of one head where nothing else is said."""
+    """The default width of a head: width / heads."""
     if heads < 1 or width % heads:
         raise WrongField("width", f"is {width}, which cannot be divided among {heads} heads evenly: use a multiple")
     return width // heads
 
 
 def export_config(family: Family, config: DecoderConfig, source: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json: what the source said about everything else (token ids, …), and the shape as it is."""
+    """config.json: the shape from `config`, everything else (token ids, …) as the source had it."""
     tokens = {"bos_token_id": None, "eos_token_id": None}  # or transformers assumes the ids of the original model
     stated = {
         "architectures": [family.architecture],
         "model_type": family.model_type,
-        "vocab_size": config.vocab_size,
-        "tie_word_embeddings": config.tied_head,
-        "initializer_range": config.init_std,
         "dtype": "float32",
         "torch_dtype": "float32",  # the older name of dtype
+        **{key: getattr(config, field) for field, key in family.keys.items()},
     }
     return {**tokens, **source, **stated, **family.write(config)}
+
+
+def read_shape(family: Family, hf: Mapping[str, Any]) -> DecoderConfig:
+    """The shape that a config.json describes; errors name its keys."""
+    try:
+        config = family.read(hf)
+    except WrongField as error:
+        raise UserError(f"{family.keys.get(error.field, error.field)!r} {error.problem}") from error
+    ends = hf.get("eos_token_id")
+    for end in ends if isinstance(ends, list) else [ends]:
+        if type(end) is int and end >= config.vocab_size:
+            raise UserError(f"'eos_token_id' is {end}: expected an id below 'vocab_size', which is {config.vocab_size}")
+    return config
+
+
+def entry(hf: Mapping[str, Any], name: str, kind: type[T], default: T | None = None) -> T:
+    """The value of a key, of the right type; an absent or null key has the default, as in transformers."""
+    value = hf.get(name)
+    if value is None:
+        value = default
+    if value is None:
+        raise UserError(f"{name!r} is missing")
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        value = float(value)
+    if type(value) is not kind:
+        raise UserError(f"{name!r} is {value!r:.60}: expected {kind.__name__}")
+    return value
+
+
+def require(hf: Mapping[str, Any], name: str, *allowed: Any) -> None:
+    """Raises NotCovered for a value that the decoder does not implement; an absent or null key is fine."""
+    if hf.get(name) is not None and hf[name] not in allowed:
+        raise NotCovered(f"{name} is {hf[name]!r}, which the decoder does not have")
+
+
+KINDS: Mapping[str, type] = {
+    "norm_eps": float,
+    "rope_base": float,
+    "init_std": float,
+    "tied_head": bool,
+}  # of fields; the others are int
+
+
+def _read_fields(hf: Mapping[str, Any], keys: Mapping[str, str], **defaults: Any) -> dict[str, Any]:
+    """The fields of DecoderConfig that are keys of config.json; one without a default must be there."""
+    return {field: entry(hf, key, KINDS.get(field, int), defaults.get(field)) for field, key in keys.items()}
 
 
 # GPT-2
@@ -77,6 +125,18 @@ GPT2_TRAITS: Mapping[str, Any] = {
     "attention_out_bias": True,
     "mlp_bias": True,
     "tied_head": True,
+}
+GPT2_KEYS = {
+    "vocab_size": "vocab_size",
+    "width": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "kv_heads": "n_head",
+    "mlp_width": "n_inner",
+    "context": "n_positions",
+    "norm_eps": "layer_norm_epsilon",
+    "init_std": "initializer_range",
+    "tied_head": "tie_word_embeddings",
 }
 GPT2_MODULES = {
     "ln_1": "input_layernorm",
@@ -100,32 +160,8 @@ def _read_gpt2(hf: Mapping[str, Any]) -> DecoderConfig:
     require(hf, "scale_attn_by_inverse_layer_idx", False)
     require(hf, "add_cross_attention", False)
     width, heads = entry(hf, "n_embd", int), entry(hf, "n_head", int)
-    shape: dict[str, Any] = {
-        "vocab_size": entry(hf, "vocab_size", int),
-        "layers": entry(hf, "n_layer", int),
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": head_width(width, heads),
-        "width": width,
-        "mlp_width": entry(hf, "n_inner", int, 4 * width),
-        "context": entry(hf, "n_positions", int),
-        "norm_eps": entry(hf, "layer_norm_epsilon", float, 1e-5),
-        "tied_head": entry(hf, "tie_word_embeddings", bool, True),
-        "init_std": entry(hf, "initializer_range", float, 0.02),
-    }
-    return DecoderConfig(**{**GPT2_TRAITS, **shape})
-
-
-def _write_gpt2(config: DecoderConfig) -> dict[str, Any]:
-    return {
-        "n_embd": config.width,
-        "n_layer": config.layers,
-        "n_head": config.heads,
-        "n_positions": config.context,
-        "n_inner": config.mlp_width,
-        "layer_norm_epsilon": config.norm_eps,
-        "activation_function": "gelu_new",
-    }
+    shape = _read_fields(hf, GPT2_KEYS, mlp_width=4 * width, norm_eps=1e-5, init_std=0.02, tied_head=True)
+    return DecoderConfig(**{**GPT2_TRAITS, **shape, "head_dim": head_width(width, heads)})
 
 
 def _gpt2_stored_name(name: str) -> str | None:
@@ -147,9 +183,7 @@ def _import_gpt2(stored: Weights) -> Weights:
             for target, piece in zip(GPT2_QKV, tensor.chunk(3, dim=-1), strict=True):
                 weights[f"{prefix}.{target}.{leaf}"] = piece.t().clone(memory_format=torch.contiguous_format)
         else:
-            layout = (
-                tensor if part.startswith("ln_") else tensor.t()
-            )  # Conv1D keeps (in, out); vectors stay as they are
+            layout = tensor if part.startswith("ln_") else tensor.t()  # Conv1D stores (in, out); t() keeps vectors
             weights[f"{prefix}.{GPT2_MODULES[part]}.{leaf}"] = layout.contiguous()
     return weights
 
@@ -175,6 +209,20 @@ def _export_gpt2(weights: Weights) -> Weights:
 # Llama, Qwen2, Qwen3, OLMo-2: the decoder carries their names already
 
 
+LLAMA_KEYS = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "mlp_width": "intermediate_size",
+    "context": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps",
+    "rope_base": "rope_theta",
+    "init_std": "initializer_range",
+    "tied_head": "tie_word_embeddings",
+}
 LLAMA_TRAITS: Mapping[str, Any] = {
     "norm": "rms",
     "norm_eps": 1e-6,
@@ -215,41 +263,67 @@ def _read_llama_like(hf: Mapping[str, Any], model_type: str, traits: Mapping[str
     width, heads = entry(hf, "hidden_size", int), entry(hf, "num_attention_heads", int)
     base, scaling = read_rope(hf)
     attention_bias = traits["attention_bias"] or entry(hf, "attention_bias", bool, False)
-    shape: dict[str, Any] = {
-        "vocab_size": entry(hf, "vocab_size", int),
-        "layers": entry(hf, "num_hidden_layers", int),
-        "heads": heads,
-        "kv_heads": entry(hf, "num_key_value_heads", int, heads),
-        "head_dim": entry(hf, "head_dim", int, 128 if model_type == "qwen3" else head_width(width, heads)),
-        "width": width,
-        "mlp_width": entry(hf, "intermediate_size", int),
-        "context": entry(hf, "max_position_embeddings", int),
-        "norm_eps": entry(hf, "rms_norm_eps", float, traits["norm_eps"]),
+    shape = _read_fields(
+        hf,
+        LLAMA_KEYS,
+        kv_heads=heads,
+        head_dim=entry(hf, "head_dim", int, 128 if model_type == "qwen3" else head_width(width, heads)),
+        norm_eps=traits["norm_eps"],
+        rope_base=base,
+        init_std=0.02,
+        tied_head=traits["tied_head"],
+    )
+    shape |= {
         "rope_base": base,
         "rope_scaling": scaling,
         "attention_bias": attention_bias,
         "attention_out_bias": attention_bias and model_type != "qwen2",
         "mlp_bias": model_type == "llama" and entry(hf, "mlp_bias", bool, False),
-        "tied_head": entry(hf, "tie_word_embeddings", bool, traits["tied_head"]),
-        "init_std": entry(hf, "initializer_range", float, 0.02),
     }
     return DecoderConfig(**{**traits, **shape})
 
 
 def _write_llama_like(config: DecoderConfig) -> dict[str, Any]:
+    biases = {"attention_bias": config.attention_bias, "mlp_bias": config.mlp_bias}
+    return {"hidden_act": "silu", **biases, **write_rope(config)}
+
+
+def read_rope(hf: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
+    """Base and scaling of RoPE: keys rope_theta and rope_scaling in transformers 4, rope_parameters in 5."""
+    rope = entry(hf, "rope_scaling", dict, {}) or entry(hf, "rope_parameters", dict, {})
+    base = entry(rope, "rope_theta", float, entry(hf, "rope_theta", float, 10000.0))
+    kind = entry(rope, "rope_type", str, entry(rope, "type", str, "default"))
+    for place in (hf, rope):
+        require(place, "partial_rotary_factor", 1.0)
+    if kind == "default":
+        return base, None
+    if kind == "linear":
+        return base, RopeScaling(kind="linear", factor=entry(rope, "factor", float))
+    if kind == "llama3":
+        scaling = RopeScaling(
+            kind="llama3",
+            factor=entry(rope, "factor", float),
+            low_frequency_factor=entry(rope, "low_freq_factor", float),
+            high_frequency_factor=entry(rope, "high_freq_factor", float),
+            original_context=entry(rope, "original_max_position_embeddings", int),
+        )
+        return base, scaling
+    raise NotCovered(f"rope scaling {kind!r} is not supported by the decoder: it knows default, linear and llama3")
+
+
+def write_rope(config: DecoderConfig) -> dict[str, Any]:
+    """Both spellings, so that transformers 4 and 5 read the same numbers."""
+    scaling = config.rope_scaling
+    scaled: dict[str, Any] = {"rope_type": "default"}
+    if scaling is not None:
+        scaled = {"rope_type": scaling.kind, "factor": scaling.factor}
+        if scaling.kind == "llama3":
+            scaled["low_freq_factor"] = scaling.low_frequency_factor
+            scaled["high_freq_factor"] = scaling.high_frequency_factor
+            scaled["original_max_position_embeddings"] = scaling.original_context
     return {
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "intermediate_size": config.mlp_width,
-        "max_position_embeddings": config.context,
-        "rms_norm_eps": config.norm_eps,
-        "attention_bias": config.attention_bias,
-        "mlp_bias": config.mlp_bias,
-        "hidden_act": "silu",
-        **write_rope(config),
+        "rope_scaling": None if scaling is None else scaled,
+        "rope_parameters": {**scaled, "rope_theta": config.rope_base},
     }
 
 
@@ -264,7 +338,7 @@ FAMILIES: Mapping[str, Family] = {
         traits=GPT2_TRAITS,
         read=_read_gpt2,
         keys=GPT2_KEYS,
-        write=_write_gpt2,
+        write=lambda _: {"activation_function": "gelu_new"},
         stored_name=_gpt2_stored_name,
         import_weights=_import_gpt2,
         export_weights=_export_gpt2,

@@ -1,7 +1,7 @@
-"""The keys and values of sequences that grow together, one token at a time.
+"""The KV cache of the plain sampling loop: rows of sequences that grow together, one token at a time.
 
-The newest token of every row stands in the same column, so a new one is written with a single copy and only the rows
-of shorter prompts have a hidden beginning. Keys lie transposed, as their product with the queries reads them.
+The newest token of every row is in the same column, so a new one is written with a single copy; shorter rows have
+masked columns at their start. Keys are stored transposed, as the product with the queries reads them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from whet.errors import UserError
-from whet.models.cpu.columns import Read
+from whet.models.cpu.column_decode import Read
 from whet.models.layers.attention import causal_attention
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What one layer reads and writes for one token; views of the cache."""
+    """Views of the cache that one layer reads and writes for one token."""
 
     new_keys: Tensor  # (rows, kv_heads, head_dim): the new column
     new_values: Tensor  # (rows, kv_heads, head_dim)
@@ -31,33 +31,33 @@ class KVCache:
     """Keys and values of every layer; each row has its own length, and all rows end in the same column."""
 
     def __init__(self, lengths: Tensor, *, layers: int, columns: int, capacity: int, read: Read) -> None:
-        """For prompts of these (rows,) lengths, padded to `columns`; no row may outgrow `capacity`.
+        """For prompts of (rows,) lengths padded to `columns`, and sequences of at most `capacity` tokens.
 
-        `read` reads the prompts and the tokens that follow, with one set of weights.
+        `read` is the forward pass of prompts and later tokens, with the weights that prefilled this cache.
         """
         self.lengths, self.capacity, self.read = lengths, capacity, read
-        self._host_lengths = lengths.cpu()  # known without waiting for the device
+        self._host_lengths = lengths.cpu()  # a copy that needs no wait for the device
         if not bool((self._host_lengths > 0).all()):
             raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
         self._count, self._columns = layers, columns
         self._keys = torch.empty(0)  # (layers, rows, kv_heads, head_dim, columns or more)
         self._values = torch.empty(0)  # (layers, rows, kv_heads, columns or more, head_dim)
-        self._is_aligned = False  # prompts are right-padded until they first move
+        self._is_aligned = False  # prompts are right-padded until `_move` aligns their last tokens
         self._layers: list[_Layer] = []
-        self._bias: Tensor | None = None  # added to the scores: −∞ before a row's beginning
+        self._bias: Tensor | None = None  # added to attention scores: −∞ in masked columns
 
     @property
     def keys(self) -> Tensor:
-        """(layers, rows, kv_heads, columns, head_dim): of prompts as they were given, right-padded."""
+        """(layers, rows, kv_heads, columns, head_dim)."""
         return self._keys[..., : self._columns].transpose(-1, -2)
 
     @property
     def values(self) -> Tensor:
-        """(layers, rows, kv_heads, columns, head_dim): of prompts as they were given, right-padded."""
+        """(layers, rows, kv_heads, columns, head_dim)."""
         return self._values[..., : self._columns, :]
 
     def fill(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Stores one layer's keys and values (rows, kv_heads, columns, head_dim) of the prompts; attends causally."""
+        """Prefill: stores one layer's keys and values (rows, kv_heads, columns, head_dim); attends causally."""
         if layer == 0:
             rows, heads, columns, width = keys.shape
             self._keys = keys.new_empty(self._count, rows, heads, width, columns)
@@ -88,12 +88,12 @@ class KVCache:
         self._bias = self._beginnings()
 
     def append(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Writes one token's keys and values (rows, kv_heads, 1, head_dim) and attends to all that stands there."""
+        """Decode: stores one token's keys and values (rows, kv_heads, 1, head_dim); attends to the whole row."""
         stored = self._layers[layer]
         stored.new_keys.copy_(keys[:, :, 0])
         stored.new_values.copy_(values[:, :, 0])
         rows, heads, _, width = queries.shape
-        # The query heads that share a key head are the rows of one matrix: nothing is repeated.
+        # The query heads that share a key head are the rows of one matrix, so keys are not repeated.
         grouped = queries.reshape(rows * keys.shape[1], heads // keys.shape[1], width).to(keys.dtype)
         if self._bias is None:
             scores = torch.bmm(grouped / math.sqrt(width), stored.keys)
@@ -102,7 +102,7 @@ class KVCache:
         return torch.bmm(scores.softmax(dim=-1), stored.values).view(rows, heads, 1, width)
 
     def select(self, rows: Tensor) -> None:
-        """Row i becomes the old row rows[i]; one that stays in its place is not copied."""
+        """Row i becomes the old row rows[i]; a row that keeps its index is not copied."""
         rows = rows.to(self.lengths.device)
         if len(rows) > len(self.lengths):
             self._move(rows)
@@ -116,7 +116,7 @@ class KVCache:
         self._host_lengths = self._host_lengths.index_select(0, rows.cpu())
 
     def _move(self, rows: Tensor) -> None:
-        """Copies rows to storage with all the room there may be, and without columns that none of them uses."""
+        """Copies rows into storage of full capacity, last tokens aligned, without columns that no row uses."""
         longest = int(self._host_lengths[rows.cpu()].max())
         places = self._places(longest)
         keys, values, self._columns, self._is_aligned = self._keys, self._values, longest, True
@@ -130,12 +130,12 @@ class KVCache:
             self._values[layer, ..., :longest, :] = aligned[rows]
 
     def _places(self, longest: int) -> Tensor:
-        """(rows, longest): the present column of what comes to stand in each; before its beginning a row repeats."""
+        """(rows, longest): the old column of each new one; before a row's first token, its first column again."""
         first = self._columns - longest if self._is_aligned else self.lengths[:, None] - longest
         return (torch.arange(longest, device=self.lengths.device) + first).clamp(min=0).expand(len(self.lengths), -1)
 
     def _beginnings(self) -> Tensor | None:
-        """(rows · kv_heads, 1, columns): 0 where a row's own tokens stand, −∞ before; None when nothing is hidden."""
+        """(rows · kv_heads, 1, columns): −∞ before a row's first token, 0 elsewhere; None if all rows are full."""
         if int(self._host_lengths.min()) == self._columns:
             return None
         hidden = torch.arange(self._columns, device=self.lengths.device) < (self._columns - self.lengths)[:, None]

@@ -1,7 +1,7 @@
-"""GGUF files to Hugging Face directories: Llama-shaped models with a byte-level BPE vocabulary.
+"""Converts GGUF files of Llama models with a byte-level BPE vocabulary to Hugging Face directories.
 
-Quantised weights are expanded, so they stay as coarse as the file has them. Anything that this reader does not know
-(another architecture, scaled rotary positions, another vocabulary) is refused rather than guessed.
+Quantised weights are dequantised and keep the file's precision. Anything that this reader does not implement (another
+architecture, scaled RoPE, another vocabulary) is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 from whet.errors import UserError
 from whet.models.storage.safetensors_files import FILE_MODE
 
-CONTROL, USER_DEFINED = 3, 4  # types in `tokenizer.ggml.token_type`: special tokens, and text that is never split
-# What is understood of `llama.…`; anything else could be a scale or a window that changes the numbers.
+CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`: special tokens, and text that is never split
+# The keys `llama.…` that are implemented; any other could be a scale or a window that changes the logits.
 KNOWN = (
     "block_count",
     "context_length",
@@ -38,13 +38,13 @@ KNOWN = (
 )
 EOS_KEY = "tokenizer.ggml.eos_token_id"
 
-# How the file's `tokenizer.ggml.pre` splits text before BPE.
+# Pre-tokenisers by the file's `tokenizer.ggml.pre`.
 SPLITS: Mapping[str, Sequence[pre_tokenizers.PreTokenizer]] = {
     "gpt-2": (pre_tokenizers.ByteLevel(add_prefix_space=False),),
     "smollm": (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)),
 }
 
-NAMES = {  # a GGUF tensor's name, its block number left out → the module of transformers' Llama
+NAMES = {  # GGUF tensor without block number → module of transformers' Llama
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
@@ -66,7 +66,7 @@ def convert_gguf(source: Path, directory: Path, *, dtype: torch.dtype = torch.bf
     try:
         _convert(fields, tensors, directory, dtype)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
-        # Settings of other kinds and sizes than they should have: nothing that this reader could make sense of.
+        # Settings of unexpected types or sizes.
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"{source} is not a sound GGUF file ({type(error).__name__}: {reason}); fetch it again"
@@ -91,7 +91,7 @@ def _convert(fields: Mapping[str, Any], tensors: dict[str, Any], directory: Path
 
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The file's settings and its tensors (still quantised, in the file's memory map), by name."""
+    """Settings and tensors (quantised, memory-mapped) of the file, by name."""
     try:
         import gguf
     except ImportError as error:
@@ -126,7 +126,7 @@ def _module_name(name: str) -> str:
 
 
 def _config(fields: Mapping[str, Any], *, tied: bool, dtype: torch.dtype) -> dict[str, Any]:
-    """The file's settings as transformers' LlamaConfig spells them."""
+    """The file's settings as a config.json of Llama."""
     if fields.get("general.architecture") != "llama":
         raise UserError(f"GGUF architecture {fields.get('general.architecture')!r} is not supported; only 'llama' is")
     scaled = [key for key in fields if key.startswith("llama.rope.scaling.")]
@@ -165,7 +165,7 @@ def _config(fields: Mapping[str, Any], *, tied: bool, dtype: torch.dtype) -> dic
 
 
 def _save_tokenizer(fields: Mapping[str, Any], directory: Path) -> None:
-    """The vocabulary as tokenizer.json, its special tokens and the chat template."""
+    """Writes the tokeniser: vocabulary, special tokens and chat template."""
     from whet.models.text.template import PLAIN_TEMPLATE
     from whet.models.text.tokenizers import wrap_backend
 

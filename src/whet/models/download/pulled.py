@@ -1,4 +1,4 @@
-"""Directories of pulled models, which are whole or do not count: built aside, checksummed last, renamed into place."""
+"""The directory of pulled models. A model is built aside, checksummed last, then renamed: complete or absent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from whet.files import home_directory, read_object
 from whet.manifests import MANIFEST, Sealed, checked_entries, list_files, mismatch, sync_file
 from whet.models.storage.checksums import read_files
 
-FORMAT = 1  # raised when a conversion changes, so that older results are made again
-ABANDONED_SECONDS = 24 * 3600  # a build directory this old belongs to a process that was killed
+FORMAT = 1  # increased when a conversion changes, so that cached results are rebuilt
+ABANDONED_SECONDS = 24 * 3600  # a build directory this old is left over from a killed process
 
 
 def models_directory(cache: Path | None = None) -> Path:
-    """Where pulled models live: `cache`, else $WHET_HOME/models, else ~/.cache/whet/models."""
+    """The directory of pulled models: `cache`, else $WHET_HOME/models, else ~/.cache/whet/models."""
     return home_directory("models") if cache is None else cache
 
 
@@ -34,7 +34,7 @@ def cached_names(models: Path) -> list[str]:
 
 
 def damage(directory: Path, *, contents: bool = True) -> str | None:
-    """What is wrong with a cached model, or None; without `contents` only names and sizes are compared."""
+    """The problem with a cached model, or None; without `contents` only names and sizes are compared."""
     try:
         entries = _entries(directory)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def _entries(directory: Path) -> dict[str, Sealed]:
 
 @contextmanager
 def building(target: Path, *, origin: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
-    """Gives (model, scratch) directories to fill; when the block ends well, `model` becomes `target` in one rename."""
+    """Yields (model, scratch) directories to fill; after success `model` is renamed to `target`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target)
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -80,7 +80,7 @@ def building(target: Path, *, origin: dict[str, Any]) -> Iterator[tuple[Path, Pa
         try:
             model.rename(target)
         except OSError:
-            if damage(target) is not None:  # otherwise another process was faster: its copy serves as well
+            if damage(target) is not None:  # otherwise another process was faster, and its copy is as good
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -89,7 +89,7 @@ def building(target: Path, *, origin: dict[str, Any]) -> Iterator[tuple[Path, Pa
 
 
 def _seal(model: Path, origin: dict[str, Any]) -> None:
-    """Writes the manifest, after every other file has reached the disk."""
+    """Writes the manifest, after every other file is synced to disk."""
     files = list_files(model)
     manifest = model / MANIFEST
     manifest.write_text(json.dumps({"format": FORMAT, **origin, "files": files}, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,8 @@
-"""Triton kernels of a decoder block in training: norms, rotary positions and gates, with their gradients."""
+"""Triton kernels of a decoder block in training (norm, RoPE, gate) with hand-written gradients; bf16 in and out.
+
+`block_plain` has the same functions in plain torch. Letters: N packed tokens, D width, M width of the MLP, dim width of
+a head. A name `of_x` is the gradient of the loss with respect to x.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-NORM_PROGRAMS = 1056  # that share the rows of a norm's backward pass, each with a sum of its own
-TURN_ROWS = 16
+NORM_PROGRAMS = 1056  # of a norm's backward pass: each sums the weight's gradient over its share of the rows
+TURN_ROWS = 16  # tokens per program of RoPE
 
 
 @triton.jit
 def _norm(states, added, weight, total, out, scales, width, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
+    """One program per token: x = states + added, r = 1 / √(mean(x²) + eps), out = x · r · weight."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -27,7 +32,7 @@ def _norm(states, added, weight, total, out, scales, width, eps, HAS_ADDED: tl.c
 
 
 def norm(states: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, D) fp32 states and bf16 to add → their sum, its RMS norm · weight in bf16, and the (N,) scales of the norm."""
+    """states (N, D) fp32, added (N, D) bf16, weight (D,) → x = states + added fp32, RMSNorm(x) bf16, scales r (N,)."""
     rows, width = states.shape
     total = states if added is None else torch.empty_like(states)
     out = torch.empty(rows, width, dtype=torch.bfloat16, device=states.device)
@@ -43,6 +48,10 @@ def norm(states: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tu
 def _norm_back(
     states, scales, weight, of_out, of_total, out, half, normed, of_weight, rows, width, BLOCK: tl.constexpr
 ):
+    """With u = x · r (unit RMS), y = u · w and g = ∂L/∂y: ∂L/∂w = Σ_rows g · u, and with p = g · w
+
+    ∂L/∂x = of_total + r · (p − u · mean(p · u)), where of_total is the gradient that reaches x past the norm.
+    """
     program = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
@@ -66,9 +75,9 @@ def _norm_back(
 def norm_back(
     states: Tensor, scales: Tensor, weight: Tensor, of_out: Tensor, of_total: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradient in the states, fp32 and bf16; what the norm gave, again; and the gradient in the weight.
+    """→ ∂L/∂states (N, D) fp32 and bf16, the norm's output recomputed (N, D) bf16, ∂L/∂weight (D,).
 
-    `of_out` (N, D) bf16 is the gradient of what the norm gave, `of_total` fp32 that of the states elsewhere.
+    `of_out` (N, D) bf16 is the gradient of the norm's output, `of_total` (N, D) fp32 that of the residual stream.
     """
     rows, width = states.shape
     out = torch.empty_like(states)
@@ -87,7 +96,10 @@ def _turn(
     qkv, cosine, sine, q_weight, k_weight, queries, keys, values, rows, heads, kv_heads, eps,
     HEAD_NORM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Splits a projection into turned queries and keys, and values."""
+    """One program per TURN_ROWS tokens and head. RoPE turns the pair (a, b) = (xᵢ, xᵢ₊dim/2) by its angle θ:
+
+    (a cos θ − b sin θ, b cos θ + a sin θ).
+    """
     here = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     half = tl.arange(0, DIM // 2)
@@ -125,9 +137,10 @@ def turn(
     shape: tuple[int, int, int],
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, (heads + 2 · kv_heads) · dim) → queries (N, heads, dim), keys and values (N, kv_heads, dim).
+    """qkv (N, (heads + 2 · kv_heads) · dim) → queries (N, heads, dim), keys and values (N, kv_heads, dim).
 
-    Queries and keys are normalised by head where asked and turned by the rows' (N, dim / 2) angles.
+    Queries and keys get RMS norms per head (`norms`, two (dim,) weights, or None) and then RoPE: `angles` are cosine
+    and sine, (N, dim / 2) each.
     """
     heads, kv_heads, dim = shape
     queries = torch.empty(len(qkv), heads, dim, dtype=qkv.dtype, device=qkv.device)
@@ -144,6 +157,7 @@ def _turn_back(
     qkv, cosine, sine, q_weight, k_weight, of_queries, of_keys, of_values, out, of_weights,
     rows, heads, kv_heads, eps, HEAD_NORM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    """The gradient of a rotation is the rotation by −θ; then that of the head norm, with the formula of `_norm_back`."""
     here = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     half = tl.arange(0, DIM // 2)
@@ -189,7 +203,10 @@ def turn_back(
     qkv: Tensor, angles: tuple[Tensor, Tensor], norms: tuple[Tensor, Tensor] | None,
     of_queries: Tensor, of_keys: Tensor, of_values: Tensor, eps: float,
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:  # fmt: skip
-    """The gradient in the projection, and in the weights of the head norms."""
+    """→ ∂L/∂qkv, shaped as qkv, and the (dim,) gradients of the two head norms' weights.
+
+    `qkv` itself is only read for head norms.
+    """
     rows, heads, dim = of_queries.shape
     kv_heads = of_keys.shape[1]
     out = torch.empty_like(qkv)
@@ -207,6 +224,7 @@ def turn_back(
 
 @triton.jit
 def _gate(both, out, width, BLOCK: tl.constexpr):
+    """silu(a) · b with silu(a) = a / (1 + e⁻ᵃ), rounded to bf16 before the product as under autocast."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -218,7 +236,10 @@ def _gate(both, out, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gate_back(both, pull, out, width, BLOCK: tl.constexpr):
-    """The gradient takes the place of both halves."""
+    """With y = silu(a) · b, g = ∂L/∂y, σ = sigmoid(a): ∂L/∂a = g · b · σ · (1 + a · (1 − σ)), ∂L/∂b = g · silu(a).
+
+    Both overwrite a and b; y is recomputed into `out`.
+    """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -234,7 +255,7 @@ def _gate_back(both, pull, out, width, BLOCK: tl.constexpr):
 
 
 def gate(both: Tensor) -> Tensor:
-    """(N, 2 · M) → silu(first half) · second half."""
+    """(N, 2 · M) → (N, M): silu(first half) · second half."""
     rows, width = len(both), both.shape[1] // 2
     out = torch.empty(rows, width, dtype=both.dtype, device=both.device)
     _gate[(rows, triton.cdiv(width, 1024))](both, out, width, BLOCK=1024, num_warps=4)
@@ -242,7 +263,7 @@ def gate(both: Tensor) -> Tensor:
 
 
 def gate_back(both: Tensor, pull: Tensor) -> Tensor:
-    """What `gate` gave, again; `both` becomes its gradient."""
+    """(N, M): the output of `gate`, recomputed; `both` is overwritten with its gradient. `pull` (N, M) is ∂L/∂output."""
     out = torch.empty_like(pull)
     rows, width = pull.shape
     _gate_back[(rows, triton.cdiv(width, 1024))](both, pull, out, width, BLOCK=1024, num_warps=4)

@@ -1,4 +1,7 @@
-"""The steps of `whet.models.kernels.block_kernels` in torch, in the numbers of their input: for a CPU, and to test them by."""
+"""The functions of `block_kernels` in plain torch, in the dtype of their input: the fused block on a CPU.
+
+Formulas of the gradients are in `block_kernels`. Written with few temporaries: on a CPU memory traffic is the cost.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from torch import Tensor
 
 
 def norm(states: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, D) states and what to add → their sum, its RMS norm · weight, and the (N,) scales of the norm."""
+    """states (N, D), added (N, D) or None, weight (D,) → x = states + added, RMSNorm(x) · weight, scales (N,)."""
     total = states if added is None else states + added
     scales = torch.linalg.vecdot(total, total).div_(total.shape[1]).add_(eps).rsqrt_()
     return total, (total * scales[:, None]).mul_(weight), scales
@@ -17,9 +20,9 @@ def norm(states: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tu
 def norm_back(
     states: Tensor, scales: Tensor, weight: Tensor, of_out: Tensor, of_total: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradient in the states, twice (the kernel gives it in bf16 too); the norm again; the weight's gradient.
+    """→ ∂L/∂states (N, D) twice (the kernel's second is in bf16), the norm's output recomputed, ∂L/∂weight (D,).
 
-    `of_out` (N, D) is the gradient of what the norm gave, `of_total` that of the states elsewhere.
+    `of_out` (N, D) is the gradient of the norm's output, `of_total` (N, D) that of the residual stream.
     """
     unit = states * scales[:, None]
     of_weight = torch.linalg.vecdot(of_out, unit, dim=0)
@@ -36,9 +39,9 @@ def turn(
     shape: tuple[int, int, int],
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, (heads + 2 · kv_heads) · dim) → queries (N, heads, dim), keys and values (N, kv_heads, dim).
+    """qkv (N, (heads + 2 · kv_heads) · dim) → queries (N, heads, dim), keys and values (N, kv_heads, dim).
 
-    Queries and keys are normalised by head where asked and turned by the rows' (N, dim / 2) angles.
+    Queries and keys get RMS norms per head (`norms`, or None) and then RoPE by (N, dim / 2) `angles`.
     """
     heads, kv_heads, dim = shape
     q, k, v = torch.split(qkv.view(len(qkv), -1, dim), [heads, kv_heads, kv_heads], dim=1)
@@ -56,7 +59,7 @@ def turn_back(
     of_values: Tensor,
     eps: float,
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """The gradient in the projection, and in the weights of the head norms."""
+    """→ ∂L/∂qkv, shaped as qkv, and the (dim,) gradients of the two head norms' weights."""
     cosine, sine = angles
     grads = [_turned(x, cosine, -sine) for x in (of_queries, of_keys)]
     if norms is None:
@@ -69,7 +72,7 @@ def turn_back(
 
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """(N, heads, dim), every pair (i, i + dim / 2) turned by its row's angle."""
+    """RoPE: (N, heads, dim), every pair (i, i + dim / 2) rotated by its token's angle."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     (first, second), (a, b) = x.chunk(2, dim=-1), out.chunk(2, dim=-1)
     cosine, sine = cosine[:, None], sine[:, None]
@@ -81,6 +84,7 @@ def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def _head_norm_back(x: Tensor, grad: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x and grad (N, heads, dim) → ∂L/∂x (N, heads, dim), ∂L/∂weight (dim,)."""
     scale = x.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
     unit = x * scale
     of_weight = (grad * unit).sum(dim=(0, 1))
@@ -90,13 +94,13 @@ def _head_norm_back(x: Tensor, grad: Tensor, weight: Tensor, eps: float) -> tupl
 
 
 def gate(both: Tensor) -> Tensor:
-    """(N, 2 · M) → silu(first half) · second half."""
+    """(N, 2 · M) → (N, M): silu(first half) · second half."""
     first, second = both.chunk(2, dim=1)
     return F.silu(first).mul_(second)
 
 
 def gate_back(both: Tensor, pull: Tensor) -> Tensor:
-    """What `gate` gave, again; `both` becomes its gradient."""
+    """(N, M): the output of `gate`, recomputed; `both` is overwritten with its gradient. `pull` (N, M) is ∂L/∂output."""
     first, second = both.chunk(2, dim=1)
     share = torch.sigmoid(first)
     opened = first * share

@@ -1,4 +1,7 @@
-"""Triton kernels over rows of logits: what a row says of its chosen token, and the gradient of that."""
+"""Triton kernels over (n, V) logits: log-prob of one token per row and entropy of the row, and their gradient.
+
+They read the logits once, where log_softmax, gather and entropy would write several (n, V) tensors.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096
+BLOCK = 4096  # logits of a row per iteration or program
 
 
 @triton.jit
 def _read(logits, targets, logprobs, entropies, lse, vocab, coldness, BLOCK: tl.constexpr):
+    """One program per row; one pass over the row with running sums, rescaled whenever the maximum rises.
+
+    With x = logits · coldness, m = max x, Z = Σ e^(x−m): lse = m + log Z, log p(y) = x_y − lse,
+    H = log Z − Σ (x−m) e^(x−m) / Z.
+    """
     row = tl.program_id(0).to(tl.int64)
     base = logits + row * vocab
     highest = tl.full((), float("-inf"), tl.float32)
@@ -36,7 +44,7 @@ def _read(logits, targets, logprobs, entropies, lse, vocab, coldness, BLOCK: tl.
 
 
 def read(logits: Tensor, targets: Tensor, temperature: float, logprobs: Tensor, entropies: Tensor, lse: Tensor) -> None:
-    """Fills the (n,) log-probs of the targets, entropies and log-sum-exps of (n, V) fp32 logits at a temperature."""
+    """Fills (n,) log-probs of the (n,) targets, entropies and log-sum-exps of (n, V) fp32 logits at a temperature."""
     rows, vocab = logits.shape
     _read[(rows,)](logits, targets, logprobs, entropies, lse, vocab, 1.0 / temperature, BLOCK=BLOCK, num_warps=8)
 
@@ -46,6 +54,7 @@ def _pull(
     logits, targets, lse, entropies, of_logprobs, of_entropies, out, vocab, coldness,
     HAS_ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """∂L/∂logits = coldness · (a · (onehot(y) − p) − h · p · (log p + H)), a = ∂L/∂log p(y), h = ∂L/∂H."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < vocab
@@ -67,7 +76,7 @@ def pull(
     of_logprobs: Tensor,
     of_entropies: Tensor | None,
 ) -> Tensor:
-    """(n, V) bf16: the gradient in the logits."""
+    """∂L/∂logits, (n, V) bf16, from the (n,) gradients of log-probs and, unless None, of entropies."""
     rows, vocab = logits.shape
     out = torch.empty(rows, vocab, dtype=torch.bfloat16, device=logits.device)
     _pull[(rows, triton.cdiv(vocab, BLOCK))](

@@ -1,9 +1,11 @@
-"""A decoder block of packed rows as one function with its gradient written out: bf16 on CUDA, fp32 on a CPU.
+"""A decoder block of packed tokens as one autograd function with a hand-written gradient: bf16 on CUDA, fp32 on a CPU.
 
-It computes what `decoder.Block` does (on CUDA under autocast), for the shapes of `decoder_config.is_served`, with
-a tenth of the launches: products that share their input are joined, norms, rotations and gates are single kernels, and
-weights are cast once a pass. Kept for the backward pass are the residual stream before each half, what attention saw
-and gave, and the gate's input; norms and gates are computed again.
+It computes what `decoder.Block` does (on CUDA under autocast) for the shapes of `decoder_config.is_served`, with a
+tenth of the kernel launches: products with the same input are joined (qkv, gate and up), norm, RoPE and gate are single
+kernels, and weights are cast once a pass. Saved for the backward pass: the residual stream before attention and before
+the MLP, inputs and output of attention, and the input of the gate; norms and gates are recomputed.
+
+Letters: N packed tokens, D width, M width of the MLP, Q = heads · dim, KV = kv_heads · dim. `of_x` is ∂L/∂x.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from whet.models.kernels import block_plain
 from whet.models.layers.attention import Padded, Ragged, attend, attend_back, rotary_angles
-from whet.models.layers.decoder_config import full_precision
+from whet.models.layers.decoder_config import full_precision, has_usual_blocks, is_served
 from whet.models.layers.packing import Packing
 
 if TYPE_CHECKING:
@@ -27,60 +29,66 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
-    """What all blocks of a pass have in common."""
+class BlockShape:
+    """Everything that all blocks of a pass share."""
 
-    heads: tuple[int, int, int]  # query heads, key heads, their width
+    heads: tuple[int, int, int]  # heads, kv_heads, dim
     eps: float
     angles: tuple[Tensor, Tensor]  # (N, dim / 2) cosine and sine
     attention: Ragged | Padded
-    ops: Any  # the module with norms, rotations and gates: Triton's, or the same in torch
+    ops: Any  # `block_kernels` on CUDA, `block_plain` on a CPU
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A block's matrices in the numbers of its products: bf16 on CUDA, fp32 on a CPU."""
+    """A block's matrices in the dtype of its products, those with the same input joined."""
 
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    out: Tensor
-    gate_up: Tensor
-    down: Tensor
-    sizes: list[int]  # rows of queries, keys and values in `qkv`
+    qkv: Tensor  # (Q + 2 · KV, D)
+    qkv_bias: Tensor | None  # (Q + 2 · KV,)
+    out: Tensor  # (D, Q)
+    gate_up: Tensor  # (2 · M, D)
+    down: Tensor  # (D, M)
+    sizes: list[int]  # [Q, KV, KV]: rows of queries, keys and values in `qkv`
 
 
 class JoinedWeights:
-    """The copies of blocks, filled again at every pass: nothing tells of a change (fused AdamW counts none)."""
+    """Joined copies of the blocks, one set per dtype, shared by the training pass and the native engine.
+
+    They are filled again at every use: nothing signals that a weight has changed (fused AdamW leaves a tensor's
+    `_version` alone).
+    """
 
     def __init__(self) -> None:
-        self._blocks: list[Joined] = []
+        self._copies: dict[torch.dtype, list[Joined]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
         """Empty: a copy is filled when it is used."""
         return JoinedWeights()
 
     def clear(self) -> None:
-        """Gives up the copies; the next pass makes them again."""
-        self._blocks = []
+        """Frees the copies; the next use makes them again, at other addresses."""
+        self._copies = {}
 
     @torch.no_grad()
     def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
-        """The copies of all blocks as their weights are now, where they were before."""
+        """The copies of all blocks with the weights of now, in the same memory as before."""
         matrices = [_matrices(block) for block in blocks]
-        wanted = (dtype, matrices[0][6].device)
-        if not self._blocks or (self._blocks[0].out.dtype, self._blocks[0].out.device) != wanted:
-            self._blocks = [_join(some, dtype) for some in matrices]
-        if dtype is matrices[0][6].dtype:  # what stands alone needs no copy
-            pairs = zip(self._blocks, matrices, strict=True)
-            self._blocks = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
-        targets = [part for half in self._blocks for part in _parts(half)]
+        copies = self._copies.get(dtype)
+        if copies is None or copies[0].out.device != matrices[0][6].device:
+            copies = [_join(some, dtype) for some in matrices]
+        if dtype is matrices[0][6].dtype:  # a matrix that is not joined with another needs no copy
+            pairs = zip(copies, matrices, strict=True)
+            copies = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
+        targets = [part for half in copies for part in _parts(half)]
         sources = [tensor for some in matrices for tensor in some if tensor is not None]
         copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
         torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
-        return self._blocks
+        self._copies[dtype] = copies
+        return copies
 
 
 def _matrices(block: Any) -> Sequence[Any]:
+    """The weights of q, k, v, their biases (or None), then of out, gate, up and down: the order of `_Block`'s inputs."""
     attention, mlp = block.self_attn, block.mlp
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     return (
@@ -110,16 +118,32 @@ def _join(matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
 
 
 def _parts(half: Joined) -> list[Tensor]:
-    """Views of what was joined, in the order of `_matrices`."""
+    """Views of the joined matrices, in the order of `_matrices`, without absent biases."""
     biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
     return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.chunk(2), half.down]
 
 
+def fits_fused(trunk: Trunk) -> bool:
+    """Whether the fused block supports it: bf16 on CUDA or fp32 on a CPU, a served shape, no adapters."""
+    device = trunk.embed_tokens.weight.device
+    is_cuda = device.type == "cuda"
+    fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
+    if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
+        return False
+    return has_plain_products(trunk)
+
+
+def has_plain_products(trunk: Trunk) -> bool:
+    """Whether every projection is a plain fp32 `nn.Linear`, not an adapter."""
+    parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
+    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
+
+
 def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
-    """→ (N, D), before the final norm: what `Trunk.forward` computes, by fewer and larger kernels."""
+    """→ (N, D), before the final norm: as `Trunk.forward`. `recompute` is gradient checkpointing per block."""
     c, device = trunk.config, packing.tokens.device
     cosine, sine = (x[0].contiguous() for x in rotary_angles(c, packing.positions))
-    shape = Shape(
+    shape = BlockShape(
         heads=(c.heads, c.kv_heads, c.head_dim),
         eps=c.norm_eps,
         angles=(cosine, sine),
@@ -139,12 +163,12 @@ def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
 def _operations(device: torch.device) -> Any:
     if device.type != "cuda":
         return block_plain
-    from whet.models.kernels import block_kernels  # triton comes with CUDA builds of torch only
+    from whet.models.kernels import block_kernels  # imports Triton, which only CUDA builds of torch have
 
     return block_kernels
 
 
-def fused_block(block: Any, half: Joined, states: Tensor, shape: Shape) -> Tensor:
+def fused_block(block: Any, half: Joined, states: Tensor, shape: BlockShape) -> Tensor:
     """(N, D) fp32 → (N, D) fp32."""
     norms = (block.input_layernorm.weight, block.post_attention_layernorm.weight)
     head_norms = (None, None)
@@ -155,18 +179,23 @@ def fused_block(block: Any, half: Joined, states: Tensor, shape: Shape) -> Tenso
 
 
 class _Block(torch.autograd.Function):
+    """x₁ = x + out · attention(RoPE(qkv · norm(x))), x₂ = x₁ + down · (silu(gate) · up)(norm(x₁)).
+
+    `weights` are the fp32 parameters, passed so that autograd asks for their gradients; products use `half`.
+    """
+
     @staticmethod
-    def forward(ctx: Any, states: Tensor, half: Joined, shape: Shape, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, states: Tensor, half: Joined, shape: BlockShape, *weights: Tensor) -> Tensor:
         kernels = shape.ops
         norm, mlp_norm, q_norm, k_norm = weights[:4]
         head_norms = None if q_norm is None else (q_norm, k_norm)
         with full_precision(states.device):
-            _, normed, scales = kernels.norm(states, None, norm, shape.eps)
-            qkv = F.linear(normed, half.qkv, half.qkv_bias)
+            _, normed, scales = kernels.norm(states, None, norm, shape.eps)  # normed (N, D), scales (N,)
+            qkv = F.linear(normed, half.qkv, half.qkv_bias)  # (N, Q + 2 · KV)
             queries, keys, values = kernels.turn(qkv, shape.angles, head_norms, shape.heads, shape.eps)
-            attended, sums = attend(queries, keys, values, shape.attention)
+            attended, sums = attend(queries, keys, values, shape.attention)  # (N, heads, dim), log-sum-exps
             stream, normed, mlp_scales = kernels.norm(states, attended.flatten(1) @ half.out.T, mlp_norm, shape.eps)
-            both = normed @ half.gate_up.T
+            both = normed @ half.gate_up.T  # (N, 2 · M)
             out: Tensor = stream + kernels.gate(both) @ half.down.T
         if any(ctx.needs_input_grad):
             raw = qkv if head_norms is not None else None
@@ -178,15 +207,17 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        assert not ctx.is_spent, "a fused block has one backward pass: its gradient takes the place of what was kept"
+        assert not ctx.is_spent, "a fused block has one backward pass: it overwrites saved tensors with gradients"
         ctx.is_spent = True
         states, scales, raw, queries, keys, values, attended, sums, stream, mlp_scales, both, *norms = ctx.saved_tensors
         norm, mlp_norm, q_norm, k_norm = norms
         half, shape, grad, kernels = ctx.half, ctx.shape, grads[0].contiguous(), ctx.shape.ops
         head_norms = None if q_norm is None else (q_norm, k_norm)
+        # For y = x Wᵀ: ∂L/∂x = (∂L/∂y) W and ∂L/∂W = (∂L/∂y)ᵀ x. Backwards through the MLP, then through attention;
+        # `grad` (N, D) fp32 is the gradient of the residual stream, `pull` its copy in the dtype of products.
         with full_precision(states.device):
             pull = grad.to(half.out.dtype)
-            gated = kernels.gate_back(both, pull @ half.down)  # `both` is its gradient from here on
+            gated = kernels.gate_back(both, pull @ half.down)  # `both` holds its own gradient from here on
             of_down = _fp32(pull.T, gated)
             grad, pull, normed, of_mlp_norm = kernels.norm_back(stream, mlp_scales, mlp_norm, both @ half.gate_up, grad)
             of_gate_up = _fp32(both.T, normed)
@@ -207,5 +238,5 @@ class _Block(torch.autograd.Function):
 
 
 def _fp32(a: Tensor, b: Tensor) -> Tensor:
-    """A product kept in fp32, also of bf16 matrices: gradients of many rows add up."""
+    """a @ b with an fp32 result, also of bf16 matrices: a weight's gradient sums over many tokens."""
     return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b

@@ -1,16 +1,19 @@
-"""Attention without weights of its own: over padded rows, over packed sequences, and rotary positions.
+"""Attention without weights of its own: causal over padded rows, over packed sequences, and rotary positions (RoPE).
 
-In a packing every token sees what stands before it in its own sequence, its root (a shared prompt) included.
-Half-precision CUDA tensors go to the flash kernels for ragged sequences: roots and branches each by themselves, then
-branches over their roots, and the two parts of a branch are joined by their log-sum-exps. The backward pass of the
-kernel takes the joined output and log-sum-exp, which makes each part's gradient that of the whole (as in ring
-attention, Liu et al. 2023). Elsewhere roots and branches are padded for the attention alone (`Padded`); query heads
-that share a key head stand side by side where a kernel expects time, so that no key is repeated.
+In a packing every token attends to the earlier tokens of its own sequence, its root (a shared prompt) included.
+Half-precision CUDA tensors go to the variable-length flash kernels (`Ragged`): roots and branches each by themselves,
+then branches over their roots, and both parts of a branch are merged by their log-sum-exps. Given the merged output and
+log-sum-exp, the kernel's backward pass yields each part's share of the total gradient (as in ring attention, Liu et
+al. 2023). Elsewhere roots and branches are padded for attention alone (`Padded`), and the query heads that share a key
+head are stacked along time, so that keys are not repeated.
+
+Letters: B rows, T time, N packed tokens, R roots, S branches, P and Q the longest root and branch, dim a head's width.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -22,11 +25,14 @@ from torch import Tensor
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.layers.packing import Packing
 
+# (B, heads, T, dim) queries, (B, kv_heads, T, dim) keys and values → attention output, shaped as the queries.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
 
 def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Every token attends to itself and to what stands before it; padding on the right therefore needs no mask."""
+    """(B, heads, T, dim) queries, (B, kv_heads, T, dim) keys and values. Padding on the right needs no mask."""
     groups = queries.shape[1] // keys.shape[1]
-    # Only the half-precision CUDA kernels share keys among heads; elsewhere enable_gqa means quadratic memory.
+    # Only the half-precision CUDA kernels share keys among heads; elsewhere enable_gqa takes quadratic memory.
     shared = groups > 1 and queries.is_cuda and queries.dtype is not torch.float32
     if groups > 1 and not shared:
         keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
@@ -34,14 +40,14 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def rotary_angles(config: DecoderConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """The fp32 cosine and sine of every position's angles, with a dimension for the heads."""
+    """(…, T) positions → fp32 cosine and sine of their angles, (…, 1, T, dim / 2) each."""
     angles = positions[..., None].float() * rotary_frequencies(config, positions.device)
     return angles.cos().unsqueeze(-3), angles.sin().unsqueeze(-3)
 
 
 @lru_cache(maxsize=32)
 def rotary_frequencies(config: DecoderConfig, device: torch.device) -> Tensor:
-    """(head_dim / 2,) radians per token; a function rather than a buffer, so that casting a model leaves it fp32."""
+    """(dim / 2,) radians per token; not a buffer, so that casting a model leaves it in fp32."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
     frequencies = 1.0 / config.rope_base**exponents
     scaling = config.rope_scaling
@@ -49,26 +55,26 @@ def rotary_frequencies(config: DecoderConfig, device: torch.device) -> Tensor:
         frequencies = frequencies / scaling.factor
     elif scaling is not None:
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-        turns = scaling.original_context * frequencies / (2 * math.pi)  # full turns within the first context
+        turns = scaling.original_context * frequencies / (2 * math.pi)  # full turns within the original context
         kept = ((turns - low) / (high - low)).clamp(0, 1)
         frequencies = frequencies * (kept + (1 - kept) / scaling.factor)
     return frequencies.to(device)
 
 
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turns the pairs (i, i + head_dim / 2) by their angle. Su et al. 2021, in Hugging Face's order of dimensions."""
+    """RoPE (Su et al. 2021) of (…, dim): rotates the pairs (i, i + dim / 2), the layout of Hugging Face."""
     first, second = states.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(states.dtype)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """Sequences one behind the other as rows of a padded table."""
+    """Conversion between n concatenated tokens and rows padded to the longest sequence."""
 
     count: int
     longest: int
-    order: Tensor  # (n,): where in the flat table each token stands
-    is_even: bool  # all as long as the longest: the table is the tokens as they are
+    order: Tensor  # (n,): index of each token in the flattened table
+    is_even: bool  # all sequences are equally long: no padding, and conversion is a reshape
 
     @classmethod
     def of(cls, lengths: Tensor, device: torch.device) -> Grid:
@@ -80,7 +86,7 @@ class Grid:
     def pad(self, x: Tensor) -> Tensor:
         """(n, …) → (count, longest, …), zeros elsewhere."""
         if not self.is_even:
-            x = _Scatter.apply(x, self.order, self.count * self.longest)  # type: ignore[no-untyped-call]
+            x = x.new_zeros(self.count * self.longest, *x.shape[1:]).index_copy(0, self.order, x)
         return x.reshape(self.count, self.longest, *x.shape[1:])
 
     def unpad(self, table: Tensor) -> Tensor:
@@ -92,21 +98,8 @@ class Grid:
         return tokens
 
 
-class _Scatter(torch.autograd.Function):
-    """Rows to places that are all different; torch's own gradient of an index would add where nothing meets."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, size: int) -> Tensor:
-        ctx.save_for_backward(order)
-        return x.new_zeros(size, *x.shape[1:]).index_copy_(0, order, x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return grads[0].index_select(0, ctx.saved_tensors[0]), None, None
-
-
 class _Gather(torch.autograd.Function):
-    """Rows from places that are all different."""
+    """`index_select` of distinct rows: its gradient is a copy, where torch's own adds rows up."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, order: Tensor) -> Tensor:
@@ -122,31 +115,25 @@ class _Gather(torch.autograd.Function):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padded:
-    """The tables of a packing, and which keys each query sees."""
+    """A packing as padded tables, with attention masks (True: the query sees the key)."""
 
     split: int  # tokens of all roots
     roots: Grid
     branches: Grid
-    parents: Tensor  # (S,)
-    each: int  # branches of a root, where all have as many; else 0
+    parents: Tensor  # (S,): the root of each branch
+    each: int  # branches per root if all roots have as many, else 0
     root_sees: Tensor  # (1, P, P)
-    branch_sees: Tensor  # (S, Q, P + Q)
+    branch_sees: Tensor  # (S, Q, P + Q): the root's keys, then the branch's own
     _tiled: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, packing: Packing, device: torch.device) -> Padded:
-        """For all layers of a pass."""
+        """Built once for all layers of a pass."""
         roots, branches = (Grid.of(lengths, device) for lengths in (packing.roots, packing.branches))
         before = torch.ones(roots.longest, roots.longest, dtype=torch.bool).tril()
         own = torch.ones(branches.longest, branches.longest, dtype=torch.bool).tril()
         in_root = torch.arange(roots.longest) < packing.roots[packing.parents][:, None]
-        sees = torch.cat(
-            [
-                in_root[:, None].expand(-1, branches.longest, -1),
-                own.expand(branches.count, -1, -1),
-            ],
-            dim=2,
-        )
+        sees = torch.cat([in_root[:, None].expand(-1, branches.longest, -1), own.expand(branches.count, -1, -1)], dim=2)
         counts = torch.bincount(packing.parents, minlength=len(packing.roots))
         even = len(counts) > 0 and bool((counts == counts[0]).all())
         return cls(
@@ -160,7 +147,7 @@ class Padded:
         )
 
     def sees(self, group: int) -> tuple[Tensor, Tensor]:
-        """Both masks for `group` query heads side by side, (…, 1, group · queries, keys)."""
+        """Both masks for `group` query heads stacked along time, (…, 1, group · queries, keys)."""
         if group not in self._tiled:
             tiled = (mask.repeat(1, group, 1)[:, None] for mask in (self.root_sees, self.branch_sees))
             self._tiled[group] = (*tiled,)  # type: ignore[assignment]
@@ -190,7 +177,7 @@ def padded_attention(q: Tensor, k: Tensor, v: Tensor, at: Padded) -> Tensor:
 
 
 def padded_attention_back(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, at: Padded) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients in queries, keys and values."""
+    """∂L/∂q, ∂L/∂k, ∂L/∂v: autograd's, of attention computed again."""
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
     with torch.enable_grad():
         attended = padded_attention(q, k, v, at)
@@ -199,7 +186,7 @@ def padded_attention_back(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, at: Pad
 
 
 def _for_branches(root: Tensor, at: Padded) -> Tensor:
-    """(R, …) → (S, …): to every branch its root's."""
+    """(R, …) → (S, …): repeats each root's rows for its branches."""
     if at.each:
         return root[:, None].expand(-1, at.each, *root.shape[1:]).flatten(0, 1)
     return root[at.parents]
@@ -219,11 +206,11 @@ def _unstacked(attended: Tensor, group: int) -> Tensor:
 
 
 FLASH_DTYPES = (torch.bfloat16, torch.float16)
-FLASH_WIDEST = 256  # dimensions of a head
+FLASH_WIDEST = 256  # the largest head dim of torch's flash kernels
 
 
 class PackedAttention:
-    """Attends for every layer of one pass."""
+    """Attention over a packing, for every layer of one pass of the plain block."""
 
     def __init__(self, packing: Packing) -> None:
         self.packing = packing
@@ -231,7 +218,7 @@ class PackedAttention:
         self._padded: Padded | None = None
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """(1, heads, N, head_dim) queries and keys and values of fewer heads → what each query attended to."""
+        """(1, heads, N, dim) queries, (1, kv_heads, N, dim) keys and values → (1, heads, N, dim)."""
         q, k, v = (x[0].transpose(0, 1) for x in (queries, keys, values))
         if _fits_flash(q):
             self._ragged = self._ragged or Ragged.of(self.packing, q.device)
@@ -243,21 +230,21 @@ class PackedAttention:
 
 
 def _fits_flash(queries: Tensor) -> bool:
-    """Whether the flash kernels take these (N, heads, dim) queries."""
+    """Whether the flash kernels support these (N, heads, dim) queries."""
     width = queries.shape[-1]
     return queries.is_cuda and queries.dtype in FLASH_DTYPES and width % 8 == 0 and width <= FLASH_WIDEST
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ragged:
-    """Where the sequences of a packing begin, as the flash kernels want it: int32 sums of lengths, host maxima."""
+    """Sequence boundaries of a packing for the flash kernels: int32 cumulative lengths on the device, host maxima."""
 
-    alone: Tensor  # of roots and branches
+    alone: Tensor  # (R + S + 1,): of roots and branches, each a sequence by itself
     longest: int
     split: int  # tokens of all roots
-    queries: Tensor  # of the branches of each root together
-    keys: Tensor  # of the roots
-    most_queries: int
+    queries: Tensor  # (R + 1,): of all branches of each root together
+    keys: Tensor  # (R + 1,): of the roots
+    most_queries: int  # 0 without branches
     most_keys: int
 
     @classmethod
@@ -288,7 +275,7 @@ def _sums(lengths: Tensor) -> Tensor:
 
 
 class _Flash(torch.autograd.Function):
-    """(N, heads, dim) half-precision CUDA tensors."""
+    """Autograd of `ragged_attention`, for (N, heads, dim) half-precision CUDA tensors."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, at: Ragged) -> Tensor:
@@ -304,14 +291,14 @@ class _Flash(torch.autograd.Function):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, at: Ragged | Padded) -> tuple[Tensor, Tensor | None]:
-    """(N, heads, dim) without a graph, and what else its gradient needs."""
+    """Attention without autograd, for the fused block: (N, heads, dim), and log-sum-exps if the gradient needs them."""
     return ragged_attention(q, k, v, at) if isinstance(at, Ragged) else (padded_attention(q, k, v, at), None)
 
 
 def attend_back(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, at: Ragged | Padded
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients in queries, keys and values."""
+    """∂L/∂q, ∂L/∂k, ∂L/∂v; `out` and `lse` are what `attend` returned."""
     if isinstance(at, Padded):
         return padded_attention_back(grad, q, k, v, at)
     assert lse is not None
@@ -320,7 +307,7 @@ def attend_back(
 
 def ragged_attention(q: Tensor, k: Tensor, v: Tensor, at: Ragged) -> tuple[Tensor, Tensor]:
     """(N, heads, dim), and the log-sum-exps (heads, N) that its gradient needs."""
-    from whet.models.layers.join_kernel import join  # triton comes with CUDA builds of torch only
+    from whet.models.layers.join_kernel import join  # imports Triton, which only CUDA builds of torch have
 
     n = at.split
     out, lse = _forward(q, k, v, at.self_places, causal=True)
@@ -332,7 +319,7 @@ def ragged_attention(q: Tensor, k: Tensor, v: Tensor, at: Ragged) -> tuple[Tenso
 def ragged_attention_back(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, at: Ragged
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients in queries, keys and values."""
+    """∂L/∂q, ∂L/∂k, ∂L/∂v. With the merged out and lse, the gradients of both parts of a branch just add up."""
     n = at.split
     dq, dk, dv = _backward(grad, q, k, v, out, lse, at.self_places, causal=True)
     if at.most_queries:
@@ -353,6 +340,6 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, places: tuple[Any, ...], *, causal
 def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, places: tuple[Any, ...], *, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # the state of a dropout that is not there
+    unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # the random state of dropout, which is 0
     dq, dk, dv = torch.ops.aten._flash_attention_backward(grad, q, k, v, out, lse, *places, 0.0, causal, unused, unused)
     return dq, dk, dv

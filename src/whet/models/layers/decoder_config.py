@@ -1,4 +1,4 @@
-"""The shape of a decoder, which shapes the fused kernels compute, and the precision of arithmetic. Imports no CUDA."""
+"""The shape of a decoder, the shapes that fused kernels support, and the precision of arithmetic."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 
 from whet.errors import UserError
 
-HEAD_WIDTHS = (16, 32, 64, 128)  # what the tiles of the attention kernel for CUDA fit
+HEAD_WIDTHS = (16, 32, 64, 128)  # head dims that the CUDA attention kernel has tiles for
 
-# Far above every published model; what is larger is a mistake or a trap, and would be reserved before anyone looks.
+# Far above every published model: a larger number in a config.json is a mistake or an attack on memory.
 LARGEST = {
     "vocab_size": 2**24,
     "layers": 2**14,
     "heads": 2**16,
     "kv_heads": 2**16,
-    "width": 2**20,  # before what follows from it where a file does not say
+    "width": 2**20,  # checked before fields whose default derives from it
     "head_dim": 2**16,
     "mlp_width": 2**22,
     "context": 2**31,
@@ -27,7 +27,7 @@ LARGEST = {
 
 
 class WrongField(UserError):
-    """A field that no decoder can have; files call it by another name."""
+    """An impossible value of a field of DecoderConfig; `field` lets a caller name the key of its file instead."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field} {problem}")
@@ -36,16 +36,16 @@ class WrongField(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RopeScaling:
-    """How rotary frequencies are slowed down so that a model reads further than it was first trained to."""
+    """Scaling of rotary frequencies, which extends the context of a trained model."""
 
     kind: Literal["linear", "llama3"]
-    factor: float  # how much slower
-    low_frequency_factor: float = 1.0  # llama3: wavelengths above original_context / this get the whole factor
-    high_frequency_factor: float = 4.0  # llama3: wavelengths below original_context / this are left alone
+    factor: float  # frequencies are divided by it
+    low_frequency_factor: float = 1.0  # llama3: wavelengths above original_context / this get the full factor
+    high_frequency_factor: float = 4.0  # llama3: wavelengths below original_context / this are unchanged
     original_context: int = 8192  # llama3: the context before scaling
 
     def __post_init__(self) -> None:
-        """Refuses kinds that the decoder does not compute."""
+        """Refuses kinds that the decoder does not implement."""
         if self.kind not in ("linear", "llama3"):
             raise UserError(f"rope scaling {self.kind!r} is not supported: use 'linear' or 'llama3'")
         if not all(map(math.isfinite, (self.factor, self.low_frequency_factor, self.high_frequency_factor))):
@@ -58,7 +58,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecoderConfig:
-    """One point in the space that GPT-2, Llama, Qwen2, Qwen3 and OLMo-2 lie in."""
+    """The shape of a decoder of the kinds GPT-2, Llama, Qwen2, Qwen3 and OLMo-2."""
 
     vocab_size: int
     layers: int
@@ -104,7 +104,7 @@ class DecoderConfig:
 
 
 def parameter_count(config: DecoderConfig) -> int:
-    """The number of trained numbers; a tied head counts once."""
+    """The number of parameters; a tied head counts once."""
     query, shared = config.heads * config.head_dim, config.kv_heads * config.head_dim
     per_norm = 2 if config.norm == "layer" else 1
     matrices = 3 if config.mlp == "swiglu" else 2
@@ -122,18 +122,18 @@ def parameter_count(config: DecoderConfig) -> int:
 
 
 def _short(value: object) -> str:
-    """As it stands in a message: a number may have thousands of digits."""
+    """repr for a message, shortened: a number of a file may have thousands of digits."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"
 
 
 def is_served(config: DecoderConfig) -> bool:
-    """Whether the kernels for CUDA compute this shape."""
+    """Whether the CUDA kernels support this shape."""
     return has_usual_blocks(config) and config.head_dim in HEAD_WIDTHS
 
 
 def has_usual_blocks(config: DecoderConfig) -> bool:
-    """RMS norms before attention and a gated MLP, rotary positions, biases at most in queries, keys and values."""
+    """The block of Llama, Qwen2 and Qwen3: pre-norm RMS, RoPE, SwiGLU, biases at most on queries, keys and values."""
     plain = (
         config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
     )
@@ -142,12 +142,12 @@ def has_usual_blocks(config: DecoderConfig) -> bool:
 
 
 def autocast(device: torch.device) -> AbstractContextManager[object]:
-    """The context that a model's arithmetic runs in. On a CPU bf16 is hundreds of times slower, so never there."""
+    """bf16 autocast on CUDA; nothing on a CPU, where bf16 is hundreds of times slower."""
     if device.type == "cuda":
         return torch.autocast("cuda", dtype=torch.bfloat16)
     return nullcontext()
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """fp32 within a bf16 context, where rounding would show: the head."""
+    """Switches autocast off, for parts that need fp32 such as the head."""
     return torch.autocast(device.type, enabled=False)

@@ -1,4 +1,4 @@
-"""A Triton kernel that joins two parts of an attention by their log-sum-exps."""
+"""A Triton kernel that merges attention over two sets of keys by their log-sum-exps. Apart, because it needs Triton."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ def _join(
     out, lse, other, other_lse, row_stride, head_stride, other_row_stride, other_head_stride,
     lse_stride, other_lse_stride, HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """lse = log(e^lse₁ + e^lse₂), out = out₁ · e^(lse₁ − lse) + out₂ · e^(lse₂ − lse); one program per token."""
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, BLOCK)
     inside = dims < DIM
@@ -29,7 +30,7 @@ def _join(
 
 
 def join(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
-    """(N, heads, dim) and (heads, N) of one part take in those of the other."""
+    """Merges `other` into `out`, both (N, heads, dim), and `other_lse` into `lse`, both (heads, N), in place."""
     count, heads, dim = out.shape
     _join[(count,)](
         out, lse, other, other_lse, *out.stride()[:2], *other.stride()[:2], lse.stride(0), other_lse.stride(0),

@@ -1,6 +1,6 @@
-"""Sequences one behind the other instead of padded, and a prompt that several of them share only once.
+"""Padding-free batches: sequences concatenated, with the prompt that a group of them shares stored once.
 
-A sequence is a root, or a branch that goes on where its root ends. Only what a trained token depends on is packed: the
+A sequence is a root, or a branch that continues a root. Only tokens that a trained token depends on are packed: the
 last token of a sequence predicts nothing, and a row without trained tokens is left out.
 """
 
@@ -14,34 +14,34 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """N tokens: the roots, then the branches in the order of their roots."""
+    """N tokens of B padded rows: R roots, then S branches in the order of their roots."""
 
     tokens: Tensor  # (N,) int64
     positions: Tensor  # (N,) int64: within the token's own sequence
-    roots: Tensor  # (R,) int64 on the host: tokens of each root
-    branches: Tensor  # (S,) int64 on the host: tokens of each branch, which may be none
+    roots: Tensor  # (R,) int64 on the host: length of each root
+    branches: Tensor  # (S,) int64 on the host: length of each branch, may be 0
     parents: Tensor  # (S,) int64 on the host: the root of each branch, ascending
-    lengths: Tensor  # (B,) int64: how many tokens of each row were packed, its root included
-    places: Tensor  # (B, T) int64: where token t of row b stands among the N; 0 where it was left out
-    sources: Tensor  # (N,) int64: one of the b·T + t that a token stands for
+    lengths: Tensor  # (B,) int64: packed tokens of each row, its root included
+    places: Tensor  # (B, T) int64: index among the N of token t of row b; 0 if it was left out
+    sources: Tensor  # (N,) int64: b · T + t of each packed token, of one of the rows that share it
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """Length of the longest sequence, root included."""
         ends = torch.cat([self.roots, self.roots[self.parents] + self.branches])
         return int(ends.max()) if len(ends) else 0
 
 
 def pack(tokens: Tensor, mask: Tensor, groups: Tensor | None = None) -> Packing:
-    """(B, T) ids and mask → a packing; rows of the same (B,) group have the same tokens before their first trained one.
+    """Packs (B, T) ids; `mask` (B, T) marks trained tokens. Without groups every row is a root.
 
-    Without groups every row is a root.
+    Rows of the same (B,) group share a root: they must have the same tokens before their first trained one.
     """
     device, (rows, width) = tokens.device, tokens.shape
     trained = mask.cpu()
     columns = torch.arange(width)
     some = trained.any(dim=1)
-    last = torch.where(trained, columns, 0).amax(dim=1)  # the last trained token: what it depends on stands before it
+    last = torch.where(trained, columns, 0).amax(dim=1)  # the last trained token, not packed itself
     if groups is None:
         owners, first = torch.arange(rows), last
     else:
@@ -49,9 +49,9 @@ def pack(tokens: Tensor, mask: Tensor, groups: Tensor | None = None) -> Packing:
         first = torch.where(some, trained.int().argmax(dim=1), 0)
     count = int(owners.max()) + 1 if rows else 0
     roots = torch.zeros(count, dtype=torch.int64).scatter_reduce(0, owners, first, "amax")
-    speaker = torch.zeros(count, dtype=torch.int64)  # a row of each root that has all of it
-    whole = (first == roots[owners]).nonzero()[:, 0]
-    speaker[owners[whole]] = whole
+    example = torch.zeros(count, dtype=torch.int64)  # (R,): for each root, a row that contains all of it
+    complete = (first == roots[owners]).nonzero()[:, 0]
+    example[owners[complete]] = complete
     order = torch.argsort(owners, stable=True) if groups is not None else torch.arange(0)
     branches = (last - first)[order]
 
@@ -59,7 +59,7 @@ def pack(tokens: Tensor, mask: Tensor, groups: Tensor | None = None) -> Packing:
     in_root = columns < roots[:, None]
     in_branch = (columns >= first[order, None]) & (columns < last[order, None])
     flat = torch.arange(rows * width).view(rows, width)
-    sources = torch.cat([flat[speaker][in_root], flat[order][in_branch]])
+    sources = torch.cat([flat[example][in_root], flat[order][in_branch]])
     begins = torch.zeros(rows, dtype=torch.int64)
     begins[order] = ends[count:-1]
     places = torch.where(columns < first[:, None], ends[owners][:, None] + columns, 0)

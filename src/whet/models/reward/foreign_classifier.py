@@ -1,4 +1,4 @@
-"""Trunk and head of a reward model whose architecture the decoder does not cover: transformers' own classifiers."""
+"""Reward models of architectures that the decoder does not cover: transformers' own classifiers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from whet.errors import UserError
 from whet.models.finite import not_finite
-from whet.models.foreign import TRIAL_TOLERANCE, ForeignLM, read_with_transformers
+from whet.models.foreign import TRIAL_TOLERANCE, ForeignLM, one_line, read_with_transformers
 from whet.models.protocol import CausalLM
-
-HEADS = ("score", "classifier")  # what transformers calls the linear head of a classifier
+from whet.models.reward.reward_model import HEADS
 
 
 def foreign_classifier(policy: CausalLM, *, classes: int, pad: int) -> tuple[ForeignLM, nn.Linear]:
-    """A classifier with a copy of the policy's trunk, and its head, which is still random."""
+    """A classifier with a copy of the policy's trunk, and its head, which has random weights."""
     assert isinstance(policy, ForeignLM)
     config = copy.deepcopy(policy.model.config)
     config.num_labels = classes
@@ -32,9 +31,7 @@ def foreign_classifier(policy: CausalLM, *, classes: int, pad: int) -> tuple[For
             if pad >= policy.vocab_size:
                 model.resize_token_embeddings(pad + 1, mean_resizing=False)
     except (ValueError, RuntimeError) as error:
-        raise UserError(
-            f"transformers has no classifier for {name} models ({_one_line(error)}): use another"
-        ) from error
+        raise UserError(f"transformers has no classifier for {name} models ({one_line(error)}): use another") from error
     if pad >= policy.vocab_size:
         with torch.no_grad():
             model.get_input_embeddings().weight[policy.vocab_size :] = 0.0
@@ -54,13 +51,13 @@ def load_foreign_classifier(directory: Path, *, classes: int) -> tuple[ForeignLM
 
 
 def _auto(classes: int) -> Any:
-    """One class is read at the end of a sequence, more are read at tokens."""
+    """One class is scored at the end of a sequence, several are scored at tokens."""
     return AutoModelForSequenceClassification if classes == 1 else AutoModelForTokenClassification
 
 
 @torch.no_grad()
 def _checked_head(trunk: ForeignLM, name: str) -> nn.Linear:
-    """The classifier's head, after it was seen to give the classifier's own numbers."""
+    """The classifier's head, after a check that it reproduces the classifier's own logits."""
     children = dict(trunk.model.named_children())
     head = next((children[key] for key in HEADS if key in children), None)
     if not isinstance(head, nn.Linear):
@@ -73,7 +70,3 @@ def _checked_head(trunk: ForeignLM, name: str) -> nn.Linear:
     if not float((ours - theirs).abs().max()) <= TRIAL_TOLERANCE * max(1.0, float(theirs.abs().max())):
         raise UserError(f"{name}: its classifier is more than a linear head and cannot be a reward model: use another")
     return head
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

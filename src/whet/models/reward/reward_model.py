@@ -1,11 +1,12 @@
-"""A language model's trunk with a small head: numbers that say how good a text is, at the tokens that are asked for.
+"""Reward models: a language model's trunk with a linear head that scores tokens.
 
-The number at a token is read from the state of that very token: nothing is shifted here. It depends on the tokens
-before it and on nothing else, so padding, packing and the other rows of a batch do not change it. Knows no losses.
+The score at a token is read from the state of that same token: nothing is shifted here. It depends only on the tokens
+up to it, so padding, packing and the other rows of a batch do not change it. Knows no losses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import Family, export_config
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
+from whet.models.load import build_decoder, checked_config, covered
 from whet.models.protocol import CausalLM
-from whet.models.reward.settings import BAD, RewardKind, RewardSettings, write_settings
-from whet.models.storage.safetensors_files import write_model
+from whet.models.reward.settings import BAD, RewardKind, RewardSettings, read_settings, write_settings
+from whet.models.storage.checksums import read_steadily
+from whet.models.storage.safetensors_files import (
+    StoredTensor,
+    check_tensors,
+    one_spelling,
+    read_tensors,
+    stored_tensors,
+    write_model,
+)
 
-HEAD_SPREAD = 0.1  # of the first scores, whatever the width: small, yet no two texts tie
+HEADS = ("score", "classifier")  # transformers' names of the linear head of a classifier
+HEAD_SPREAD = 0.1  # standard deviation of the initial scores: small, yet no two texts tie
 
 
 class RewardModel(nn.Module):
-    """A trunk, a linear head in fp32, and what its numbers mean."""
+    """A trunk, a linear head in fp32, and the meaning of its scores (`settings`)."""
 
     def __init__(self, trunk: CausalLM, head: nn.Linear, settings: RewardSettings, *, pad: int | None) -> None:
-        """`pad` is the id that transformers pads with; no text may hold it, as the last other id is where it reads."""
+        """`pad` is the padding id of the saved classifier: transformers reads the score at the last other id."""
         super().__init__()
         self.trunk: Any = trunk  # a CausalLM that is a module: our decoder, or transformers' behind the same protocol
         self.head = head
@@ -38,12 +50,12 @@ class RewardModel(nn.Module):
 
     @property
     def kind(self) -> RewardKind:
-        """What it was trained on: pairs, whole answers or steps."""
+        """The training signal: preference pairs, outcomes of answers, or labels of steps."""
         return self.settings.kind
 
     @property
     def classes(self) -> int:
-        """Numbers per place."""
+        """Scores per token."""
         return self.settings.classes
 
     @property
@@ -58,7 +70,7 @@ class RewardModel(nn.Module):
 
     @property
     def gradient_checkpointing(self) -> bool:
-        """Whether activations are computed again in the backward pass instead of kept."""
+        """Recomputes activations in the backward pass instead of keeping them."""
         return bool(self.trunk.gradient_checkpointing)
 
     @gradient_checkpointing.setter
@@ -83,37 +95,37 @@ class RewardModel(nn.Module):
         return scores[:, 0] if self.classes == 1 else scores
 
     def meant(self, scores: Tensor) -> Tensor:
-        """(N,) what scores say by the kind of the model: the score itself, or how likely it is right or fine."""
+        """(N,) rewards from scores: the score itself, or the probability that the answer or step is right."""
         if self.kind == "preference":
             return scores
         return scores.sigmoid() if self.kind == "outcome" else 1 - scores.softmax(dim=-1)[:, BAD]
 
     def save(self, directory: Path) -> None:
-        """Writes what transformers' sequence classifier (one class) or token classifier (more) reads, and settings."""
+        """Writes a checkpoint of transformers' sequence classifier (one class) or token classifier, and settings."""
         if isinstance(self.trunk, Decoder):
             write_classifier(directory, self.trunk, self.head, pad=self.pad)
         else:
-            self.trunk.save(directory)  # transformers' own classifier, of which the head is a part
+            self.trunk.save(directory)  # transformers' own classifier, head included
         write_settings(directory, self.settings)
 
 
 def pack_through(tokens: Tensor, mask: Tensor, groups: Tensor | None = None) -> Packing:
-    """As `pack`, with the last masked token of each row too: what a score at that token depends on.
+    """As `pack`, but keeps each row's last masked token too, because a score is read at that token.
 
-    With groups the mask has to begin where the rows of a group begin to differ, so with the completion's first token.
+    With groups the mask must begin at the first token in which the rows of a group differ, the completion's first.
     """
     width = tokens.shape[1]
-    behind = F.pad(mask, (0, 1)) | F.pad(mask, (1, 0))  # each masked token, and the one behind it
+    behind = F.pad(mask, (0, 1)) | F.pad(mask, (1, 0))  # each masked token and its successor
     packing = pack(F.pad(tokens, (0, 1)), behind, groups)
     sources = packing.sources // (width + 1) * width + packing.sources % (width + 1)
     return replace(packing, places=packing.places[:, :width], sources=sources)
 
 
 def new_reward_model(policy: CausalLM, settings: RewardSettings, *, seed: int, pad: int | None = None) -> RewardModel:
-    """A reward model from a copy of a language model, without its head; the same for the same seed.
+    """A reward model on a copy of a language model's trunk, with a new head; the same for the same seed.
 
-    `pad` is the padding id of the tokeniser it is saved with (`text.padding.with_padding`); without one it is
-    the first id behind the vocabulary. The embedding grows by a row of zeros where the id is new.
+    `pad` is the padding id of the tokeniser that is saved with it (`with_padding`), by default the first id past the
+    vocabulary. A new id adds a row of zeros to the embedding.
     """
     pad = policy.vocab_size if pad is None else pad
     if isinstance(policy, Decoder):
@@ -121,7 +133,7 @@ def new_reward_model(policy: CausalLM, settings: RewardSettings, *, seed: int, p
         head = nn.Linear(policy.config.width, settings.classes, bias=settings.classes > 1)
         model = RewardModel(trunk, head, settings, pad=pad)
     else:
-        # Imported here because it takes seconds, and most models never need it.
+        # Imported lazily: it takes seconds, and most models do not need it.
         from whet.models.reward.foreign_classifier import foreign_classifier
 
         model = RewardModel(*foreign_classifier(policy, classes=settings.classes, pad=pad), settings, pad=pad)
@@ -130,7 +142,7 @@ def new_reward_model(policy: CausalLM, settings: RewardSettings, *, seed: int, p
 
 
 def _headless(policy: Decoder, *, vocab_size: int) -> Decoder:
-    """A copy without a head of its own, and with so many ids."""
+    """A copy without the LM head, with `vocab_size` ids."""
     config = replace(policy.config, tied_head=True, vocab_size=vocab_size)
     trunk = Decoder(config, family=policy.family.model_type, seed=None, source=policy.source)
     weights = {name: value.detach().clone() for name, value in policy.state_dict().items() if "lm_head" not in name}
@@ -143,7 +155,7 @@ def _headless(policy: Decoder, *, vocab_size: int) -> Decoder:
 
 @torch.no_grad()
 def _initialise(head: nn.Linear, *, seed: int) -> None:
-    """States have a size of about 1 in each direction after the final norm, so scores begin with a known spread."""
+    """N(0, HEAD_SPREAD² / D): states have about unit variance after the final norm, so scores have HEAD_SPREAD²."""
     values = torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(seed))
     head.weight.copy_(values * HEAD_SPREAD / head.in_features**0.5)
     if head.bias is not None:
@@ -151,7 +163,7 @@ def _initialise(head: nn.Linear, *, seed: int) -> None:
 
 
 class LinearValue(nn.Module):
-    """(N, D) states → (N,) values, in fp32. It starts at 0 everywhere, which adds no noise to the first advantages."""
+    """The head of a critic: (N, D) states → (N,) fp32 values. Starts at 0, so the first advantages get no noise."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -174,7 +186,7 @@ def write_classifier(directory: Path, trunk: Decoder, head: nn.Linear, *, pad: i
 
 
 def head_name(family: Family, classes: int) -> str:
-    """What transformers calls the head: one class is a sequence classifier's, more are a token classifier's."""
+    """transformers' name of the head: of a sequence classifier for one class, of a token classifier for more."""
     return "classifier" if classes > 1 and family.model_type == "gpt2" else "score"
 
 
@@ -190,3 +202,53 @@ def _classifier_entries(family: Family, head: nn.Linear, pad: int | None) -> dic
         "problem_type": "regression" if classes == 1 else None,
         "pad_token_id": pad,
     }
+
+
+def load_reward_model(directory: Path) -> RewardModel:
+    """The reward model of a directory, in fp32: one that whet saved, or any one-label sequence classifier.
+
+    A classifier without whet_reward.json counts as a preference model.
+    """
+    return read_steadily(directory, _load)
+
+
+def _load(directory: Path) -> RewardModel:
+    hf = checked_config(directory)
+    stored = stored_tensors(directory)
+    heads = {name: tensor for name, tensor in stored.items() if name.startswith(tuple(f"{head}." for head in HEADS))}
+    if not heads:
+        raise UserError(
+            f"{directory} is no reward model: it has no head (score.weight), only a language model; train one on it"
+        )
+    settings = read_settings(directory) or RewardSettings(kind="preference")
+    classes = max((tensor.shape or (0,))[0] for tensor in heads.values())
+    if classes != settings.classes:
+        raise UserError(
+            f"{directory} gives {classes} numbers per text, but a {settings.kind} reward model gives "
+            f"{settings.classes}: use a checkpoint trained with as many labels"
+        )
+    found = covered(directory, {**hf, "tie_word_embeddings": True})  # a classifier has no LM head
+    if found is None:
+        # Imported lazily: it takes seconds, and most models do not need it.
+        from whet.models.reward.foreign_classifier import load_foreign_classifier
+
+        trunk, head = load_foreign_classifier(directory, classes=classes)
+        return RewardModel(trunk, head, settings, pad=_pad(hf, trunk.vocab_size))
+    rest = {name: tensor for name, tensor in stored.items() if name not in heads and not name.startswith("lm_head.")}
+    decoder = build_decoder(directory, *found, hf, one_spelling(rest, found[0].stored_name, directory))
+    head = _load_head(directory, decoder, heads, classes)
+    return RewardModel(decoder, head, settings, pad=_pad(hf, decoder.vocab_size))
+
+
+def _load_head(directory: Path, trunk: Decoder, stored: Mapping[str, StoredTensor], classes: int) -> nn.Linear:
+    name, width = head_name(trunk.family, classes), trunk.config.width
+    head = nn.Linear(width, classes, bias=f"{name}.bias" in stored)
+    check_tensors(stored, {f"{name}.{leaf}": tensor for leaf, tensor in head.state_dict().items()}, directory)
+    weights = read_tensors(stored)
+    head.load_state_dict({leaf: weights[f"{name}.{leaf}"] for leaf in head.state_dict()}, assign=True)
+    return head
+
+
+def _pad(hf: Mapping[str, Any], vocab_size: int) -> int | None:
+    pad = hf.get("pad_token_id")
+    return pad if isinstance(pad, int) and 0 <= pad < vocab_size else None

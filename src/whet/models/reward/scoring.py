@@ -1,6 +1,6 @@
-"""Texts to rewards: what a reward model says of completions, by the tokeniser that it was trained with.
+"""Rewards of completions by a reward model with its tokeniser.
 
-`whole_text` and `stepped_text` are also what it learns from: a text is read as it was learned, however long it is.
+Training builds its inputs with `whole_text` and `stepped_text` too, so truncation is the same in both.
 """
 
 from __future__ import annotations
@@ -17,41 +17,39 @@ from whet.errors import UserError
 from whet.models.finite import not_finite
 from whet.models.layers.decoder_config import autocast
 from whet.models.protocol import Tokenizer
-from whet.models.reward.load_reward import load_reward_model
-from whet.models.reward.reward_model import RewardModel, pack_through
+from whet.models.reward.reward_model import RewardModel, load_reward_model, pack_through
 from whet.models.reward.settings import Aggregation
-from whet.models.text.prompt_truncation import Prompt, fitting_prompt
-from whet.models.text.tokenizers import load_tokenizer
+from whet.models.text.tokenizers import PromptText, fitting_prompt, load_tokenizer
 
-FEW, MANY = 4096, 32_768  # tokens a pass: enough for a CPU, and enough for any GPU
+CPU_TOKENS, CUDA_TOKENS = 4096, 32_768  # default of micro_batch_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedText:
-    """A prompt and a completion as a reward model reads them."""
+class ScoredText:
+    """A prompt and a completion as input of a reward model."""
 
     tokens: tuple[int, ...]
-    prompt: int  # how many of the tokens are the prompt's; 0 where the completion leaves it no room
-    places: tuple[int, ...]  # the tokens at which the model is asked, ascending
-    cut: int  # tokens that did not fit
+    prompt: int  # length of the prompt in `tokens`; 0 if the completion leaves no room for it
+    places: tuple[int, ...]  # indices of the tokens to score, ascending
+    cut: int  # tokens that were truncated
 
 
 def whole_text(
-    tokenizer: Tokenizer, prompt: Prompt, completion: str, limit: int, *, every_token: bool = False
-) -> JudgedText:
-    """Prompt, completion and the end of the sequence, asked at that end or at every token of the completion."""
+    tokenizer: Tokenizer, prompt: PromptText, completion: str, limit: int, *, every_token: bool = False
+) -> ScoredText:
+    """Prompt, completion and eos, scored at eos or at every token of the completion."""
     tokens = [*tokenizer.encode(completion), tokenizer.eos]
     places = range(0 if every_token else len(tokens) - 1, len(tokens))
     return _fitted(tokenizer, prompt, tokens, places, limit)
 
 
 def stepped_text(
-    tokenizer: Tokenizer, prompt: Prompt, steps: Sequence[str], limit: int, *, separator: str
-) -> JudgedText:
-    """Prompt and steps, each followed by the separator and asked at its last token.
+    tokenizer: Tokenizer, prompt: PromptText, steps: Sequence[str], limit: int, *, separator: str
+) -> ScoredText:
+    """Prompt and steps, each followed by the separator and scored at its last token.
 
-    A separator always ends a step: within one, spaces take its place. Steps are encoded one by one, so where a step
-    ends never falls inside a token. Those that do not fit are the first ones, and have no place.
+    Separators within a step are replaced by spaces. Steps are encoded one by one, so that no token spans two of them.
+    Truncation drops the first steps, which then have no score.
     """
     tokens: list[int] = []
     places = []
@@ -62,16 +60,16 @@ def stepped_text(
 
 
 def split_steps(completion: str, separator: str) -> list[str]:
-    """The steps of a completion, at least one; blank ones do not count."""
+    """The steps of a completion without blank ones; at least one."""
     return [step for step in completion.split(separator) if step.strip()] or [""]
 
 
 def one_step(step: str, separator: str) -> str:
-    """A step in which no separator begins, so that `split_steps` finds it again: its parts, with spaces between them.
+    """The step with separators replaced by spaces, so that `split_steps` finds it again as one.
 
-    Nor does it end with the beginning of one: after a line feed, two line feeds would end the step too early.
+    Nor may it end with the start of a separator: after "\\n", the separator "\\n\\n" would end the step too early.
     """
-    space = " " if separator.strip(" ") else ""  # spaces cannot take the place of spaces
+    space = " " if separator.strip(" ") else ""  # a separator of spaces is removed instead
     step = space.join(split_steps(step, separator))
     while (start := (step + separator).index(separator)) < len(step):
         step = f"{step[:start]}{space}{step[start + len(separator) :]}"
@@ -79,7 +77,7 @@ def one_step(step: str, separator: str) -> str:
 
 
 class Scorer:
-    """A reward model with its tokeniser: prompts and completions in, one number each out, without gradients."""
+    """A reward model with its tokeniser: prompts and completions → one reward each, without gradients."""
 
     def __init__(
         self,
@@ -89,46 +87,46 @@ class Scorer:
         max_tokens: int | None = None,
         micro_batch_tokens: int | None = None,
     ) -> None:
-        """At most `max_tokens` of a text are read, else as many as in training; `micro_batch_tokens` at once."""
+        """`max_tokens`: truncation of a text, by default as in training; `micro_batch_tokens`: tokens per pass."""
         self.model = model
         self.tokenizer = tokenizer
         self.limit = min(model.context, max_tokens or model.settings.max_tokens or model.context)
         self.micro_batch_tokens = micro_batch_tokens
-        self.truncated = 0  # texts that were not read whole, over all calls
+        self.truncated = 0  # texts that were truncated, over all calls
 
-    def score(self, prompts: Sequence[Prompt], completions: Sequence[str]) -> list[float]:
+    def score(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> list[float]:
         """One reward each, higher is better.
 
-        A preference model's is its score; an outcome model's the probability that the completion is right; a process
-        model's the aggregate of the probabilities that its steps are fine.
+        For a preference model it is the score, for an outcome model the probability that the completion is right, for a
+        process model the aggregate of the probabilities that its steps are right.
         """
-        pairs = zip(prompts, completions, strict=True)
-        judged = self.judge([self.text(prompt, completion) for prompt, completion in pairs])
+        scored = self._scored_pairs(prompts, completions)
         if self.model.kind == "process":
-            return [aggregated(steps, self.model.settings.aggregation) for steps in judged]
-        return [places[0] for places in judged]
+            return [aggregated(steps, self.model.settings.aggregation) for steps in scored]
+        return [places[0] for places in scored]
 
-    def steps(self, prompts: Sequence[Prompt], completions: Sequence[str]) -> list[list[float]]:
-        """A process model's probability that each step is fine."""
+    def steps(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> list[list[float]]:
+        """A process model's probability that each step is right."""
         if self.model.kind != "process":
-            raise UserError(f"a {self.model.kind} reward model does not judge steps: use a process reward model")
-        return self.judge([self.text(*pair) for pair in zip(prompts, completions, strict=True)])
+            raise UserError(f"a {self.model.kind} reward model does not score steps: use a process reward model")
+        return self._scored_pairs(prompts, completions)
 
     @torch.no_grad()
-    def judge(self, texts: Sequence[JudgedText]) -> list[list[float]]:
-        """What the model says at each place of each text: a score, or for outcome and process a probability."""
+    def _scored_pairs(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> list[list[float]]:
+        """The score (preference) or probability (outcome, process) at each place of each text."""
+        texts = [self.text(*pair) for pair in zip(prompts, completions, strict=True)]
         self.truncated += sum(text.cut > 0 for text in texts)
         device = next(self.model.parameters()).device
-        micro_batch_tokens = self.micro_batch_tokens or (MANY if device.type == "cuda" else FEW)
-        judged: list[list[float]] = [[] for _ in texts]
+        micro_batch_tokens = self.micro_batch_tokens or (CUDA_TOKENS if device.type == "cuda" else CPU_TOKENS)
+        scored: list[list[float]] = [[] for _ in texts]
         for rows in _batches(texts, micro_batch_tokens):
             values = iter(self._read([texts[row] for row in rows], device))
             for row in rows:
-                judged[row] = [next(values) for _ in texts[row].places]
-        return judged
+                scored[row] = [next(values) for _ in texts[row].places]
+        return scored
 
-    def text(self, prompt: Prompt, completion: str) -> JudgedText:
-        """A completion as the model reads it."""
+    def text(self, prompt: PromptText, completion: str) -> ScoredText:
+        """A prompt and a completion as input of the model."""
         separator = self.model.settings.separator
         if self.model.kind != "process":
             text = whole_text(self.tokenizer, prompt, completion, self.limit)
@@ -139,8 +137,8 @@ class Scorer:
             raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
         return text
 
-    def _read(self, texts: Sequence[JudgedText], device: torch.device) -> list[float]:
-        """The numbers at the places, text by text: prompts that texts share are read once."""
+    def _read(self, texts: Sequence[ScoredText], device: torch.device) -> list[float]:
+        """The rewards at the places, text by text; prompts that texts share are computed once."""
         tokens = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True)
         lengths = torch.tensor([len(text.tokens) for text in texts])
         columns = torch.arange(tokens.shape[1])
@@ -162,7 +160,7 @@ class Scorer:
 def load_scorer(
     directory: Path, device: torch.device, *, max_tokens: int | None = None, micro_batch_tokens: int | None = None
 ) -> Scorer:
-    """The reward model of a directory with the tokeniser beside it, on a device."""
+    """The reward model and the tokeniser of a directory, on a device."""
     model, tokenizer = load_reward_model(directory), load_tokenizer(directory)
     if tokenizer.vocab_size > model.vocab_size:
         raise UserError(
@@ -173,19 +171,19 @@ def load_scorer(
 
 
 def aggregated(probabilities: Sequence[float], how: Aggregation) -> float:
-    """One number for a solution: the probability that all steps are fine, that of its worst or that of its last."""
+    """The reward of a solution: the product of its steps' probabilities, the lowest, or the last one."""
     if how == "product":
         return math.prod(probabilities)
     return min(probabilities) if how == "min" else probabilities[-1]
 
 
 def _fitted(
-    tokenizer: Tokenizer, prompt: Prompt, completion: Sequence[int], places: Sequence[int], limit: int
-) -> JudgedText:
-    """As much of the prompt as fits before the completion, of which the end counts most where it is too long itself."""
+    tokenizer: Tokenizer, prompt: PromptText, completion: Sequence[int], places: Sequence[int], limit: int
+) -> ScoredText:
+    """The prompt truncated to fit before the completion; a completion that is too long keeps its end."""
     before, missing = fitting_prompt(tokenizer, prompt, limit - len(completion))
     cut = max(0, len(completion) - limit)
-    return JudgedText(
+    return ScoredText(
         tokens=(*before, *completion[cut:]),
         prompt=len(before),
         places=tuple(len(before) + place - cut for place in places if place >= cut),
@@ -193,17 +191,17 @@ def _fitted(
     )
 
 
-def _shared(text: JudgedText) -> int:
-    """How many tokens other texts may have in common: the prompt, or the first token where that was cut off."""
+def _shared(text: ScoredText) -> int:
+    """Length of the prefix that other texts may share: the prompt, or the first token if that was truncated."""
     return max(1, text.prompt)
 
 
-def _root(text: JudgedText) -> tuple[int, ...]:
+def _root(text: ScoredText) -> tuple[int, ...]:
     return text.tokens[: _shared(text)]
 
 
-def _batches(texts: Sequence[JudgedText], micro_batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of the texts to read together, long ones first, a prompt that neighbours share counted once."""
+def _batches(texts: Sequence[ScoredText], micro_batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of texts per pass, long ones first; a prompt that neighbours share counts once."""
     longest: dict[tuple[int, ...], int] = {}
     for text in texts:
         longest[_root(text)] = max(longest.get(_root(text), 0), len(text.tokens))

@@ -16,20 +16,20 @@ Aggregation = Literal["product", "min", "last"]
 
 SETTINGS = "whet_reward.json"
 FORMAT = 2
-WITHOUT_LIMIT = 1  # the format of files that do not say how many tokens a text had
-BAD = 0  # the class of a bad step; every other class counts as fine (Lightman et al. 2023 count neutral steps so)
+WITHOUT_LIMIT = 1  # the older format, without max_tokens
+BAD = 0  # the class of a bad step; any other class, also neutral, counts as right (Lightman et al. 2023)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardSettings:
-    """How a reward model was trained, which is how it has to be read."""
+    """Training settings of a reward model that scoring has to follow."""
 
     kind: RewardKind
-    classes: int = 1  # numbers per place: one, or two or three for the steps of a process
-    every_token: bool = False  # outcome: learned at every token of the completion instead of the last only
+    classes: int = 1  # scores per token: 1; for a process model 2 or 3
+    every_token: bool = False  # outcome: trained at every token of the completion, not only the last
     separator: str = "\n"  # process: ends each step
-    aggregation: Aggregation = "product"  # process: of the steps' probabilities to one number
-    max_tokens: int | None = None  # of a text, which was cut down to them; None: as many as the context has
+    aggregation: Aggregation = "product"  # process: of step probabilities to one reward
+    max_tokens: int | None = None  # texts were truncated to so many tokens; None: to the context
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(RewardKind):
@@ -51,7 +51,7 @@ class RewardSettings:
 
 
 def step_classes(labels: Sequence[int], classes: int) -> list[int]:
-    """The class of each step judged 1 (good), 0 (neither) or −1 (bad): bad, neither, good; or bad, fine."""
+    """The class of each step labelled 1 (good), 0 (neutral) or −1 (bad): bad, neutral, good; or bad, right."""
     return [label + 1 if classes == 3 else int(label >= 0) for label in labels]
 
 
@@ -65,7 +65,7 @@ def write_settings(directory: Path, settings: RewardSettings) -> None:
 
 
 def read_settings(directory: Path) -> RewardSettings | None:
-    """What `write_settings` wrote; None where the directory has no such file."""
+    """The settings of whet_reward.json; None if the directory has no such file."""
     path = directory / SETTINGS
     if not path.exists():
         return None
@@ -82,7 +82,7 @@ def read_settings(directory: Path) -> RewardSettings | None:
 
 
 def _typed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries, each of a type of its field."""
+    """The entries, each checked to have the type of its field."""
     types: dict[str, tuple[type, ...]] = {
         "kind": (str,),
         "classes": (int,),

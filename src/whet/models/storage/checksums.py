@@ -1,7 +1,7 @@
-"""Model directories that list their files with checksums: best_model and checkpoints of runs, and pulled models.
+"""Verification of model directories with a manifest.json: best_model and checkpoints of runs, and pulled models.
 
-Whoever loads from one of them reads what was written there, or is told which file is another one. A directory without
-manifest.json is a plain model of somebody else's, and there is nothing to compare.
+Loading from one of them either reads the files that were written or fails with the name of the changed file. A
+directory without manifest.json is not checked.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from whet.manifests import MANIFEST, Sealed, checked_entries, mismatch
 
 T = TypeVar("T")
 
-MADE_BY_A_RUN = ("best.json", "state.json")  # beside the manifest of a best model, and of a checkpoint
-IN_A_CHECKPOINT = "model"  # its model directory; the manifest is the checkpoint's
+MADE_BY_A_RUN = ("best.json", "state.json")  # next to the manifest of a best model, and of a checkpoint
+IN_A_CHECKPOINT = "model"  # the model directory in a checkpoint, whose manifest is one level up
 WEIGHTS = ".safetensors"
-READ = (WEIGHTS, ".json", ".jinja", ".model", ".tiktoken", "merges.txt", "vocab.txt")  # what loaders read ends so
+READ = (WEIGHTS, ".json", ".jinja", ".model", ".tiktoken", "merges.txt", "vocab.txt")  # endings of files to load
 REPAIR = f"copy the directory again, or remove {MANIFEST} if you changed it yourself"
 
 
 def read_steadily(directory: Path, read: Callable[[Path], T]) -> T:
-    """What `read` makes of a directory; once more if another took its place meanwhile, as a better best_model does."""
+    """`read(directory)`, repeated once if the directory was replaced meanwhile, as by a better best_model."""
     before = _identity(directory)
     try:
         found = read(directory)
@@ -41,17 +41,17 @@ def read_steadily(directory: Path, read: Callable[[Path], T]) -> T:
 def _identity(directory: Path) -> tuple[int, int] | None:
     try:
         status = directory.stat()
-    except OSError:  # between two renames there is none
+    except OSError:  # absent between two renames
         return None
     return status.st_dev, status.st_ino
 
 
 def refuse_damage(directory: Path, *, with_weights: bool = True) -> None:
-    """Raises a UserError that names the first file which is not as the directory's manifest says.
+    """Raises a UserError that names the first file that differs from the directory's manifest.
 
-    Without weights these are left out, for those who do not read them.
+    `with_weights=False` skips the weights, for callers that do not read them.
     """
-    root = directory = directory.resolve()  # by whatever name it is called
+    root = directory = directory.resolve()
     if directory.name == IN_A_CHECKPOINT and (directory.parent / MADE_BY_A_RUN[1]).is_file():
         root = directory.parent
     listed = sealed_files(root)
@@ -60,7 +60,9 @@ def refuse_damage(directory: Path, *, with_weights: bool = True) -> None:
     prefix = "" if root == directory else f"{directory.name}/"
     for path in read_files(directory):
         if prefix + path.name not in listed:
-            raise UserError(f"{path} is not in {root / MANIFEST}, so it came later or the list is damaged: {REPAIR}")
+            raise UserError(
+                f"{path} is not in {root / MANIFEST}, so it was added later or the list is damaged: {REPAIR}"
+            )
     for name, sealed in listed.items():
         if name.startswith(prefix) and (with_weights or not name.endswith(WEIGHTS)):
             problem = mismatch(root / name, sealed)
@@ -69,7 +71,7 @@ def refuse_damage(directory: Path, *, with_weights: bool = True) -> None:
 
 
 def sealed_files(root: Path) -> dict[str, Sealed] | None:
-    """File → size and checksum, as the manifest lists them; None where there is none, or another program's."""
+    """File → size and checksum of the manifest; None without one, or if it is another program's."""
     manifest = root / MANIFEST
     if not os.path.lexists(manifest):
         return None
@@ -84,6 +86,6 @@ def sealed_files(root: Path) -> dict[str, Sealed] | None:
 
 
 def read_files(directory: Path) -> list[Path]:
-    """The files of a directory that loaders of models and tokenisers may read, sorted."""
+    """The files of a directory that model and tokeniser loaders may read, sorted."""
     entries = directory.iterdir() if directory.is_dir() else ()
     return sorted(path for path in entries if path.name.endswith(READ) and path.name != MANIFEST and path.is_file())

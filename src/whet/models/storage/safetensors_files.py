@@ -1,4 +1,4 @@
-"""Safetensors directories as Hugging Face lays them out: read, checked and written. Nothing is ever unpickled."""
+"""Reading, checking and writing of Hugging Face safetensors directories. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from whet.errors import RunFailed, UserError
 from whet.files import read_object
 
 SINGLE = "model.safetensors"
-LARGEST_HEADER = 2**25  # bytes: about a hundred for each tensor
-FILE_MODE = 0o644  # safetensors writes files that only their owner can read
+LARGEST_HEADER = 2**25  # bytes, about a hundred for each tensor
+FILE_MODE = 0o644  # safetensors itself writes files that only their owner can read
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
-READABLE = ("F64", "F32", "F16", "BF16")  # anything else is quantised, and cannot be trained
+READABLE = ("F64", "F32", "F16", "BF16")  # any other dtype is quantised and cannot be trained
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies and what its file says about it."""
+    """A tensor of a checkpoint: its file, and its shape and dtype from the file's header."""
 
     file: Path
     name: str  # in the file
@@ -36,7 +36,7 @@ class StoredTensor:
 
 
 def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a checkpoint, from the headers of its files alone; of shards, as the index distributes them."""
+    """Every tensor of a checkpoint, from file headers alone; for shards, as the index assigns them."""
     tensors: dict[str, StoredTensor] = {}
     homes = {} if (directory / SINGLE).is_file() or not (directory / INDEX).is_file() else _weight_map(directory)
     for file in weight_files(directory):
@@ -56,17 +56,17 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
         except FileNotFoundError as error:
             raise UserError(f"{file} is missing, but {directory / INDEX} lists it: copy it there") from error
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} is damaged or cut short ({error}): copy it again") from error
+            raise UserError(f"{file} is damaged or truncated ({error}): copy it again") from error
     return tensors
 
 
 def _check_header(file: Path) -> None:
-    """A header is read whole, and says itself how long it is: its first eight bytes."""
+    """Bounds the header, which is read into memory; the file's first eight bytes are its length."""
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is no regular file: copy the model again")
     with file.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
-    if LARGEST_HEADER < length <= file.stat().st_size:  # one that is longer than its file is damaged, and said to be
+    if LARGEST_HEADER < length <= file.stat().st_size:  # a longer one is reported as damage
         raise UserError(f"{file} has a header of {length} bytes, more than {LARGEST_HEADER}: save the weights again")
 
 
@@ -85,7 +85,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def _weight_map(directory: Path) -> dict[str, str]:
-    """Tensor → the shard that holds it."""
+    """Tensor name → shard file."""
     names = read_object(directory / INDEX).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(n, str) and _is_plain(n) for n in names.values()):
         raise UserError(f"{directory / INDEX} has no weight_map of file names: copy the file again")
@@ -93,14 +93,14 @@ def _weight_map(directory: Path) -> dict[str, str]:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether it names a file of the directory itself."""
+    """Whether it names a file in the directory itself."""
     return Path(name).name == name and name not in ("", "..") and "\0" not in name
 
 
 def one_spelling(
     stored: Mapping[str, StoredTensor], spell: Callable[[str], str | None], directory: Path
 ) -> dict[str, StoredTensor]:
-    """The tensors under the names that `spell` gives them, without those that it gives none; none may come twice."""
+    """The tensors under the canonical names of `spell`, without those it maps to None; refuses duplicates."""
     spelled: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
         canonical = spell(name)
@@ -114,7 +114,7 @@ def one_spelling(
 
 
 def check_tensors(stored: Mapping[str, StoredTensor], expected: Mapping[str, Tensor], directory: Path) -> None:
-    """Refuses a checkpoint whose names or shapes are not exactly the expected ones; names the first difference."""
+    """Refuses a checkpoint whose names or shapes differ from the expected ones; names the first difference."""
     missing, unexpected = sorted(expected.keys() - stored.keys()), sorted(stored.keys() - expected.keys())
     if missing:
         raise UserError(f"{directory} lacks tensor {missing[0]!r}{_others(missing)}: does config.json belong to it?")
@@ -130,7 +130,7 @@ def check_tensors(stored: Mapping[str, StoredTensor], expected: Mapping[str, Ten
 
 
 def read_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
-    """The tensors as fp32 in memory of their own: the files may be replaced while the model lives."""
+    """The tensors in fp32, copied: the files may be replaced while the model is in use."""
     by_file: dict[Path, list[str]] = {}
     for name, tensor in stored.items():
         if tensor.dtype not in READABLE:
@@ -145,7 +145,7 @@ def read_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
                 for name in names:
                     tensors[name] = handle.get_tensor(stored[name].name).to(torch.float32, copy=True)
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} is damaged or cut short ({error}): copy it again") from error
+            raise UserError(f"{file} is damaged or truncated ({error}): copy it again") from error
     return tensors
 
 
@@ -160,14 +160,14 @@ def write_model(directory: Path, config: Mapping[str, Any], tensors: Mapping[str
         raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
 
 
-class Weighted(Protocol):
-    """What has weights with names."""
+class HasStateDict(Protocol):
+    """A model with named weights."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
 
-def fingerprint(model: Weighted) -> str:
-    """The sha256 of all names, shapes, types and bytes of the weights: equal exactly when the models are."""
+def fingerprint(model: HasStateDict) -> str:
+    """The sha256 of names, shapes, dtypes and bytes of all weights."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())

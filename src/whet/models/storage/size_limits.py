@@ -1,7 +1,7 @@
-"""How much the files of a model may claim, checked before anything is built or reserved for them.
+"""Limits on the sizes that untrusted model files may claim, checked before memory is allocated for them.
 
-A few bytes can say ten to the ninth layers, and a file of text can hold a vocabulary that takes an hour to build. The
-bounds lie well above what is published; what the weights' own headers say bounds everything that is made of weights.
+A few bytes can claim 10⁹ layers, and a text file can hold a vocabulary that takes an hour to build. The limits are well
+above published models; everything made of weights is bounded by the headers of the weight files.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from whet.errors import UserError
 from whet.files import LARGEST_OBJECT, read_object
 
 LARGEST_VOCABULARY = 2**20  # tokens of a tokeniser; XLM-V has 901,629
-LARGEST_GROWTH = 2**12  # characters that the replacements of a tokeniser may make of one
-LARGEST_ADDED = 2**16  # tokens beside the vocabulary, each of which is searched for in every text
+LARGEST_GROWTH = 2**12  # characters that one may become by a tokeniser's replacements
+LARGEST_ADDED = 2**16  # added tokens, each of which is searched for in every text
 SMALL_FILES = (".json", ".jinja", ".model", ".txt", ".tiktoken")
-MORE_TEMPLATES = "additional_chat_templates"  # a directory beside chat_template.jinja
-LARGEST_TEMPLATE = 2**22  # bytes, of at most four a character; see whet.models.text.template
-FEW_LAYERS = 256  # that an architecture may share between fewer tensors
-FEW_PARTS = 4096  # experts and the like, of which one tensor may hold many
-SPARE_ELEMENTS = 2**26  # masks and other tables that are computed instead of stored
-LARGEST_LISTED = 2**20  # whole numbers in lists are ids of tokens, layers and how often something is repeated
-DEPTH = 6  # of a configuration in which numbers are looked for
+MORE_TEMPLATES = "additional_chat_templates"  # a directory next to chat_template.jinja
+LARGEST_TEMPLATE = 2**22  # bytes, at most four a character; see whet.models.text.template
+FEW_LAYERS = 256  # always allowed: layers may share tensors
+FEW_PARTS = 4096  # always allowed: one tensor may hold many experts
+SPARE_ELEMENTS = 2**26  # for masks and other tables that are not stored
+LARGEST_LISTED = 2**20  # integers in lists are token ids, layer indices or repetition counts
+DEPTH = 6  # nesting of a configuration that is searched for numbers
 LAYERS = re.compile(r"(^|_)layers?$")
 PARTS = re.compile(r"^(num|n)_.*(experts?|blocks?|stages?|heads?)$|^depths?$")
 
-# How often something may stand in a file of a tokeniser: counting takes milliseconds, where reading takes seconds.
+# Maximum occurrences of a marker in a tokeniser file: counting takes milliseconds, parsing takes seconds.
 REPEATED: Mapping[str, Mapping[bytes, int]] = {
     "tokenizer.json": {b'":': LARGEST_VOCABULARY, b"[": 2 * LARGEST_VOCABULARY, b'"content"': LARGEST_ADDED},
     "vocab.json": {b'":': LARGEST_VOCABULARY},
@@ -43,7 +43,7 @@ ADDED = ("additional_special_tokens", "extra_special_tokens")  # lists in the la
 
 
 def check_small_files(directory: Path) -> None:
-    """Refuses a directory in which a file that is read whole is too large for that, or is none at all."""
+    """Refuses small files (JSON, templates, vocabularies) that are too large to read into memory, or not regular."""
     for path in sorted([*directory.iterdir(), *(directory / MORE_TEMPLATES).glob("*")]):
         if path.suffix not in SMALL_FILES or path.is_dir():
             continue
@@ -56,7 +56,7 @@ def check_small_files(directory: Path) -> None:
 
 
 def check_tokenizer_files(directory: Path) -> None:
-    """Refuses a vocabulary that would take minutes to build, before it is built."""
+    """Refuses a vocabulary that would take minutes to build."""
     check_small_files(directory)
     for name, repeated in REPEATED.items():
         path = directory / name
@@ -76,7 +76,7 @@ def check_tokenizer_files(directory: Path) -> None:
 
 
 def check_growth(part: Mapping[str, Any], owner: str) -> None:
-    """Refuses a normaliser or decoder, as `tokenizers` writes it, whose replacements make gigabytes of a short text."""
+    """Refuses a normaliser or decoder (in the JSON of `tokenizers`) that expands a short text to gigabytes."""
     growth = _growth(part)
     if growth > LARGEST_GROWTH:
         raise UserError(
@@ -91,12 +91,12 @@ def _growth(part: Mapping[str, Any]) -> int:
         return math.prod(_growth(one) for one in several)
     if part.get("type") != "Replace":
         return 1
-    found = part["pattern"].get("String")  # an expression may match nothing at all, before each character
+    found = part["pattern"].get("String")  # a regular expression may match the empty string before each character
     return max(1, -(-len(part["content"]) // len(found)) if found else 1 + len(part["content"]))
 
 
 def check_claims(hf: Mapping[str, Any], path: Path, *, tensors: int) -> None:
-    """Refuses a config.json with more layers than the weights have tensors, or with a crowd of other parts."""
+    """Refuses a config.json with more layers, heads, experts, … than the weights have tensors."""
     for name, value in _numbers(hf):
         if LAYERS.search(name) and value > max(FEW_LAYERS, tensors):
             raise UserError(f"{path}: {name!r} is {value}, but the weights have only {tensors} tensors: copy it again")
@@ -107,13 +107,13 @@ def check_claims(hf: Mapping[str, Any], path: Path, *, tensors: int) -> None:
 
 
 def check_elements(claimed: int, stored: int, path: Path) -> None:
-    """Refuses a model that would need far more numbers than its files hold."""
+    """Refuses a model with far more elements than its files hold."""
     if claimed > 2 * stored + SPARE_ELEMENTS:
-        raise UserError(f"{path} describes a model of {claimed} numbers, but the weights hold {stored}: copy it again")
+        raise UserError(f"{path} describes a model of {claimed} elements, but the weights hold {stored}: copy it again")
 
 
 def _numbers(content: Any, name: str = "", depth: int = DEPTH) -> Iterator[tuple[str, int]]:
-    """The whole numbers of a configuration with their names, those of nested ones too; in a list they are `name[]`."""
+    """(name, value) of every integer in a configuration, nested ones included; `name[]` for items of a list."""
     if isinstance(content, int):
         yield name, content
     elif isinstance(content, Mapping) and depth:

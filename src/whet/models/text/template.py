@@ -1,7 +1,7 @@
-"""Chat templates, which come with models and are programs: rendered in a process that may not take all of the machine.
+"""Renders chat templates, which come with models and are programs, in a child process with resource limits.
 
-Bounded are the template itself, its processor time and its memory (`template_worker`), and the text that it
-writes. What goes wrong is blamed on whoever did it: a template on itself, or on messages that it says it does not take.
+Limited are the template's length, its CPU time and memory (`template_worker`), and the length of its output. Errors say
+whether the template is broken or refuses these messages.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 from whet.errors import UserError
 from whet.records import Message
 
-# A conversation for models that know no roles: the contents, one per line.
+# For models without roles: the contents of the messages, one per line.
 PLAIN_TEMPLATE = r"{{ messages | map(attribute='content') | join('\n') }}"
-LARGEST = 2**20  # characters of a template; the longest that are published have some 30,000
-SECONDS = 2.0  # of processor time for one rendering; real templates take a thousandth of it
-WAIT_SECONDS = 60.0  # for an answer, whatever the processor does meanwhile
-PIECE = 2**16  # bytes of an answer that are read at once
+LARGEST = 2**20  # characters of a template; the longest published ones have some 30,000
+SECONDS = 2.0  # CPU time for one rendering; real templates take a thousandth of it
+WAIT_SECONDS = 60.0  # wall-clock time for a reply
+PIECE = 2**16  # bytes per read of a reply
 WORKER = Path(__file__).with_name("template_worker.py")
 
 
@@ -38,31 +38,31 @@ class BrokenTemplate(UserError):
 def render_template(
     source: Any, messages: Sequence[Message], variables: Mapping[str, Any], *, add_generation_prompt: bool, owner: str
 ) -> str:
-    """The conversation as a template writes it; `owner` is the directory or the name of the tokeniser."""
+    """The conversation rendered by a template; `owner` is the tokeniser's directory or name, for errors."""
     name = f"the chat template of {owner}" if owner else "the chat template"
-    if source == PLAIN_TEMPLATE:  # ours: nothing to guard against, and no process to start
+    if source == PLAIN_TEMPLATE:  # our own, trusted
         return "\n".join(message.content for message in messages)
     if not isinstance(source, str):
-        raise BrokenTemplate(f"{name} is no text: correct chat_template in tokenizer_config.json")
+        raise BrokenTemplate(f"{name} is not text: correct chat_template in tokenizer_config.json")
     if not source.strip():
         raise BrokenTemplate(f"{name} is empty: write it, or remove it and give prompts as plain text")
     if len(source) > LARGEST:
         raise BrokenTemplate(f"{name} has {len(source)} characters, more than {LARGEST}: shorten it")
     turns = [{"role": message.role, "content": message.content} for message in messages]
     values = {"messages": turns, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
-    told = _RENDERER.ask({"template": source, "seconds": SECONDS, "values": {**values, **variables}})
-    if "text" in told:
-        return str(told["text"])
-    if "refused" in told:
+    reply = _RENDERER.ask({"template": source, "seconds": SECONDS, "values": {**values, **variables}})
+    if "text" in reply:
+        return str(reply["text"])
+    if "refused" in reply:
         roles = ", ".join(message.role for message in messages)
-        raise UserError(f"{name} refuses the roles [{roles}]: {told['refused']}; change the messages")
-    line = "" if told["line"] is None else f"line {told['line']}: "
-    kind = BrokenTemplate if told["fatal"] else UserError
-    raise kind(f"{name}: {line}{told['broken']}; correct the template, or give the prompt as plain text")
+        raise UserError(f"{name} refuses the roles [{roles}]: {reply['refused']}; change the messages")
+    line = "" if reply["line"] is None else f"line {reply['line']}: "
+    kind = BrokenTemplate if reply["fatal"] else UserError
+    raise kind(f"{name}: {line}{reply['broken']}; correct the template, or give the prompt as plain text")
 
 
 class _Renderer:
-    """The process, started when it is first needed and again after it was ended."""
+    """The child process, started when first needed and restarted after it died."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,9 +75,9 @@ class _Renderer:
                 line = _spoken(process, json.dumps(question).encode() + b"\n")
             except TimeoutError:
                 self._end(patience=0.0)
-                told = f"the process that renders it does not answer within {WAIT_SECONDS:g} s"
-                return {"broken": told, "line": None, "fatal": True}
-            except BaseException:  # interrupted: the answer to this question must not be taken for the next one's
+                problem = f"the process that renders it does not answer within {WAIT_SECONDS:g} s"
+                return {"broken": problem, "line": None, "fatal": True}
+            except BaseException:  # interrupted: a late reply must not answer the next request
                 self._end()
                 raise
             if line.endswith(b"\n"):
@@ -86,7 +86,7 @@ class _Renderer:
             return {"broken": _why(self._end()), "line": None, "fatal": True}
 
     def forget(self) -> None:
-        """In a fork: the process is the parent's, and so is whoever holds the lock."""
+        """After a fork, in the child: process and lock belong to the parent."""
         process, self._process, self._lock = self._process, None, threading.Lock()
         if process is not None and process.stdin is not None and process.stdout is not None:
             process.stdin.close()
@@ -99,11 +99,11 @@ class _Renderer:
             self._end()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is not None:  # ended by somebody since the last question
+        if self._process is not None and self._process.poll() is not None:  # died since the last request
             self._end()
         if self._process is None:
-            # -P: neither the current directory nor the worker's own is a place to import from. In a session of its own
-            # no Ctrl-C reaches it.
+            # -P: imports from neither the current directory nor the worker's. A new session, so that Ctrl-C does not
+            # reach it.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(WORKER)],
                 stdin=subprocess.PIPE,
@@ -127,7 +127,7 @@ class _Renderer:
 
 
 def _spoken(process: subprocess.Popen[bytes], question: bytes) -> bytes:
-    """The line that it answers, or what there is of it when it ends; TimeoutError after WAIT_SECONDS."""
+    """The reply line, or the part of it that was written before the process died; TimeoutError after WAIT_SECONDS."""
     assert process.stdin is not None
     assert process.stdout is not None
     deadline = time.monotonic() + WAIT_SECONDS
@@ -156,7 +156,7 @@ def _wait(pipe: int, what: int, deadline: float) -> None:
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes], patience: float) -> None:
-    """A process that was ended by the system needs a moment to be seen so."""
+    """Waits first: a process that the system has killed takes a moment until its status is known."""
     try:
         process.wait(timeout=patience)
     except subprocess.TimeoutExpired:

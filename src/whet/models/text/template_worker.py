@@ -1,8 +1,8 @@
-"""The process in which chat templates are rendered: a file of its own, run by `template` in JSON lines.
+"""The child process that renders chat templates; `template` talks to it in JSON lines.
 
-A template comes with a model and is a program. jinja2's sandbox keeps it from Python and from the machine; here it is
-also kept from taking all of the time and memory. The operating system ends this process when a rendering takes too
-long: nothing inside an interpreter can interrupt a long product of strings. Imports nothing of ours, so it starts fast.
+A template comes with a model and is a program. jinja2's sandbox denies it Python and the machine; this process also
+limits its time and memory. The operating system kills the process when a rendering takes too long, because nothing
+inside an interpreter can interrupt a long product of strings. Imports nothing of whet, so it starts fast.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MEMORY_BYTES = 2**30
-TEXT_CHARACTERS = 2**20  # that a template may write, besides …
+TEXT_CHARACTERS = 2**20  # of output, plus …
 TEXT_PER_CHARACTER = 16  # … so many for each character of the messages
-TEMPLATES = 8  # kept compiled
-DAY = datetime(2024, 7, 26)  # what `strftime_now` tells of
+TEMPLATES = 8  # in the cache of compiled templates
+DAY = datetime(2024, 7, 26)  # the date of `strftime_now`
 
 
-class Refused(TemplateError):
-    """What a template says of messages that it does not take, by `raise_exception`."""
+class TemplateRefused(TemplateError):
+    """A template's `raise_exception`: it does not accept these messages."""
 
 
 class TooLong(Exception):
-    """More text than a template may write."""
+    """The output exceeds its limit."""
 
 
 class Generation(ext.Extension):
-    """`{% generation %}` marks what the assistant said, for those who mask by it; here it changes nothing."""
+    """`{% generation %}` marks the assistant's text for loss masks; here it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 reads the class
 
@@ -53,7 +53,7 @@ class Generation(ext.Extension):
 
 
 class PublicNamespace(Namespace):
-    """jinja2's, without names that begin with an underscore."""
+    """jinja2's namespace, without names that start with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # as jinja2's: `self` is a name like any other
         own, given = args[0], dict(*args[1:], **kwargs)
@@ -66,7 +66,7 @@ class PublicNamespace(Namespace):
 
 
 class Dictionaries:
-    """`dict` for templates: nothing of the class but what makes one."""
+    """`dict` for templates: only the constructors."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -76,10 +76,9 @@ class Dictionaries:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates find: the same as in transformers, whose templates these are, but nothing that changes by itself.
+    """The environment of templates: that of transformers, but deterministic, so that a run can be resumed.
 
-    The same messages are the same prompt tomorrow, so that a run can be resumed. There is no `random`, and it is always
-    DAY: Llama 3 writes this date where it cannot ask for today's, others would fail if they could not ask.
+    There is no `random`, and the date is always DAY, Llama 3's default; other templates fail without a date.
     """
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
@@ -94,7 +93,7 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 
 def answer(asked: dict[str, Any], compiled: dict[str, Template], home: ImmutableSandboxedEnvironment) -> dict[str, Any]:
-    """The text, or who is to blame: `refused` by the template, `broken` here, `fatal` whatever the messages."""
+    """{"text"}, {"refused"} by the template, or {"broken", "line", "fatal"}; fatal: for any messages."""
     source: str = asked["template"]
     try:
         if source not in compiled:
@@ -106,14 +105,14 @@ def answer(asked: dict[str, Any], compiled: dict[str, Template], home: Immutable
         return {"broken": str(error.message), "line": error.lineno, "fatal": True}
     except (RecursionError, MemoryError):
         return {"broken": "it is nested too deeply to be compiled", "line": None, "fatal": True}
-    except Exception as error:  # noqa: BLE001 - what Python says of the code that jinja2 made of it
+    except Exception as error:  # noqa: BLE001 - Python's errors about the code that jinja2 generated
         return {"broken": f"it cannot be compiled ({_one_line(error)})", "line": None, "fatal": True}
     room = TEXT_CHARACTERS + TEXT_PER_CHARACTER * sum(len(turn["content"]) for turn in asked["values"]["messages"])
     try:
         return {"text": _rendered(compiled[source], asked["values"], room)}
-    except Refused as error:
+    except TemplateRefused as error:
         return {"refused": _one_line(error)}
-    except Exception as error:  # noqa: BLE001 - whatever the expressions of a template come to
+    except Exception as error:  # noqa: BLE001 - a template's expressions can raise anything
         return {**_blame(error, room), "line": _line(error)}
 
 
@@ -133,14 +132,14 @@ def _blame(error: Exception, room: int) -> dict[str, Any]:
         RecursionError: "it calls itself without end",
         MemoryError: f"it takes more than {MEMORY_BYTES // 2**20} MiB of memory",
     }
-    for kind, told in limits.items():
+    for kind, problem in limits.items():
         if isinstance(error, kind):
-            return {"broken": told, "fatal": True}
+            return {"broken": problem, "fatal": True}
     return {"broken": _one_line(error), "fatal": isinstance(error, SecurityError | OverflowError)}
 
 
 def _line(error: Exception) -> int | None:
-    """The line of the template, of which jinja2 makes frames."""
+    """The line of the template, from the frames that jinja2 adds to the traceback."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
     return lines[-1] if lines else None
 
@@ -150,7 +149,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _refuse(message: Any) -> NoReturn:
-    raise Refused(str(message)[:1000])
+    raise TemplateRefused(str(message)[:1000])
 
 
 def _tell_day(form: str) -> str:
@@ -180,9 +179,9 @@ def main() -> None:
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, asked["seconds"])
-        told = json.dumps(answer(asked, compiled, home))
+        reply = json.dumps(answer(asked, compiled, home))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(told + "\n")
+        sys.stdout.write(reply + "\n")
         sys.stdout.flush()
 
 

@@ -18,7 +18,7 @@ EOS = "<|endoftext|>"
 
 
 def tiktoken_tokenizer(name: str) -> HuggingFaceTokenizer:
-    """A published encoding such as "gpt2"; tiktoken fetches it once, or finds it in $TIKTOKEN_CACHE_DIR."""
+    """A published encoding such as "gpt2"; tiktoken downloads it once, or reads it from $TIKTOKEN_CACHE_DIR."""
     try:
         import tiktoken
     except ImportError as error:
@@ -36,7 +36,7 @@ def tiktoken_tokenizer(name: str) -> HuggingFaceTokenizer:
 
 
 def from_encoding(encoding: tiktoken.Encoding) -> HuggingFaceTokenizer:
-    """The same ids for the same text."""
+    """A tokeniser that gives the same ids as the encoding."""
     if EOS not in encoding.special_tokens_set:
         raise UserError(f"tiktoken encoding {encoding.name} has no {EOS} to end a sequence with; use gpt2")
     others = sorted(encoding.special_tokens_set - {EOS}, key=lambda token: encoding._special_tokens[token])
@@ -44,7 +44,7 @@ def from_encoding(encoding: tiktoken.Encoding) -> HuggingFaceTokenizer:
 
 
 def _as_backend(encoding: tiktoken.Encoding) -> Backend:
-    """The same vocabulary, with its merges written out as the `tokenizers` library wants them."""
+    """The same vocabulary, with its merges written out for the `tokenizers` library."""
     ranks = encoding._mergeable_ranks
     letters = _byte_letters()
     spelled = {token: "".join(letters[byte] for byte in token) for token in ranks}
@@ -52,8 +52,8 @@ def _as_backend(encoding: tiktoken.Encoding) -> Backend:
     merges = [_last_merge(token, ranks) for token in by_rank if len(token) > 1]
     vocabulary = {spelled[token]: rank for token, rank in ranks.items()} | encoding._special_tokens
     backend = Backend(models.BPE(vocabulary, [(spelled[left], spelled[right]) for left, right in merges]))
-    # Oniguruma reads `{1,3}+` as a repeated repeat, tiktoken as "never give back". Plain `{1,3}` serves both, because
-    # nothing after it in these expressions could use what is given back.
+    # `{1,3}+` is a repeated repeat in Oniguruma and possessive (no backtracking) in tiktoken. Plain `{1,3}` is right in
+    # both, because nothing after it in these expressions could match after backtracking.
     split = pre_tokenizers.Split(Regex(encoding._pat_str.replace("}+", "}")), "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
@@ -62,7 +62,7 @@ def _as_backend(encoding: tiktoken.Encoding) -> Backend:
 
 
 def _last_merge(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two tokens that BPE joins into `token`: its state just before the rank of `token` itself is applied."""
+    """The two tokens that BPE merges into `token`: its state just before the merge of `token` itself."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         pairs = [left + right for left, right in pairwise(parts)]
@@ -72,7 +72,7 @@ def _last_merge(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
 
 
 def _byte_letters() -> list[str]:
-    """The letter for each byte in byte-level BPE files (Radford et al. 2019): itself, where it can be printed."""
+    """The letter for each byte in byte-level BPE files (Radford et al. 2019): itself, if it is printable."""
     printable = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
     rest = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) if byte in printable else chr(256 + rest.index(byte)) for byte in range(256)]

@@ -1,13 +1,14 @@
 """Text to ids and back: character, byte-level BPE and Hugging Face tokenisers behind `whet.models.protocol.Tokenizer`.
 
-Promises: text never turns into control tokens (only a chat template's own markers do), an id that ends a sequence is
-never confused with padding (padding is a length, not an id), and nothing is ever fetched from the network.
+Text never becomes control tokens (only a chat template's own markers do), padding is a length and not an id, and
+nothing is fetched from the network.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,11 @@ from whet.files import read_object
 from whet.models.protocol import Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.size_limits import check_growth, check_tokenizer_files
-from whet.models.text import chat
+from whet.models.text import conversation
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
+PromptText = str | Sequence[Message]
 EOS = "<eos>"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
@@ -34,18 +36,18 @@ class HuggingFaceTokenizer:
     """A transformers tokeniser that keeps text and control tokens apart."""
 
     def __init__(self, hf: PreTrainedTokenizerBase, *, ends: Iterable[int] = ()) -> None:
-        """`ends`: ids that the model's own configuration says end a completion."""
+        """`ends`: end-of-sequence ids of the model's configuration."""
         self._hf = hf
         _refuse_tricks(hf)
-        self._control = chat.control_tokens(hf)
-        # Configurations are often left at a library's default id, so only control tokens count.
+        self._control = conversation.control_tokens(hf)
+        # Configurations often have a library's default id, so only control tokens count.
         ends = [token for token in ends if token in self._control.values()]
         eos = hf.eos_token_id if hf.eos_token_id is not None else next(iter(ends), None)
         if eos is None:
             raise UserError(f"tokenizer {hf.name_or_path} has no eos token; set eos_token in tokenizer_config.json")
         self._eos = int(eos)
-        self._stops = frozenset({self._eos, *ends, *chat.ends_of_turn(hf, self._control)})
-        # A tokeniser may map what it cannot spell to its unknown token; only a *stop* made of text is always wrong.
+        self._stops = frozenset({self._eos, *ends, *conversation.ends_of_turn(hf, self._control)})
+        # Text may become the unknown token, but never one that stops a completion.
         self._never_text = (frozenset(self._control.values()) - {hf.unk_token_id}) | self._stops
         self._vocab_size = max(hf.get_vocab().values()) + 1  # ids may have gaps
         self._bos = _added_bos(hf)
@@ -53,7 +55,7 @@ class HuggingFaceTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id, special ones included; a model's embedding may have more rows than that."""
+        """The largest id + 1, special tokens included; a model's embedding may have more rows."""
         return self._vocab_size
 
     @property
@@ -68,11 +70,11 @@ class HuggingFaceTokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether a conversation can be turned into a prompt."""
+        """Whether a conversation can be formatted as a prompt."""
         return self._hf.chat_template is not None
 
     def encode(self, text: str) -> list[int]:
-        """Plain text, no special tokens added; a control string such as "<|im_end|>" is text like any other."""
+        """The ids of plain text, no special tokens added; a control string such as "<|im_end|>" stays text."""
         self._check_spelling(text)
         tokens = _encode(self._hf, text, split_special_tokens=True)
         wrong = self._never_text.intersection(tokens)
@@ -83,11 +85,11 @@ class HuggingFaceTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens."""
-        # The clean-up of spaces is lossy ("a , b" → "a, b"), so it stays off whatever the saved configuration says.
+        # The clean-up of spaces is lossy ("a , b" → "a, b"), so it is off whatever the configuration says.
         return str(self._hf.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def decode_many(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """`decode` of every row; in one call where the tokeniser is one of the `tokenizers` library."""
+        """`decode` of every row, in one call for tokenisers of the `tokenizers` library."""
         if not isinstance(self._hf, PreTrainedTokenizerFast):
             return [self.decode(row) for row in rows]
         texts: list[str] = self._hf.backend_tokenizer.decode_batch(
@@ -95,8 +97,8 @@ class HuggingFaceTokenizer:
         )
         return texts
 
-    def prompt(self, prompt: str | Sequence[Message]) -> list[int]:
-        """A conversation through the chat template with the assistant's header; plain text after bos, where used."""
+    def prompt(self, prompt: PromptText) -> list[int]:
+        """A conversation through the chat template with the assistant's header; plain text after bos, if used."""
         if isinstance(prompt, str):
             return self._bos + self.encode(prompt)
         if not self.has_chat_template:
@@ -106,16 +108,18 @@ class HuggingFaceTokenizer:
             )
         for message in prompt:
             self._check_spelling(message.content)
-        if self._alphabet is not None:  # the template's own words must be spelt too
-            self._check_spelling(chat.text_of(self._hf, prompt, self._control))
+        if self._alphabet is not None:  # the template's own text must be in the alphabet too
+            self._check_spelling(conversation.text_of(self._hf, prompt, self._control))
         rendered = partial(_encode, self._hf)
-        return chat.encode_conversation(self._hf, prompt, self._control, encode=self.encode, encode_rendered=rendered)
+        return conversation.encode_conversation(
+            self._hf, prompt, self._control, encode=self.encode, encode_rendered=rendered
+        )
 
     def save(self, directory: Path) -> None:
         """Writes the files that `load_tokenizer` and `AutoTokenizer.from_pretrained` read."""
         directory.mkdir(parents=True, exist_ok=True)
         self._hf.save_pretrained(directory)
-        # transformers 5 renames its generic class; the old name is understood by every version.
+        # transformers 5 renamed its generic class; every version understands the old name.
         _update_json(directory / "tokenizer_config.json", "tokenizer_class", _portable_class)
         ends = [self._eos, *sorted(self._stops - {self._eos})]
         _update_json(directory / "generation_config.json", "eos_token_id", lambda _: ends if len(ends) > 1 else ends[0])
@@ -148,7 +152,7 @@ def character_tokenizer(alphabet: str) -> HuggingFaceTokenizer:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokeniser that lies in a model directory, whichever kind it is."""
+    """The tokeniser of a model directory."""
     return read_steadily(directory, _load)
 
 
@@ -161,7 +165,7 @@ def _load(directory: Path) -> Tokenizer:
     check_tokenizer_files(directory)
     try:
         hf = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # from damaged files transformers and tokenizers raise anything, a bare Exception too
+    except Exception as error:  # damaged files make transformers raise any type of exception
         reason = " ".join(str(error).split())
         raise UserError(f"the tokenizer in {directory} cannot be read ({reason:.200}); copy its files again") from error
     return HuggingFaceTokenizer(hf, ends=_configured_ends(directory))
@@ -170,7 +174,7 @@ def _load(directory: Path) -> Tokenizer:
 def wrap_backend(
     backend: Backend, *, eos: str, chat_template: str = PLAIN_TEMPLATE, specials: Sequence[str] = ()
 ) -> HuggingFaceTokenizer:
-    """Our tokeniser around a bare one of the `tokenizers` library; `specials` are further control tokens."""
+    """Wraps a tokeniser of the `tokenizers` library; `specials` are further control tokens."""
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (eos, *specials)])
     make: Callable[..., PreTrainedTokenizerBase] = PreTrainedTokenizerFast
     hf = make(tokenizer_object=backend, eos_token=eos, clean_up_tokenization_spaces=False)
@@ -179,7 +183,7 @@ def wrap_backend(
 
 
 def _refuse_tricks(hf: PreTrainedTokenizerBase) -> None:
-    """Refuses what makes the ids of a text random, or a short text endless."""
+    """Refuses tokenisers with random ids (sampling, BPE dropout), and replacements that blow up a short text."""
     if (getattr(hf, "sp_model_kwargs", None) or {}).get("enable_sampling"):
         raise UserError(
             f"tokenizer {hf.name_or_path} draws its pieces at random, so a text has other ids each time; "
@@ -200,13 +204,13 @@ def _refuse_tricks(hf: PreTrainedTokenizerBase) -> None:
 
 
 def _added_bos(hf: PreTrainedTokenizerBase) -> list[int]:
-    """The beginning-of-sequence token, where this tokeniser puts one before every text (Llama does, GPT-2 does not)."""
+    """[bos] if this tokeniser puts it before every text (Llama does, GPT-2 does not), else []."""
     added: list[int] = hf.encode("", add_special_tokens=True)
     return added[:1] if added and added[0] == hf.bos_token_id else []
 
 
 def _alphabet(hf: PreTrainedTokenizerBase) -> frozenset[str] | None:
-    """The characters of a character tokeniser; None for a tokeniser that has its own way with unknown text."""
+    """The characters of a character tokeniser; None for any other, which can encode unknown text."""
     if not isinstance(hf, PreTrainedTokenizerFast) or not isinstance(hf.backend_tokenizer.model, models.WordLevel):
         return None
     vocabulary: dict[str, int] = hf.get_vocab()
@@ -216,7 +220,7 @@ def _alphabet(hf: PreTrainedTokenizerBase) -> frozenset[str] | None:
 
 
 def _configured_ends(directory: Path) -> list[int]:
-    """The end-of-sequence ids that a model's configuration files name; each file may hold none, one or a list."""
+    """The end-of-sequence ids of a model's configuration files; each may have none, one or a list."""
     ends: list[int] = []
     for name in ("generation_config.json", "config.json"):
         path = directory / name
@@ -237,10 +241,63 @@ def _update_json(path: Path, key: str, change: Callable[[Any], Any]) -> None:
 
 
 def _encode(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
-    """The ids of a text, without tokens that the tokeniser would add around it."""
+    """The ids of a text, without special tokens around it."""
     try:
         tokens: list[int] = hf.encode(text, add_special_tokens=False, **how)
-    except Exception as error:  # the tokenizers library raises a bare Exception: a vocabulary without an unknown token
+    except Exception as error:  # `tokenizers` raises a bare Exception for unknown text without an unknown token
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
     return tokens
+
+
+def with_padding(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
+    """The tokeniser with a padding token that occurs in no text, and its id.
+
+    transformers' classifiers read the score at the last id that is not padding: with eos as padding they would read it
+    one token too early.
+    """
+    with tempfile.TemporaryDirectory() as directory:  # files are the one format that all tokenisers share
+        tokenizer.save(Path(directory))
+        hf = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        used = {*tokenizer.stops, hf.bos_token_id, hf.unk_token_id, None}
+        if hf.pad_token_id in used:
+            hf.add_special_tokens({"pad_token": "<|pad|>"})
+            assert list(hf.get_vocab().values()).count(hf.pad_token_id) == 1
+        hf.padding_side = "right"  # GPT-2's positions count from the first column, padding or not
+        return HuggingFaceTokenizer(hf, ends=sorted(tokenizer.stops)), int(hf.pad_token_id)
+
+
+def fitting_prompt(tokenizer: Tokenizer, prompt: PromptText, room: int) -> tuple[list[int], int]:
+    """A prompt truncated to at most `room` ids, and the number of ids that were dropped.
+
+    Drops the oldest turns first, then the first ids of the remaining prompt. Training and scoring both use it.
+    """
+    ids = tokenizer.prompt(prompt)
+    if len(ids) <= room:
+        return ids, 0
+    if room < 1:
+        return [], len(ids)
+    newest = ids
+    if not isinstance(prompt, str):
+        newest = tokenizer.prompt(newest_turns(tuple(prompt), lambda some: len(tokenizer.prompt(some)), room))
+    kept = newest[-room:]
+    return kept, len(ids) - len(kept)
+
+
+def newest_turns(
+    turns: tuple[Message, ...], length: Callable[[tuple[Message, ...]], int], limit: int
+) -> tuple[Message, ...]:
+    """The longest end of a conversation that fits the limit, with all system messages.
+
+    It starts with a user's message. The last user's message is never dropped: if that alone is too long, the caller
+    truncates its ids.
+    """
+    system = tuple(turn for turn in turns if turn.role == "system")
+    others = tuple(turn for turn in turns if turn.role != "system")
+    starts = [place for place, turn in enumerate(others) if turn.role == "user"]
+    # First the full conversation, which may start with the assistant; then from each user's message on.
+    for start in (0, *(place for place in starts if place > 0)):
+        kept = (*system, *others[start:]) if start else turns
+        if length(kept) <= limit or not any(place > start for place in starts):
+            return kept
+    return turns

@@ -14,7 +14,7 @@ from whet.algorithms.table import Algorithm, token_loss
 from whet.batching import global_weights, packed, passes, split_prompts, take_batch
 from whet.distributed.world import World
 from whet.models.layers.decoder_config import autocast
-from whet.models.logprobs import Reading, read_tokens
+from whet.models.logprobs import TokenReading, read_tokens
 from whet.records import Batch
 from whet.train.online.learner import Learner
 from whet.train.online.old_logprobs import Agreement
@@ -137,7 +137,7 @@ def _losses(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Iter
         yield finite(loss, tokens=s.tokens, logprobs=reading.logprobs, advantages=micro.advantages)
 
 
-def _supply(micro: Batch, reading: Reading) -> dict[str, Tensor | None]:
+def _supply(micro: Batch, reading: TokenReading) -> dict[str, Tensor | None]:
     """Terms that surrogates and KL estimators may ask for."""
     return {
         "logprobs": reading.logprobs,
@@ -160,7 +160,7 @@ def _critic_loss(micro: Batch, values: Tensor, clip: float, tally: TokenSums) ->
 
 
 def _count(
-    tally: TokenSums, algorithm: Algorithm, micro: Batch, reading: Reading, supply: dict[str, Tensor | None]
+    tally: TokenSums, algorithm: Algorithm, micro: Batch, reading: TokenReading, supply: dict[str, Tensor | None]
 ) -> Tensor:
     """The surrogate of one micro-batch, which is added to the statistics; all terms are 0 where the mask is False."""
     mask, logprobs = micro.sequences.mask, reading.logprobs

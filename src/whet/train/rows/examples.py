@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from whet.config import DataConfig
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
-from whet.models.text.prompt_truncation import fitting_prompt
+from whet.models.text.tokenizers import fitting_prompt
 from whet.records import Dialogue, Message, Row
 from whet.tasks.space import first_held_out
 from whet.train.setup.epochs import load_sides

@@ -25,11 +25,10 @@ from whet.errors import RunFailed
 from whet.evaluate.reward_reports import Report, outcome_report, pair_report, process_report, report_metrics
 from whet.models.layers.decoder_config import autocast
 from whet.models.protocol import Tokenizer
-from whet.models.reward.load_reward import load_reward_model
-from whet.models.reward.reward_model import RewardModel, new_reward_model, pack_through
+from whet.models.reward.reward_model import RewardModel, load_reward_model, new_reward_model, pack_through
 from whet.models.reward.settings import BAD, RewardSettings
 from whet.models.storage.safetensors_files import fingerprint
-from whet.models.text.padding import with_padding
+from whet.models.text.tokenizers import with_padding
 from whet.records import Sequences
 from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import Run

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whet.models.protocol import Tokenizer
-from whet.models.reward.scoring import JudgedText, one_step, stepped_text, whole_text
+from whet.models.reward.scoring import ScoredText, one_step, stepped_text, whole_text
 from whet.models.reward.settings import RewardSettings, step_classes
 from whet.records import Outcomes, Pair, Row, Trace
 
@@ -40,7 +40,7 @@ def judged(row: Pair | Outcomes | Trace, tokenizer: Tokenizer, settings: RewardS
     passes over such a step, so that its label could not be learned or checked anywhere.
     """
 
-    def whole(completion: str) -> JudgedText:
+    def whole(completion: str) -> ScoredText:
         return whole_text(tokenizer, row.prompt, completion, limit, every_token=settings.every_token)
 
     match row:
@@ -66,11 +66,11 @@ def judged(row: Pair | Outcomes | Trace, tokenizer: Tokenizer, settings: RewardS
     )
 
 
-def _row(text: JudgedText) -> Row:
+def _row(text: ScoredText) -> Row:
     return Row(tokens=text.tokens, mask=tuple(place >= text.prompt for place in range(len(text.tokens))))
 
 
-def _marked(text: JudgedText) -> tuple[bool, ...]:
+def _marked(text: ScoredText) -> tuple[bool, ...]:
     """True where the score is read."""
     asked = set(text.places)
     return tuple(place in asked for place in range(len(text.tokens)))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from whet.engines.protocol import Engine
+from whet.engines.engine_protocol import Engine
 from whet.models.protocol import Tokenizer
 from whet.tasks.protocol import Task
 from whet.train.setup.optimizer import Trainable

@@ -15,8 +15,8 @@ from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
 from whet.config.parts import ModelConfig
 from whet.distributed.world import World
-from whet.engines.native.engine import NativeEngine
-from whet.engines.protocol import Engine
+from whet.engines.engine_protocol import Engine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import family_named
@@ -104,7 +104,7 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
         raise UserError(f"engine.name=vllm follows one process and there are {world.size}: use engine.name=native")
     most = config.max_sequences or VLLM_SEQUENCES
     if not config.url:
-        from whet.engines.vllm.engine import VllmEngine
+        from whet.engines.vllm.vllm_engine import VllmEngine
 
         return VllmEngine(policy, tokenizer, max_sequences=most, memory_share=config.memory_share)
     from whet.engines.http.transport import Connection

@@ -1,15 +1,14 @@
-"""The engine behind a URL: any OpenAI-compatible server (vLLM, llama.cpp, a hosted model).
+"""Completions from any OpenAI-compatible server (vLLM, llama.cpp, a hosted model).
 
-It evaluates, samples and judges; it does not train, because the weights are the server's. Two ways to ask:
+For evaluation, sampling and LLM judges; not for training, because the weights are the server's. Two modes:
 
-- with the model's tokeniser, ids go out and ids come back (vLLM): tokens and log-probs are exact;
-- without one, text and conversations go out and the server's tokeniser and template are used. Token counts are the
-  server's, ids stay unknown, and what a server filters by default (llama.cpp: top-k 40) stays on unless `extra`
-  or the sampling says otherwise.
+- with the model's tokeniser, requests and replies hold token ids (vLLM): tokens and log-probs are exact;
+- without one, requests hold text or messages, and the server tokenises and templates them. Token ids stay unknown, and
+  a server's default filters (llama.cpp: top-k 40) apply unless `extra` or the sampling overrides them.
 
-Log-probs of vLLM (unless `--logprobs-mode processed_logprobs`), llama.cpp and OpenAI are of the model's raw
-distribution. `Completion` promises those of the distribution that was sampled from, so they are passed on where the
-two are the same, at temperature 1 without filters, and are NaN elsewhere.
+Log-probs of vLLM (unless `--logprobs-mode processed_logprobs`), llama.cpp and OpenAI are those of the raw distribution.
+`Completion` promises those of the sampling distribution, so they are used only where both are the same (temperature 1,
+no filters) and are NaN otherwise.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import Any, Literal
 
 from anyio.from_thread import start_blocking_portal
 
-from whet.engines.http.reply import Asked, is_plain, read_reply
+from whet.engines.engine_protocol import OnToken
+from whet.engines.http.reply import Expected, is_plain, read_reply
 from whet.engines.http.server_text import ServerText
 from whet.engines.http.transport import Connection, Transport
-from whet.engines.protocol import OnToken
 from whet.errors import RunFailed, UserError
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Prompt, Sampling
@@ -35,14 +34,14 @@ Logprobs = Literal["none", "raw", "processed"]
 USUAL = Connection()
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 SEED_MASK = 2**31 - 1  # some servers keep a seed in 32 bits
-# An answer may have so many bytes, which is several times what servers send: vLLM about 150 a token with log-probs.
+# Largest reply, fixed and per token: several times what servers send (vLLM: about 150 bytes a token with log-probs).
 ANSWER_BYTES, TOKEN_BYTES = 1 << 20, 1 << 10
 TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
-UNSTATED_TOKENS = 1 << 17  # where `extra` drops the limit and leaves it to the server
+UNSTATED_TOKENS = 1 << 17  # assumed limit if `extra` removes it from the request
 
 
 class HttpEngine:
-    """Asks a server. Its prompts are made with its `tokenizer`: the given one, or a stand-in that only spells."""
+    """Samples from a server. Make prompts with `engine.tokenizer`: the given one, or `ServerText`."""
 
     def __init__(
         self,
@@ -56,17 +55,17 @@ class HttpEngine:
         extra: Mapping[str, Any] = NOTHING,
         on_token: OnToken | None = None,
     ) -> None:
-        """`logprobs`: what the server's are, or `none` not to ask; `extra`: fields of every request, None drops one.
+        """`logprobs`: the kind that the server returns, or `none` to request none.
 
-        `choices`: samples per request. More than one saves reading the prompt again, and only the first has its own
-        seed. `on_token` is told of tokens when their completion has arrived.
+        `extra`: fields added to every request; None removes a field. `choices`: samples per request (`n`); more than
+        one saves prefills, but only the first has its own seed. `on_token` is called when a completion has arrived.
         """
         if choices < 1:
             raise UserError(f"a request needs at least one choice, got choices={choices}")
         self.model, self.connection, self.extra, self.on_token = model, connection, extra, on_token
         self.tokenizer: Tokenizer = ServerText() if tokenizer is None else tokenizer
         self._exact = None if isinstance(self.tokenizer, ServerText) else self.tokenizer
-        self.vocabulary = self.tokenizer.vocab_size  # ids are below this; a model may have more than its tokeniser
+        self.vocabulary = self.tokenizer.vocab_size  # upper bound of ids; a model may have more than its tokeniser
         self._logprobs, self._choices = logprobs, choices
         self._transport = Transport(url, connection)
 
@@ -77,11 +76,11 @@ class HttpEngine:
 
     @property
     def is_exact(self) -> bool:
-        """Never: the server rounds as it likes."""
+        """False: a server's kernels round differently."""
         return False
 
     def sync(self, policy: CausalLM, *, version: int) -> None:  # noqa: ARG002 - as the protocol has it
-        """Refused: nothing here can change the server's weights."""
+        """Always refused: the server's weights cannot be changed."""
         raise UserError(
             f"the weights behind {self.url} are the server's own and cannot be trained: "
             "use this engine to evaluate, sample and judge, and engine.name=native to train"
@@ -98,7 +97,7 @@ class HttpEngine:
         jobs = [(index, first, min(self._choices, count - first)) for index in range(len(prompts)) for first in firsts]
         done: dict[tuple[int, int], list[Completion]] = {}
         limit = asyncio.Semaphore(self.connection.concurrency)
-        with start_blocking_portal() as portal:  # leaving it by the first failure, or Ctrl-C, cancels all under way
+        with start_blocking_portal() as portal:  # an exception or Ctrl-C cancels all open requests
             waiting = {
                 portal.start_task_soon(self._ask, prompts[i], sampling, first, choices, limit): (i, first)
                 for i, first, choices in jobs
@@ -111,7 +110,7 @@ class HttpEngine:
     async def _ask(
         self, prompt: Prompt, sampling: Sampling, first: int, count: int, limit: asyncio.Semaphore
     ) -> list[Completion]:
-        """Samples `first`, `first` + 1, … of a prompt, from one request."""
+        """Samples `first` … `first` + `count` − 1 of a prompt, from one request."""
         path, body = self._request(prompt, sampling)
         body |= {
             "seed": stream_key((*prompt.stream, first)) & SEED_MASK,
@@ -124,7 +123,7 @@ class HttpEngine:
         most_bytes = ANSWER_BYTES + TOKEN_BYTES * count * most_tokens
         async with limit:
             reply = await self._transport.post(path, given, most_bytes=most_bytes)
-        asked = Asked(
+        asked = Expected(
             count=count,
             most_tokens=most_tokens,
             sampling=sampling,
@@ -138,7 +137,7 @@ class HttpEngine:
             raise type(error)(f"{self.url} {self._transport.safe(str(error))}") from error
 
     def _request(self, prompt: Prompt, sampling: Sampling) -> tuple[str, dict[str, Any]]:
-        """The endpoint, and the fields that all samples of a prompt share."""
+        """The endpoint, and the request fields that all samples of a prompt share."""
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": sampling.max_tokens if prompt.limit is None else min(sampling.max_tokens, prompt.limit),
@@ -147,22 +146,22 @@ class HttpEngine:
             "stop": list(sampling.stop) or None,
         }
         if self._exact is not None:
-            # All of them, also where they do nothing: vLLM fills gaps from the model's generation_config.json.
+            # Set even at their defaults: vLLM fills missing ones from the model's generation_config.json.
             body |= {"top_k": sampling.top_k, "min_p": sampling.min_p, "repetition_penalty": 1.0}
-            # Two ways to get ids: the first is vLLM's since 0.10.2, the second, older, spells them among log-probs.
+            # Two ways to get token ids: the first since vLLM 0.10.2, the second, older, as "token_id:N" in log-probs.
             body |= {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": 1}
-            # The ids that end a completion are the tokeniser's, not those that the server's files name.
+            # The tokeniser decides which ids end a completion, not the server's files.
             body |= {"stop_token_ids": sorted(self._exact.stops), "ignore_eos": True}
             return "completions", {**body, "prompt": list(prompt.tokens)}
-        # Hosted models refuse fields they do not know.
+        # Without their default values: hosted models refuse fields that they do not know.
         body |= {"top_k": sampling.top_k or None, "min_p": sampling.min_p or None}
         useful = sampling.temperature > 0 and (self._logprobs == "processed" or is_plain(sampling))
-        wanted = self._logprobs != "none" and useful
-        said = ServerText().read(prompt.tokens)
-        if isinstance(said, str):
-            return "completions", {**body, "prompt": said, "logprobs": 1 if wanted else None}
-        messages = [{"role": message.role, "content": message.content} for message in said]
-        return "chat/completions", {**body, "messages": messages, "logprobs": wanted or None}
+        has_logprobs = self._logprobs != "none" and useful
+        content = ServerText().read(prompt.tokens)
+        if isinstance(content, str):
+            return "completions", {**body, "prompt": content, "logprobs": 1 if has_logprobs else None}
+        messages = [{"role": message.role, "content": message.content} for message in content]
+        return "chat/completions", {**body, "messages": messages, "logprobs": has_logprobs or None}
 
     def _tell(self, prompt: int, first: int, completions: Sequence[Completion]) -> None:
         if self.on_token is not None:

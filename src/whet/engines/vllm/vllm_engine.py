@@ -1,7 +1,7 @@
-"""vLLM in this process: many sequences at a time, with weights that are handed over by reference and proved.
+"""vLLM in this process: weights are passed by reference at every sync and verified.
 
-On CUDA vLLM sleeps while nothing is sampled: its weights wait in the host's memory, its cache is given up, and the
-GPU is the trainer's. On a CPU it computes in fp32 and without compilation. vLLM itself is imported where it is used.
+On CUDA vLLM sleeps between rollouts: its weights wait in host memory and its KV cache is freed, so the trainer has the
+GPU. On a CPU it computes in fp32 without compilation. vLLM is imported lazily.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.engines.http.reply import cut
-from whet.engines.limits import within_context
+from whet.engines.engine_protocol import up_to_stop, within_context
 from whet.engines.vllm.weight_proof import canary_prompts, hand_over
 from whet.engines.vllm.weights import served_decoder
 from whet.errors import RunFailed, UserError
@@ -32,11 +31,11 @@ from whet.records import Completion, Prompt, Sampling
 from whet.streams import stream_key
 
 WORKER = "whet.engines.vllm.worker_extension.Worker"
-HABITS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}  # unless the user has set them
+DEFAULTS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}  # unless the user has set them
 SEED_MASK = 2**63 - 1
-CPU_BLOCK = 128  # tokens of vLLM's cache that are given out together on a CPU
+CPU_BLOCK = 128  # tokens per block of vLLM's paged cache on a CPU
 FP32_BYTES = 4
-FAILURES = (ValueError, RuntimeError, AssertionError, OSError)  # what vLLM raises when it cannot go on
+FAILURES = (ValueError, RuntimeError, AssertionError, OSError)  # raised by vLLM when it fails
 
 
 class VllmEngine:
@@ -45,7 +44,7 @@ class VllmEngine:
     def __init__(
         self, policy: CausalLM, tokenizer: Tokenizer, *, max_sequences: int = 256, memory_share: float = 0.4
     ) -> None:
-        """`memory_share`: of the GPU's memory (on a CPU: at most of the host's) that vLLM has while it samples."""
+        """`memory_share`: of the GPU's memory for vLLM while it samples (on a CPU: upper bound, of host memory)."""
         decoder = served_decoder(policy)
         device = next(policy.parameters()).device
         self.tokenizer, self.context, self.version = tokenizer, policy.context, -1
@@ -65,11 +64,11 @@ class VllmEngine:
 
     @property
     def is_exact(self) -> bool:
-        """Never: vLLM's kernels round in their own way."""
+        """False: vLLM's kernels round differently."""
         return False
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
-        """From now on sample with these weights; RunFailed where vLLM cannot be shown to."""
+        """Samples with these weights from now on; RunFailed if verification fails."""
         with self._awake():
             hand_over(self, policy, self.dtype, self._canaries)
         self.version = version
@@ -81,7 +80,7 @@ class VllmEngine:
             return self.sample(prompts, sampling, count)
 
     def close(self) -> None:
-        """Gives back everything that vLLM holds; a second time changes nothing."""
+        """Frees everything that vLLM holds; may be called twice."""
         if self._llm is None:
             return
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
@@ -95,17 +94,17 @@ class VllmEngine:
         self._llm.collective_rpc("whet_take", args=(weights,))
 
     def checksums(self) -> dict[str, str]:
-        """Of the weights that vLLM has."""
+        """Checksums of vLLM's weights."""
         found: dict[str, str] = self._llm.collective_rpc("whet_checksums")[0]
         return found
 
     def forget(self) -> None:
-        """Drops the cache of prompts that were read with other weights."""
+        """Drops the prefix cache, which was computed with other weights."""
         if not self._llm.reset_prefix_cache():
             raise RunFailed("vLLM kept its prefix cache of older weights")
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
-        """`count` completions of each prompt, of a vLLM that is awake."""
+        """`count` completions of each prompt; vLLM must be awake."""
         asked = [{"prompt_token_ids": list(prompt.tokens)} for prompt in prompts for _ in range(count)]
         params = [self._params(prompt, sampling, sample) for prompt in prompts for sample in range(count)]
         try:
@@ -113,8 +112,8 @@ class VllmEngine:
         except FAILURES as error:
             raise RunFailed(f"vLLM broke while it sampled: {_one_line(error)}") from error
         texts = self.tokenizer.decode_many([output.outputs[0].token_ids for output in outputs])
-        told = zip(outputs, texts, strict=True)
-        done = [_completion(output.outputs[0], cut(text, sampling.stop), sampling) for output, text in told]
+        pairs = zip(outputs, texts, strict=True)
+        done = [_completion(output.outputs[0], up_to_stop(text, sampling.stop), sampling) for output, text in pairs]
         return [done[start : start + count] for start in range(0, len(done), count)]
 
     def _params(self, prompt: Prompt, sampling: Sampling, sample: int) -> Any:
@@ -127,7 +126,7 @@ class VllmEngine:
             seed=stream_key((*prompt.stream, sample)) & SEED_MASK,
             stop=list(sampling.stop),
             stop_token_ids=sorted(self.tokenizer.stops),
-            ignore_eos=True,  # what ends a completion is the tokeniser's to say, not the files'
+            ignore_eos=True,  # the tokeniser decides what ends a completion, not the model's files
             detokenize=bool(sampling.stop),
             logprobs=0,  # of the sampled token alone
         )
@@ -146,7 +145,7 @@ class VllmEngine:
                         max_model_len=self.context,
                         max_num_seqs=max_sequences,
                         logprobs_mode="processed_logprobs",
-                        generation_config="vllm",  # nothing but what is asked for
+                        generation_config="vllm",  # not the model's generation_config.json
                         worker_extension_cls=WORKER,
                         **memory,
                     )
@@ -154,7 +153,7 @@ class VllmEngine:
                 raise _unserved(decoder, error) from error
 
     def _try(self, decoder: Decoder) -> None:
-        """A shape that vLLM has no kernel for shows at its first token; here no run has begun yet."""
+        """Samples one token, to fail before the run if vLLM has no kernel for this shape."""
         try:
             self.sample(self._canaries[-1:], Sampling(max_tokens=1), 1)
         except RunFailed as error:
@@ -189,7 +188,7 @@ def _completion(output: Any, text: str, sampling: Sampling) -> Completion:
 
 
 def cache_bytes(decoder: Decoder, sequences: int) -> int:
-    """What the keys and values of so many sequences of full length take in fp32, and a block to spare for each."""
+    """Size of an fp32 KV cache for so many sequences of full length, plus one block each."""
     config = decoder.config
     blocks = -(-config.context // CPU_BLOCK) + 1
     return 2 * config.layers * config.kv_heads * config.head_dim * FP32_BYTES * blocks * CPU_BLOCK * sequences
@@ -208,7 +207,7 @@ def _one_line(error: Exception) -> str:
 
 def _import_vllm() -> Any:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # or weights could not be handed over by reference
-    for name, value in HABITS.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
         with _quiet():
@@ -223,7 +222,7 @@ def _import_vllm() -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """vLLM's own use of what torch will rename is nobody's concern here."""
+    """Hides FutureWarnings about vLLM's use of deprecated torch functions."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield

@@ -1,12 +1,11 @@
-"""The in-process engine: samples with the trainer's own weights, so nothing is copied and nothing can be stale.
+"""The in-process engine: samples with the trainer's own weights, so they cannot be stale.
 
-Each prompt is read once for its whole group, every sequence keeps its own random stream, and finished sequences
+Each prompt is prefilled once for its whole group, every sequence has its own random stream, and finished sequences
 leave the batch. Knows nothing about rewards.
 
-A token is drawn by the inverse transform of one random number. The definition is `_draw_exactly`: the first token whose
-cumulative probability, summed in fp64 over the fp32 log-probs of `log_distribution`, exceeds the random number. `draw`
-finds the same token from fp32 probabilities, and asks the definition only about rows whose random number lies so near
-to a token's edge that rounding could decide.
+Tokens are drawn by inverse transform sampling. `_draw_exactly` is the definition: the first token whose cumulative
+probability, summed in fp64 over the fp32 log-probs of `log_distribution`, exceeds a uniform random number. `draw` finds
+the same token from fp32 probabilities, and falls back to the definition for rows that rounding could decide.
 """
 
 from __future__ import annotations
@@ -19,9 +18,16 @@ import torch
 from torch import Tensor
 
 from whet.batching import pad
-from whet.engines.limits import above_coldest, token_limit, within_context, within_vocabulary
-from whet.engines.protocol import OnToken
-from whet.models.decoder.decoder import Decoder, has_plain_products
+from whet.engines.engine_protocol import (
+    OnToken,
+    above_coldest,
+    token_limit,
+    up_to_stop,
+    within_context,
+    within_vocabulary,
+)
+from whet.models.decoder.decoder import Decoder
+from whet.models.kernels.fused_block import has_plain_products
 from whet.models.layers.decoder_config import autocast, is_served
 from whet.models.logprobs import check_logprobs, doubt, log_distribution
 from whet.models.protocol import CausalLM, Tokenizer
@@ -32,19 +38,19 @@ if TYPE_CHECKING:
     from whet.engines.native.cuda import CudaSampler
 
 
-PLAIN_SEQUENCES, CUDA_SEQUENCES = 256, 1024  # at a time, unless somebody says how many; a GPU takes what fits of them
-LOOK = 16  # tokens between looks at whether log-probs are finite, where a look waits for the device
-TOKENS_PER_CHARACTER = 4  # a character is at most four bytes, and a token at least one
+PLAIN_SEQUENCES, CUDA_SEQUENCES = 256, 1024  # default of max_sequences; CUDA graphs take as many of them as fit
+LOOK = 16  # tokens between checks that log-probs are finite, each of which waits for the device
+TOKENS_PER_CHARACTER = 4  # at most: a character has up to four bytes, a token at least one
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """What was sampled for one wave: a row per sequence, in the order of prompts and samples."""
+    """Sampled tokens of one batch: a row per sequence, in the order of prompts and samples."""
 
     tokens: Tensor  # (B, room) int64
     logprobs: Tensor  # (B, room) float
-    lengths: Tensor  # (B,) int64: tokens before the padding
-    is_stopped: Tensor  # (B,) bool: ended by itself
+    lengths: Tensor  # (B,) int64: tokens of each completion
+    is_stopped: Tensor  # (B,) bool: ended by a stop token or string, not by its limit
 
 
 class NativeEngine:
@@ -60,7 +66,7 @@ class NativeEngine:
         dtype: torch.dtype = torch.bfloat16,
         on_token: OnToken | None = None,
     ) -> None:
-        """`dtype` is that of products on a GPU; a CPU computes in fp32. `max_sequences` are sampled at a time."""
+        """`dtype`: of matrix products on a GPU (a CPU computes in fp32). `max_sequences`: batch size."""
         self.policy, self.tokenizer = policy, tokenizer
         self.on_token = on_token
         self.max_sequences, self.dtype = max_sequences, dtype
@@ -70,16 +76,16 @@ class NativeEngine:
 
     @property
     def is_exact(self) -> bool:
-        """In fp32 on a CPU, with our own decoder, the sampler computes what the trainer does."""
+        """True for our decoder on a CPU, where sampler and trainer both compute in fp32."""
         return self.device.type == "cpu" and isinstance(self.policy, Decoder)
 
     @property
     def timings(self) -> dict[str, float]:
-        """Seconds of the stages of the last call, where they are known."""
+        """Seconds of each stage of the last call; empty unless CUDA graphs sampled."""
         return dict(self._sampler.timings) if self._sampler is not None else {}
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
-        """From now on sample with these weights: they are the trainer's own, so there is nothing to copy."""
+        """Samples with these weights from now on; they are the trainer's own, so nothing is copied."""
         self.policy, self.version = policy, version
 
     def close(self) -> None:
@@ -94,7 +100,7 @@ class NativeEngine:
         if self._is_fast(sampling):
             return self._generate_fast(prompts, sampling, count)
         done: list[Completion] = []
-        size = max(1, (self.max_sequences or PLAIN_SEQUENCES) // count)  # whole groups: each prompt is read once
+        size = max(1, (self.max_sequences or PLAIN_SEQUENCES) // count)  # whole groups: each prompt is prefilled once
         with autocast(self.device):
             for start in range(0, len(prompts), size):
                 drawn = self._complete(prompts[start : start + size], sampling, count, first=start)
@@ -102,7 +108,7 @@ class NativeEngine:
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
     def _is_fast(self, sampling: Sampling) -> bool:
-        """Whether the CUDA graphs can do it: our decoder on a GPU, no top-k, top-p or min-p, no stop strings."""
+        """Whether CUDA graphs can sample it: a served decoder on a GPU, no top-k, top-p, min-p or stop strings."""
         plain = not (sampling.top_k or sampling.top_p < 1 or sampling.min_p or sampling.stop)
         ours = (
             isinstance(self.policy, Decoder)
@@ -113,12 +119,15 @@ class NativeEngine:
         return self.device.type == "cuda" and plain and ours and self.on_token is None
 
     def _generate_fast(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
-        from whet.engines.native.cuda import CudaSampler  # triton comes with CUDA builds of torch only
+        from whet.engines.native import decode_kernels  # imports Triton, which only CUDA builds of torch have
+        from whet.engines.native.cuda import CudaSampler
 
         assert isinstance(self.policy, Decoder)
         if self._sampler is None or self._sampler.policy is not self.policy:
             slots = self.max_sequences or CUDA_SEQUENCES
-            self._sampler = CudaSampler(self.policy, self.tokenizer.stops, max_slots=slots, dtype=self.dtype)
+            self._sampler = CudaSampler(
+                self.policy, self.tokenizer.stops, max_slots=slots, ops=decode_kernels, dtype=self.dtype
+            )
         drawn = self._sampler.sample(prompts, sampling, count=count)
         texts = self.tokenizer.decode_many([one.tokens for one in drawn])
         done = [
@@ -133,7 +142,7 @@ class NativeEngine:
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
     def _complete(self, prompts: Sequence[Prompt], sampling: Sampling, count: int, *, first: int) -> _Drawn:
-        """Samples every sequence of one wave to its end; `first` is the number of its first prompt."""
+        """Samples every sequence of one batch to its end; `first` is the index of its first prompt."""
         tokens = pad([prompt.tokens for prompt in prompts], torch.int64).to(self.device)
         lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=self.device)
         limits = torch.tensor(
@@ -147,7 +156,7 @@ class NativeEngine:
         states, limits = states[fan_out], limits[fan_out]
         drawn = _nothing_drawn(len(keys), int(limits.max()), self.device)
         stops = torch.tensor(sorted(self.tokenizer.stops), device=self.device)
-        live = torch.arange(len(keys), device=self.device)  # the sequence of each row
+        live = torch.arange(len(keys), device=self.device)  # (rows,): which sequence each remaining row is
         for position in range(drawn.tokens.shape[1]):
             chosen, logprobs = draw(self.policy.head(states), sampling, keys, torch.full_like(keys, position))
             if position == 0:
@@ -155,7 +164,7 @@ class NativeEngine:
             drawn.tokens[live, position], drawn.logprobs[live, position] = chosen, logprobs
             may_look = self.device.type == "cpu" or position % LOOK == 0
             if may_look and not bool(logprobs.isfinite().all()):
-                drawn.lengths[live] = position + 1  # where they end, `_completions` will say why
+                drawn.lengths[live] = position + 1  # `_completions` raises the error
                 break
             is_stopped = (chosen[:, None] == stops).any(dim=-1)
             if self.on_token is not None or sampling.stop:
@@ -175,7 +184,7 @@ class NativeEngine:
         return drawn
 
     def _heard(self, tokens: list[list[int]], live: list[int], sampling: Sampling, count: int, first: int) -> Tensor:
-        """Tells of the newest token of each live sequence; (rows,) whether a stop string has appeared."""
+        """Calls `on_token` for the newest token of each live sequence; (rows,) whether a stop string has appeared."""
         if self.on_token is not None:
             for row, sequence in zip(tokens, live, strict=True):
                 self.on_token(first + sequence // count, sequence % count, row[-1])
@@ -186,7 +195,7 @@ class NativeEngine:
         return torch.tensor([any(text in tail for text in sampling.stop) for tail in tails], device=self.device)
 
     def _completions(self, drawn: _Drawn, sampling: Sampling, prompts: Sequence[int]) -> list[Completion]:
-        """What was drawn, as records; `prompts` says whose completion each row is."""
+        """The sampled rows as records; `prompts` is the prompt index of each row."""
         lengths = drawn.lengths.tolist()
         tokens = [row[:length] for row, length in zip(drawn.tokens.tolist(), lengths, strict=True)]
         logprobs = [row[:length] for row, length in zip(drawn.logprobs.tolist(), lengths, strict=True)]
@@ -197,7 +206,7 @@ class NativeEngine:
             Completion(
                 tokens=tuple(ids),
                 logprobs=tuple(values),
-                text=_up_to_stop(text, sampling.stop),
+                text=up_to_stop(text, sampling.stop),
                 finish="stop" if is_stopped else "length",
             )
             for ids, values, text, is_stopped in zip(tokens, logprobs, texts, drawn.is_stopped.tolist(), strict=True)
@@ -214,7 +223,7 @@ def _nothing_drawn(rows: int, room: int, device: torch.device) -> _Drawn:
 
 
 def _closed_up(is_done: Tensor) -> Tensor:
-    """The rows that go on; the last of them take the places of the done, so that the others need not move."""
+    """Indices of the rows that continue; the last ones fill the gaps of finished rows, so that few rows move."""
     going = ~is_done
     count = int(going.sum())
     rows = torch.arange(count, device=is_done.device)
@@ -222,28 +231,22 @@ def _closed_up(is_done: Tensor) -> Tensor:
     return rows
 
 
-def _up_to_stop(text: str, stop: Sequence[str]) -> str:
-    """The text up to the end of the first stop string in it."""
-    ends = [text.index(one) + len(one) for one in stop if one in text]
-    return text[: min(ends)] if ends else text
-
-
-BLOCK = 256  # tokens whose probabilities are summed at once to find the neighbourhood of a token
-QUICK_FROM = 4096  # tokens of a vocabulary: below, the definition is as fast
-# How far an fp32 sum of probabilities may be from the fp64 one. Each log-prob is rounded by at most |log p| · 2⁻²⁴,
-# which makes at most (entropy + a few) · 2⁻²⁴ < 2e-6 of the whole for 2¹⁸ tokens; exp and the sums add less.
+BLOCK = 256  # tokens per block in the first of two searches
+QUICK_FROM = 4096  # vocabulary size below which the definition is as fast
+# Bound on the error of a cumulative fp32 probability. Each log-prob is rounded by at most |log p| · 2⁻²⁴, which adds
+# up to at most (entropy + a few) · 2⁻²⁴ < 2e-6 for 2¹⁸ tokens; exp and the sums add less.
 DOUBT = 5e-6
 
 
 def draw(logits: Tensor, sampling: Sampling, keys: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """One token per row of (N, V) logits, and its log-prob under the distribution that it was drawn from.
+    """Samples one token per row of (N, V) logits; returns (N,) tokens and their log-probs under that distribution.
 
-    Where a logit is NaN or +inf, or all are −inf, the log-prob is NaN; logits of −inf beside finite ones are fine.
+    The log-prob is NaN if a logit is NaN or +inf, or if all are −inf; some −inf among finite ones are fine.
     """
     if sampling.temperature == 0:
         chosen = logits.argmax(dim=-1)
         highest = logits.gather(-1, chosen[:, None])[:, 0].float()
-        return chosen, highest - highest  # 0, or NaN where the highest is not finite: NaN is highest of all
+        return chosen, highest - highest  # 0, or NaN if the highest is not finite: argmax prefers NaN
     numbers = uniform(keys, positions)
     if not sampling.is_whole or logits.device.type != "cpu" or logits.shape[-1] < QUICK_FROM:
         return _draw_exactly(log_distribution(logits, sampling), numbers)
@@ -253,13 +256,12 @@ def draw(logits: Tensor, sampling: Sampling, keys: Tensor, positions: Tensor) ->
     if bool(is_doubtful.any()):
         rows = is_doubtful.nonzero()[:, 0]
         chosen[rows], _ = _draw_exactly(log_distribution(logits[rows], sampling), numbers[rows])
-    # Divided by what they really add up to: over a large vocabulary torch's own sum is off by up to 1e-5.
+    # Divided by their exact sum: over a large vocabulary the sum within torch's softmax is off by up to 1e-5.
     return chosen, (probabilities.gather(-1, chosen[:, None])[:, 0] / total).log().float()
 
 
 def _draw_exactly(distribution: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """The definition: (N, V) log-probs, (N,) numbers in [0, 1) → tokens and their log-probs."""
-    # In fp64 the sum over a large vocabulary keeps its digits.
     cumulative = distribution.double().exp().cumsum(dim=-1)
     target = numbers[:, None] * cumulative[:, -1:]
     chosen = torch.searchsorted(cumulative, target, right=True).clamp(max=distribution.shape[-1] - 1)
@@ -267,12 +269,12 @@ def _draw_exactly(distribution: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor
 
 
 def _draw_quickly(probabilities: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, V) fp32 probabilities → tokens, whether rounding could have decided them, and the sums of the rows."""
+    """(N, V) fp32 probabilities → (N,) tokens, whether rounding could have decided them, and (N,) sums of rows."""
     vocabulary = probabilities.shape[-1]
     whole = vocabulary // BLOCK * BLOCK
     sums = probabilities[:, :whole].reshape(len(probabilities), whole // BLOCK, BLOCK).sum(dim=-1).double()
     rest = probabilities[:, whole:].sum(dim=-1, keepdim=True).double()
-    edges = torch.cat((torch.zeros_like(rest), sums, rest), dim=-1).cumsum(dim=-1)  # where each block begins; the end
+    edges = torch.cat((torch.zeros_like(rest), sums, rest), dim=-1).cumsum(dim=-1)  # before each block; total
     target = numbers[:, None] * edges[:, -1:]
     block = torch.searchsorted(edges, target, right=True).clamp(max=edges.shape[-1] - 1) - 1
     places = block * BLOCK + torch.arange(BLOCK, device=block.device)
@@ -281,5 +283,5 @@ def _draw_quickly(probabilities: Tensor, numbers: Tensor) -> tuple[Tensor, Tenso
     index = torch.searchsorted(cumulative, target, right=True).clamp(min=1, max=BLOCK)
     below, above = cumulative.gather(-1, index - 1), cumulative.gather(-1, index)
     doubt = DOUBT * edges[:, -1:]
-    is_doubtful = ~((target - below >= doubt) & (above - target >= doubt))  # also where something is not a number
+    is_doubtful = ~((target - below >= doubt) & (above - target >= doubt))  # True for NaN too
     return places.gather(-1, index - 1)[:, 0], is_doubtful[:, 0], edges[:, -1]

@@ -1,10 +1,13 @@
-"""The decoder without gradients on a CPU: states are columns (D, N), so that every product is a weight times a matrix.
+"""The decoder's forward pass without gradients on a CPU, for sampling: states are columns (D, N).
 
-A product of a few rows with a transposed weight, as `nn.Linear` asks for, runs at a third of the speed on processors
-with AVX-512 (MKL 2024); this order needs no copy of the weights. Residuals are added by the products themselves.
-`read_columns` serves every decoder. `JoinedColumns` serves the usual block (RMS norms, SwiGLU, rotary positions) with
-joined weights, the copies of `kernels.fused_block` that a training pass uses too: a decode step reads every weight
-once, so it is as fast as memory; joined, because few rows of a weight (keys, values) are read at half the speed.
+Every product is then weight · states, in the layout in which weights are stored; `nn.Linear` multiplies a few rows with
+a transposed weight, which is slower on processors with AVX-512. Residuals are added by the products (addmm).
+
+`read_columns` serves every decoder with its own weights. `JoinedColumns` serves the block of Llama, Qwen2 and Qwen3
+with the joined weights of `kernels.fused_block`, which training passes use too: a decode step reads every weight once,
+so it is bound by memory bandwidth, and matrices with few rows (keys, values) are read at half of it.
+
+Letters: B rows, T time, N = B · T columns, D width, M width of the MLP, dim width of a head.
 """
 
 from __future__ import annotations
@@ -18,33 +21,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whet.models.kernels.fused_block import Joined
-from whet.models.layers.attention import rotary_frequencies
+from whet.models.kernels.fused_block import Joined, has_plain_products
+from whet.models.layers.attention import Attend, rotary_frequencies
 from whet.models.layers.decoder_config import DecoderConfig, has_usual_blocks
 
 if TYPE_CHECKING:
     from whet.models.decoder.decoder import MLP, Attention, Block, Norm, Trunk
 
 
-FEW = 64  # rows: above, both orders of a product are as fast
-CHUNK_ROWS = 4096  # of a weight: what they give stays in the cache of the processor until it is turned into rows
+FEW = 64  # rows: above, both layouts of a product are as fast
+CHUNK_ROWS = 4096  # rows of a weight per product: the result stays in the processor's cache until it is transposed
 
-# Queries, keys and values (B, heads, T, head_dim) → what each query attended to, shaped as the queries.
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-Rotation = tuple[Tensor, Tensor]  # (head_dim / 2, N) cosine and sine of every column's angles
+Rotation = tuple[Tensor, Tensor]  # (dim / 2, N): cosine and sine of every column's angles
+# (B, T) ids at (B, T) positions, and one Attend per layer → (B, T, D), before the final norm.
+Read = Callable[[Tensor, Tensor, Sequence[Attend]], Tensor]
 
 
-def fits_columns(trunk: Trunk) -> bool:
-    """Whether this file computes the trunk: fp32 on a CPU, and no adapter in the place of a product."""
-    weight = trunk.embed_tokens.weight
-    plain = all(type(part) is nn.Linear for block in trunk.layers for part in _products(block))  # type: ignore[arg-type]
-    return plain and weight.device.type == "cpu" and weight.dtype is torch.float32
+def quickest_reader(trunk: Trunk) -> Read:
+    """The fastest forward pass without gradients, with the weights of now: get a new one for each batch of prompts."""
+    if trunk.embed_tokens.weight.device.type != "cpu" or not has_plain_products(trunk):
+        return trunk
+    return JoinedColumns(trunk) if has_usual_blocks(trunk.config) else partial(read_columns, trunk)
 
 
 @torch.no_grad()
 def read_columns(trunk: Trunk, tokens: Tensor, positions: Tensor, attends: Sequence[Attend]) -> Tensor:
     """(B, T) ids at (B, T) positions → (B, T, D), before the final norm; as `Trunk.forward`."""
-    states = trunk.embed_tokens.weight[tokens.flatten()].t().contiguous()
+    states = trunk.embed_tokens.weight[tokens.flatten()].t().contiguous()  # (D, N)
     rotation = None
     if trunk.embed_positions is not None:
         states += trunk.embed_positions.weight[positions.flatten()].t()
@@ -58,7 +61,7 @@ def read_columns(trunk: Trunk, tokens: Tensor, positions: Tensor, attends: Seque
 
 @torch.no_grad()
 def norm_columns(norm: Norm, states: Tensor) -> Tensor:
-    """(…, D, N) → the same, every column normed."""
+    """LayerNorm or RMSNorm of every column of (…, D, N)."""
     if norm.bias is None:
         return (states * _scale(states, norm.eps)).mul_(norm.weight[:, None])
     centred = states - states.mean(dim=-2, keepdim=True)
@@ -66,17 +69,17 @@ def norm_columns(norm: Norm, states: Tensor) -> Tensor:
 
 
 def _scale(states: Tensor, eps: float) -> Tensor:
-    """(…, D, N) → (…, 1, N): one over the root of the mean square of every column."""
+    """(…, D, N) → (…, 1, N): 1 / √(mean square + eps) of every column."""
     return states.square().mean(dim=-2, keepdim=True).add_(eps).rsqrt_()
 
 
 def are_few_rows(states: Tensor) -> bool:
-    """Whether `product_of_rows` is the quicker way."""
+    """Whether `product_of_rows` is faster than `F.linear`."""
     return states.device.type == "cpu" and states.dim() == 2 and len(states) <= FEW and not torch.is_grad_enabled()
 
 
 def product_of_rows(states: Tensor, weight: Tensor) -> Tensor:
-    """(N, K) states, (V, K) weight → (N, V), as `F.linear`."""
+    """(N, D) states, (V, D) weight → (N, V), as `F.linear`: the LM head of a decode step."""
     columns = states.t().contiguous()
     rows = states.new_empty(len(states), len(weight))
     for start in range(0, len(weight), CHUNK_ROWS):
@@ -85,16 +88,10 @@ def product_of_rows(states: Tensor, weight: Tensor) -> Tensor:
     return rows
 
 
-def _products(block: Block) -> list[nn.Module | None]:
-    attention, mlp = block.self_attn, block.mlp
-    gate = [] if mlp.gate_proj is None else [mlp.gate_proj]
-    return [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj, *gate, mlp.up_proj, mlp.down_proj]
-
-
 def _block(
     block: Block, config: DecoderConfig, states: Tensor, rotation: Rotation | None, attend: Attend, *, batch: int
 ) -> None:
-    """Adds what attention and MLP write to the (D, B · T) states, in place."""
+    """One block on the (D, N) states, in place."""
     attention, mlp = block.self_attn, block.mlp
     is_pre = config.norm_place == "pre"
     source = norm_columns(block.input_layernorm, states) if is_pre else states
@@ -108,7 +105,7 @@ def _block(
 def _projected(
     attention: Attention, config: DecoderConfig, states: Tensor, rotation: Rotation | None, *, batch: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(D, B · T) → queries, keys and values (B, heads, T, head_dim)."""
+    """(D, N) → queries (B, heads, T, dim), keys and values (B, kv_heads, T, dim)."""
     width, size = config.head_dim, states.shape[1]
     queries, keys, values = (_times(part, states) for part in (attention.q_proj, attention.k_proj, attention.v_proj))
     if config.qk_norm == "full":
@@ -124,7 +121,7 @@ def _projected(
 
 
 def rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """(heads, head_dim, N) turned by (head_dim / 2, N) angles, as `whet.models.layers.attention.rotate` does it."""
+    """RoPE of (heads, dim, N) by (dim / 2, N) angles, as `attention.rotate` applies it to rows."""
     halves = states.view(len(states), 2, -1, states.shape[-1])
     turned = halves * cosine
     turned[:, 0].addcmul_(halves[:, 1], sine, value=-1)
@@ -133,7 +130,7 @@ def rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def _inner(mlp: MLP, states: Tensor) -> Tensor:
-    """(D, N) → (mlp_width, N): what the MLP's last product reads."""
+    """(D, N) → (M, N): the input of the MLP's last product."""
     inner = _times(mlp.up_proj, states)
     if mlp.gate_proj is None:
         return F.gelu(inner, approximate="tanh")
@@ -156,30 +153,19 @@ def _add(states: Tensor, linear: nn.Linear, inner: Tensor, norm: Norm | None) ->
         states += linear.bias[:, None]
 
 
-# (B, T) ids at (B, T) positions, and what attends in each layer → (B, T, D), before the final norm.
-Read = Callable[[Tensor, Tensor, Sequence[Attend]], Tensor]
-
-
-def quickest_reader(trunk: Trunk) -> Read:
-    """What reads tokens without gradients: its weights are those of now, so each batch of prompts asks for its own."""
-    if not fits_columns(trunk):
-        return trunk
-    return JoinedColumns(trunk) if has_usual_blocks(trunk.config) else partial(read_columns, trunk)
-
-
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The weights of a block; those of norms stand as columns."""
+    """The weights of a block; norms and biases as columns."""
 
     half: Joined
     norm: Tensor  # (D, 1)
     mlp_norm: Tensor  # (D, 1)
-    head_norm: Tensor | None  # (heads + kv_heads, head_dim, 1): of queries and keys
-    qkv_bias: Tensor | None  # ((heads + 2 · kv_heads) · head_dim, 1)
+    head_norm: Tensor | None  # (heads + kv_heads, dim, 1): of queries and keys
+    qkv_bias: Tensor | None  # ((heads + 2 · kv_heads) · dim, 1)
 
 
 class JoinedColumns:
-    """Reads tokens with the weights as they were when this was made."""
+    """A forward pass with the weights as they were when this was made."""
 
     @torch.no_grad()
     def __init__(self, trunk: Trunk) -> None:
@@ -205,15 +191,13 @@ class JoinedColumns:
         return states.t().view(*tokens.shape, -1)
 
     def _normed(self, states: Tensor, weight: Tensor) -> Tensor:
-        """(D, N), every column normed."""
+        """RMSNorm of every column of (D, N)."""
         lengths = torch.linalg.vector_norm(states, dim=0)
         scales = torch.addcmul(self._eps, lengths, lengths, value=1 / len(states)).rsqrt_()
         return (states * scales).mul_(weight)
 
-    def _heads(
-        self, block: _Block, states: Tensor, rotation: tuple[Tensor, Tensor], batch: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(D, B · T) → queries, keys and values (B, heads, T, head_dim)."""
+    def _heads(self, block: _Block, states: Tensor, rotation: Rotation, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(D, N) → queries (B, heads, T, dim), keys and values (B, kv_heads, T, dim)."""
         config, size = self._config, states.shape[1]
         if block.qkv_bias is None:
             projected = torch.mm(block.half.qkv, states)
@@ -222,7 +206,7 @@ class JoinedColumns:
         projected = projected.view(-1, config.head_dim, size)
         turned, values = torch.split(projected, [config.heads + config.kv_heads, config.kv_heads])
         if block.head_norm is not None:
-            turned = _head_normed(turned, block.head_norm, config.norm_eps)
+            turned = (turned * _scale(turned, config.norm_eps)).mul_(block.head_norm)
         turned = rotated(turned, *rotation)
         shaped = (x.view(-1, config.head_dim, batch, size // batch).permute(2, 0, 3, 1) for x in (turned, values))
         both, values = shaped
@@ -243,9 +227,3 @@ def _joined_block(block: Block, half: Joined) -> _Block:
         head_norm=head_norm,
         qkv_bias=None if half.qkv_bias is None else half.qkv_bias[:, None],
     )
-
-
-def _head_normed(states: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """(heads, head_dim, N), every head of every column normed."""
-    scales = states.square().mean(dim=1, keepdim=True).add_(eps).rsqrt_()
-    return (states * scales).mul_(weight)

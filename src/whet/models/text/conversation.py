@@ -1,9 +1,9 @@
-"""Conversations to ids through a model's chat template, such that no message can forge a control token.
+"""Encodes conversations through a model's chat template such that no message can inject a control token.
 
-A template is rendered to one string, and in that string a marker of the template looks like the same marker typed by a
-user, also one that two messages spell together, or that appears when the template trims them. So messages that could
-do this are rendered a second time with private characters for the letters of markers, which tells whose each marker is;
-what the messages spell is put back, as text, after the string has been cut at the template's own markers.
+A template renders to one string, in which a marker of the template looks like the same marker typed by a user, or one
+that two messages form together, or that appears when the template trims them. So messages that could contain markers
+are rendered a second time with private-use characters in place of the letters of markers. Markers that remain are the
+template's own; the string is split at them, and the text between is restored and encoded as plain text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private-use pla
 
 
 def control_tokens(hf: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The special tokens, by the string that looks like them."""
+    """The special tokens: string → id."""
     special = {str(token): index for index, token in hf.added_tokens_decoder.items() if token.special and str(token)}
     named = zip(hf.all_special_tokens, hf.all_special_ids, strict=True)
     return {**special, **{str(token): index for token, index in named if token and index is not None}}
@@ -38,7 +38,7 @@ def encode_conversation(
 ) -> list[int]:
     """The ids of the rendered conversation, with the assistant's header.
 
-    `encode` turns plain text into ids, and `encode_rendered` a text whose control strings are control tokens.
+    `encode` encodes plain text, `encode_rendered` text whose control strings become control tokens.
     """
     if not messages:
         raise UserError("the conversation is empty; give at least one message")
@@ -55,7 +55,7 @@ def encode_conversation(
     hide = str.maketrans(disguise)
     guarded = render(hf, _changed(messages, lambda text: text.translate(hide)), add_generation_prompt=True)
     if guarded.translate(plain) != seen:
-        # The template looks at what the messages say, so it is shown them, but for the control strings that they spell.
+        # The template depends on the contents, so only the control strings in them are disguised.
         own = pattern.findall(guarded)
         guarded = render(
             hf,
@@ -63,14 +63,16 @@ def encode_conversation(
             add_generation_prompt=True,
         )
         if pattern.findall(guarded) != own:
-            raise UserError("the chat template makes other control tokens of these messages; take such strings out")
+            raise UserError(
+                "the chat template turns strings in these messages into control tokens; remove such strings"
+            )
     if _places(pattern, guarded) == _places(pattern, seen):
         return _encode_whole(hf, seen, pattern, control, encode, encode_rendered)
     return _encode_pieces(hf, guarded, pattern, control, lambda text: encode(text.translate(plain)))
 
 
 def text_of(hf: PreTrainedTokenizerBase, messages: Sequence[Message], control: Mapping[str, int]) -> str:
-    """What the template writes, without its control tokens."""
+    """The rendered conversation without control tokens."""
     return _any_of(control).sub("", render(hf, messages, add_generation_prompt=True))
 
 
@@ -84,14 +86,14 @@ def ends_of_turn(hf: PreTrainedTokenizerBase, control: Mapping[str, int]) -> fro
         rendered = render(hf, turns, add_generation_prompt=False)
     except BrokenTemplate:
         raise
-    except UserError:  # a template that wants other roles; what the configuration names still stops
+    except UserError:  # a template that requires other roles; ids of the configuration still stop
         return frozenset()
     found = _any_of(control).match(rendered.rpartition(answer)[2].lstrip())
     return frozenset({control[found[0]]}) if found and answer in rendered else frozenset()
 
 
 def render(hf: PreTrainedTokenizerBase, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-    """The conversation as the template writes it."""
+    """The conversation rendered by the template."""
     owner = str(hf.name_or_path)
     try:
         source = hf.get_chat_template()
@@ -110,7 +112,7 @@ def _any_of(control: Mapping[str, int]) -> re.Pattern[str]:
 
 
 def _may_forge(control: Mapping[str, int], messages: Sequence[Message]) -> bool:
-    """Whether a control string could begin or end in a message, or a message lie inside of one."""
+    """Whether a control string could start or end in a message, or contain one."""
     edges = {
         letter for text in control for edge in (text[0], text[-1]) for letter in (edge.lower(), edge.upper(), edge)
     }
@@ -122,9 +124,9 @@ def _may_forge(control: Mapping[str, int], messages: Sequence[Message]) -> bool:
 
 
 def _disguise(control: Mapping[str, int], messages: Sequence[Message]) -> dict[str, str]:
-    """A private character, which does not occur in the messages, for each letter of the control strings.
+    """A private-use character that is not in the messages, for each letter of the control strings.
 
-    White space stays, because templates trim it.
+    White space is kept, because templates trim it.
     """
     letters = dict.fromkeys(letter for text in control for letter in text if text.isspace() or not letter.isspace())
     used = {character for message in messages for character in message.content}
@@ -152,9 +154,9 @@ def _encode_whole(
     encode: Callable[[str], list[int]],
     encode_rendered: Callable[[str], list[int]],
 ) -> list[int]:
-    """The ids of a text whose control strings are the template's own, as transformers has them.
+    """The ids of a text whose control strings are all the template's own, as transformers encodes it.
 
-    A tokeniser that changes the text first may find more of them; then it is encoded in pieces.
+    A tokeniser that normalises the text may find more of them; then it is encoded in pieces.
     """
     tokens = encode_rendered(rendered)
     ids = set(control.values()) - {hf.unk_token_id}
@@ -171,13 +173,13 @@ def _encode_pieces(
     control: Mapping[str, int],
     encode: Callable[[str], list[int]],
 ) -> list[int]:
-    """Cuts at the control strings, which by now are the template's own, and encodes what lies between as text."""
+    """Splits at the control strings, which are all the template's own here, and encodes the rest as plain text."""
     tokens: list[int] = []
     start, strip_left = 0, False
     for found in [*pattern.finditer(rendered), None]:
         text = rendered[start : found.start() if found else len(rendered)]
         marker = hf.added_tokens_decoder.get(control[found[0]]) if found else None
-        # Some markers swallow the white space beside them (Phi-3's <|end|>).
+        # Some markers strip the white space next to them (Phi-3's <|end|>).
         text = text.lstrip() if strip_left else text
         text = text.rstrip() if marker is not None and marker.lstrip else text
         tokens += encode(text) if text else []

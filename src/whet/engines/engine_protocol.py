@@ -1,29 +1,57 @@
-"""Prompts and the context of the model that is to continue them."""
+"""The engine protocol (prompts in, completions with log-probs out) and the input checks that engines share.
+
+Knows nothing about rewards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from whet.errors import UserError
-from whet.records import Prompt, Sampling
+from whet.models.protocol import CausalLM
+from whet.records import Completion, Prompt, Sampling
 
-COLDEST = 1e-6  # a temperature besides 0: fp32 logits may be divided by it
+OnToken = Callable[[int, int, int], None]  # callback for every sampled token: prompt, sample, token
+COLDEST = 1e-6  # the lowest temperature above 0 that fp32 logits are divided by
+
+
+class Engine(Protocol):
+    """Samples completions with the weights of the last `sync`. `check_engine` tests an implementation."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its log-probs equal the trainer's to 1e-5, so that they can serve as `logprobs_old`."""
+        ...
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+        """`count` completions of each prompt, in order."""
+        ...
+
+    def sync(self, policy: CausalLM, *, version: int) -> None:
+        """Samples with these weights from now on."""
+        ...
+
+    def close(self) -> None: ...
 
 
 def within_context(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
-    """The prompts, none of whose completions may go beyond the context; one without room for a token is refused."""
+    """The prompts with limits that keep completions within the context; refuses one without room for a token."""
+    limited = []
     for prompt in prompts:
+        room = context - len(prompt.tokens)
         if not prompt.tokens:
             raise UserError("a prompt is empty: the model needs at least one token to continue")
-        if len(prompt.tokens) >= context:
+        if room < 1:
             raise UserError(
                 f"a prompt has {len(prompt.tokens)} tokens and the model's context is {context}: "
                 "shorten the prompt or use a model with a longer context"
             )
         if prompt.limit is not None and prompt.limit < 1:
             raise UserError(f"a prompt's limit is {prompt.limit}: a completion has at least one token")
-    return [_limited(prompt, context - len(prompt.tokens)) for prompt in prompts]
+        limited.append(replace(prompt, limit=room if prompt.limit is None else min(room, prompt.limit)))
+    return limited
 
 
 def above_coldest(sampling: Sampling) -> None:
@@ -45,11 +73,13 @@ def within_vocabulary(prompts: Sequence[Prompt], size: int) -> None:
         )
 
 
-def _limited(prompt: Prompt, room: int) -> Prompt:
-    return replace(prompt, limit=room if prompt.limit is None else min(room, prompt.limit))
-
-
 def token_limit(prompt: Prompt, sampling: Sampling, context: int) -> int:
     """The most tokens that a completion of this prompt may have."""
     asked = sampling.max_tokens if prompt.limit is None else min(prompt.limit, sampling.max_tokens)
     return min(asked, context - len(prompt.tokens))
+
+
+def up_to_stop(text: str, stop: Sequence[str]) -> str:
+    """The text up to and including the first stop string in it."""
+    ends = [text.index(string) + len(string) for string in stop if string in text]
+    return text[: min(ends)] if ends else text

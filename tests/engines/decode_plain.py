@@ -1,4 +1,4 @@
-"""The steps of `decode_kernels` in plain torch: for devices without Triton, and to test the kernels by."""
+"""The steps of `whet.engines.native.decode_kernels` in plain torch: their oracle; on a CPU they run the scheduler."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whet.engines.native.slots import Cache, Rows, Turn, Where
+from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
 from whet.streams import uniform
 
 
@@ -23,7 +23,7 @@ def place(
     where: Where,
     queries: Tensor,
     dense: tuple[Tensor, Tensor] | None,
-    cache: Cache,
+    cache: SlotCache,
     layer: int,
 ) -> None:
     """Normalises heads where asked, turns queries and keys, and writes keys and values at each row's slot and position.
@@ -53,7 +53,9 @@ def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
-def attend(queries: Tensor, cache: Cache, layer: int, slots: Tensor, rows: Rows, out: Tensor, splits: int = 1) -> None:  # noqa: ARG001 - the kernel's
+def attend(
+    queries: Tensor, cache: SlotCache, layer: int, slots: Tensor, rows: SlotRows, out: Tensor, splits: int = 1
+) -> None:
     """Each row's (heads, dim) queries over what its slot holds up to its position, its shared beginning included."""
     keys, values = cache.layer(layer)
     lengths, shared, prefixes = rows.positions[slots] + 1, rows.shared[slots], rows.prefixes[slots]
@@ -73,7 +75,7 @@ def gate(both: Tensor, out: Tensor) -> None:
 
 
 def draw(
-    logits: Tensor, slots: Tensor, rows: Rows, stops: Tensor, coldness: Tensor, *, greedy: bool, capacity: int
+    logits: Tensor, slots: Tensor, rows: SlotRows, stops: Tensor, coldness: Tensor, *, greedy: bool, capacity: int
 ) -> None:
     """Draws a token per row by its slot's own random number, notes it with its log-prob, and moves the slot on."""
     scaled = logits.float() * coldness

@@ -38,7 +38,7 @@ def chat(
     """
     from whet.api.loaded_model import choose_sampling, find_model, is_chat, is_url
     from whet.cli.target import sampling_status
-    from whet.engines.native.engine import NativeEngine
+    from whet.engines.native.native_engine import NativeEngine
 
     sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})
     if is_url(model):

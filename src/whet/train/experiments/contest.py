@@ -22,7 +22,7 @@ import torch
 from whet.batching import collate, micro_batches, take, tokens_that_fit
 from whet.config.pipeline import CompareConfig
 from whet.engines.http.transport import Connection
-from whet.engines.native.engine import NativeEngine
+from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.evaluate.head_to_head import Entrant, ScoredCompletion, contest_results
 from whet.evaluate.pairwise_judge import Compared, JudgeVerdicts, ask_judge

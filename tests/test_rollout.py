@@ -11,7 +11,7 @@ from whet.engines.native.engine import NativeEngine
 from whet.errors import RunFailed
 from whet.records import Completion, Example, Prompt, Sampling, Score
 from whet.rollout import draw, judge, pose, sample
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 
 EXAMPLES = [Example(id=name, prompt=f"{name}>", answer=name) for name in ("ab", "c", "ab", "def")]
 SAMPLING = Sampling(max_tokens=4)

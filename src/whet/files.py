@@ -119,7 +119,7 @@ def prompt(value: Any, where: str) -> str | tuple[Message, ...]:
         raise UserError(f"{where}: 'prompt' must be a string or a list of messages, not {json_type(value)}")
     found = messages(value, "prompt", where)
     if not found or found[-1].role == "assistant":
-        raise UserError(f"{where}: 'prompt' must end with a message that the assistant is to answer")
+        raise UserError(f"{where}: 'prompt' must end with a message for the assistant to answer")
     return found
 
 

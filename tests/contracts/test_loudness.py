@@ -269,7 +269,7 @@ def test_no_intact_checkpoint_is_an_end(zygote: Zygote, failed: Path, tmp_path: 
 
 
 TASK = """
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 
 class Short(Sorting):
     def draw(self, count, *, seed):

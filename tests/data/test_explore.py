@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.data.written import assistant, user, write_lines
 from whet.data.explore import Survey, explore
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 
 PAIRS = [
     {"prompt": "one two", "chosen": "a b c", "rejected": "a", "margin": 2},

@@ -91,7 +91,7 @@ def test_broken_elements_of_a_list_are_told_by_the_line_they_begin_on(tmp_path: 
         ("a.json", b'[{"a": 1}', r"a.json:1 is not JSON: no , or \] after a row"),
         ("a.json", b'[{"a": 1}\n{"a": 2}]', r"a.json:2 is not JSON: no , or \] after a row"),
         ("a.json", b"[", r"a.json:1 is not JSON"),
-        ("a.json", b"[] []", r"a.json: something follows the list"),
+        ("a.json", b"[] []", r"a.json: text after the list"),
         ("a.json", b"[" * 100_000, r"a.json:1 is not JSON"),
         ("a.csv", b"a,a\n1,2\n", r"a.csv:1 must name every column once"),
         ("a.csv", b"a,\n1,2\n", r"a.csv:1 must name every column once"),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.real import real
-from whet.data.load import Source, load_rows
-from whet.data.rows import prompt_text
+from whet.data.formats import prompt_text
+from whet.data.sources import Source, load_rows
 from whet.data.split import clustering, opening, salt_of, split_rows
 from whet.errors import UserError
 from whet.records import Dialogue, Labelled, Message, Pair

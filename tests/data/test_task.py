@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.written import assistant, user, write_lines
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 from whet.data.split import split_rows
 from whet.data.task import DataTask
 from whet.errors import UserError

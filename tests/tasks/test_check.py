@@ -11,8 +11,8 @@ import pytest
 
 from whet.errors import UserError
 from whet.records import Example, Message, Score
-from whet.tasks.arithmetic import Arithmetic
 from whet.tasks.check import TaskProblem, check_task
+from whet.tasks.procedural import Arithmetic
 
 GOOD = Arithmetic(level=2)
 calls = iter(range(10**9))

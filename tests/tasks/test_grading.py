@@ -15,7 +15,7 @@ import pytest
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example, Message
-from whet.tasks.grading.grader import DirectGrader, GradingFailed, WorkerGrader, make_grader
+from whet.tasks.grading.graders import DirectGrader, GradingFailed, WorkerGrader, make_grader
 from whet.tasks.table import load_task
 
 REWARDS = r"""
@@ -317,7 +317,7 @@ def test_close_ends_the_worker_and_may_be_repeated(make: Make) -> None:
 PARENT = """
 import sys, time
 from whet.records import Example
-from whet.tasks.grading.grader import WorkerGrader
+from whet.tasks.grading.graders import WorkerGrader
 grader = WorkerGrader("arithmetic", {}, [(sys.argv[1] + ":process", 1.0), (sys.argv[1] + ":" + sys.argv[2], 1.0)],
                       time_limit_seconds=float(sys.argv[3]))
 score = grader.grade([Example(id="e", prompt="p", answer="a")], ["fine"])[0]

@@ -11,7 +11,7 @@ import pytest
 
 import whet.tasks
 from whet.errors import UserError
-from whet.tasks.arithmetic import Arithmetic
+from whet.tasks.procedural import Arithmetic
 from whet.tasks.table import TASKS, load_task
 
 OWN = '''

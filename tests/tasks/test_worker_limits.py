@@ -11,8 +11,8 @@ import pytest
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example
-from whet.tasks.grading.environment import is_secret, withheld, worker_environment
-from whet.tasks.grading.grader import GradingFailed, WorkerGrader, make_grader
+from whet.tasks.grading.graders import GradingFailed, WorkerGrader, make_grader
+from whet.tasks.grading.process import is_secret, withheld, worker_environment
 
 REWARDS = r"""
 import os, resource, signal, time

@@ -16,7 +16,7 @@ import pytest
 from whet.errors import RunFailed
 from whet.records import Example, Score
 from whet.tasks.grading import process
-from whet.tasks.grading.grader import WorkerGrader
+from whet.tasks.grading.graders import WorkerGrader
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled
 from whet.tasks.grading.wire import At, Failure, Refusal, unpack_loaded, unpack_reply
 from whet.tasks.grading.worker import Outbox

@@ -12,15 +12,15 @@ from tokenizers import Tokenizer as Backend
 from tests.cli.tiny import CHAT_TEMPLATE, ROLES
 from tests.data.written import write_lines
 from tests.train.test_gather import config, rollout
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.engines.native.engine import NativeEngine
 from whet.models.load import new_model
 from whet.models.text.tokenizers import EOS, character_tokenizer, wrap_backend
 from whet.records import Dialogue, Example, Rollout, Sampling
 from whet.rollout import judge, pose, sample
-from whet.tasks.grading.grader import DirectGrader
-from whet.tasks.reverse import Reverse
+from whet.tasks.grading.graders import DirectGrader
+from whet.tasks.procedural import Reverse
 from whet.tasks.reviews import Reviews
 from whet.train.rows.collect import selected
 from whet.train.rows.examples import dialogue_rows

@@ -24,7 +24,7 @@ from whet.recipe import Recipe, validate
 from whet.report.run.page import write_report
 from whet.runs.checkpoints import write_directory
 from whet.runs.directory import Run
-from whet.runs.inputs import Input, Inputs, changes, to_json
+from whet.runs.recorded_inputs import Input, Inputs, changes, to_json
 from whet.train.session.inputs import _file_or_folder, compare_inputs, current_inputs
 from whet.train.start import resume_run, saved_config, start_run
 
@@ -203,7 +203,7 @@ def test_a_damaged_record_is_a_sentence(stopped: Path) -> None:
 
 
 CODE = """
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 
 def short(prompts, completions, **columns):
     return [float(-len(text)) for text in completions]
@@ -275,7 +275,7 @@ def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert source_file("never_run:x") == tmp_path / "never_run" / "__init__.py"
     assert source_file("sys:x") is None
     assert source_file("no_such_module.inner:x") is None
-    config = validate(online("nowhere", reward={"functions": ["whet.tasks.sorting:Sorting"]}), where="test")
+    config = validate(online("nowhere", reward={"functions": ["whet.tasks.procedural:Sorting"]}), where="test")
     assert current_inputs(config, NOWHERE) == {}  # ours is no input of a run
 
 

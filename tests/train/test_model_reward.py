@@ -18,8 +18,8 @@ from whet.models.text.padding import with_padding
 from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import Run
-from whet.tasks.grading.grader import DirectGrader, GradingFailed
-from whet.tasks.sorting import Sorting
+from whet.tasks.grading.graders import DirectGrader, GradingFailed
+from whet.tasks.procedural import Sorting
 from whet.train.session.held_out import best_by
 from whet.train.setup.grader import build_grader
 from whet.train.start import start_run

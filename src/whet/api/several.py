@@ -15,8 +15,7 @@ from whet.cli.commands import compare as command
 from whet.cli.pipeline_console import resume_pipeline, train_pipeline
 from whet.errors import UserError
 from whet.recipe import Pipeline, validated, written_recipe
-from whet.runs.comparison_directory import ComparisonDirectory, is_comparison
-from whet.runs.pipeline_directory import PipelineDirectory
+from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory, is_comparison
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,12 +12,12 @@ from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.recipe import Pipeline, Recipe
-    from whet.runs.pipeline_directory import PipelineDirectory
+    from whet.runs.experiment_directories import PipelineDirectory
 
 
 def train_pipeline(pipeline: Pipeline, root: Path) -> Path:
     """Runs a pipeline in a new directory below `root`, which is returned."""
-    from whet.runs.pipeline_directory import PipelineDirectory
+    from whet.runs.experiment_directories import PipelineDirectory
 
     _refuse_ranks()
     directory = PipelineDirectory.create(root, pipeline.name)
@@ -27,7 +27,7 @@ def train_pipeline(pipeline: Pipeline, root: Path) -> Path:
 
 def resume_pipeline(path: Path, overrides: Sequence[str], *, accept_changes: bool = False) -> None:
     """Goes on with a pipeline; overrides may change what has not begun yet."""
-    from whet.runs.pipeline_directory import PipelineDirectory
+    from whet.runs.experiment_directories import PipelineDirectory
     from whet.train.experiments.pipeline_runs import reopened
 
     _refuse_ranks()
@@ -37,7 +37,7 @@ def resume_pipeline(path: Path, overrides: Sequence[str], *, accept_changes: boo
 
 def compare_pipeline(pipeline: Pipeline, root: Path, out: Path | None, *, words: Sequence[str], as_json: bool) -> None:
     """Runs a pipeline with the methods and seeds of a comparison, and shows how they compare."""
-    from whet.runs.pipeline_directory import PipelineDirectory
+    from whet.runs.experiment_directories import PipelineDirectory
 
     directory = PipelineDirectory.create(root, pipeline.name) if out is None else PipelineDirectory.at(out.expanduser())
     _run(pipeline, directory, [*words, "--out", str(directory.path)], written=pipeline.runs(), as_json=as_json)
@@ -63,7 +63,7 @@ def _run(
     """
     from whet.cli.progress import make_progress
     from whet.cli.watcher import Watcher, refuse_failures, show_comparison, stoppable
-    from whet.runs.comparison_directory import ComparisonDirectory
+    from whet.runs.experiment_directories import ComparisonDirectory
     from whet.train.experiments.pipeline_runs import make_plan, run_pipeline
 
     with stoppable(directory, go_on or ["whet", "train", str(directory.path), "--resume"]):

@@ -12,10 +12,9 @@ from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Recipe
 from whet.report.numbers import duration
-from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
 from whet.runs.logs import json_bytes
-from whet.runs.pipeline_directory import PipelineDirectory
 from whet.train.experiments.jobs import State
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.session.session import Progress

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
-from whet.evaluate.best_of_n import best_of_n_curve
 from whet.evaluate.pairwise_judge import JudgeVerdicts
-from whet.evaluate.statistics import Interval, wilson
+from whet.evaluate.statistics import Interval, best_of_n_curve, wilson
 from whet.evaluate.win_rates import Tally, clustered_mean, outcome, paired_gain, prompt_means, tally
 
 Truth = Literal["gold", "score", "judge"]  # what counts when the proxy is doubted; `score` is the task's own

@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from whet.errors import RunFailed, UserError, escaped
 from whet.runs import checkpoints, layout, logs
 from whet.runs.checkpoints import Checkpoint, Fill
-from whet.runs.inputs import Inputs, read_inputs, write_inputs
 from whet.runs.lock import WriterLock
+from whet.runs.recorded_inputs import Inputs, read_inputs, write_inputs
 from whet.runs.trackers import Tracker, start_trackers
 
 WRITE_ERRORS = (OSError, SafetensorError)  # safetensors hides a full disk in an error of its own

@@ -9,8 +9,7 @@ from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 from whet.errors import UserError
 from whet.imports import one_line
 from whet.records import Example, Message, Score
-from whet.tasks.grading.reward_range import is_reward, too_large
-from whet.tasks.protocol import Improvable, Task
+from whet.tasks.protocol import Improvable, Task, is_reward, too_large
 
 DRAW = 512  # enough to meet any evaluation example of a small task that leaked into training
 HELD_OUT = 128

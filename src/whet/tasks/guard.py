@@ -10,8 +10,7 @@ from whet.errors import RunFailed, UserError
 from whet.imports import is_object, one_line
 from whet.records import LARGEST_REWARD, Example, Score
 from whet.tasks.check import HasAlphabet
-from whet.tasks.grading.reward_range import is_reward
-from whet.tasks.protocol import Gold, Task
+from whet.tasks.protocol import Gold, Task, is_reward
 from whet.tasks.table import TASKS, load_task
 
 P = ParamSpec("P")

@@ -9,9 +9,11 @@ neither listing several answers nor writing more than was asked pays.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from string import ascii_lowercase
+from typing import ClassVar, NamedTuple
 
 from whet.errors import UserError
 from whet.records import Example, Message, Score
@@ -105,3 +107,144 @@ def share_in_place(given: str, answer: str) -> float:
     longest = max(len(given), len(answer))
     same = sum(a == b for a, b in zip(given, answer, strict=False))
     return same / longest if longest else 0.0
+
+
+class Kind(NamedTuple):
+    """One operation, and the most digits that its operands have."""
+
+    operation: str
+    left_digits: int
+    right_digits: int
+
+
+LEVELS: dict[int, tuple[Kind, ...]] = {
+    1: (Kind("+", 1, 1),),
+    2: (Kind("+", 2, 2),),
+    3: (Kind("+", 2, 2), Kind("-", 2, 2)),
+    4: (Kind("+", 3, 3), Kind("-", 3, 3), Kind("*", 2, 1)),
+    5: (Kind("+", 4, 4), Kind("-", 4, 4), Kind("*", 3, 2)),
+}
+# A minus belongs to the number unless a digit stands before it: "7-12=-5" holds 7, 12 and -5.
+NUMBER = re.compile(r"(?:(?<!\d)-)?\d[\d,]*(?:\.\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic(Procedural):
+    """Arithmetic with one (level 1) to four digits (level 5): + from level 1, - from level 3, * from level 4."""
+
+    name = "arithmetic"
+    highest_level = max(LEVELS)
+    instruction = "What is {question}? Think if you must, and end with the number."
+    sign = "="
+
+    @property
+    def _characters(self) -> str:
+        return "0123456789" + "".join(kind.operation for kind in LEVELS[self.level])
+
+    @property
+    def _space(self) -> Space:
+        sizes = tuple(10 ** (kind.left_digits + kind.right_digits) for kind in LEVELS[self.level])
+        return Space(sizes=sizes, problem=self._problem)
+
+    def _problem(self, kind: int, index: int) -> Problem:
+        operation, _, right_digits = LEVELS[self.level][kind]
+        left, right = divmod(index, 10**right_digits)
+        results = {"+": left + right, "-": left - right, "*": left * right}
+        small, large = sorted((left, right))
+        return Problem(
+            question=f"{left}{operation}{right}", answer=str(results[operation]), twin=f"{small}{operation}{large}"
+        )
+
+    def _last(self, text: str) -> str:
+        return last_number(text)
+
+
+def last_number(text: str) -> str:
+    """The last number that the text mentions, without thousands separators and empty decimals; "" if there is none."""
+    numbers = NUMBER.findall(text.replace("−", "-"))
+    if not numbers:
+        return ""
+    whole, _, decimals = numbers[-1].replace(",", "").partition(".")
+    return f"{whole}.{decimals}" if decimals.strip("0") else whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reverse(Procedural):
+    """Reversal of a made-up word of 3 (level 1) to 12 letters (level 10)."""
+
+    letters: int = 26  # 2 … 26: words use this many letters, from a on
+
+    name = "reverse"
+    highest_level = 10
+    instruction = 'Write the letters of "{question}" in reverse order. End with the reversed word.'
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.letters <= len(ascii_lowercase):
+            raise UserError(f"task {self.name}: letters is {self.letters}, must be between 2 and 26")
+        super().__post_init__()
+
+    @property
+    def _variant(self) -> str:
+        return f" with {self.letters} letters"
+
+    @property
+    def _characters(self) -> str:
+        return ascii_lowercase[: self.letters]
+
+    @property
+    def _space(self) -> Space:
+        return Space(sizes=(self.letters ** (self.level + 2),), problem=self._problem)
+
+    def _problem(self, kind: int, index: int) -> Problem:
+        assert kind == 0
+        word = ""
+        for _ in range(self.level + 2):
+            index, letter = divmod(index, self.letters)
+            word += ascii_lowercase[letter]
+        backwards = word[::-1]
+        return Problem(question=word, answer=backwards, twin=min(word, backwards))
+
+    def _last(self, text: str) -> str:
+        return last_word(text)
+
+
+def last_word(text: str) -> str:
+    """The last run of letters that the text holds, in lower case; "" if there is none."""
+    words = re.findall(r"[a-z]+", text.lower())
+    return str(words[-1]) if words else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sorting(Procedural):
+    """Sorting of 3 (level 1) to 12 digits (level 10), smallest first; digits may repeat."""
+
+    name = "sorting"
+    highest_level = 10
+    instruction = "Sort these digits from smallest to largest: {question}. End with the sorted digits."
+
+    @property
+    def _characters(self) -> str:
+        return "0123456789"
+
+    @property
+    def _space(self) -> Space:
+        return Space(sizes=(10 ** (self.level + 2),), problem=self._problem)
+
+    def _problem(self, kind: int, index: int) -> Problem:
+        assert kind == 0
+        digits = str(index).zfill(self.level + 2)
+        answer = "".join(sorted(digits))
+        # All orders of the same digits share an answer, so they share a side.
+        return Problem(question=digits, answer=answer, twin=answer)
+
+    def _spelled(self, question: str) -> str:
+        return " ".join(question)
+
+    def _last(self, text: str) -> str:
+        return last_digits(text)
+
+
+def last_digits(text: str) -> str:
+    """The last run of digits, with the spaces and commas between them left out; "" if there is none."""
+    runs = re.findall(r"[0-9](?:[ ,]*[0-9])*", text)
+    return re.sub(r"[ ,]", "", runs[-1]) if runs else ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from whet.records import Example, Score
+from whet.records import LARGEST_REWARD, Example, Score
 
 
 @runtime_checkable
@@ -60,3 +61,15 @@ class Grader(Protocol):
     def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]: ...
 
     def close(self) -> None: ...
+
+
+def is_reward(value: float) -> bool:
+    """Whether it is finite and not larger in size than `LARGEST_REWARD`."""
+    return abs(value) <= LARGEST_REWARD
+
+
+def too_large(value: float) -> str:
+    """What to add to a sentence about a number that may not be a reward; nothing if it is not even finite."""
+    return (
+        f", beyond ±{LARGEST_REWARD:g}, above which training overflows: scale it down" if math.isfinite(value) else ""
+    )

@@ -9,12 +9,10 @@ from typing import Any
 
 from whet.errors import UserError, nearest
 from whet.imports import is_object, load_named, one_line
-from whet.tasks.arithmetic import Arithmetic
+from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.protocol import Task
-from whet.tasks.reverse import Reverse
 from whet.tasks.reviews import Reviews
 from whet.tasks.rows import Rows
-from whet.tasks.sorting import Sorting
 
 TASKS: dict[str, type[Task]] = {
     "arithmetic": Arithmetic,

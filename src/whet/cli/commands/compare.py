@@ -16,7 +16,7 @@ from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.report.comparison.sweep_results import Setup
-    from whet.runs.comparison_directory import ComparisonDirectory
+    from whet.runs.experiment_directories import ComparisonDirectory
     from whet.train.experiments.sweep import Sweep
 
 TIP = "A packaged recipe or a YAML file: of one run, whose algorithm each method replaces, or a pipeline."
@@ -54,7 +54,7 @@ def compare(
     from whet.cli.pipeline_console import compare_pipeline
     from whet.recipe import is_pipeline
     from whet.report.comparison.sweep_results import Setup
-    from whet.runs.comparison_directory import ComparisonDirectory
+    from whet.runs.experiment_directories import ComparisonDirectory
     from whet.train.experiments.pipeline_runs import chosen
     from whet.train.experiments.sweep import read_sweep
 

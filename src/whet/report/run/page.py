@@ -21,8 +21,8 @@ from whet.report.run.panels import Panel, panels
 from whet.report.run.training_curves import training_curves
 from whet.report.templating import own_source, render
 from whet.runs.directory import Run
-from whet.runs.inputs import Inputs
 from whet.runs.logs import reason, write_atomic
+from whet.runs.recorded_inputs import Inputs
 
 Row = Mapping[str, Any]
 

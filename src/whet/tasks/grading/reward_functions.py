@@ -19,7 +19,7 @@ from typing import Any, Protocol, SupportsFloat
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named, one_line
 from whet.records import Example, Score
-from whet.tasks.grading.reward_range import is_reward, too_large
+from whet.tasks.protocol import is_reward, too_large
 
 ALWAYS_OFFERED = ("prompts", "completions", "answer")
 TORCH_HAS_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # it has no type of its own for the host's

@@ -18,7 +18,7 @@ from typing import Any
 
 from whet.records import Example, Message, Score
 from whet.tasks.grading.process import ChildGarbled
-from whet.tasks.grading.reward_range import is_reward
+from whet.tasks.protocol import is_reward
 
 OUT_OF_MEMORY = 112  # the exit code of a worker that reached its limit
 

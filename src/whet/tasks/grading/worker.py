@@ -34,9 +34,8 @@ from whet.tasks.grading.reward_functions import (
     raised,
     score_with,
 )
-from whet.tasks.grading.reward_range import is_reward, too_large
 from whet.tasks.grading.wire import OUT_OF_MEMORY, pack_score, unpack_batch, unpack_setup
-from whet.tasks.protocol import Task
+from whet.tasks.protocol import Task, is_reward, too_large
 from whet.tasks.table import load_task
 
 GRACE_SECONDS = 5.0  # the parent, while it lives, kills first

@@ -20,8 +20,8 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Example, Finish, Sampling
 from whet.rollout import pose
-from whet.runs.comparison_directory import earlier_checkpoints
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import earlier_checkpoints
 from whet.train.setup.build import place
 
 # Stands where a rollout has its step: no step of training and no evaluation shares a random stream with a contest.

@@ -28,8 +28,8 @@ from whet.models.reward.scoring import load_scorer
 from whet.records import Message, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
-from whet.runs.comparison_directory import START, ComparisonDirectory
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import START, ComparisonDirectory
 from whet.tasks.protocol import Gold, Task
 from whet.train.experiments.compared_models import (
     Answers,

@@ -21,10 +21,10 @@ from whet.errors import RunFailed, UserError
 from whet.models.protocol import Tokenizer
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
-from whet.runs.inputs import Inputs
 from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
-from whet.tasks.grading.grader import GradingFailed
+from whet.runs.recorded_inputs import Inputs
+from whet.tasks.grading.graders import GradingFailed
 from whet.train.session import resume
 from whet.train.session.held_out import Judge, best_by, held_out_metrics
 from whet.train.session.trained import Kept, Trained

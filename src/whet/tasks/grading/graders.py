@@ -15,8 +15,7 @@ from typing import Any
 from whet.errors import RunFailed, UserError
 from whet.imports import is_object
 from whet.records import Example, Score
-from whet.tasks.grading.environment import withheld, worker_environment
-from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung
+from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung, withheld, worker_environment
 from whet.tasks.grading.reward_functions import RewardFailed
 from whet.tasks.grading.wire import (
     OUT_OF_MEMORY,

@@ -101,7 +101,7 @@ def test_add_a_task(house):
     run(house, "-m", "whet", "train", "grpo-sorting", "task={name: 'my_module:Doubling', most: 8}", *TINY.split())
     run(house, "-c", "from my_module import Doubling; from whet.tasks.check import check_task; check_task(Doubling())")
     shutil.copy(house / "my_module.py", house / "src/whet/tasks/doubling.py")
-    table = house / "src/whet/tasks/table.py"
+    table = house / "src/whet/tasks/loading.py"
     edit(table, '    "reverse": Reverse,\n', '    "reverse": Reverse,\n    "doubling": Doubling,\n')
     edit(table, "from whet.imports", "from whet.tasks.doubling import Doubling\nfrom whet.imports")
     assert "Writes a digit twice" in run(house, "-m", "whet", "tasks")

@@ -77,12 +77,10 @@ ROOMS_INSIDE = {
     "tasks": {
         "protocol": set(),
         "space": set(),
-        "procedural": {"space"},
-        **{name: {"space", "procedural"} for name in ("arithmetic", "reverse", "reviews", "rows", "sorting")},
-        "table": {"protocol", "arithmetic", "reverse", "reviews", "rows", "sorting"},
-        "grading": {"protocol", "table"},
-        "check": {"protocol", "grading"},
-        "guard": {"protocol", "table", "grading", "check"},
+        **{name: {"space"} for name in ("procedural", "reviews", "rows")},
+        "loading": {"protocol", "procedural", "reviews", "rows"},
+        "grading": {"protocol", "loading"},
+        "check": {"protocol"},
     },
     "report": {
         "numbers": set(),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.cli.tiny import Whet
 from whet.recipe import packaged_recipes
+from whet.tasks.loading import TASKS
 from whet.tasks.procedural import Arithmetic
-from whet.tasks.table import TASKS
 
 
 def test_every_task_is_listed_with_its_options(whet: Whet) -> None:

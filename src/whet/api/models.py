@@ -28,7 +28,7 @@ from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
 from whet.rollout import pose
 from whet.runs.directory import Run
-from whet.tasks.guard import guarded_task
+from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.setup.build import place
 

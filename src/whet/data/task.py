@@ -10,11 +10,12 @@ from whet.data.formats import Record, answers_of
 from whet.data.sources import Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.records import Example, Score
-from whet.tasks.space import HELD_OUT_SHARE, epoch_places, first_held_out
+from whet.tasks.rows import StoredTask
+from whet.tasks.space import HELD_OUT_SHARE
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataTask:
+class DataTask(StoredTask):
     """Prompts of a file or data set; `score` is 0 and `correct` False, so a reward has to come from elsewhere."""
 
     path: str
@@ -30,15 +31,6 @@ class DataTask:
     def name(self) -> str:
         return "data"
 
-    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        """The prompts in shuffled epochs; the seed ends with the step, from 1."""
-        training, (*run, step) = self._sides[0], seed
-        places = epoch_places(len(training), (step - 1) * count, count, "training", *run)
-        return [training[place] for place in places]
-
-    def held_out(self, count: int) -> list[Example]:
-        return first_held_out(self._sides[1], count)
-
     def score(self, example: Example, text: str) -> Score:  # noqa: ARG002 - the protocol's signature
         return Score(reward=0.0, parts={})
 
@@ -47,7 +39,6 @@ class DataTask:
 
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:
-        """Training and evaluation prompts, each once, in row order."""
         loaded = load_rows(
             Source(
                 path=self.path,

@@ -22,7 +22,7 @@ from whet.recipe import (
     validate_pipeline,
 )
 from whet.runs.experiment_directories import PipelineDirectory, portable
-from whet.tasks.guard import guarded_task
+from whet.tasks.loading import guarded_task
 from whet.train.experiments.contest import run_contest
 from whet.train.experiments.jobs import Job, Method, State, Watch, do_job, do_jobs, job_state
 

@@ -12,7 +12,7 @@ from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
 from whet.config.loops import CollectConfig
 from whet.recipe import Recipe
-from whet.tasks.table import TASKS
+from whet.tasks.loading import TASKS
 
 # Surrogates that are the same for every clip range which holds a ratio of 1.
 CLIPPING = frozenset({clip, dual_clip, stopped_ratio, geometric_clip})

@@ -20,7 +20,7 @@ from whet.rollout import Group, draw, judge, pose, sample
 from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
 from whet.streams import stream_key
-from whet.tasks.guard import guarded_task
+from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.session.session import Progress
 from whet.train.setup.build import build_engine, place

@@ -29,7 +29,7 @@ from whet.models.storage.checksums import MADE_BY_A_RUN, WEIGHTS, read_files, se
 from whet.recipe import Config
 from whet.runs.directory import Run
 from whet.runs.recorded_inputs import Change, Input, Inputs, accept, changes, from_json, to_json
-from whet.tasks.table import ELSEWHERE, TASKS
+from whet.tasks.loading import ELSEWHERE, TASKS
 from whet.train.session.resume import how_to_resume
 
 Files = Mapping[str, Path]  # name of a file inside of what a recipe names → where it is

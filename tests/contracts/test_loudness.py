@@ -263,7 +263,7 @@ def test_no_intact_checkpoint_is_an_end(zygote: Zygote, failed: Path, tmp_path: 
     assert process.wait() == 1
     assert process.said().rstrip().splitlines()[-1] == (
         f"whet: no checkpoint in {run / 'checkpoints'} is intact, so the run cannot be resumed: "
-        f"start a new one with model={run}, whose best model is whole"
+        f"start a new one with model={run}, whose best model is intact"
     )
     assert metrics(run) == metrics(failed)
 

@@ -101,7 +101,7 @@ def test_share_zero_keeps_everything_for_training(tmp_path: Path) -> None:
         (b'{"prompt": "a", "x": 1e999}', r"bad.jsonl:2 is not JSON"),
         (b'{"prompt": "a", "completions": 1}', r"bad.jsonl:2: the column name 'completions' is reserved"),
         (b'{"prompt": "\xff"}', r"bad.jsonl:2 is not UTF-8: invalid start byte at byte 12"),
-        (b'{"prompt": "\\ud800"}', r"bad.jsonl:2 holds half of a surrogate pair"),
+        (b'{"prompt": "\\ud800"}', r"bad.jsonl:2 holds a lone surrogate"),
         (b'{"prompt": ' + b"[" * 100_000, r"bad.jsonl:2 is not JSON"),
     ],
 )
@@ -123,7 +123,7 @@ def test_files_that_are_empty_missing_or_not_gzip(tmp_path: Path) -> None:
         rows_of(tmp_path)
     for name, data in {"text.gz": b"plain", "cut.gz": gzip.compress(b"x" * 1000)[:-9]}.items():
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(UserError, match="not a whole gzip file"):
+        with pytest.raises(UserError, match="not a complete gzip file"):
             rows_of(tmp_path / name)
 
 

@@ -18,7 +18,7 @@ from whet.engines.native.engine import NativeEngine
 from whet.models.load import new_model
 from whet.models.text.tokenizers import EOS, character_tokenizer, wrap_backend
 from whet.records import Dialogue, Example, Rollout, Sampling
-from whet.rollout import judge, pose, sample
+from whet.rollout import grade, sample, tokenize_prompts
 from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.procedural import Reverse
 from whet.tasks.reviews import Reviews
@@ -79,9 +79,12 @@ def test_what_is_imitated_are_the_very_tokens_that_were_sampled(
     task = Reverse(letters=8, chat=chat_prompt)
     examples = task.draw(4, seed=(0, 1))
     samples = sample(
-        NativeEngine(policy, tokenizer), pose(examples, tokenizer, stream=(0, 1)), Sampling(max_tokens=48), 32
+        NativeEngine(policy, tokenizer),
+        tokenize_prompts(examples, tokenizer, stream=(0, 1)),
+        Sampling(max_tokens=48),
+        32,
     )
-    groups = judge(DirectGrader(task), examples, samples, version=0)
+    groups = grade(DirectGrader(task), examples, samples, version=0)
     # A header in the middle of an answer is not in its text, and what was cut off has no end.
     headers = set(range(size - len(ROLES), size)) if chat_model else set()
     whole = [

@@ -150,7 +150,7 @@ def test_another_number_of_processes_is_said_and_recorded(stopped: Path) -> None
 
 def test_what_is_gone_is_said_too(stopped: Path) -> None:
     (stopped / "pairs.jsonl").unlink()
-    with pytest.raises(UserError, match=r"data\.path \S*pairs\.jsonl is gone: put back"):
+    with pytest.raises(UserError, match=r"data\.path \S*pairs\.jsonl is missing: put back"):
         resume(stopped / "run")
 
 
@@ -328,7 +328,7 @@ def test_differences_are_told_by_name() -> None:
     assert [change.sentence for change in changes(old, new)] == [
         "b d changed since the run began (2 of its 3 files: q, …)"
     ]
-    assert [change.sentence for change in changes(old, {})] == ["a x is gone", "b d is gone"]
+    assert [change.sentence for change in changes(old, {})] == ["a x is missing", "b d is missing"]
 
 
 def test_ranks_hear_what_was_accepted(stopped: Path) -> None:

@@ -26,7 +26,7 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
 from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
-from whet.rollout import pose
+from whet.rollout import tokenize_prompts
 from whet.runs.directory import Run
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
@@ -147,7 +147,7 @@ class Model:
         settings = choose_sampling(self.target.config, sampling)
         listed = [prompts] if isinstance(prompts, str) else list(prompts)
         asked = [self.posed(prompt, raw=raw) for prompt in listed]
-        found = self.engine.generate(pose(asked, self.tokenizer, stream=(seed,)), settings, count=n)
+        found = self.engine.generate(tokenize_prompts(asked, self.tokenizer, stream=(seed,)), settings, count=n)
         return found[0] if isinstance(prompts, str) else found
 
     def rows(
@@ -156,7 +156,7 @@ class Model:
         """A typed prompt, or examples, which `task` judges, each with its `n` completions as plain data."""
         asked = [self.posed(prompt, raw=raw)] if isinstance(prompt, str) else prompt
         shown = [prompt] if isinstance(prompt, str) else [example.prompt_text for example in prompt]
-        found = self.engine.generate(pose(asked, self.tokenizer, stream=(seed,)), sampling, count=n)
+        found = self.engine.generate(tokenize_prompts(asked, self.tokenizer, stream=(seed,)), sampling, count=n)
         return [_row(*one, task) for one in zip(shown, asked, found, strict=True)]
 
     def evaluate(self, task: Any = None, **settings: Any) -> Evaluation:

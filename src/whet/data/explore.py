@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from whet.data.formats import Kind, Record, answers_of, content, prompt_text, readable_prompt
+from whet.data.formats import Kind, Record, answers_of, content, prompt_key
 from whet.data.similarity import near_duplicates
 from whet.data.sources import Loaded
 from whet.data.split import opening
@@ -68,7 +68,7 @@ def explore(loaded: Loaded, samples: int = 3) -> Survey:
         rows=len(rows),
         skipped=loaded.skipped,
         skipped_at=loaded.skipped_at,
-        prompts=len({prompt_text(row) for row in rows}),
+        prompts=len({prompt_key(row) for row in rows}),
         openings=len({opening(row) for row in rows}),
         near_duplicates=sum(same is not None for same in near_duplicates(rows)),
         turns=dict(sorted(Counter(_turns(row) for row in rows).items())),
@@ -77,8 +77,7 @@ def explore(loaded: Loaded, samples: int = 3) -> Survey:
         margins=tuple(row.margin for row in pairs if row.margin is not None),
         balance=dict(Counter(label for row in rows for label in _label_names(row))),
         samples=tuple(
-            Sample(id=row.id, prompt=readable_prompt(row), answers=tuple(named_answers(row)))
-            for row in ordered[:samples]
+            Sample(id=row.id, prompt=row.prompt_text, answers=tuple(named_answers(row))) for row in ordered[:samples]
         ),
     )
 

@@ -129,20 +129,14 @@ def labels_of(row: Record) -> tuple[float | None, ...]:
     return row.labels
 
 
-def prompt_text(row: Record) -> str:
+def prompt_key(row: Record) -> str:
     """The prompt as an unambiguous string; plain text and a conversation with the same words differ."""
     if isinstance(row.prompt, str):
         return row.prompt
     return json.dumps([(turn.role, turn.content) for turn in row.prompt], ensure_ascii=False)
 
 
-def readable_prompt(row: Record) -> str:
-    """The prompt for display, one "role: content" line per message."""
-    prompt = row.prompt
-    return prompt if isinstance(prompt, str) else "\n".join(f"{turn.role}: {turn.content}" for turn in prompt)
-
-
 def content(row: Record) -> str:
     """Prompt, answers and labels without the id: equal for rows that train the same."""
-    parts = [type(row).__name__, prompt_text(row), answers_of(row), labels_of(row)]
+    parts = [type(row).__name__, prompt_key(row), answers_of(row), labels_of(row)]
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.data.columns import spaced
-from whet.data.formats import Record, answers_of, labels_of, readable_prompt
+from whet.data.formats import Record, answers_of, labels_of
 from whet.data.split import distinguishing
 from whet.records import Pair, Trace
 from whet.tasks.space import fingerprint
@@ -264,8 +264,8 @@ def _names(
 
 def _sections(row: Record) -> Sections:
     if isinstance(row, Pair):  # each side by itself: swapped sides are the opposite of a duplicate
-        return (), tuple(map(_shingles_or_text, (readable_prompt(row), row.chosen, row.rejected)))
-    return labels_of(row), tuple(map(_shingles_or_text, (readable_prompt(row), "\n".join(answers_of(row)))))
+        return (), tuple(map(_shingles_or_text, (row.prompt_text, row.chosen, row.rejected)))
+    return labels_of(row), tuple(map(_shingles_or_text, (row.prompt_text, "\n".join(answers_of(row)))))
 
 
 def _are_near(one: Sections, other: Sections) -> bool:

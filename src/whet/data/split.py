@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from whet.data.columns import spaced
-from whet.data.formats import Record, prompt_text
+from whet.data.formats import Record, prompt_key
 from whet.data.readers import ROWS
 from whet.errors import UserError
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint, is_held_out
@@ -40,7 +40,7 @@ def split_rows(rows: Sequence[Row], share: float = HELD_OUT_SHARE, *, salt: str 
 
 def distinguishing(rows: Sequence[Record]) -> Callable[[Record], str]:
     """The text that tells these rows apart: the first user message, or the full prompt if that is always the same."""
-    return opening if len({opening(row) for row in rows}) > 1 else prompt_text
+    return opening if len({opening(row) for row in rows}) > 1 else prompt_key
 
 
 def clustering(rows: Sequence[Record]) -> Callable[[Record], str]:

@@ -97,10 +97,7 @@ def _check_ids(training: Sequence[Example], evaluation: Sequence[Example]) -> No
     for example in evaluation:
         _require(example.id not in ids, f"the held-out example {example.id} is also drawn for training")
         _require(example.prompt not in prompts, f"the prompt of held-out {example.id} is also drawn for training")
-        _require(
-            example.twin not in twins,
-            f"held-out {example.id} shares its twin (leakage group) with training",
-        )
+        _require(example.twin not in twins, f"held-out {example.id} shares its twin (leakage group) with training")
 
 
 def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:

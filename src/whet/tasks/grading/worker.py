@@ -110,12 +110,7 @@ def _limit_memory(limit_gb: float | None) -> None:
 
 
 def make_scorer(
-    task: str,
-    options: Mapping[str, Any],
-    rewards: Sequence[tuple[str, float]],
-    runner: Runner,
-    *,
-    may_abstain: bool,
+    task: str, options: Mapping[str, Any], rewards: Sequence[tuple[str, float]], runner: Runner, *, may_abstain: bool
 ) -> Scorer:
     """The user's reward functions, or the score of the user's task if there are none."""
     if not rewards:

@@ -19,7 +19,7 @@ from whet.models.logprobs import check_logprobs, token_logprobs
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Example, Finish, Sampling
-from whet.rollout import pose
+from whet.rollout import tokenize_prompts
 from whet.runs.directory import Run
 from whet.runs.experiment_directories import earlier_checkpoints
 from whet.train.setup.build import place
@@ -127,7 +127,7 @@ def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]
 def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: Asked, count: int) -> list[Said]:
     """The random numbers of a sample are the same whatever the model, so equal models say the same."""
     engine = NativeEngine(policy, tokenizer, device=asked.device)
-    prompts = pose(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
+    prompts = tokenize_prompts(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
     groups = engine.generate(prompts, asked.sampling, count=count)
     engine.close()
     return [

@@ -289,7 +289,7 @@ def test_an_empty_or_short_batch_stops_the_run(kept: int, loop: str, recipe: dic
 
 
 def test_a_batch_without_a_trained_token_is_no_step() -> None:
-    with pytest.raises(RunFailed, match="the batch is empty"):
+    with pytest.raises(RunFailed, match="the batch has no trained tokens"):
         global_weights(token_mean, torch.zeros(3, 4, dtype=torch.bool), World.alone(), max_tokens=4)
     weights = global_weights(token_mean, torch.tensor([[False, True], [False, True]]), World.alone(), max_tokens=4)
     assert weights.tolist() == [[0, 0.5], [0, 0.5]]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from whet.data.formats import Kind, Record, answers_of, content, prompt_key
+from whet.data.formats import Record, answers_of, content, prompt_key
 from whet.data.similarity import near_duplicates
 from whet.data.sources import Loaded
 from whet.data.split import opening
@@ -37,13 +37,7 @@ class Sample:
 class Survey:
     """Statistics of the rows of one source."""
 
-    kind: Kind
-    format: str
-    digest: str
-    read: int
-    rows: int
-    skipped: Mapping[str, int]
-    skipped_at: Mapping[str, tuple[str, ...]]
+    loaded: Loaded
     prompts: int  # distinct
     openings: int  # distinct first user messages
     near_duplicates: int  # rows that nearly repeat an earlier one, among those that were kept
@@ -61,13 +55,7 @@ def explore(loaded: Loaded, samples: int = 3) -> Survey:
     pairs = [row for row in rows if isinstance(row, Pair)]
     ordered = sorted(rows, key=lambda row: fingerprint("sample", content(row)))
     return Survey(
-        kind=loaded.kind,
-        format=loaded.format,
-        digest=loaded.digest,
-        read=loaded.read,
-        rows=len(rows),
-        skipped=loaded.skipped,
-        skipped_at=loaded.skipped_at,
+        loaded=loaded,
         prompts=len({prompt_key(row) for row in rows}),
         openings=len({opening(row) for row in rows}),
         near_duplicates=sum(same is not None for same in near_duplicates(rows)),

@@ -103,21 +103,14 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file by `write_rows`."""
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except UNREADABLE as error:
-        raise RunFailed(f"{path} cannot be read: {reason(error)}") from error
+    data = _read(path)
     if data and not data.endswith(b"\n"):
         raise RunFailed(f"{path} is truncated in the middle of a line")
     return [_parse(line, path, number) for number, line in enumerate(data.split(b"\n")[:-1], start=1)]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RunFailed(f"{path} cannot be read: {reason(error)}") from error
-    return _parse(data, path, 1)
+    return _parse(_read(path), path, 1)
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
@@ -223,6 +216,13 @@ def reason(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except UNREADABLE as error:
+        raise RunFailed(f"{path} cannot be read: {reason(error)}") from error
+
+
 def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json_bytes(content)).hexdigest()
 
@@ -230,10 +230,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 def _log_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
     if not path.exists():
         return []
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # the rest is incomplete, or empty
-    except OSError as error:
-        raise RunFailed(f"{path} cannot be read: {reason(error)}") from error
+    lines = _read(path).split(b"\n")[:-1]  # the rest is incomplete, or empty
     try:
         rows = [_parse(line, path, number) for number, line in enumerate(lines, start=1)]
     except RunFailed as error:

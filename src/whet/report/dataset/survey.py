@@ -16,13 +16,10 @@ from whet.report.numbers import number, percent, signed
 def facts(survey: Survey) -> dict[str, Any]:
     """All of a survey as JSON values, lengths summed up, biases with 95 % intervals."""
     return {
-        "kind": survey.kind,
-        "format": survey.format,
-        "digest": survey.digest,
-        "read": survey.read,
-        "rows": survey.rows,
-        "skipped": dict(survey.skipped),
-        "skipped_at": {why: list(places) for why, places in survey.skipped_at.items()},
+        **{name: getattr(survey.loaded, name) for name in ("kind", "format", "digest", "read")},
+        "rows": len(survey.loaded.rows),
+        "skipped": dict(survey.loaded.skipped),
+        "skipped_at": {why: list(places) for why, places in survey.loaded.skipped_at.items()},
         "prompts": survey.prompts,
         "openings": survey.openings,
         "near_duplicates": survey.near_duplicates,

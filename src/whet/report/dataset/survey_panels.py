@@ -69,7 +69,7 @@ def survey_panels(survey: Survey) -> list[Panel]:
     answers = {name: values for name, values in words.items() if name != "prompt"}
     panels: list[Panel] = [
         _histogram("Prompt", "words", {"prompt": words["prompt"]}, first_colour=0),
-        _histogram("Answers" if survey.kind != "traces" else "Steps", "words", answers, first_colour=1),
+        _histogram("Answers" if survey.loaded.kind != "traces" else "Steps", "words", answers, first_colour=1),
     ]
     if survey.differences:
         sides = {"chosen − rejected": survey.differences}

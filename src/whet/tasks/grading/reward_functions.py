@@ -78,7 +78,8 @@ def score_with(
         # A copy for each, so that a function that changes its arguments does not affect the next.
         arguments = deepcopy(_arguments(function, _offered(examples, texts)))
         report(function.name, None)
-        columns.append(_checked(function.name, _call(function, arguments, runner, len(examples)), len(examples)))
+        values = _call(function, arguments, runner, len(examples))
+        columns.append([_number(function.name, value, row) for row, value in enumerate(values)])
     rows = [[values[row] for values in columns] for row in range(len(examples))]
     for row, given in enumerate(rows):
         if not may_abstain and all(value is None for value in given):
@@ -198,18 +199,11 @@ async def _finish(result: Awaitable[object]) -> object:
 def _listed(name: str, result: object, count: int) -> list[object]:
     if not isinstance(result, Iterable) or isinstance(result, str | bytes | Mapping | Set):
         raise RewardFailed(f"reward function {name} gave a {type(result).__name__}, not a list of numbers", row=None)
-    if isinstance(result, Sized):
-        return list(result)
-    values = list(islice(result, count + 1))
-    if len(values) > count:
-        raise RewardFailed(f"reward function {name} gave more than {count} rewards for {count} completions", row=None)
-    return values
-
-
-def _checked(name: str, values: Sequence[object], count: int) -> list[float | None]:
+    values = list(result if isinstance(result, Sized) else islice(result, count + 1))  # a generator may be endless
     if len(values) != count:
-        raise RewardFailed(f"reward function {name} gave {len(values)} rewards for {count} completions", row=None)
-    return [_number(name, value, row) for row, value in enumerate(values)]
+        given = len(values) if isinstance(result, Sized) or len(values) < count else f"more than {count}"
+        raise RewardFailed(f"reward function {name} gave {given} rewards for {count} completions", row=None)
+    return values
 
 
 def _number(name: str, value: object, row: int) -> float | None:

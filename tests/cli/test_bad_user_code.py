@@ -93,7 +93,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("rewards.py:number", "is a int, not a function"),
         ("rewards.py:positional", "'completions' must be accepted by keyword: remove the '/'"),
         ("rewards.py:trainer", "requires 'trainer_state', which whet does not offer: give it a default"),
-        ("rewards.py:colour", "requires 'colour', which is no column of the task (columns: question, level;"),
+        ("rewards.py:colour", "requires 'colour', which is not a column of the task (columns: question, level;"),
     ],
 )
 def test_a_reward_function_that_cannot_be_used(whet: Whet, recipe: Path, spec: str, told: str) -> None:

@@ -21,9 +21,8 @@ from typing import Any
 from whet.errors import UserError
 from whet.recipe import parse_yaml
 from whet.runs import layout, logs
-from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
-from whet.runs.pipeline_directory import PipelineDirectory, is_pipeline, portable
+from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory, is_pipeline, portable
 
 RUNS = "runs.json"
 KEPT = ("ended", "rows", "select", "best", "versions")  # of the results of a run, where it has them

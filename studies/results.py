@@ -10,8 +10,7 @@ from typing import Any
 from studies.gather import RUNS, seed_folders
 from whet.errors import UserError
 from whet.runs import layout, logs
-from whet.runs.comparison_directory import ComparisonDirectory, is_comparison
-from whet.runs.pipeline_directory import COMPARISON
+from whet.runs.experiment_directories import COMPARISON, ComparisonDirectory, is_comparison
 
 SAME = ("task", "prompts", "start_name", "truth")  # in all seeds, or their numbers are about different things
 

@@ -158,7 +158,7 @@ def test_weights_are_fp32_whatever_a_weighting_gives(kind: torch.dtype) -> None:
 
 def test_a_batch_that_trains_nothing_is_refused_and_one_token_is_enough() -> None:
     mask = torch.zeros(2, 3, dtype=torch.bool)
-    with pytest.raises(RunFailed, match="the batch is empty"):
+    with pytest.raises(RunFailed, match="the batch has no trained tokens"):
         global_weights(weightings.token_mean, mask, World.alone(), max_tokens=8)
     mask[1, 2] = True
     assert global_weights(weightings.token_mean, mask, World.alone(), max_tokens=8).sum() == 1

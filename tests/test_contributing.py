@@ -213,7 +213,7 @@ class Doubling:
 def add_a_task(house):
     (house / "my_module.py").write_text(TASK, "utf-8")
     shutil.copy(house / "my_module.py", house / "src/whet/tasks/doubling.py")
-    table = house / "src/whet/tasks/table.py"
+    table = house / "src/whet/tasks/loading.py"
     edit(table, '    "reverse": Reverse,\n', '    "reverse": Reverse,\n    "doubling": Doubling,\n')
     edit(table, "from whet.imports", "from whet.tasks.doubling import Doubling\nfrom whet.imports")
     return f"""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.tasks.table import TASKS
+from whet.tasks.loading import TASKS
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "whet"
 ARCHITECTURE = SOURCE.parents[1] / "ARCHITECTURE.md"
@@ -70,12 +70,10 @@ ROOMS_INSIDE = {
     "tasks": {
         "protocol": set(),
         "space": set(),
-        "procedural": {"space"},
-        **{name: {"space", "procedural"} for name in TASK_FILES},
-        "table": {"protocol", *TASK_FILES},
-        "grading": {"protocol", "table"},
-        "check": {"protocol", "grading"},
-        "guard": {"protocol", "table", "grading", "check"},
+        **{name: {"space"} for name in ("procedural", "reviews", "rows")},
+        "loading": {"protocol", "procedural", "reviews", "rows"},
+        "grading": {"protocol", "loading"},
+        "check": {"protocol"},
     },
     "report": {
         "formatting": set(),

@@ -14,7 +14,7 @@ from tests.small import small_chat_model
 from whet.cli.progress import SilentProgress
 from whet.recipe import Pipeline, is_pipeline, packaged_recipes, read_any, read_recipe
 from whet.runs.directory import Run
-from whet.runs.pipeline_directory import PipelineDirectory
+from whet.runs.experiment_directories import PipelineDirectory
 from whet.train.experiments.pipeline_runs import make_plan, run_pipeline
 from whet.train.explain.explanation import explain_pipeline
 from whet.train.start import start_run

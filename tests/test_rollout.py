@@ -10,8 +10,8 @@ from tests.small import small_model
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed
 from whet.records import Completion, Example, Prompt, Sampling, Score
-from whet.rollout import draw, judge, pose, sample
-from whet.tasks.sorting import Sorting
+from whet.rollout import draw, grade, sample, tokenize_prompts
+from whet.tasks.procedural import Sorting
 
 EXAMPLES = [Example(id=name, prompt=f"{name}>", answer=name) for name in ("ab", "c", "ab", "def")]
 SAMPLING = Sampling(max_tokens=4)
@@ -43,19 +43,19 @@ def test_a_draw_is_complete_or_an_error() -> None:
 
 def test_a_stream_is_named_by_the_example_and_not_by_its_place() -> None:
     _, tokenizer = small_model()
-    forward = pose(EXAMPLES, tokenizer, stream=(3, 7))
-    backward = pose(EXAMPLES[::-1], tokenizer, stream=(3, 7))
+    forward = tokenize_prompts(EXAMPLES, tokenizer, stream=(3, 7))
+    backward = tokenize_prompts(EXAMPLES[::-1], tokenizer, stream=(3, 7))
     assert {prompt.stream for prompt in forward} == {prompt.stream for prompt in backward}
     assert forward[1].stream == backward[2].stream
     assert len({prompt.stream for prompt in forward}) == 4  # the repeated example draws anew
-    assert not {p.stream for p in forward} & {p.stream for p in pose(EXAMPLES, tokenizer, stream=(3, 8))}
+    assert not {p.stream for p in forward} & {p.stream for p in tokenize_prompts(EXAMPLES, tokenizer, stream=(3, 8))}
     assert [tokenizer.decode(prompt.tokens) for prompt in forward] == ["ab>", "c>", "ab>", "def>"]
 
 
 def test_a_text_does_not_depend_on_its_company() -> None:
     policy, tokenizer = small_model()
     engine = NativeEngine(policy, tokenizer)
-    prompts = pose(EXAMPLES, tokenizer, stream=(3, 7))
+    prompts = tokenize_prompts(EXAMPLES, tokenizer, stream=(3, 7))
     together = sample(engine, prompts, SAMPLING, group=3)
     alone = sample(engine, [prompts[3]], SAMPLING, group=3)
     assert [c.tokens for c in together[3][1]] == [c.tokens for c in alone[0][1]]
@@ -65,7 +65,7 @@ def test_a_text_does_not_depend_on_its_company() -> None:
 def test_the_likeliest_completion_stands_behind_the_group() -> None:
     policy, tokenizer = small_model()
     engine = NativeEngine(policy, tokenizer)
-    prompts = pose(EXAMPLES, tokenizer, stream=(3, 7))
+    prompts = tokenize_prompts(EXAMPLES, tokenizer, stream=(3, 7))
     plain = sample(engine, prompts, SAMPLING, group=3)
     more = sample(engine, prompts, SAMPLING, group=3, greedy=True)
     assert [c[:3] for _, c in more] == [c for _, c in plain]  # the others are what they would have been without it
@@ -90,7 +90,7 @@ def test_scores_find_their_rollouts() -> None:
     samples = list(
         zip(prompts, [[completion("x"), completion("yy")], [completion("zzz"), completion("")]], strict=True)
     )
-    groups = judge(grader, EXAMPLES[:2], samples, version=6)
+    groups = grade(grader, EXAMPLES[:2], samples, version=6)
     assert [[r.score.reward for r in group] for group in groups] == [[1.0, 2.0], [3.0, 0.0]]
     assert [[r.example.id for r in group] for group in groups] == [["ab", "ab"], ["c", "c"]]
     assert grader.asked == [("ab", "x"), ("ab", "yy"), ("c", "zzz"), ("c", "")]  # one call for all of them

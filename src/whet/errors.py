@@ -1,13 +1,12 @@
-"""The two ways in which whet stops, and how text of others is quoted. Any other traceback that users see is a bug."""
+"""The two expected errors, and escaping of untrusted text. Any other traceback is a bug."""
 
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# What does something to a terminal instead of being shown: controls (C0, DEL, C1), half characters, separators of
-# lines, changes of direction, and what is invisible, in which text can hide: fillers, selectors of variants, tags.
-# Joiners (U+200C, U+200D) and the styles of emoji (U+FE0E, U+FE0F) stay, because emoji and Persian need them, but not
-# where one follows another, which nothing that shows does. Braille without dots (U+2800) stays: it is a space.
+# Characters that a terminal acts on or hides: controls (C0, DEL, C1), lone surrogates, line separators, direction
+# changes, and invisible ones: fillers, variation selectors, tags. Joiners (U+200C, U+200D) and emoji styles (U+FE0E,
+# U+FE0F) are allowed, because emoji and Persian need them, but not one after another.
 ACTIVE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
@@ -17,19 +16,19 @@ ACTIVE = re.compile(
 
 
 class UserError(Exception):
-    """The input is wrong: one line that says what, where and how to fix it. Exit code 2."""
+    """Invalid input: one line with the problem, the place and the fix. Exit code 2."""
 
 
 class RunFailed(Exception):
-    """The input was fine and the run broke: a reward raised, the loss is not finite, the disk is full. Exit code 1."""
+    """A failure at run time: a reward raised, the loss is not finite, the disk is full. Exit code 1."""
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    """The text with \\x1b for ESC and so on, in one line; `keep`, such as a newline, stays as it is."""
+    """The text in one line, with \\x1b for ESC etc.; characters in `keep` are not escaped."""
     return ACTIVE.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a word that is not known: `; did you mean 'x'?`, or nothing."""
+    """`; did you mean 'x'?` for an unknown word, or nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,4 +1,4 @@
-"""Files that users bring: their lines, their JSON and the messages in it; errors name the file and the line."""
+"""Users' files: lines, JSON and chat messages; errors name file and line."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from whet.errors import UserError
 from whet.records import Message
 
 ROLES = ("system", "user", "assistant")
-LARGEST_OBJECT = 2**26  # bytes of a JSON file that is read whole; the largest published ones have half as many
+LARGEST_OBJECT = 2**26  # bytes of a JSON file; the largest published ones have half as many
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def home_directory(name: str) -> Path:
-    """Where whet keeps what it fetched or computed: $WHET_HOME/name, else ~/.cache/whet/name."""
+    """A cache directory: $WHET_HOME/name, else ~/.cache/whet/name."""
     home = os.environ.get("WHET_HOME")
     return (Path(home).expanduser() if home else Path.home() / ".cache" / "whet") / name
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, unpacked where its name ends in .gz or .xz, without a byte-order mark."""
+    """The bytes of a file, decompressed if it is .gz or .xz, without a byte-order mark."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -38,12 +38,12 @@ def content(path: Path) -> bytes:
             data = lzma.decompress(data)
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         packing = "gzip" if path.name.endswith(".gz") else "xz"
-        raise UserError(f"{path} is not a whole {packing} file: {error}") from error
+        raise UserError(f"{path} is not a complete {packing} file: {error}") from error
     return data.removeprefix(BYTE_ORDER_MARK)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file that comes with a model; bounded as `read_json` is."""
+    """The JSON object in a file of a model; bounded as in `read_json`."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise UserError(f"{path} holds a JSON {type(value).__name__}: expected an object")
@@ -51,10 +51,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, *, repair: str = "copy the file again") -> Any:
-    """The JSON in a file that comes with a model; NaN and infinities pass, as published ones hold them.
+    """The JSON in a file of a model; NaN and infinities pass, because published files hold them.
 
-    Neither a huge file nor a deeply nested one takes the machine: the first is not read, the second not followed. Nor
-    is a pipe or a device waited for. `repair` is what errors say to do.
+    Safe for untrusted files: huge and deeply nested ones, pipes and devices are errors. `repair` is the fix to suggest.
     """
     try:
         if not path.is_file():
@@ -74,14 +73,14 @@ def read_json(path: Path, *, repair: str = "copy the file again") -> Any:
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, with their numbers from 1."""
+    """The non-blank lines of a file, numbered from 1."""
     for number, line in enumerate(content(path).split(b"\n"), start=1):
         if line.strip():
             yield number, line
 
 
 def json_object(line: bytes, where: str) -> dict[str, Any]:
-    """The object that a line of JSON holds."""
+    """One line of JSON, which must be an object."""
 
     def refuse(constant: str) -> NoReturn:
         raise UserError(f"{where}: {constant} is not JSON: use null or leave the column out")
@@ -96,12 +95,11 @@ def json_object(line: bytes, where: str) -> dict[str, Any]:
 
 
 def checked_object(value: Any, where: str) -> dict[str, Any]:
-    """The value, which must be an object that can be written as JSON again."""
+    """Checks that the value is an object that can be written as JSON again."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError as error:
-        what = "half of a surrogate pair, or bytes that are not UTF-8"
-        raise UserError(f"{where} holds {what}: neither is a character") from error
+        raise UserError(f"{where} holds a lone surrogate, or bytes that are not UTF-8: remove them") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -110,7 +108,7 @@ def checked_object(value: Any, where: str) -> dict[str, Any]:
 
 
 def prompt(value: Any, where: str) -> str | tuple[Message, ...]:
-    """A prompt: text, or messages of which the last is not the assistant's."""
+    """A prompt: text, or messages that do not end with the assistant's."""
     if isinstance(value, str):
         if not value:
             raise UserError(f"{where}: 'prompt' is empty")
@@ -119,19 +117,18 @@ def prompt(value: Any, where: str) -> str | tuple[Message, ...]:
         raise UserError(f"{where}: 'prompt' must be a string or a list of messages, not {json_type(value)}")
     found = messages(value, "prompt", where)
     if not found or found[-1].role == "assistant":
-        raise UserError(f"{where}: 'prompt' must end with a message that the assistant is to answer")
+        raise UserError(f"{where}: 'prompt' must end with a message for the assistant to answer")
     return found
 
 
 def messages(value: Any, column: str, where: str) -> tuple[Message, ...]:
-    """The messages of a column, each an object with a role and a content."""
     if not isinstance(value, list):
         raise UserError(f"{where}: '{column}' must be a list of messages, not {json_type(value)}")
     return tuple(_message(item, column, where) for item in value)
 
 
 def _message(value: Any, column: str, where: str) -> Message:
-    # Tables give every message the same fields; those that are null were never there.
+    # In tables all messages have the same fields; null means absent.
     given = {key for key in value if value[key] is not None} if isinstance(value, dict) else set()
     if given != {"role", "content"}:
         raise UserError(f"{where}: a message of '{column}' must be an object with 'role' and 'content' only")
@@ -143,6 +140,6 @@ def _message(value: Any, column: str, where: str) -> Message:
 
 
 def json_type(value: Any) -> str:
-    """What a JSON value is, in words."""
+    """The type of a JSON value, in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

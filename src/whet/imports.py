@@ -1,8 +1,7 @@
-"""Finds what a user names as `module:name` or `path/to/file.py:name`. Nothing is imported unless it was named.
+"""Loads objects named as `module:name` or `path/to/file.py:name`.
 
-`<python>:name` is an object that was passed to `whet.train` in this process: no other process finds it.
-
-What is named is compiled from its source: bytecode beside it may be of an earlier text with the same size and second.
+`<python>:name` is an object passed to `whet.train`, available in this process only. Modules are compiled from source:
+cached bytecode may belong to an older file with the same size and time stamp.
 """
 
 from __future__ import annotations
@@ -22,13 +21,16 @@ from typing import Any
 
 from whet.errors import UserError, nearest
 
-OBJECTS = "<python>"  # stands where others have a module or a file
-AGAIN = {"reward function": "rewards=[{}]", "task": "task={}"}  # what it is for → how it was passed; else a cell
+OBJECTS = "<python>"  # in place of a module or file
+AGAIN = {
+    "reward function": "rewards=[{}]",
+    "task": "task={}",
+}  # how an object is passed, by kind; else a cell
 _objects: ContextVar[Mapping[str, object]] = ContextVar("objects", default=MappingProxyType({}))  # by name
 
 
 def load_named(spec: str, what: str) -> object:
-    """The object that `spec` names; `what` says in errors what it is for ("task", "reward function")."""
+    """The object that `spec` names; errors call it `what` ("task", "reward function")."""
     place, _, name = spec.rpartition(":")
     if place == OBJECTS:
         return _passed(spec, name, what)
@@ -43,18 +45,16 @@ def load_named(spec: str, what: str) -> object:
 
 
 def is_object(spec: str) -> bool:
-    """Whether a spec names an object that was passed in Python."""
     return spec.startswith(f"{OBJECTS}:")
 
 
 def has_objects() -> bool:
-    """Whether objects are being passed."""
     return bool(_objects.get())
 
 
 @contextmanager
 def passing(objects: Mapping[str, object]) -> Iterator[None]:
-    """While entered, `<python>:name` finds these objects."""
+    """Makes these objects available as `<python>:name`."""
     token = _objects.set({**_objects.get(), **objects})
     try:
         yield
@@ -63,9 +63,9 @@ def passing(objects: Mapping[str, object]) -> Iterator[None]:
 
 
 def importable(thing: object) -> str | None:
-    """`module:name` of a function or class that another process finds there; None for all else.
+    """`module:name` of a function or class that another process can import, else None.
 
-    What was defined in a notebook, in the script that runs, or inside of a function is in no such place.
+    Objects defined in a notebook, in the running script or inside a function cannot be imported.
     """
     if not isinstance(thing, FunctionType | type) or thing.__module__ in {"__main__", "builtins"}:
         return None
@@ -78,10 +78,7 @@ def importable(thing: object) -> str | None:
 
 
 def object_source(spec: str, what: str) -> str | None:
-    """The source text of an object that was passed, of its class where it is no function; None where Python has none.
-
-    Values that it closes over or holds are not in it.
-    """
+    """The source of a passed function, or of an object's class; None if Python has none. Without captured values."""
     found: Any = load_named(spec, what)
     found = found.func if isinstance(found, partial) else found
     with suppress(OSError, TypeError):
@@ -90,10 +87,7 @@ def object_source(spec: str, what: str) -> str | None:
 
 
 def source_file(spec: str) -> Path | None:
-    """The file with the code that `spec` names, found as `load_named` finds it but without running any of it.
-
-    None where there is no such file: nothing of that name, or a module that is no file.
-    """
+    """The file that `load_named` would load, without running it; None if there is no such file."""
     place = spec.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place)
@@ -111,7 +105,7 @@ def source_file(spec: str) -> Path | None:
 
 
 def one_line(error: BaseException) -> str:
-    """The type and the message of an error on one line of bearable length."""
+    """Type and message of an error in one line, truncated."""
     message = " ".join(str(error).split())
     short = message if len(message) <= 300 else message[:297] + "..."
     return f"{type(error).__name__}: {short}" if short else type(error).__name__
@@ -123,7 +117,7 @@ def _passed(spec: str, name: str, what: str) -> object:
         cell = f'algorithm={{{{"{what.rpartition(".")[2]}": {{}}}}}}'
         again = AGAIN.get(what, cell).format(name)
         raise UserError(
-            f"{what} '{spec}' is a Python object that whet.train was given, and only Python can give it again: "
+            f"{what} '{spec}' is a Python object passed to whet.train, so it has to be passed again from Python: "
             f"whet.train(resume=RUN, {again})"
         )
     return objects[name]
@@ -145,7 +139,7 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
     if not path.is_file():
         raise UserError(f"{what} '{spec}': there is no file {path}")
     _search_first(path.resolve().parent)
-    # The path is part of the name, so that two files called rewards.py are two modules.
+    # The path is in the name, so that two files called rewards.py are two modules.
     module_name = "whet_user_" + "".join(c if c.isalnum() else "_" for c in str(path.resolve()))
     if module_name in sys.modules:
         return sys.modules[module_name]
@@ -164,7 +158,7 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
 
 
 class _FromSource(SourceFileLoader):
-    """Neither reads nor writes bytecode."""
+    """Without bytecode."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -173,7 +167,7 @@ class _FromSource(SourceFileLoader):
 
 
 class _FindsSource:
-    """Finds one module where the path has it, and has it compiled from its source."""
+    """Finds one module on the path, to be compiled from source."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -188,6 +182,6 @@ class _FindsSource:
 
 
 def _search_first(directory: Path) -> None:
-    """Puts a directory in front of the import path, as `python -m` and `python file.py` do."""
+    """Puts a directory first on the import path, as `python file.py` does."""
     if sys.path[:1] != [str(directory)]:
         sys.path[:] = [str(directory), *(entry for entry in sys.path if entry != str(directory))]

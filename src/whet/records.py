@@ -1,7 +1,7 @@
-"""The nouns that travel between the rooms of the library. Frozen; one sentence and a shape per field.
+"""The records that the packages of the library exchange. Imports no torch, so tasks need none.
 
-Letters: P prompts, G rollouts per prompt (a *group*), B = P·G sequences, T tokens. Index t of every array describes
-token t of its sequence; index 0 is never trained because nothing predicts it. Imports no torch, so tasks need none.
+P prompts, G rollouts per prompt (a *group*), B = P·G sequences, T tokens. Index t of every array describes token t of
+its sequence; index 0 is never trained because nothing predicts it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Finish = Literal["stop", "length"]
 
-# The largest reward, and the largest part of one. Advantages, deviations and critics square rewards and add them up in
-# fp32, which ends at 3.4e38: 1e15 leaves room for the squares of a hundred million rollouts.
+# Bound on rewards and their parts. Advantages and critics sum squared rewards in fp32, which ends at 3.4e38:
+# 1e15 leaves room for the squares of a hundred million rollouts.
 LARGEST_REWARD = 1e15
 
 
@@ -29,85 +29,89 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Example:
-    """One row of a task."""
+class Prompted:
+    """The fields that tasks' examples and training rows share."""
 
-    id: str  # unique within its task; names the random streams of its rollouts
+    id: str
     prompt: str | tuple[Message, ...]  # plain text, or a conversation that ends before the assistant's answer
-    answer: str  # a completion to imitate; it scores full marks unless the task has a `best` of its own
-    columns: Mapping[str, Any] = field(default_factory=dict)  # JSON values that a reward may want to see
-    twin: str = (
-        ""  # equal for those that give each other away, which no split may part; empty: the prompt alone says so
-    )
+    twin: str = ""  # leakage group: rows that would leak into each other, never split across train and eval
 
     @property
     def prompt_text(self) -> str:
-        """The prompt as a person reads it: a conversation has one "role: content" line per message."""
+        """The prompt for display: a conversation has one "role: content" line per message."""
         if isinstance(self.prompt, str):
             return self.prompt
         return "\n".join(f"{message.role}: {message.content}" for message in self.prompt)
 
     @property
     def plain_prompt(self) -> str | list[dict[str, str]]:
-        """The prompt as JSON holds it: text, or messages as objects."""
+        """The prompt as JSON: text, or messages as objects."""
         if isinstance(self.prompt, str):
             return self.prompt
         return [{"role": message.role, "content": message.content} for message in self.prompt]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Score:
-    """The judge's record of one completion."""
+class Example(Prompted):
+    """One row of a task; its `id` is unique in the task and names the random streams of its rollouts."""
 
-    reward: float  # the one number that training sees
-    parts: Mapping[str, float]  # what it is made of, before weights, by name
+    answer: str  # a completion to imitate; it scores full marks unless the task is `Improvable`
+    columns: Mapping[str, Any] = field(default_factory=dict)  # JSON values for reward functions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """The grade of one completion."""
+
+    reward: float  # what training uses
+    parts: Mapping[str, float]  # its components by name, unweighted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """The distribution that tokens are drawn from, and when to stop."""
+    """Sampling parameters and stop conditions."""
 
     max_tokens: int
     temperature: float = 1.0  # 0 means greedy: the most likely token, log-prob 0
     top_k: int = 0  # keep the k most likely tokens; 0 keeps all
     top_p: float = 1.0  # keep the smallest set with at least this mass; 1 keeps all
     min_p: float = 0.0  # keep tokens at least this likely relative to the most likely one
-    stop: tuple[str, ...] = ()  # strings that end a completion; the string itself is kept
+    stop: tuple[str, ...] = ()  # stop strings; the string itself is kept
 
     @property
     def is_whole(self) -> bool:
-        """Whether every token may be drawn."""
+        """Whether no token is filtered out."""
         return self.top_k == 0 and self.top_p == 1 and self.min_p == 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """What an engine is asked to continue."""
+    """The input of an engine."""
 
     tokens: tuple[int, ...]
-    stream: tuple[int, ...]  # names the random stream; sample i of this prompt draws from (*stream, i)
-    limit: int | None = None  # at most so many tokens, where that is less than the sampling's
+    stream: tuple[int, ...]  # names the random stream: sample i draws from (*stream, i)
+    limit: int | None = None  # overrides a larger max_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What an engine answers. `tokens` and `logprobs` have the same length."""
+    """The output of an engine. `tokens` and `logprobs` have the same length."""
 
     tokens: tuple[int, ...]  # the sampled ids, the end-of-sequence token included
-    logprobs: tuple[float, ...]  # of each under the distribution that it was drawn from
+    logprobs: tuple[float, ...]  # under the sampling distribution
     text: str  # decoded, without special tokens
-    finish: Finish  # "stop": ended by itself; "length": cut off
+    finish: Finish  # "stop", or "length": truncated
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rollout:
-    """One finished trajectory as a flat sequence; the four arrays have the length of `tokens`."""
+    """One finished trajectory as a flat sequence; the arrays have the length of `tokens`."""
 
     example: Example
     tokens: tuple[int, ...]  # prompt and completion
-    mask: tuple[bool, ...]  # True where the policy chose the token
+    mask: tuple[bool, ...]  # True on tokens of the policy
     logprobs: tuple[float, ...]  # under the sampler; 0.0 where mask is False
-    text: str  # the completion, decoded: what was graded
+    text: str  # the decoded completion, as graded
     finish: Finish
     version: int  # policy version that sampled it
     score: Score
@@ -118,86 +122,71 @@ class Row:
     """One supervised sequence, or a piece of one."""
 
     tokens: tuple[int, ...]
-    mask: tuple[bool, ...]  # True where the token is to be learned
+    mask: tuple[bool, ...]  # True on trained tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dialogue:
-    """An answer to imitate, and what it answers; of a conversation the earlier answers too."""
+class Dialogue(Prompted):
+    """SFT: a prompt and the answer to imitate."""
 
-    id: str
-    prompt: str | tuple[Message, ...]
     completion: str
-    twin: str = ""  # as an example's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
-    """Two completions of a prompt, one of which was preferred."""
+class Pair(Prompted):
+    """A preference between two completions of a prompt."""
 
-    id: str
-    prompt: str | tuple[Message, ...]
     chosen: str
     rejected: str
-    margin: float | None = None  # by how much, where the data says so; never below 0
-    twin: str = ""  # as an example's
+    margin: float | None = None  # strength of the preference, if the data states one; never negative
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Labelled:
-    """A completion that was liked or not."""
+class Labelled(Prompted):
+    """A completion labelled desirable or not (unpaired preference)."""
 
-    id: str
-    prompt: str | tuple[Message, ...]
     completion: str
     label: bool
-    twin: str = ""  # as an example's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcomes:
-    """Completions of one problem, each right or wrong as a whole."""
+class Outcomes(Prompted):
+    """Completions of one problem, each correct or not (outcome supervision)."""
 
-    id: str
-    prompt: str | tuple[Message, ...]
     completions: tuple[str, ...]
-    correct: tuple[bool, ...]  # one for each completion
-    twin: str = ""  # as an example's
+    correct: tuple[bool, ...]  # one per completion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trace:
-    """A solution step by step, each step judged: 1 good, 0 neither, −1 bad."""
+class Trace(Prompted):
+    """A solution with a label per step (process supervision): 1 good, 0 neither, −1 bad."""
 
-    id: str
-    prompt: str | tuple[Message, ...]
     steps: tuple[str, ...]
-    labels: tuple[int, ...]  # one for each step
-    twin: str = ""  # as an example's
+    labels: tuple[int, ...]  # one per step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequences:
-    """Token sequences as right-padded tensors: what a model reads."""
+    """Token sequences as right-padded tensors."""
 
-    tokens: Tensor  # (B, T) int64; anything may stand in the padding
-    mask: Tensor  # (B, T) bool: tokens that are trained
+    tokens: Tensor  # (B, T) int64; padding is arbitrary
+    mask: Tensor  # (B, T) bool: trained tokens
     lengths: Tensor  # (B,) int64: tokens before the padding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Rollouts of one step, ready for updates."""
+    """Rollouts of one step for the policy update."""
 
     sequences: Sequences
-    prompts: Tensor  # (B,) int64: the number of the row's prompt among those of all ranks
-    sampling: Sampling  # the distribution that the tokens were drawn from
-    logprobs_old: Tensor | None  # (B, T) float: under the policy at the start of the step; None: it has not moved yet
-    logprobs_sampled: Tensor | None  # (B, T) float: the sampler's, where they are still to be compared with those
-    logprobs_ref: Tensor | None  # (B, T) float: under the reference, where the algorithm needs one
+    prompts: Tensor  # (B,) int64: prompt number, over all ranks
+    sampling: Sampling  # of the rollouts
+    logprobs_old: Tensor | None  # (B, T) float: under the policy at the start of the step; None before the first update
+    logprobs_sampled: Tensor | None  # (B, T) float: the sampler's, if not yet compared with the trainer's
+    logprobs_ref: Tensor | None  # (B, T) float: under the reference, if the algorithm needs it
     advantages: Tensor  # (B, T) float
-    correction: Tensor  # (B, T) float: weights for a sampler that was not quite the policy
-    values: Tensor | None  # (B, T) float: of the critic at the start of the step
-    targets: Tensor | None  # (B, T) float: what the critic should have said
+    correction: Tensor  # (B, T) float: importance weights for the sampler's mismatch
+    values: Tensor | None  # (B, T) float: the critic's at the start of the step
+    targets: Tensor | None  # (B, T) float: value targets of the critic
     kl_coefficient: float
     entropy_coefficient: float

@@ -1,4 +1,4 @@
-"""Examples to judged rollouts: what the engine said, and what the grader thinks of it."""
+"""Examples → prompts → completions → graded rollouts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ Group = list[Rollout]
 
 
 def draw(task: Task, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-    """`count` training examples of the task, and not one fewer: later stages count on it."""
+    """Exactly `count` training examples of the task."""
     examples = task.draw(count, seed=seed)
     if len(examples) != count:
         raise RunFailed(f"task {task.name} drew {len(examples)} examples instead of {count}: check its draw method")
     return examples
 
 
-def pose(examples: Sequence[Example], tokenizer: Tokenizer, *, stream: tuple[int, ...]) -> list[Prompt]:
-    """The prompts of these examples, each with a random stream named by `stream` and the example.
-
-    An example that stands in the list twice gets two different streams.
-    """
+def tokenize_prompts(examples: Sequence[Example], tokenizer: Tokenizer, *, stream: tuple[int, ...]) -> list[Prompt]:
+    """The tokenised prompts, each with a random stream named by `stream`, the example and its repetition."""
     seen: Counter[str] = Counter()
     prompts = []
     for example in examples:
@@ -42,7 +39,7 @@ def pose(examples: Sequence[Example], tokenizer: Tokenizer, *, stream: tuple[int
 def sample(
     engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, group: int, *, greedy: bool = False
 ) -> list[tuple[Prompt, list[Completion]]]:
-    """`group` completions of each prompt and, where asked for, the most likely one behind them."""
+    """`group` completions of each prompt, followed by the greedy one if `greedy`."""
     groups = engine.generate(prompts, sampling, count=group)
     if greedy:
         likeliest = engine.generate(prompts, replace(sampling, temperature=0.0), count=1)
@@ -50,14 +47,10 @@ def sample(
     return list(zip(prompts, groups, strict=True))
 
 
-def judge(
-    grader: Grader,
-    examples: Sequence[Example],
-    samples: Sequence[tuple[Prompt, list[Completion]]],
-    *,
-    version: int,
+def grade(
+    grader: Grader, examples: Sequence[Example], samples: Sequence[tuple[Prompt, list[Completion]]], *, version: int
 ) -> list[Group]:
-    """Scored rollouts, one group per example."""
+    """Graded rollouts, one group per example."""
     pairs = [
         (example, prompt, completion)
         for example, (prompt, completions) in zip(examples, samples, strict=True)
@@ -70,12 +63,12 @@ def judge(
 
 
 def _rollout(example: Example, prompt: Prompt, completion: Completion, score: Score, version: int) -> Rollout:
-    unchosen = len(prompt.tokens)
+    prompt_length = len(prompt.tokens)
     return Rollout(
         example=example,
         tokens=prompt.tokens + completion.tokens,
-        mask=(False,) * unchosen + (True,) * len(completion.tokens),
-        logprobs=(0.0,) * unchosen + completion.logprobs,
+        mask=(False,) * prompt_length + (True,) * len(completion.tokens),
+        logprobs=(0.0,) * prompt_length + completion.logprobs,
         text=completion.text,
         finish=completion.finish,
         version=version,

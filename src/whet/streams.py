@@ -1,8 +1,7 @@
-"""A random number for every (stream, position), by counting instead of by state.
+"""Counter-based random numbers: one for every (stream, position), without state.
 
-A sequence's draws depend on its name alone, never on its batch mates, the batch size or what was drawn before; so a
-resumed run samples what an uninterrupted one would have. The mixer is SplitMix64 (Steele et al. 2014) in wrapping
-64-bit arithmetic, the same on every device.
+Draws depend on the stream's name alone, not on the batch or on earlier draws, so a resumed run samples what an
+uninterrupted one would have. The mixer is SplitMix64 (Steele et al. 2014) in wrapping 64-bit arithmetic.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def stream_key(stream: Sequence[int]) -> int:
 
 
 def name_number(name: str) -> int:
-    """A stable 63-bit number for a name, to stand in a stream."""
+    """A stable 63-bit number for a name, as a part of a stream."""
     return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "big") >> 1
 
 
@@ -39,5 +38,5 @@ def uniform(keys: Tensor, positions: Tensor) -> Tensor:
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's own repeats the sign bit."""
+    """Logical right shift; torch's is arithmetic."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

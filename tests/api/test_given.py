@@ -14,8 +14,7 @@ from whet.api.given import Objects, read_given, read_source
 from whet.errors import UserError
 from whet.imports import importable, load_named, passing
 from whet.recipe import read_any, validated
-from whet.tasks.reverse import Reverse
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Reverse, Sorting
 from whet.train.start import start_run
 
 

@@ -103,7 +103,7 @@ def test_a_reward_that_raises_here_leaves_its_example(tmp_path):
         (lambda completions: [0.0], "gave 1 rewards for 16 completions"),
         (lambda completions: [None] * len(completions), "has no reward: at least one must give a number"),
         (lambda completions: sys.exit(3), r"called sys.exit\(3\)"),
-        (lambda tokens: [0.0], "requires 'tokens', which is no column"),
+        (lambda tokens: [0.0], "requires 'tokens', which is not a column"),
         (lambda trainer_state: [0.0], "requires 'trainer_state', which whet does not offer"),
     ],
 )

@@ -162,7 +162,7 @@ ROWS = {
     "not UTF-8": (b'{"prompt": "\xff"}\n', ".jsonl:1 is not UTF-8: invalid start byte"),
     "no object": (b"[1]\n", ".jsonl:1 must be a JSON object, not a list"),
     "one row": (b'{"prompt": "1>", "answer": "1"}\n', "no rows left for"),
-    "cut gzip": (b"\x1f\x8b\x08\x00", "is not a whole gzip file"),
+    "cut gzip": (b"\x1f\x8b\x08\x00", "is not a complete gzip file"),
 }
 
 

@@ -93,7 +93,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("rewards.py:number", "is a int, not a function"),
         ("rewards.py:positional", "'completions' must be accepted by keyword: remove the '/'"),
         ("rewards.py:trainer", "requires 'trainer_state', which whet does not offer: give it a default"),
-        ("rewards.py:colour", "requires 'colour', which is no column of the task (columns: question, level;"),
+        ("rewards.py:colour", "requires 'colour', which is not a column of the task (columns: question, level;"),
     ],
 )
 def test_a_reward_function_that_cannot_be_used(whet: Whet, recipe: Path, spec: str, told: str) -> None:
@@ -121,7 +121,7 @@ def test_a_module_that_cannot_be_imported(whet: Whet, recipe: Path, source: str,
         ("short", "short gave 1 rewards for 4 completions"),
         ("nan", "nan gave nan for row 0"),
         ("strings", "strings gave a str for row 0, not a number or None"),
-        ("huge", "huge gave 1e+308 for row 0, beyond ±1e+15, above which training overflows"),
+        ("huge", "huge gave 1e+308 for row 0, beyond ±1e+15, where training overflows"),
         ("silent", "every reward function (silent) gave None for row 0, so it has no reward"),
         ("nothing", "nothing gave a NoneType, not a list of numbers"),
         ("raises", "raises raised ValueError: bad thing"),
@@ -147,7 +147,7 @@ def test_a_reward_that_breaks_stops_the_run_with_the_example_on_the_disk(
 
 def test_a_reward_that_forks_never_trains_on_other_scores(whet: Whet, recipe: Path) -> None:
     message = refused(whet, "train", recipe, "reward.functions=['rewards.py:forks']", "steps=50", code=1)
-    assert "forks disturbed its worker, from which came " in message
+    assert "forks broke the protocol of its worker, which sent " in message
     assert "must end with os._exit instead of returning" in message
 
 

@@ -11,7 +11,7 @@ from tests.cli.tiny import Whet, bigram_model
 from whet.models.text.tokenizers import EOS
 from whet.recipe import dump, validate
 from whet.runs.directory import Run
-from whet.tasks.rows import Rows
+from whet.tasks.rows import RowsTask
 
 COIN = {"=": {"8": 0.6, "9": 0.4}}  # answers 8 greedily, and 8 or 9 when sampled; then the sequence ends
 
@@ -43,7 +43,7 @@ def test_the_accuracy_is_the_share_of_rows_with_the_models_answer(whet: Whet, mo
 
     assert result.code == 0, result.err
     measured = json.loads(result.out)
-    held_out = Rows(path=str(rows), held_out_share=0.6).held_out(1000)
+    held_out = RowsTask(path=str(rows), held_out_share=0.6).held_out(1000)
     right = sum(example.answer == "8" for example in held_out)
     assert 0 < right < len(held_out)
     assert measured["examples"] == len(held_out)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.cli.tiny import Whet
 from whet.recipe import packaged_recipes
-from whet.tasks.arithmetic import Arithmetic
-from whet.tasks.table import TASKS
+from whet.tasks.loading import TASKS
+from whet.tasks.procedural import Arithmetic
 
 
 def test_every_task_is_listed_with_its_options(whet: Whet) -> None:
@@ -39,7 +39,7 @@ def test_a_task_shows_training_and_held_out_examples_and_is_checked(whet: Whet) 
 
 BROKEN = """
 from dataclasses import dataclass
-from whet.tasks.arithmetic import Arithmetic
+from whet.tasks.procedural import Arithmetic
 
 @dataclass(frozen=True, kw_only=True)
 class Leaky(Arithmetic):

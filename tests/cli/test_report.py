@@ -11,8 +11,8 @@ from tests.report.fake_contest import METHODS, fake_contest
 from tests.report.fake_sweep import comparison
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import SweepSetup, sweep_results
-from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import ComparisonDirectory
 
 ACCURACY = {"eval/accuracy": 0.25, "eval/accuracy_low": 0.125, "eval/accuracy_high": 0.5}
 BETTER = {"eval/accuracy": 0.75, "eval/accuracy_low": 0.5, "eval/accuracy_high": 0.875}

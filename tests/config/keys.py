@@ -11,7 +11,7 @@ from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 from whet.config.loops import LOOPS
 from whet.config.pipeline import PipelineConfig
 from whet.data.task import DataTask
-from whet.tasks.table import TASKS, task_options
+from whet.tasks.loading import TASKS, task_options
 
 
 def every_key() -> set[str]:

@@ -175,7 +175,7 @@ def test_the_task_of_the_example_reads_the_last_number(tmp_path: Path, monkeypat
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": "1,234"}\n{"prompt": "b", "answer": "-5"}\n')
     monkeypatch.chdir(tmp_path)
     from whet.tasks.check import check_task
-    from whet.tasks.table import load_task
+    from whet.tasks.loading import load_task
 
     task = load_task("gsm8k.py:Gsm8k", {"path": "rows.jsonl", "chat": True})
     check_task(task)

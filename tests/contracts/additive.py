@@ -14,7 +14,7 @@ from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.engines.native.native_engine import NativeEngine
 from whet.records import Batch, Example, Score, Sequences
-from whet.rollout import Group, judge, pose, sample
+from whet.rollout import Group, grade, sample, tokenize_prompts
 from whet.train.online.annotate import annotate
 from whet.train.online.critic import Critic
 from whet.train.online.learner import ControllerState, Learner
@@ -91,10 +91,10 @@ def rollouts(policy: Any, tokenizer: Any, config: OnlineConfig) -> list[Group]:
     """Groups whose log-probs are those of a sampler that is not quite the policy."""
     words = ["ab>", "cde>", "f>", "12+34=", "gh>"]
     examples = [Example(id=word, prompt=word, answer="") for word in words]
-    prompts = pose(examples, tokenizer, stream=(1,))
+    prompts = tokenize_prompts(examples, tokenizer, stream=(1,))
     greedy = build_algorithm(config.algorithm).needs_greedy
     samples = sample(NativeEngine(policy, tokenizer), prompts, config.rollout.sampling, group=GROUP, greedy=greedy)
-    groups = judge(Marks(), examples, samples, version=0)
+    groups = grade(Marks(), examples, samples, version=0)
     lengths = {sum(rollout.mask) for group in groups for rollout in group}
     assert len(lengths) >= 3  # equal lengths would hide a wrong weight
     noise = torch.randn(10_000, generator=torch.Generator().manual_seed(4)).tolist()

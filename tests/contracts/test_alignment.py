@@ -17,7 +17,7 @@ from whet.engines.native.native_engine import NativeEngine
 from whet.models.logprobs import Reading, log_distribution, token_logprobs
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Completion, Example, Prompt, Row, Sampling, Score
-from whet.rollout import judge
+from whet.rollout import grade
 from whet.train.rows import sft as supervised
 from whet.train.rows.sft import fit, supervised_row
 
@@ -111,7 +111,7 @@ def test_rollouts_keep_the_end_and_line_up() -> None:
         def close(self) -> None:
             """Owns nothing."""
 
-    ((rollout,),) = judge(One(), [EXAMPLES[0]], [(prompt, [completion])], version=4)
+    ((rollout,),) = grade(One(), [EXAMPLES[0]], [(prompt, [completion])], version=4)
     assert rollout.tokens == (3, 4, 5, 9, 0)
     assert rollout.mask == (False, False, True, True, True)
     assert rollout.logprobs == (0.0, 0.0, -0.5, -0.25, -0.125)

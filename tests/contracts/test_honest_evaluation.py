@@ -12,7 +12,7 @@ from tests.contracts.here import train_here
 from whet.evaluate import evaluation
 from whet.evaluate.statistics import wilson
 from whet.runs import Run
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 
 SORTING = Sorting(level=1)
 STEPS = 16

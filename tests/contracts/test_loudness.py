@@ -263,13 +263,13 @@ def test_no_intact_checkpoint_is_an_end(zygote: Zygote, failed: Path, tmp_path: 
     assert process.wait() == 1
     assert process.said().rstrip().splitlines()[-1] == (
         f"whet: no checkpoint in {run / 'checkpoints'} is intact, so the run cannot be resumed: "
-        f"start a new one with model={run}, whose best model is whole"
+        f"start a new one with model={run}, whose best model is intact"
     )
     assert metrics(run) == metrics(failed)
 
 
 TASK = """
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 
 class Short(Sorting):
     def draw(self, count, *, seed):
@@ -289,7 +289,7 @@ def test_an_empty_or_short_batch_stops_the_run(kept: int, loop: str, recipe: dic
 
 
 def test_a_batch_without_a_trained_token_is_no_step() -> None:
-    with pytest.raises(RunFailed, match="the batch is empty"):
+    with pytest.raises(RunFailed, match="the batch has no trained tokens"):
         global_weights(token_mean, torch.zeros(3, 4, dtype=torch.bool), World.alone(), max_tokens=4)
     weights = global_weights(token_mean, torch.tensor([[False, True], [False, True]]), World.alone(), max_tokens=4)
     assert weights.tolist() == [[0, 0.5], [0, 0.5]]

@@ -16,7 +16,7 @@ from tests.contracts.hooks import whereabouts
 from tests.contracts.test_resumption import differing, outcome
 from whet.runs import Run
 from whet.runs.layout import by_step
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 from whet.train.online import critic as critic_module
 from whet.train.online.critic import WEIGHT, Critic
 from whet.train.online.learner import ControllerState

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.data.written import assistant, user, write_lines
 from whet.data.explore import Survey, explore
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 
 PAIRS = [
     {"prompt": "one two", "chosen": "a b c", "rejected": "a", "margin": 2},
@@ -22,7 +22,12 @@ def surveyed(path: Path, rows: list, samples: int = 3) -> Survey:
 
 def test_pairs_by_hand(tmp_path: Path) -> None:
     survey = surveyed(tmp_path, PAIRS)
-    assert (survey.kind, survey.read, survey.rows, dict(survey.skipped)) == ("pairs", 4, 3, {"tie": 1})
+    assert (survey.loaded.kind, survey.loaded.read, len(survey.loaded.rows), dict(survey.loaded.skipped)) == (
+        "pairs",
+        4,
+        3,
+        {"tie": 1},
+    )
     assert (survey.prompts, survey.openings) == (2, 2)
     assert dict(survey.turns) == {2: 2, 4: 1}
     assert survey.lengths["prompt"].words == (2, 2, 5)  # without the names of the speakers
@@ -48,7 +53,7 @@ def test_verdicts_are_counted(tmp_path: Path) -> None:
 def test_near_duplicates_are_counted_though_they_are_kept(tmp_path: Path) -> None:
     text = " ".join(f"w{i}" for i in range(60))
     survey = surveyed(tmp_path, [{"prompt": "p", "completion": said} for said in (text, text + " x", "else")])
-    assert (survey.rows, survey.near_duplicates) == (3, 1)
+    assert (len(survey.loaded.rows), survey.near_duplicates) == (3, 1)
 
 
 def test_samples_are_the_same_whatever_the_order(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.written import assistant, user
+from whet.data.feedback import hh_messages, unpaired
 from whet.data.formats import FORMATS, named, recognised
-from whet.data.pairs import hh_messages, unpaired
 from whet.errors import UserError
 from whet.records import Dialogue, Labelled, Message, Outcomes, Pair, Trace
 
@@ -257,8 +257,8 @@ TWO = {"chosen": "\n\nHuman: q\n\nAssistant: a", "rejected": "\n\nHuman: p\n\nAs
 TAGGED = {"input": "q Step 1: a ки", "label": "q Step 1: a ?"}
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("messages", {"messages": "x"}, "f:7: 'messages' must be a list of messages, not a string"),
-    ("messages", {"messages": [user("q")]}, "f:7: 'messages' must end with a message of the assistant"),
-    ("messages", {"messages": []}, "must end with a message of the assistant"),
+    ("messages", {"messages": [user("q")]}, "f:7: 'messages' must end with an assistant message"),
+    ("messages", {"messages": []}, "must end with an assistant message"),
     ("messages", {"messages": [{"role": "tool", "content": "x"}, assistant("a")]}, "the role 'tool'"),
     ("messages", {"messages": [{**assistant("a"), "tool_calls": [1]}]}, "with 'role' and 'content' only"),
     ("messages", {"text": "x"}, r"f:7 has no 'messages' \(it has: text\)"),
@@ -286,17 +286,17 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "pairs",
         {"prompt": "other", "chosen": [user("q"), assistant("a")], "rejected": [user("q"), assistant("b")]},
-        "repeat another prompt than 'prompt'",
+        "start with a prompt other than 'prompt'",
     ),
     (
         "implicit_pairs",
         {"chosen": [user("q"), assistant("a"), user("q"), assistant("a")], "rejected": [user("q"), assistant("b")]},
-        "'chosen' and 'rejected' part at turn 2",
+        "'chosen' and 'rejected' differ at turn 2",
     ),
-    ("implicit_pairs", {"chosen": [assistant("a")], "rejected": [assistant("b")]}, "must begin with the prompt"),
-    ("hh", TWO, "f:7: 'chosen' and 'rejected' part at turn 1"),
+    ("implicit_pairs", {"chosen": [assistant("a")], "rejected": [assistant("b")]}, "must start with the prompt"),
+    ("hh", TWO, "f:7: 'chosen' and 'rejected' differ at turn 1"),
     ("hh", {"chosen": "hello", "rejected": "hello"}, "must begin with a 'Human:' or 'Assistant:' turn"),
-    ("hh", {"chosen": "\n\nHuman: q", "rejected": "\n\nHuman: q"}, "must end with a message of the assistant"),
+    ("hh", {"chosen": "\n\nHuman: q", "rejected": "\n\nHuman: q"}, "must end with an assistant message"),
     ("sharegpt_pairs", {"conversations": [], "chosen": {}, "rejected": {}}, "'conversations' must end with"),
     (
         "sharegpt_pairs",
@@ -307,7 +307,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("hhh_judged", {"chosen_instruction": "a", "rejected_instruction": "b"}, "has no '###The instruction"),
     ("labelled", {"prompt": "q", "completion": "a", "label": "perhaps"}, "'label' must be true or false"),
     ("labelled", {"prompt": "q", "completion": "a", "label": 2}, "'label' must be true or false, not 2"),
-    ("labelled_messages", {"messages": [assistant("a")], "label": True}, "must answer one"),
+    ("labelled_messages", {"messages": [assistant("a")], "label": True}, "must answer a message"),
     ("outcomes", {"prompt": "q", "completions": ["a"], "correct": []}, "1 'completions' but 0 'correct'"),
     ("outcomes", {"prompt": "q", "completions": ["a"], "rewards": [0.5]}, "'rewards' must be true or false, not 0.5"),
     ("outcomes", {"prompt": "q", "completions": [1], "correct": [True]}, "'completions' must be a list of strings"),

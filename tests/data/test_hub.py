@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from whet.data.hub import cached_rows, data_directory, is_hub_name
-from whet.data.load import Source, load_rows
+from whet.data.hub import cached_rows, is_hub_name
+from whet.data.sources import Source, load_rows
 from whet.errors import UserError
+from whet.files import home_directory
 
 ROWS = [{"prompt": f"q{i}", "chosen": f"ä{i}", "rejected": f"b{i}"} for i in range(4)]
 
@@ -89,21 +90,21 @@ def test_a_damaged_file_is_fetched_again_with_a_warning(
         seal.write_text("{")
     with caplog.at_level(logging.WARNING):
         assert cached_rows("owner/name") == path
-    assert "checksum: the data set is fetched again" in caplog.text
+    assert "checksum: downloading the data set again" in caplog.text
     assert path.read_bytes() == whole
     assert json.loads(seal.read_text())["rows"] == 4
     assert len(hub.calls) == 2
-    assert sorted(entry.name for entry in data_directory().iterdir()) == sorted([path.name, seal.name])
+    assert sorted(entry.name for entry in home_directory("data").iterdir()) == sorted([path.name, seal.name])
 
 
 @pytest.mark.parametrize("kind", [ValueError, FileNotFoundError, ConnectionError, BuildError])
 def test_what_the_hub_refuses_is_one_line(hub: Hub, kind: type[Exception]) -> None:
     hub.failure = kind("Unknown split 'tain'.\nShould be one of ['train'].")
-    expected = r"cannot fetch the data set owner/name \(subset none, split tain\): Unknown split 'tain'. Should be"
+    expected = r"cannot download the data set owner/name \(subset none, split tain\): Unknown split 'tain'. Should be"
     with pytest.raises(UserError, match=expected) as caught:
         load_rows(Source(path="owner/name", split="tain"))
     assert "\n" not in str(caught.value)
-    assert not list(data_directory().glob("*"))
+    assert not list(home_directory("data").glob("*"))
 
 
 def test_numbers_that_json_has_not_are_kept_as_null(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +116,7 @@ def test_numbers_that_json_has_not_are_kept_as_null(hub: Hub, monkeypatch: pytes
 
 def test_without_the_package_it_says_what_to_install(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"owner/name is no file, .* pip install 'whet\[datasets\]'"):
+    with pytest.raises(UserError, match=r"owner/name is not a file, .* pip install 'whet\[datasets\]'"):
         load_rows(Source(path="owner/name"))
 
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.data.written import write_lines
-from whet.data.load import Source, load_rows
-from whet.data.near import SIMILAR, near_duplicates
+from whet.data.similarity import SIMILAR, near_duplicates
+from whet.data.sources import Source, load_rows
 from whet.records import Dialogue, Labelled, Message, Pair
 
 WORDS = [f"w{i}" for i in range(2000)]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.real import real
-from whet.data.load import Source, load_rows
-from whet.data.rows import prompt_text
+from whet.data.formats import prompt_key
+from whet.data.sources import Source, load_rows
 from whet.data.split import clustering, opening, salt_of, split_rows
 from whet.errors import UserError
 from whet.records import Dialogue, Labelled, Message, Pair
@@ -34,11 +34,11 @@ PROMPTS = st.one_of(
 @given(st.lists(PROMPTS, min_size=2, max_size=60), st.floats(0.01, 0.9))
 def test_no_prompt_and_no_opening_is_on_both_sides(prompts: list, share: float) -> None:
     rows = [pair(i, prompt) for i, prompt in enumerate(prompts)]
-    if len({prompt_text(row) for row in rows}) < 2:
+    if len({prompt_key(row) for row in rows}) < 2:
         return
     training, held_out = split_rows(rows, share)
     assert sorted(row.id for row in (*training, *held_out)) == sorted(row.id for row in rows)
-    assert not {prompt_text(row) for row in training} & {prompt_text(row) for row in held_out}
+    assert not {prompt_key(row) for row in training} & {prompt_key(row) for row in held_out}
     assert training
     assert held_out
     if len({opening(row) for row in rows}) > 1:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.data.written import assistant, user, write_lines
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 from whet.data.split import split_rows
 from whet.data.task import DataTask
 from whet.errors import UserError
 from whet.records import Example, Message, Score
-from whet.tasks.guard import guarded_task
+from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 
 HELD_OUT_SHARE = 0.25

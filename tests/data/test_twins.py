@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.data.real import real
 from tests.data.written import write_lines
 from whet.data.formats import Record
-from whet.data.load import Source, load_rows
+from whet.data.similarity import assign_twins
+from whet.data.sources import Source, load_rows
 from whet.data.split import opening, split_rows
-from whet.data.twins import with_twins
 from whet.records import Labelled, Message, Outcomes, Pair, Trace
 
 STEP = "we subtract the first from the second one"  # 41 characters
@@ -44,7 +44,7 @@ def strangers(count: int = 60) -> list[Pair]:
 
 def together(*rows: Record) -> bool:
     """Whether these rows, among many others, have one name, and none of the others has a name."""
-    found, is_parted = with_twins([*rows, *strangers()])
+    found, is_parted = assign_twins([*rows, *strangers()])
     assert not any(row.twin for row in found[len(rows) :])
     assert not is_parted
     return len({row.twin or row.id for row in found[: len(rows)]}) == 1
@@ -67,7 +67,7 @@ def test_capitals_punctuation_and_the_kind_of_prompt_do_not_matter() -> None:
 
 def test_short_prompts_are_the_same_only_word_for_word() -> None:
     assert not together(pair(0, "3 + 5 ="), pair(1, "3 - 5 ="))
-    assert with_twins([pair(0, "a b c d"), pair(1, "a b c d"), pair(2, "x")])[0][0].twin == ""  # the prompt says it all
+    assert assign_twins([pair(0, "a b c d"), pair(1, "a b c d"), pair(2, "x")])[0][0].twin == ""  # identical prompts
 
 
 def test_a_long_step_in_common_joins_two_traces() -> None:
@@ -84,9 +84,9 @@ def test_words_of_a_template_are_no_likeness() -> None:
     many = [pair(i, f"{form} {question[i]}") for i in range(30)]
     few = [pair(i, f"{' '.join(words(60, 1))} {question[i]}") for i in range(30, 35)]
     said = [trace(i, question[i], STEP) for i in range(40, 65)]
-    found, is_parted = with_twins([*many, *few, *said, *strangers(100)])
+    found, is_parted = assign_twins([*many, *few, *said, *strangers(100)])
     assert is_parted  # 56 of 72 runs are shared, by too many
-    assert not with_twins([*few, *said, *strangers(100)])[1]
+    assert not assign_twins([*few, *said, *strangers(100)])[1]
     assert {row.twin for row in found[:30]} == {""}
     assert len({row.twin for row in found[30:35]}) == 1
     assert found[30].twin
@@ -96,7 +96,7 @@ def test_words_of_a_template_are_no_likeness() -> None:
 def test_a_form_that_is_the_lesser_part_of_prompts_parts_nothing() -> None:
     form = " ".join(words(12, 0))
     rows = [pair(i, f"{form} {' '.join(words(20, 100 + i))}") for i in range(30)]  # 8 of 48 runs
-    found, is_parted = with_twins([*rows, *strangers()])
+    found, is_parted = assign_twins([*rows, *strangers()])
     assert not any(row.twin for row in found)
     assert not is_parted
 
@@ -113,7 +113,7 @@ def copies(count: int, length: int, seed: int, *, last: bool = False) -> list[Pa
 
 def test_long_prompts_that_share_nearly_everything_are_one_however_many_they_are() -> None:
     for many in (copies(25, 30, 7, last=True), copies(29, 100, 7)):  # 25 of 27 runs; at least 86 of 106
-        found, is_parted = with_twins([*many, *strangers(600)])
+        found, is_parted = assign_twins([*many, *strangers(600)])
         assert len({row.twin for row in found[: len(many)]}) == 1
         assert found[0].twin
         assert not any(row.twin for row in found[len(many) :])
@@ -123,13 +123,13 @@ def test_long_prompts_that_share_nearly_everything_are_one_however_many_they_are
 def test_many_short_prompts_that_differ_in_a_word_are_a_form_and_that_is_told() -> None:
     """The 23 words have 19 runs, of which 18 are shared; with one word more they are long enough to be one."""
     for length, is_form in ((23, True), (24, False)):
-        found, is_parted = with_twins([*copies(25, length, 7, last=True), *strangers(600)])
+        found, is_parted = assign_twins([*copies(25, length, 7, last=True), *strangers(600)])
         assert ({row.twin for row in found[:25]} == {""}) is is_form
         assert is_parted is is_form
 
 
 def test_so_many_repetitions_that_they_would_be_half_of_the_data_are_parted_and_told() -> None:
-    found, is_parted = with_twins([*copies(40, 30, 7, last=True), *strangers(40)])
+    found, is_parted = assign_twins([*copies(40, 30, 7, last=True), *strangers(40)])
     assert {row.twin for row in found} == {""}
     assert is_parted
 
@@ -139,13 +139,13 @@ def test_what_hangs_together_too_far_changes_nothing_elsewhere() -> None:
     text = words(1200, 0)
     links = [pair(i, " ".join(text[4 * i : 4 * i + 20])) for i in range(290)]
     others = [*copies(10, 30, 7), *copies(25, 60, 8, last=True), *strangers(500)]
-    alone, is_parted = with_twins(others)
+    alone, is_parted = assign_twins(others)
     assert not is_parted
     assert Counter(row.twin for row in alone if row.twin).most_common() == [
         (alone[10].twin, 25),
         (alone[0].twin, 10),
     ]
-    among, is_parted = with_twins([*links, *others])
+    among, is_parted = assign_twins([*links, *others])
     assert is_parted
     assert among[290:] == alone
 
@@ -167,7 +167,7 @@ def test_crowds_are_found_as_by_comparing_all_with_all() -> None:
                 start = draw.choice((0, 0, len(form) - 3))
                 said = [*form[:start], *words(draw.randrange(1, own + 1), 1000 * family + i), *form[start:]]
                 rows.append(pair(len(rows), " ".join(said)))
-        found, is_parted = with_twins([*rows, *strangers(600)])
+        found, is_parted = assign_twins([*rows, *strangers(600)])
         name = [row.twin or row.id for row in found]
         held = [grams(row) for row in rows]
         alike = {
@@ -187,7 +187,7 @@ def test_a_chain_never_swallows_the_data() -> None:
     """Each prompt repeats the half of the one before: all hang together, and there would be nothing to hold out."""
     text = words(1200, 0)
     rows = [pair(i, " ".join(text[4 * i : 4 * i + 20])) for i in range(290)]  # 12 of 20 runs, 4 words further on
-    found, is_parted = with_twins(rows)
+    found, is_parted = assign_twins(rows)
     sizes = Counter(row.twin or row.id for row in found)
     assert max(sizes.values()) <= 20
     assert is_parted
@@ -199,13 +199,13 @@ def test_a_chain_never_swallows_the_data() -> None:
 def test_what_the_data_calls_twins_are_twins_and_lend_their_name() -> None:
     texts = [" ".join(words(12, seed)) for seed in range(3)]
     rows = [pair(0, texts[0], twin="x"), pair(1, texts[1], twin="x"), pair(2, texts[1]), pair(3, texts[2], twin="y")]
-    assert [row.twin for row in with_twins(rows)[0]] == ["x", "x", "x", "y"]
+    assert [row.twin for row in assign_twins(rows)[0]] == ["x", "x", "x", "y"]
     all_one = [pair(i, f"question {i}", twin="the same") for i in range(50)]
-    assert {row.twin for row in with_twins(all_one)[0]} == {"the same"}  # what is sure has no limit
+    assert {row.twin for row in assign_twins(all_one)[0]} == {"the same"}  # what is sure has no limit
 
 
 def test_no_rows_have_no_twins() -> None:
-    assert with_twins([]) == ([], False)
+    assert assign_twins([]) == ([], False)
 
 
 def naive(rows: list[Trace]) -> set[frozenset[str]]:
@@ -247,14 +247,14 @@ def test_clusters_are_those_of_brute_force_in_any_order_and_never_parted(drawn: 
         for i, (prompt, steps, twin) in enumerate(drawn)
     ]
     rows += [trace(1000 + i, " ".join(words(6, i))) for i in range(20)]  # so that half of the rows is enough for all
-    found, is_parted = with_twins(rows)
+    found, is_parted = assign_twins(rows)
     assert not is_parted
     assert [replace(row, twin=drawn[0][2]) for row in found[:1]] == rows[:1]  # nothing else has changed
     named: dict[str, set[str]] = {}
     for row in found:
         named.setdefault(row.twin or str(row.prompt), set()).add(row.id)
     assert set(map(frozenset, named.values())) == naive(rows)
-    again, _ = with_twins(shuffler.sample(rows, len(rows)))
+    again, _ = assign_twins(shuffler.sample(rows, len(rows)))
     assert {row.id: row.twin for row in again} == {row.id: row.twin for row in found}
     training, held_out = split_rows(found, 0.3)
     sides = [{row.id for row in side} for side in (training, held_out)]
@@ -263,9 +263,9 @@ def test_clusters_are_those_of_brute_force_in_any_order_and_never_parted(drawn: 
 
 def test_names_are_the_same_in_every_process() -> None:
     code = (
-        "from whet.data.twins import with_twins; from whet.records import Pair; "
+        "from whet.data.similarity import assign_twins; from whet.records import Pair; "
         "rows = [Pair(id=str(i), prompt=f'one two three four five six {i % 7} {i}', chosen='a', rejected='b')"
-        " for i in range(90)]; print([row.twin for row in with_twins(rows)[0]])"
+        " for i in range(90)]; print([row.twin for row in assign_twins(rows)[0]])"
     )
     said = [
         subprocess.run(

@@ -9,8 +9,7 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Prompt, Sampling
-from whet.tasks.arithmetic import Arithmetic
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Arithmetic, Sorting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CUDA = torch.device("cuda")

@@ -18,7 +18,7 @@ from whet.errors import RunFailed, UserError
 from whet.evaluate.evaluation import evaluate
 from whet.records import Message, Prompt, Sampling
 from whet.streams import stream_key
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 
 TEXTS = ("12+7=", "a", "abcdefgh>", "77+12=")
 GREEDY = Sampling(max_tokens=16, temperature=0.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.evaluate.best_of_n import best_of_n, best_of_n_curve, best_of_n_kl
+from whet.evaluate.statistics import best_of_n, best_of_n_curve, best_of_n_kl
 
 
 def by_enumeration(proxy, values, n):

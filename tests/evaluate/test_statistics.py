@@ -204,7 +204,7 @@ def test_mean_interval_of_one_value_is_infinite_and_of_none_is_an_error():
 def test_several_intervals_are_wider_by_bonferroni():
     # 1, 2, 3 as one of 5 intervals: each is a 99 % interval, t(2) at 99.5 % = 9.924843.
     assert mean_interval([1, 2, 3], comparisons=5).high - 2 == pytest.approx(9.924843 / math.sqrt(3), rel=1e-6)
-    with pytest.raises(ValueError, match="at least one comparison"):
+    with pytest.raises(ValueError, match="comparisons must be at least 1"):
         mean_interval([1, 2, 3], comparisons=0)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from whet.evaluate.head_to_head import Entrant, ScoredCompletion, contest_results
 from whet.evaluate.pairwise_judge import JudgeVerdicts
-from whet.runs.comparison_directory import START, ComparisonDirectory
+from whet.runs.experiment_directories import START, ComparisonDirectory
 
 ASPECTS = ("bar", "bath", "bed", "food", "gym", "host", "pool", "room", "view", "wifi")
 WORDS = ("awful", "old", "dull", "plain", "okay", "nice", "good", "clean", "great", "super")

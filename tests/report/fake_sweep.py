@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from whet.evaluate.statistics import wilson
-from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import ComparisonDirectory
 
 MACHINE = {"device": "cpu", "threads": 2}
 VERSIONS = {"whet": "0.1.0"}

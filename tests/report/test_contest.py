@@ -11,7 +11,7 @@ from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.contest_figures import contest_figures, distance, overoptimisation_figure, truth_label
 from whet.report.comparison.contest_view import contest_view
 from whet.report.comparison.entries import bracketed, ends, fixed, mean_text, style, table
-from whet.runs.comparison_directory import START
+from whet.runs.experiment_directories import START
 
 
 @pytest.fixture(scope="module")

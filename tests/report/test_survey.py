@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.written import write_lines
 from whet.data.explore import Survey, explore
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 from whet.errors import RunFailed
 from whet.report.dataset.survey import (
     BINS,

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from whet.errors import RunFailed, UserError
-from whet.runs.comparison_directory import ComparisonDirectory, is_comparison
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import ComparisonDirectory, is_comparison
 
 
 def test_it_is_named_as_runs_are_and_never_twice(tmp_path):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from whet.runs.inputs import Change, Input, Inputs, accept, read_inputs, write_inputs
+from whet.runs.recorded_inputs import Change, Input, Inputs, accept, read_inputs, write_inputs
 
 FIRST = {"after_step": 2, "key": "task.path", "sentence": "task.path t is gone", "before": {"t": "0"}}
 

@@ -7,8 +7,8 @@ import pytest
 
 from whet.errors import UserError
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import PipelineDirectory, is_pipeline, portable
 from whet.runs.layout import recipe_of
-from whet.runs.pipeline_directory import PipelineDirectory, is_pipeline, portable
 
 
 def begun(tmp_path: Path) -> PipelineDirectory:

@@ -11,7 +11,7 @@ from studies.gather import gather, main
 from studies.results import read_study
 from tests.studies.fake_pipeline import SECRET, write_pipeline, write_reward_model, write_run
 from whet.errors import UserError
-from whet.runs.comparison_directory import ComparisonDirectory
+from whet.runs.experiment_directories import ComparisonDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 

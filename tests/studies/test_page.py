@@ -17,7 +17,7 @@ from whet.errors import UserError
 from whet.evaluate.win_rates import outcome, tally
 from whet.report.comparison.contest_view import contest_view
 from whet.report.comparison.entries import table
-from whet.runs.comparison_directory import ComparisonDirectory
+from whet.runs.experiment_directories import ComparisonDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "docs" / "preferences.template.md"

@@ -11,8 +11,8 @@ import pytest
 
 from whet.errors import UserError
 from whet.records import Example, Message, Score
-from whet.tasks.arithmetic import Arithmetic
 from whet.tasks.check import TaskProblem, check_task
+from whet.tasks.procedural import Arithmetic
 
 GOOD = Arithmetic(level=2)
 calls = iter(range(10**9))
@@ -62,7 +62,7 @@ BREAKAGES: Mapping[str, tuple[Broken, str]] = {
     "too few": (Broken(drawing=lambda n, seed: GOOD.draw(n - 1, seed=seed)), "gives 511 examples"),
     "generator": (Broken(drawing=lambda n, seed: iter(GOOD.draw(n, seed=seed))), "not a list"),
     "draw raises": (Broken(drawing=lambda n, seed: [][n]), "draw raises IndexError"),
-    "nothing held out": (Broken(holding=lambda n: []), "held_out gives nothing"),
+    "nothing held out": (Broken(holding=lambda n: []), "held_out gives no examples"),
     "too many held out": (Broken(holding=lambda n: GOOD.held_out(n + 1)), "gives 129 examples"),
     "held out twice": (Broken(holding=lambda n: GOOD.held_out(1) * n), "the same example twice"),
     "held out moves": (Broken(holding=lambda n: GOOD.held_out(n + next(calls))[-n:]), "the second time"),
@@ -74,7 +74,7 @@ BREAKAGES: Mapping[str, tuple[Broken, str]] = {
     ),
     "leak by twin": (
         Broken(holding=lambda n: [replace(e, twin=GOOD.draw(1, seed=(0,))[0].twin) for e in GOOD.held_out(n)]),
-        "a twin of held-out .* is drawn for training",
+        "held-out .* shares its twin",
     ),
     "twin of another type": (Broken(changing=lambda e: replace(e, twin=7)), "twin of .* is not a string"),  # type: ignore[arg-type]
     "ids shared": (Broken(changing=lambda e: replace(e, id=e.id[:-1])), "names two different examples"),
@@ -86,7 +86,7 @@ BREAKAGES: Mapping[str, tuple[Broken, str]] = {
     "prompt empty": (Broken(changing=lambda e: replace(e, prompt="")), "is empty"),
     "answer number": (Broken(changing=lambda e: replace(e, answer=3)), "is not a string"),  # type: ignore[arg-type]
     "columns": (Broken(changing=lambda e: replace(e, columns={"bag": {1}})), "are not JSON"),
-    "columns nan": (Broken(changing=lambda e: replace(e, columns={"x": float("nan")})), "not JSON|other examples"),
+    "columns nan": (Broken(changing=lambda e: replace(e, columns={"x": float("nan")})), "not JSON|different examples"),
     "alphabet": (Broken(alphabet="0123456789+"), r"the alphabet lacks \['='\]"),
     "gold wrong": (Broken(judging=lambda e, t: False), "the answer of .* is not correct"),
     "all right": (Broken(judging=lambda e, t: True), "counts as correct"),
@@ -103,7 +103,7 @@ BREAKAGES: Mapping[str, tuple[Broken, str]] = {
     "reward too large": (Broken(scoring=reward(lambda e, t: 1e16)), r"gives reward = 1e\+16, beyond ±1e\+15"),
     "part infinite": (Broken(scoring=parts(x=float("inf"))), "gives x = inf"),
     "part no number": (Broken(scoring=parts(x="good")), "has a part 'x' that is not a number"),
-    "parts list": (Broken(scoring=lambda e, t: Score(reward=0.0, parts=[1.0])), "no mapping"),  # type: ignore[arg-type]
+    "parts list": (Broken(scoring=lambda e, t: Score(reward=0.0, parts=[1.0])), "not a mapping"),  # type: ignore[arg-type]
 }
 
 

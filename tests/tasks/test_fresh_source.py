@@ -11,7 +11,7 @@ import pytest
 
 from whet.imports import load_named
 from whet.records import Example
-from whet.tasks.grading.grader import make_grader
+from whet.tasks.grading.graders import make_grader
 
 OLD, NEW = "def f(completions): return [1.0]\n", "def f(completions): return [2.0]\n"
 

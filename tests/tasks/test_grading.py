@@ -15,8 +15,8 @@ import pytest
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example, Message
-from whet.tasks.grading.grader import DirectGrader, GradingFailed, WorkerGrader, make_grader
-from whet.tasks.table import load_task
+from whet.tasks.grading.graders import DirectGrader, GradingFailed, WorkerGrader, make_grader
+from whet.tasks.loading import load_task
 
 REWARDS = r"""
 import asyncio, ctypes, math, os, re, signal, subprocess, sys, time
@@ -199,7 +199,7 @@ def test_a_failure_names_function_and_row(make: Make, name: str, message: str) -
 
 
 def test_rows_that_only_fail_together_name_the_first(make: Make) -> None:
-    with pytest.raises(GradingFailed, match="too many at once; no row alone repeats it") as caught:
+    with pytest.raises(GradingFailed, match="too many at once; no row fails by itself") as caught:
         make("together").grade(rows(3), ["a", "b", "c"])
     assert caught.value.example.id == "e0"
 
@@ -220,7 +220,7 @@ def test_columns_and_conversations_travel(make: Make) -> None:
 
 
 def test_a_missing_column_and_columns_that_are_no_json_are_the_users_errors(make: Make) -> None:
-    with pytest.raises(UserError, match="column requires 'difficulty', which is no column"):
+    with pytest.raises(UserError, match="column requires 'difficulty', which is not a column"):
         make("column").grade(rows(2), ["a", "b"])
     with pytest.raises(UserError, match="the columns of example e0 are not JSON"):
         make("length").grade(rows(1, bag={1, 2}), ["a"])
@@ -317,7 +317,7 @@ def test_close_ends_the_worker_and_may_be_repeated(make: Make) -> None:
 PARENT = """
 import sys, time
 from whet.records import Example
-from whet.tasks.grading.grader import WorkerGrader
+from whet.tasks.grading.graders import WorkerGrader
 grader = WorkerGrader("arithmetic", {}, [(sys.argv[1] + ":process", 1.0), (sys.argv[1] + ":" + sys.argv[2], 1.0)],
                       time_limit_seconds=float(sys.argv[3]))
 score = grader.grade([Example(id="e", prompt="p", answer="a")], ["fine"])[0]

@@ -8,9 +8,8 @@ import pytest
 
 from whet.errors import RunFailed
 from whet.records import Example
-from whet.tasks.check import HasAlphabet
-from whet.tasks.guard import guarded_task
-from whet.tasks.protocol import Gold, Task
+from whet.tasks.loading import guarded_task
+from whet.tasks.protocol import Gold, HasAlphabet, Task
 
 PLAIN = """
 from whet.records import Example, Score

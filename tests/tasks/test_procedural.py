@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from whet.errors import UserError
 from whet.records import Example, Message
-from whet.tasks.arithmetic import Arithmetic, last_number
 from whet.tasks.check import check_task
-from whet.tasks.procedural import mark, share_in_place
-from whet.tasks.reverse import Reverse, last_word
-from whet.tasks.sorting import Sorting, last_digits
+from whet.tasks.procedural import (
+    Arithmetic,
+    Reverse,
+    Sorting,
+    last_digits,
+    last_number,
+    last_word,
+    mark,
+    share_in_place,
+)
 
 PLAIN: list[Any] = [
     *(Arithmetic(level=level) for level in range(1, 6)),

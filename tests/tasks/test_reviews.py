@@ -126,7 +126,7 @@ def test_an_ordinary_review_is_short_well_formed_and_mediocre() -> None:
     """Mean gold: adjectives of mean value 0, less a point for the fifth of the reviews that has a fault."""
     examples = TASK.draw(6000, seed=(3, 1))
     golds = [TASK.score(example, example.answer).reward for example in examples]
-    assert all(read_review(example.answer).is_whole and len(example.answer) <= 48 for example in examples)
+    assert all(read_review(example.answer).is_well_formed and len(example.answer) <= 48 for example in examples)
     assert abs(mean(golds) + 0.2) < 4 * stdev(golds) / sqrt(6000)
     # Praise of all three by a faithful writer: 16/20 · (5/12)³ = 5.8 %
     right = mean(TASK.correct(example, example.answer) for example in examples)

@@ -189,7 +189,7 @@ def test_whatever_is_a_number_counts_as_one(value: object, runner: asyncio.Runne
         ("mapping", None, "gave a dict, not a list"),
         ("boom", None, "reward function boom raised KeyError: 'line one.*line two'$"),
         ("leave", None, "reward function leave raised LookupError$"),
-        ("huge", 0, r"gave 1e\+308 for row 0, beyond ±1e\+15, above which training overflows: scale it down"),
+        ("huge", 0, r"gave 1e\+308 for row 0, beyond ±1e\+15, where training overflows: scale it down"),
         ("large", 0, r"the weighted sum of the reward functions is 5000000000000000.0 for row 0, beyond ±1e\+15"),
         ("lazy", None, "reward function lazy raised ZeroDivisionError: division by zero"),
         ("endless", None, "gave more than 2 rewards for 2 completions"),
@@ -224,7 +224,7 @@ def test_an_unusable_function_is_refused_when_loaded(file: str, name: str, messa
 
 def test_a_required_column_that_no_row_has(file: str, runner: asyncio.Runner) -> None:
     with pytest.raises(
-        UserError, match=r"requires 'difficulty', which is no column of the task .columns: bonus, extra;"
+        UserError, match=r"requires 'difficulty', which is not a column of the task .columns: bonus, extra;"
     ):
         score(file, runner, ("needs_column", 1.0))
 

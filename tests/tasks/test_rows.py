@@ -12,7 +12,7 @@ import pytest
 from whet.errors import UserError
 from whet.records import Example, Message
 from whet.tasks.check import check_task
-from whet.tasks.rows import Rows, read_rows
+from whet.tasks.rows import RowsTask, read_rows
 
 GOOD = [{"prompt": f"capital {i}?", "answer": f"city {i}", "region": i % 3} for i in range(200)]
 
@@ -22,8 +22,8 @@ def write(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-def rows_of(path: Path) -> Rows:
-    return Rows(path=str(path))
+def rows_of(path: Path) -> RowsTask:
+    return RowsTask(path=str(path))
 
 
 def test_a_good_file_keeps_every_promise(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_row_without_an_answer_is_never_correct(tmp_path: Path) -> None:
 
 
 def test_share_zero_keeps_everything_for_training(tmp_path: Path) -> None:
-    task = Rows(path=str(write(tmp_path / "a.jsonl", GOOD[:3])), held_out_share=0.0)
+    task = RowsTask(path=str(write(tmp_path / "a.jsonl", GOOD[:3])), held_out_share=0.0)
     assert task.held_out(10) == []
     assert {e.id for e in task.draw(3, seed=(0,))} == {"row-1", "row-2", "row-3"}
 
@@ -101,7 +101,7 @@ def test_share_zero_keeps_everything_for_training(tmp_path: Path) -> None:
         (b'{"prompt": "a", "x": 1e999}', r"bad.jsonl:2 is not JSON"),
         (b'{"prompt": "a", "completions": 1}', r"bad.jsonl:2: the column name 'completions' is reserved"),
         (b'{"prompt": "\xff"}', r"bad.jsonl:2 is not UTF-8: invalid start byte at byte 12"),
-        (b'{"prompt": "\\ud800"}', r"bad.jsonl:2 holds half of a surrogate pair"),
+        (b'{"prompt": "\\ud800"}', r"bad.jsonl:2 holds a lone surrogate"),
         (b'{"prompt": ' + b"[" * 100_000, r"bad.jsonl:2 is not JSON"),
     ],
 )
@@ -123,7 +123,7 @@ def test_files_that_are_empty_missing_or_not_gzip(tmp_path: Path) -> None:
         rows_of(tmp_path)
     for name, data in {"text.gz": b"plain", "cut.gz": gzip.compress(b"x" * 1000)[:-9]}.items():
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(UserError, match="not a whole gzip file"):
+        with pytest.raises(UserError, match="not a complete gzip file"):
             rows_of(tmp_path / name)
 
 
@@ -132,15 +132,15 @@ def test_a_side_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no rows left for evaluation: raise held_out_share"):
         rows_of(path)
     with pytest.raises(UserError, match="held_out_share is 1"):
-        Rows(path=str(path), held_out_share=1.0)
+        RowsTask(path=str(path), held_out_share=1.0)
     with pytest.raises(UserError, match="no rows left for training: lower held_out_share"):
-        Rows(path=str(path), held_out_share=1 - 2**-40)
+        RowsTask(path=str(path), held_out_share=1 - 2**-40)
 
 
 def test_steps_walk_through_the_file_in_epochs(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"p{i}", "answer": "a"}) + "\n" for i in range(10)))
-    task = Rows(path=str(path), held_out_share=0)
+    task = RowsTask(path=str(path), held_out_share=0)
     drawn = [example.id for step in range(1, 6) for example in task.draw(4, seed=(7, step))]
     assert len(set(drawn[:10])) == len(set(drawn[10:20])) == 10  # two epochs of ten rows in five steps of four
     assert drawn[:10] != drawn[10:20]
@@ -151,7 +151,7 @@ def test_a_small_file_always_has_something_held_out(tmp_path):
     for count in range(2, 12):
         path = tmp_path / f"{count}.jsonl"
         path.write_text("".join(json.dumps({"prompt": f"{count}-{i}", "answer": "a"}) + "\n" for i in range(count)))
-        task = Rows(path=str(path))
+        task = RowsTask(path=str(path))
         held_out = {example.id for example in task.held_out(count)}
         assert held_out
         assert held_out.isdisjoint(example.id for example in task.draw(3 * count, seed=(0, 1)))
@@ -162,6 +162,9 @@ def test_chat_poses_plain_text_as_a_message(tmp_path):
     path.write_text(
         '{"prompt": "2+2?", "answer": "4"}\n{"prompt": [{"role": "user", "content": "3+3?"}], "answer": "6"}\n'
     )
-    drawn = [*Rows(path=str(path), chat=True).draw(1, seed=(0, 1)), *Rows(path=str(path), chat=True).held_out(2)]
+    drawn = [
+        *RowsTask(path=str(path), chat=True).draw(1, seed=(0, 1)),
+        *RowsTask(path=str(path), chat=True).held_out(2),
+    ]
     assert {example.prompt[0].content for example in drawn} == {"2+2?", "3+3?"}
     assert {example.prompt[0].role for example in drawn} == {"user"}

@@ -11,8 +11,8 @@ import pytest
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example
-from whet.tasks.grading.environment import is_secret, withheld, worker_environment
-from whet.tasks.grading.grader import GradingFailed, WorkerGrader, make_grader
+from whet.tasks.grading.graders import GradingFailed, WorkerGrader, make_grader
+from whet.tasks.grading.process import is_secret, withheld, worker_environment
 
 REWARDS = r"""
 import os, resource, signal, time
@@ -186,7 +186,9 @@ def test_a_secret_that_is_missed_is_named_with_the_key_that_passes_it(
 
 def test_a_variable_that_is_not_set_is_the_users_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    told = "reward.environment names OPENAI_APIKEY, which is not set; did you mean 'OPENAI_API_KEY'?: export it"
+    told = (
+        "reward.environment names OPENAI_APIKEY, which is not set; did you mean 'OPENAI_API_KEY'?: export or remove it"
+    )
     with pytest.raises(UserError, match=told.replace("?", r"\?")):
         make("seen", environment=["OPENAI_APIKEY"])
     assert worker_environment({"A_TOKEN": "1", "B": "2"}, ["B"]) == {"B": "2"}

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from whet.errors import RunFailed
+from whet.errors import RunFailed, UserError
 from whet.records import Example, Score
 from whet.tasks.grading import process
-from whet.tasks.grading.grader import WorkerGrader
+from whet.tasks.grading.graders import WorkerGrader
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled
-from whet.tasks.grading.wire import At, Failure, Refusal, unpack_loaded, unpack_reply
+from whet.tasks.grading.wire import At, Failure, check_ready, unpack_reply
 from whet.tasks.grading.worker import Outbox
 
 REWARDS = r"""
@@ -111,20 +111,22 @@ def grade_on(grader: WorkerGrader, *, wait_for: Path | None = None, counts: bool
 @pytest.mark.parametrize(
     ("name", "came"),
     [
-        ("forks", r"the answer of a forked copy|an answer to request \d+ when request \d+ was asked"),
-        ("waits", "the answer of a forked copy"),
-        ("raises", "the answer of a forked copy"),
-        ("late", r"an answer to request 1 when request \d+ was asked"),
-        ("forges_next", r"""'\{"request": 2, .*, before request 2 was asked|.*request 1 was asked"""),
-        ("half_a_line", r"""'\{"request": 2, ', before request 2 was asked|.*no JSON"""),
+        ("forks", r"the reply of a forked copy|a reply to request \d+ instead of request \d+"),
+        ("waits", "the reply of a forked copy"),
+        ("raises", "the reply of a forked copy"),
+        ("late", r"a reply to request 1 instead of request \d+"),
+        ("forges_next", r"""'\{"request": 2, .*, before request 2 was sent|.*instead of request 1"""),
+        ("half_a_line", r"""'\{"request": 2, ', before request 2 was sent|.*not JSON"""),
         ("answers_itself", "something else than a score for row 0"),
-        ("reports", "more reports than there is to do"),
+        ("reports", "too many progress reports"),
     ],
 )
 def test_a_reward_that_answers_twice_or_by_itself_ends_the_run(
     make: Make, tmp_path: Path, name: str, came: str
 ) -> None:
-    with pytest.raises(RunFailed, match=rf"reward function .*{name} disturbed its worker, from which came ({came}): "):
+    with pytest.raises(
+        RunFailed, match=rf"reward function .*{name} broke the protocol of its worker, which sent ({came}): "
+    ):
         grade_on(make(name), wait_for=tmp_path / "note" if name in WRITES_LATER else None, counts=name == "forks")
 
 
@@ -134,9 +136,9 @@ def test_a_copy_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "_exit", ends)
     with (tmp_path / "said").open("w") as stream:
-        Outbox(stream=stream, owner=os.getpid()).say(3, {"ready": True})
+        Outbox(stream=stream, owner=os.getpid()).send(3, {"ready": True})
         with pytest.raises(SystemExit) as end:
-            Outbox(stream=stream, owner=os.getpid() + 1).say(4, {"ready": True})
+            Outbox(stream=stream, owner=os.getpid() + 1).send(4, {"ready": True})
     assert end.value.code == 0
     said = [json.loads(line) for line in (tmp_path / "said").read_text().splitlines()]
     assert said == [{"ready": True, "request": 3}, {"forked": True, "request": 4}]
@@ -157,7 +159,7 @@ def test_a_reward_that_closes_the_pipe_is_named(make: Make, capfd: pytest.Captur
 def test_a_module_that_forks_when_loaded(tmp_path: Path) -> None:
     (tmp_path / "forking.py").write_text("import os\nos.fork()\ndef f(completions): return [1.0]")
     grader = WorkerGrader("arithmetic", {}, [(f"{tmp_path / 'forking.py'}:f", 1.0)], time_limit_seconds=20.0)
-    with pytest.raises(RunFailed, match=r"f disturbed its worker, from which came (the|an) answer "):
+    with pytest.raises(RunFailed, match=r"f broke the protocol of its worker, which sent (the|a) reply "):
         grade_on(grader)
     grader.close()
 
@@ -165,21 +167,21 @@ def test_a_module_that_forks_when_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "came"),
     [
-        (b"garbage", "'garbage', which is no JSON$"),
-        (b"", "'', which is no JSON$"),
-        (b'{"request": 0, "ready": tr', "which is no JSON$"),
-        (b'\xff\xfe{"request": 0}', r"which is no JSON$"),
-        ('{"request": 0}'.encode("utf-16"), "which is no JSON$"),
-        (b'{"request": 0, "scores": [NaN]}', "which is no JSON$"),
-        (b'{"a":' * 100_000, " …, which is no JSON$"),
-        (b'{"request": ' + b"1" * 5000 + b"}", " …, which is no JSON$"),
-        (b"[]", r"'\[\]', which is no JSON object$"),
-        (b"null", "which is no JSON object$"),
-        (b'{"ready": true}', "which does not say to which request it belongs$"),
-        (b'{"request": "0", "ready": true}', "which does not say to which request it belongs$"),
-        (b'{"request": false, "ready": true}', "which does not say to which request it belongs$"),
-        (b'{"request": 7, "ready": true}', "an answer to request 7 when request 0 was asked$"),
-        (b'{"request": -1, "ready": true}', "an answer to request -1 when request 0 was asked$"),
+        (b"garbage", "'garbage', which is not JSON$"),
+        (b"", "'', which is not JSON$"),
+        (b'{"request": 0, "ready": tr', "which is not JSON$"),
+        (b'\xff\xfe{"request": 0}', r"which is not JSON$"),
+        ('{"request": 0}'.encode("utf-16"), "which is not JSON$"),
+        (b'{"request": 0, "scores": [NaN]}', "which is not JSON$"),
+        (b'{"a":' * 100_000, " …, which is not JSON$"),
+        (b'{"request": ' + b"1" * 5000 + b"}", " …, which is not JSON$"),
+        (b"[]", r"'\[\]', which is not a JSON object$"),
+        (b"null", "which is not a JSON object$"),
+        (b'{"ready": true}', "which has no request number$"),
+        (b'{"request": "0", "ready": true}', "which has no request number$"),
+        (b'{"request": false, "ready": true}', "which has no request number$"),
+        (b'{"request": 7, "ready": true}', "a reply to request 7 instead of request 0$"),
+        (b'{"request": -1, "ready": true}', "a reply to request -1 instead of request 0$"),
     ],
     ids=range(15),
 )
@@ -200,7 +202,7 @@ def test_a_line_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     child.send({}, deadline=time.monotonic() + 20)
     with pytest.raises(ChildGarbled, match="a line of more than 262,144 bytes"):
         child.receive(deadline=time.monotonic() + 20)
-    with pytest.raises(ChildGarbled, match="before request 1 was asked"):
+    with pytest.raises(ChildGarbled, match="before request 1 was sent"):
         child.send({}, deadline=time.monotonic() + 20)
     child.kill()
 
@@ -236,9 +238,11 @@ GOOD = {"reward": 1, "parts": {"a": 0.5}}
 
 
 def test_replies_become_what_they_mean() -> None:
-    assert unpack_loaded({"ready": True}) is None
-    assert unpack_loaded({"user_error": "two\n lines"}) == Refusal(message="two lines")
-    assert unpack_reply({"user_error": "no"}, 1) == Refusal(message="no")
+    check_ready({"ready": True})
+    with pytest.raises(UserError, match=r"^two lines$"):
+        check_ready({"user_error": "two\n lines"})
+    with pytest.raises(UserError, match=r"^no$"):
+        unpack_reply({"user_error": "no"}, 1)
     assert unpack_reply({"at": "f", "row": None}, 1) == At(function="f", row=None)
     assert unpack_reply({"failed": "f\ngave", "row": 2}, 3) == Failure(message="f gave", row=2)
     assert unpack_reply({"scores": [GOOD, GOOD]}, 2) == [Score(reward=1.0, parts={"a": 0.5})] * 2
@@ -257,7 +261,7 @@ def test_replies_become_what_they_mean() -> None:
         ({"failed": "f", "row": -1}, "an object with the keys"),
         ({"failed": None, "row": 0}, "an object with the keys"),
         ({"user_error": ["f"]}, "an object with the keys"),
-        ({"forked": True}, "the answer of a forked copy"),
+        ({"forked": True}, "the reply of a forked copy"),
         ({"x" * 10_000: 1}, "an object with the keys"),
         ({"scores": {"0": GOOD}}, "an object with the keys"),
         ({"scores": []}, "0 scores for 1 completions"),
@@ -287,4 +291,4 @@ def test_objects_that_are_no_answer(reply: dict[str, Any], came: str) -> None:
 @pytest.mark.parametrize("reply", [{}, {"ready": 1}, {"scores": []}, {"at": "f", "row": None}, {"forked": True}])
 def test_a_worker_that_is_not_ready(reply: dict[str, Any]) -> None:
     with pytest.raises(ChildGarbled):
-        unpack_loaded(reply)
+        check_ready(reply)

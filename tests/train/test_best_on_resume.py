@@ -9,7 +9,7 @@ import pytest
 from whet.config import EarlyStoppingConfig
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
-from whet.runs.inputs import Change, Input, Inputs, accept
+from whet.runs.recorded_inputs import Change, Input, Inputs, accept
 from whet.train.session.resume import intact_best, watched_so_far
 from whet.train.session.session import past_best
 

@@ -12,15 +12,15 @@ from tokenizers import Tokenizer as Backend
 from tests.cli.tiny import CHAT_TEMPLATE, ROLES
 from tests.data.written import write_lines
 from tests.train.test_gather import config, rollout
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.engines.native.native_engine import NativeEngine
 from whet.models.load import new_model
 from whet.models.text.tokenizers import EOS, character_tokenizer, wrap_backend
 from whet.records import Dialogue, Example, Rollout, Sampling
-from whet.rollout import judge, pose, sample
-from whet.tasks.grading.grader import DirectGrader
-from whet.tasks.reverse import Reverse
+from whet.rollout import grade, sample, tokenize_prompts
+from whet.tasks.grading.graders import DirectGrader
+from whet.tasks.procedural import Reverse
 from whet.tasks.reviews import Reviews
 from whet.train.rows.collect import selected
 from whet.train.rows.examples import dialogue_rows
@@ -79,9 +79,12 @@ def test_what_is_imitated_are_the_very_tokens_that_were_sampled(
     task = Reverse(letters=8, chat=chat_prompt)
     examples = task.draw(4, seed=(0, 1))
     samples = sample(
-        NativeEngine(policy, tokenizer), pose(examples, tokenizer, stream=(0, 1)), Sampling(max_tokens=48), 32
+        NativeEngine(policy, tokenizer),
+        tokenize_prompts(examples, tokenizer, stream=(0, 1)),
+        Sampling(max_tokens=48),
+        32,
     )
-    groups = judge(DirectGrader(task), examples, samples, version=0)
+    groups = grade(DirectGrader(task), examples, samples, version=0)
     # A header in the middle of an answer is not in its text, and what was cut off has no end.
     headers = set(range(size - len(ROLES), size)) if chat_model else set()
     whole = [

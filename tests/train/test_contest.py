@@ -16,9 +16,9 @@ from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Example, Score
-from whet.runs.comparison_directory import ComparisonDirectory, earlier_checkpoints
 from whet.runs.directory import Run
-from whet.tasks.arithmetic import Arithmetic
+from whet.runs.experiment_directories import ComparisonDirectory, earlier_checkpoints
+from whet.tasks.procedural import Arithmetic
 from whet.train.experiments.contest import run_contest
 
 ALPHABET = "0123456789>abc"

@@ -14,13 +14,13 @@ import yaml
 from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
 from whet.config.loops import CollectConfig
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe
 from whet.records import Example, Finish, Message, Outcomes, Pair, Rollout, Score
 from whet.runs.directory import Run
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 from whet.train.rows.collect import collect, selected
 from whet.train.start import resume_run, start_run
 

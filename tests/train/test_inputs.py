@@ -24,7 +24,7 @@ from whet.recipe import Recipe, validate
 from whet.report.run.page import write_report
 from whet.runs.checkpoints import write_directory
 from whet.runs.directory import Run
-from whet.runs.inputs import Input, Inputs, changes, to_json
+from whet.runs.recorded_inputs import Input, Inputs, changes, to_json
 from whet.train.session.input_files import _file_or_folder, compare_inputs, current_inputs
 from whet.train.start import resume_run, saved_config, start_run
 
@@ -150,7 +150,7 @@ def test_another_number_of_processes_is_said_and_recorded(stopped: Path) -> None
 
 def test_what_is_gone_is_said_too(stopped: Path) -> None:
     (stopped / "pairs.jsonl").unlink()
-    with pytest.raises(UserError, match=r"data\.path \S*pairs\.jsonl is gone: restore"):
+    with pytest.raises(UserError, match=r"data\.path \S*pairs\.jsonl is missing: restore"):
         resume(stopped / "run")
 
 
@@ -203,7 +203,7 @@ def test_a_damaged_record_is_a_sentence(stopped: Path) -> None:
 
 
 CODE = """
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 
 def short(prompts, completions, **columns):
     return [float(-len(text)) for text in completions]
@@ -275,7 +275,7 @@ def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert source_file("never_run:x") == tmp_path / "never_run" / "__init__.py"
     assert source_file("sys:x") is None
     assert source_file("no_such_module.inner:x") is None
-    config = validate(online("nowhere", reward={"functions": ["whet.tasks.sorting:Sorting"]}), where="test")
+    config = validate(online("nowhere", reward={"functions": ["whet.tasks.procedural:Sorting"]}), where="test")
     assert current_inputs(config, NOWHERE) == {}  # ours is no input of a run
 
 
@@ -328,7 +328,7 @@ def test_differences_are_told_by_name() -> None:
     assert [change.sentence for change in changes(old, new)] == [
         "b d changed since the run began (2 of its 3 files: q, …)"
     ]
-    assert [change.sentence for change in changes(old, {})] == ["a x is gone", "b d is gone"]
+    assert [change.sentence for change in changes(old, {})] == ["a x is missing", "b d is missing"]
 
 
 def test_ranks_hear_what_was_accepted(stopped: Path) -> None:

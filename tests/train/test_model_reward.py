@@ -18,9 +18,9 @@ from whet.models.text.tokenizers import with_padding
 from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import Run
-from whet.tasks.grading.grader import DirectGrader, GradingFailed
-from whet.tasks.guard import guarded_task
-from whet.tasks.sorting import Sorting
+from whet.tasks.grading.graders import DirectGrader, GradingFailed
+from whet.tasks.loading import guarded_task
+from whet.tasks.procedural import Sorting
 from whet.train.session.session import best_by
 from whet.train.setup.reward_grader import build_grader
 from whet.train.start import start_run

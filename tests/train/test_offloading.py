@@ -12,8 +12,8 @@ from whet.distributed.world import World
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer
 from whet.models.reward.settings import RewardSettings
-from whet.tasks.grading.grader import DirectGrader
-from whet.tasks.sorting import Sorting
+from whet.tasks.grading.graders import DirectGrader
+from whet.tasks.procedural import Sorting
 from whet.train.online.learner import build_learner, offload_candidates
 from whet.train.setup.build import build_parts
 from whet.train.setup.offloading import OffloadedModels, moments, to_offload, weights

@@ -15,7 +15,7 @@ from whet.config.objective import objective_row
 from whet.errors import RunFailed, UserError
 from whet.recipe import dump, parse_yaml, validate
 from whet.train.explain.formula import offline_loss
-from whet.train.session.inputs import current_inputs
+from whet.train.session.input_files import current_inputs
 
 LOSSES = '''
 import torch

@@ -7,7 +7,7 @@ import pytest
 from whet.errors import UserError
 from whet.recipe import Pipeline, dump, parse_yaml, read_any, validate_pipeline
 from whet.runs.directory import Run
-from whet.runs.pipeline_directory import PipelineDirectory
+from whet.runs.experiment_directories import PipelineDirectory
 from whet.train.experiments.pipeline_runs import chosen, make_plan, reopened
 
 PIPELINE = """

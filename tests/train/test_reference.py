@@ -16,7 +16,7 @@ from whet.models.logprobs import token_logprobs
 from whet.models.references import Bigram, Uniform
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Sampling
-from whet.tasks.sorting import Sorting
+from whet.tasks.procedural import Sorting
 from whet.train.online.reference import Reference, build_reference
 from whet.train.setup.build import build_algorithm, random_policy
 

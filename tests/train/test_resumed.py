@@ -10,7 +10,7 @@ from tests.contracts.command import SUPERVISED
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.recipe import validate
-from whet.runs.inputs import Input, Inputs
+from whet.runs.recorded_inputs import Input, Inputs
 from whet.train.session import input_files as module
 from whet.train.session.input_files import compare_inputs
 from whet.train.session.resume import refuse_false_start

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.data.real import real
 from tests.models.chats import CHAT, assistant, spelled, system, user
 from tests.small import ALPHABET, small_model
-from whet.data.load import Source, load_rows
+from whet.data.sources import Source, load_rows
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer, one_step, split_steps
 from whet.models.reward.settings import RewardSettings

@@ -19,8 +19,8 @@ from whet.imports import OBJECTS, importable
 from whet.recipe import PIPELINE, apply_override, set_key, written_recipe
 from whet.runs.layout import rows_path
 from whet.tasks.grading.reward_functions import distinct
+from whet.tasks.loading import TASKS
 from whet.tasks.protocol import Task
-from whet.tasks.table import TASKS
 
 StrPath = str | os.PathLike[str]
 RecipeSource = StrPath | Mapping[str, Any]

@@ -26,9 +26,9 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
 from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
-from whet.rollout import pose
+from whet.rollout import tokenize_prompts
 from whet.runs.directory import Run
-from whet.tasks.guard import guarded_task
+from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.setup.build import place
 
@@ -130,7 +130,7 @@ class Model:
         settings = choose_sampling(self.target.config, sampling)
         listed = [prompts] if isinstance(prompts, str) else list(prompts)
         asked = [self.example(prompt, raw=raw) for prompt in listed]
-        found = self.engine.generate(pose(asked, self.tokenizer, stream=(seed,)), settings, count=n)
+        found = self.engine.generate(tokenize_prompts(asked, self.tokenizer, stream=(seed,)), settings, count=n)
         return found[0] if isinstance(prompts, str) else found
 
     def rows(
@@ -139,7 +139,7 @@ class Model:
         """`n` completions of a typed prompt, or of examples that `task` grades, as plain data."""
         asked = [self.example(prompt, raw=raw)] if isinstance(prompt, str) else prompt
         shown = [prompt] if isinstance(prompt, str) else [example.prompt_text for example in prompt]
-        found = self.engine.generate(pose(asked, self.tokenizer, stream=(seed,)), sampling, count=n)
+        found = self.engine.generate(tokenize_prompts(asked, self.tokenizer, stream=(seed,)), sampling, count=n)
         return [_row(*one, task) for one in zip(shown, asked, found, strict=True)]
 
     def evaluate(self, task: Any = None, **settings: Any) -> Evaluation:

@@ -14,8 +14,7 @@ from whet.api.training import reserved, runs_root
 from whet.cli.experiments import TARGET, compare_methods, read_seeds, resume_pipeline, train_pipeline
 from whet.errors import UserError
 from whet.recipe import Pipeline, validated, written_recipe
-from whet.runs.comparison_directory import ComparisonDirectory, is_comparison
-from whet.runs.pipeline_directory import PipelineDirectory
+from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory, is_comparison
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,9 +17,8 @@ from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import SweepSetup, sweep_results
 from whet.report.formatting import duration
-from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
-from whet.runs.pipeline_directory import PipelineDirectory
+from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
 from whet.train.experiments.jobs import Method, State, do_jobs, job_state
 from whet.train.experiments.pipeline_runs import make_plan, reopened, run_pipeline
 from whet.train.experiments.sweep import read_sweep

@@ -1,1 +1,1 @@
-"""Files and data sets of other people → the records that training reads. Knows no tokenisers and no tensors."""
+"""Users' files and Hugging Face data sets → the records that training reads. No tokenisers, no tensors."""

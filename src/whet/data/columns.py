@@ -1,4 +1,4 @@
-"""Reading one column of a row: of the right type, or an error that names file, line and column."""
+"""Typed access to one column of a row; errors name file, line and column."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
 def text(row: Columns, name: str, where: str) -> str:
-    """A column of text."""
     return _typed(row, name, where, str)
 
 
 def optional_text(row: Columns, name: str, where: str) -> str:
-    """A column of text that may be missing or null: then it is empty."""
+    """Text; empty where the column is missing or null."""
     return "" if row.get(name) is None else text(row, name, where)
 
 
 def name(row: Columns, column: str, where: str) -> str:
-    """A column that names something by text or by a whole number; empty where it is missing or null."""
+    """A string or integer as text; empty where the column is missing or null."""
     value = row.get(column)
     if value is not None and type(value) not in (str, int):
         raise UserError(f"{where}: '{column}' must be a string or a whole number, not {files.json_type(value)}")
@@ -37,12 +36,10 @@ def name(row: Columns, column: str, where: str) -> str:
 
 
 def items(row: Columns, name: str, where: str) -> list[Any]:
-    """A column that holds a list."""
     return _typed(row, name, where, list)
 
 
 def texts(row: Columns, name: str, where: str) -> tuple[str, ...]:
-    """A column that holds a list of texts."""
     values = items(row, name, where)
     if not all(isinstance(value, str) for value in values):
         raise UserError(f"{where}: '{name}' must be a list of strings")
@@ -50,17 +47,15 @@ def texts(row: Columns, name: str, where: str) -> tuple[str, ...]:
 
 
 def fields(row: Columns, name: str, where: str) -> Columns:
-    """A column that holds an object."""
     return _typed(row, name, where, dict)
 
 
 def flag(row: Columns, name: str, where: str) -> bool:
-    """A column that says yes or no."""
     return as_flag(_value(row, name, where), name, where)
 
 
 def as_flag(value: Any, name: str, where: str) -> bool:
-    """true or false, 1 or 0, or one of these words, as CSV has them."""
+    """A boolean, 0 or 1, or one of the words `TRUE` and `FALSE`, as in CSV files."""
     if isinstance(value, str) and value.strip().lower() in TRUE + FALSE:
         return value.strip().lower() in TRUE
     if isinstance(value, bool | int | float) and value in (0, 1):
@@ -69,7 +64,7 @@ def as_flag(value: Any, name: str, where: str) -> bool:
 
 
 def optional_number(row: Columns, name: str, where: str) -> float | None:
-    """A finite number, or None where the column is missing, null or an empty cell."""
+    """A finite number; None where the column is missing, null or empty."""
     value = row.get(name)
     if value is None or value == "":
         return None
@@ -83,26 +78,30 @@ def optional_number(row: Columns, name: str, where: str) -> float | None:
 
 
 def messages(row: Columns, name: str, where: str) -> tuple[Message, ...]:
-    """A column of messages with role and content."""
     return files.messages(_value(row, name, where), name, where)
 
 
 def shared_messages(values: Sequence[Any], name: str, where: str) -> tuple[Message, ...]:
-    """Messages with the keys `from` and `value`, as ShareGPT has them; also role and content."""
+    """Messages in the ShareGPT layout, `from` and `value`; also `role` and `content`."""
     return tuple(_shared(value, name, where) for value in values)
 
 
 def prompt(row: Columns, where: str) -> Prompt:
-    """The column `prompt`: text, or messages; an empty one is left to the filters, which count it."""
+    """The column `prompt`: text or messages. Empty text passes: the filters count and drop it."""
     value = _value(row, "prompt", where)
     return value if value == "" else files.prompt(value, where)
 
 
 def answered(turns: tuple[Message, ...], name: str, where: str) -> tuple[Message, ...]:
-    """The messages, of which the last must be the assistant's."""
+    """Checks that the last message is the assistant's."""
     if not turns or turns[-1].role != "assistant":
-        raise UserError(f"{where}: '{name}' must end with a message of the assistant")
+        raise UserError(f"{where}: '{name}' must end with an assistant message")
     return turns
+
+
+def spaced(text: str) -> str:
+    """The text with every run of white space as one space."""
+    return " ".join(text.split())
 
 
 def _shared(value: Any, name: str, where: str) -> Message:
@@ -110,12 +109,12 @@ def _shared(value: Any, name: str, where: str) -> Message:
         return files.messages([value], name, where)[0]
     if not isinstance(value, dict) or not {"from", "value"} <= set(value):
         raise UserError(f"{where}: a message of '{name}' must be an object with 'from' and 'value'")
-    role, said = value["from"], value["value"]
+    role, content = value["from"], value["value"]
     if role not in SHARED_ROLES:
         raise UserError(f"{where}: a message from {role!r} in '{name}' must be from one of {', '.join(SHARED_ROLES)}")
-    if not isinstance(said, str):
-        raise UserError(f"{where}: the value of a message in '{name}' must be a string, not {files.json_type(said)}")
-    return Message(role=SHARED_ROLES[role], content=said)
+    if not isinstance(content, str):
+        raise UserError(f"{where}: the value of a message in '{name}' must be a string, not {files.json_type(content)}")
+    return Message(role=SHARED_ROLES[role], content=content)
 
 
 def _typed(row: Columns, name: str, where: str, kind: type[T]) -> T:

@@ -1,4 +1,4 @@
-"""Rows to imitate → `Dialogue`. One function for each way in which such rows are written."""
+"""Rows for SFT → `Dialogue`, one function per format."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from whet.data.columns import Columns, Prompt
 from whet.errors import UserError
 from whet.records import Dialogue, Message
 
-FINAL_ANSWER = "####"  # what stands before the number in a solution of GSM8K (Cobbe et al. 2021)
+FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2021)
 
 
 def messages(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
-    """`messages`: a conversation that ends with the assistant's."""
+    """`messages`: a conversation that ends with an assistant message."""
     turns = columns.answered(columns.messages(row, "messages", where), "messages", where)
     return (_dialogue(row_id, turns),)
 
@@ -43,13 +43,13 @@ def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`question` and `answer`, a solution whose last line gives the number after ####."""
     answer = columns.text(row, "answer", where)
     if not answer.rpartition(FINAL_ANSWER)[1]:
-        raise UserError(f"{where}: 'answer' has no line that begins with {FINAL_ANSWER}, so it is no solution of GSM8K")
+        raise UserError(f"{where}: 'answer' has no line that begins with {FINAL_ANSWER}, so it is not a GSM8K solution")
     question = Message(role="user", content=columns.text(row, "question", where))
     return (Dialogue(id=row_id, prompt=(question,), completion=answer),)
 
 
 def instructed(row: Columns, where: str) -> tuple[Message, ...]:
-    """The conversation that Alpaca's columns pose: system, history, instruction and input."""
+    """The prompt in Alpaca's columns: system, history, instruction and input."""
     instruction, given = columns.text(row, "instruction", where), columns.optional_text(row, "input", where)
     past: list[Message] = []
     for exchange in row.get("history") or ():
@@ -59,24 +59,23 @@ def instructed(row: Columns, where: str) -> tuple[Message, ...]:
 
 
 def conversation(prompt: Prompt) -> tuple[Message, ...]:
-    """A prompt as messages: text is what the user says."""
+    """A prompt as messages: text becomes a user message."""
     return (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
 
 
 def completion(row: Columns, name: str, where: str) -> tuple[Message, ...]:
-    """A completion as messages: text is what the assistant says."""
+    """A completion as messages: text becomes an assistant message."""
     if isinstance(row.get(name), str):
         return (Message(role="assistant", content=row[name]),)
     return columns.answered(columns.messages(row, name, where), name, where)
 
 
 def _dialogue(row_id: str, turns: tuple[Message, ...]) -> Dialogue:
-    """The conversation, which ends with the assistant's message."""
     return Dialogue(id=row_id, prompt=turns[:-1], completion=turns[-1].content)
 
 
 def _exchange(value: Any, where: str) -> tuple[Message, Message]:
-    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(said, str) for said in value):
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(text, str) for text in value):
         raise UserError(f"{where}: 'history' must be a list of [question, answer]")
     return Message(role="user", content=value[0]), Message(role="assistant", content=value[1])
 

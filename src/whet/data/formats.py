@@ -1,56 +1,44 @@
-"""The table of formats: how rows are written, what they become, and by which columns each is recognised."""
+"""The supported row formats, how each is recognised, and accessors that work on every kind of record."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from whet.data import dialogues, labelled, pairs, traces
+from whet.data import dialogues, feedback, traces
 from whet.data.columns import Columns
 from whet.errors import UserError, nearest
 from whet.records import Dialogue, Labelled, Outcomes, Pair, Trace
 
 Kind = Literal["dialogues", "pairs", "labelled", "outcomes", "traces"]
 Record = Dialogue | Pair | Labelled | Outcomes | Trace
-Parse = Callable[[Columns, str, str], Sequence[Record]]  # from the columns, the id and the place, as file:line
+Parse = Callable[[Columns, str, str], Sequence[Record]]  # (columns, row id, "file:line") → records
 
 AUTO = "auto"
 
 
-def _always(_: Columns) -> bool:
-    return True
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write rows."""
+    """One layout of columns."""
 
     kind: Kind
     parse: Parse
-    columns: tuple[str, ...]  # that a row of this format has
-    looks: Callable[[Columns], bool] = _always  # what else its values show, where columns alone do not tell
+    columns: tuple[str, ...]  # required
+    looks: Callable[[Columns], bool] = lambda _: True  # a check of the values, where columns alone are ambiguous
 
     def fits(self, row: Columns) -> bool:
-        """Whether a row is written this way."""
         return all(row.get(name) is not None for name in self.columns) and self.looks(row)
 
     @property
     def about(self) -> str:
-        """What the columns hold, in one sentence."""
+        """The first line of the parser's docstring, which describes the columns."""
         return (self.parse.__doc__ or "").partition("\n")[0]
 
 
-def _are_text(*names: str) -> Callable[[Columns], bool]:
-    return lambda row: all(isinstance(row[name], str) for name in names)
-
-
-def _are_lists(*names: str) -> Callable[[Columns], bool]:
-    return lambda row: all(isinstance(row[name], list) for name in names)
-
-
-def _are_objects(*names: str) -> Callable[[Columns], bool]:
-    return lambda row: all(isinstance(row[name], dict) for name in names)
+def _are(kind: type, *names: str) -> Callable[[Columns], bool]:
+    return lambda row: all(isinstance(row[name], kind) for name in names)
 
 
 def _has_outcomes(row: Columns) -> bool:
@@ -66,56 +54,45 @@ def _is_shepherd(row: Columns) -> bool:
 
 
 def _is_hh(row: Columns) -> bool:
-    return all(isinstance(row[side], str) and pairs.is_hh(row[side]) for side in ("chosen", "rejected"))
+    return all(isinstance(row[side], str) and feedback.is_hh(row[side]) for side in SIDES)
 
 
 SIDES = ("chosen", "rejected")
 
-# The first that fits is taken, so what asks for more stands before what asks for less.
+# The first format that fits is used, so the more specific ones come first.
 FORMATS: Mapping[str, Format] = {
-    "prm800k": Format(
-        kind="traces", parse=traces.prm800k, columns=("question", "label"), looks=_are_objects("question", "label")
-    ),
-    "prmbench": Format(kind="traces", parse=traces.prmbench, columns=("modified_process", "error_steps")),
-    "math_shepherd": Format(kind="traces", parse=traces.math_shepherd, columns=("input", "label"), looks=_is_shepherd),
-    "steps": Format(kind="traces", parse=traces.steps, columns=("prompt", "completions", "labels")),
-    "gsm8k_solutions": Format(
-        kind="outcomes", parse=labelled.gsm8k_solutions, columns=("question",), looks=_has_solutions
-    ),
-    "outcomes": Format(
-        kind="outcomes", parse=labelled.outcomes, columns=("prompt", "completions"), looks=_has_outcomes
-    ),
-    "hhh_judged": Format(kind="pairs", parse=pairs.hhh_judged, columns=("chosen_instruction", "rejected_instruction")),
-    "hhh": Format(kind="pairs", parse=pairs.hhh, columns=("input", "targets"), looks=_are_objects("targets")),
-    "sharegpt_pairs": Format(kind="pairs", parse=pairs.sharegpt_pairs, columns=("conversations", *SIDES)),
-    "alpaca_pairs": Format(kind="pairs", parse=pairs.alpaca_pairs, columns=("instruction", *SIDES)),
-    "pairs": Format(kind="pairs", parse=pairs.pairs, columns=("prompt", *SIDES)),
-    "hh": Format(kind="pairs", parse=pairs.hh, columns=SIDES, looks=_is_hh),
-    "implicit_pairs": Format(kind="pairs", parse=pairs.implicit_pairs, columns=SIDES, looks=_are_lists(*SIDES)),
-    "labelled": Format(kind="labelled", parse=labelled.labelled, columns=("prompt", "completion", "label")),
-    "labelled_messages": Format(kind="labelled", parse=labelled.labelled_messages, columns=("messages", "label")),
-    "labelled_alpaca": Format(
-        kind="labelled", parse=labelled.labelled_alpaca, columns=("instruction", "output", "kto_tag")
-    ),
-    "messages": Format(kind="dialogues", parse=dialogues.messages, columns=("messages",)),
-    "sharegpt": Format(kind="dialogues", parse=dialogues.sharegpt, columns=("conversations",)),
-    "prompt_completion": Format(kind="dialogues", parse=dialogues.prompt_completion, columns=("prompt", "completion")),
-    "alpaca": Format(kind="dialogues", parse=dialogues.alpaca, columns=("instruction", "output")),
-    "gsm8k": Format(
-        kind="dialogues", parse=dialogues.gsm8k, columns=("question", "answer"), looks=_are_text("question", "answer")
-    ),
+    "prm800k": Format("traces", traces.prm800k, ("question", "label"), _are(dict, "question", "label")),
+    "prmbench": Format("traces", traces.prmbench, ("modified_process", "error_steps")),
+    "math_shepherd": Format("traces", traces.math_shepherd, ("input", "label"), _is_shepherd),
+    "steps": Format("traces", traces.steps, ("prompt", "completions", "labels")),
+    "gsm8k_solutions": Format("outcomes", feedback.gsm8k_solutions, ("question",), _has_solutions),
+    "outcomes": Format("outcomes", feedback.outcomes, ("prompt", "completions"), _has_outcomes),
+    "hhh_judged": Format("pairs", feedback.hhh_judged, ("chosen_instruction", "rejected_instruction")),
+    "hhh": Format("pairs", feedback.hhh, ("input", "targets"), _are(dict, "targets")),
+    "sharegpt_pairs": Format("pairs", feedback.sharegpt_pairs, ("conversations", *SIDES)),
+    "alpaca_pairs": Format("pairs", feedback.alpaca_pairs, ("instruction", *SIDES)),
+    "pairs": Format("pairs", feedback.pairs, ("prompt", *SIDES)),
+    "hh": Format("pairs", feedback.hh, SIDES, _is_hh),
+    "implicit_pairs": Format("pairs", feedback.implicit_pairs, SIDES, _are(list, *SIDES)),
+    "labelled": Format("labelled", feedback.labelled, ("prompt", "completion", "label")),
+    "labelled_messages": Format("labelled", feedback.labelled_messages, ("messages", "label")),
+    "labelled_alpaca": Format("labelled", feedback.labelled_alpaca, ("instruction", "output", "kto_tag")),
+    "messages": Format("dialogues", dialogues.messages, ("messages",)),
+    "sharegpt": Format("dialogues", dialogues.sharegpt, ("conversations",)),
+    "prompt_completion": Format("dialogues", dialogues.prompt_completion, ("prompt", "completion")),
+    "alpaca": Format("dialogues", dialogues.alpaca, ("instruction", "output")),
+    "gsm8k": Format("dialogues", dialogues.gsm8k, ("question", "answer"), _are(str, "question", "answer")),
 }
 
 
 def named(name: str) -> Format:
-    """The format of this name."""
     if name in FORMATS:
         return FORMATS[name]
     raise UserError(f"no data format {name!r}{nearest(name, FORMATS)} (formats: {AUTO}, {', '.join(FORMATS)})")
 
 
 def recognised(rows: Sequence[Columns], path: Any) -> str:
-    """The name of the first format that most of these rows are written in."""
+    """The name of the first format that fits most of these rows."""
     for name, known in FORMATS.items():
         if 2 * sum(known.fits(row) for row in rows) > len(rows):
             return name
@@ -124,3 +101,42 @@ def recognised(rows: Sequence[Columns], path: Any) -> str:
         f"{path}: no known format has the columns {', '.join(seen) or '(none)'}: "
         f"rename them, or name the format (one of {', '.join(FORMATS)})"
     )
+
+
+def answers_of(row: Record) -> tuple[str, ...]:
+    """Every completion of the row, or every step of a trace."""
+    match row:
+        case Dialogue() | Labelled():
+            return (row.completion,)
+        case Pair():
+            return (row.chosen, row.rejected)
+        case Outcomes():
+            return row.completions
+    return row.steps
+
+
+def labels_of(row: Record) -> tuple[float | None, ...]:
+    """The margin of a pair, or the labels of the answers; a dialogue has none."""
+    match row:
+        case Dialogue():
+            return ()
+        case Pair():
+            return (row.margin,)
+        case Labelled():
+            return (row.label,)
+        case Outcomes():
+            return row.correct
+    return row.labels
+
+
+def prompt_key(row: Record) -> str:
+    """The prompt as an unambiguous string; plain text and a conversation with the same words differ."""
+    if isinstance(row.prompt, str):
+        return row.prompt
+    return json.dumps([(turn.role, turn.content) for turn in row.prompt], ensure_ascii=False)
+
+
+def content(row: Record) -> str:
+    """Prompt, answers and labels without the id: equal for rows that train the same."""
+    parts = [type(row).__name__, prompt_key(row), answers_of(row), labels_of(row)]
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))

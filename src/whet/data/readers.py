@@ -1,6 +1,6 @@
-"""Any file of rows → its rows one by one, each with its line. A broken row is told, not raised: the caller counts it.
+"""Files of rows → their rows one by one, each with its line. A broken row is returned with its problem, to be counted.
 
-What breaks the whole file (no such file, a packed file that is cut off, JSON that ends in the middle) raises.
+A file that cannot be read at all (absent, truncated archive, unterminated JSON) raises.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from whet import files
 from whet.errors import UserError
 
-CELL_LIMIT = 2**31 - 1  # characters in a cell of CSV; Python's own limit is shorter than many a completion
+CELL_LIMIT = 2**31 - 1  # characters per CSV cell; Python's default is shorter than many completions
 SPACE = " \t\r\n"
 
-ROWS = "rows.jsonl"  # what a directory of rows holds
+ROWS = "rows.jsonl"  # read where a directory is named
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One row as it stands in a file."""
+    """One row of a file, before parsing."""
 
-    line: int  # where it begins; in parquet, which has no lines, its number
+    line: int  # the first line; the row number in parquet
     columns: dict[str, Any]
-    problem: str = ""  # why it cannot be read, with file and line; empty where it can
+    problem: str = ""  # why it cannot be read, with file and line; else empty
 
 
 def read_file(path: Path) -> Iterator[Raw]:
@@ -41,7 +41,7 @@ def read_file(path: Path) -> Iterator[Raw]:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether this is the name of a file of rows rather than of a data set on the hub."""
+    """Whether this names a file rather than a data set on the hub."""
     return Path(name.lower().removesuffix(".gz").removesuffix(".xz")).suffix in READERS or name.startswith((".", "/"))
 
 
@@ -54,13 +54,13 @@ def _json_lines(path: Path) -> Iterator[Raw]:
 
 
 def _json(path: Path) -> Iterator[Raw]:
-    """A file that is one list of objects; one that does not begin with a bracket has an object on every line."""
+    """One list of objects, or one object per line if the file does not start with a bracket."""
     text = _text(path)
     return _json_array(path, text) if text.lstrip(SPACE).startswith("[") else _json_lines(path)
 
 
 def _json_array(path: Path, text: str) -> Iterator[Raw]:
-    """The elements of a JSON list one by one, so that each is known by the line on which it begins."""
+    """Decodes a JSON list element by element, to know the line of each."""
     decoder = json.JSONDecoder()
     place = _after_space(text, text.index("[") + 1)
     line, counted = 1, 0
@@ -81,7 +81,7 @@ def _json_array(path: Path, text: str) -> Iterator[Raw]:
         if text[place] == ",":
             place = _after_space(text, place + 1)
     if text[place + 1 :].strip(SPACE):
-        raise UserError(f"{path}: something follows the list of rows: one file holds one list")
+        raise UserError(f"{path}: text after the list of rows: one file holds one list")
 
 
 def _after_space(text: str, place: int) -> int:
@@ -134,7 +134,7 @@ def _parquet(path: Path) -> Iterator[Raw]:
 
 
 def _text(path: Path) -> str:
-    """The characters of a file; a byte that is none becomes half of a surrogate pair, which marks its row as broken."""
+    """The text of a file; invalid UTF-8 becomes lone surrogates, which mark their rows as broken."""
     return files.content(path).decode("utf-8", errors="surrogateescape")
 
 

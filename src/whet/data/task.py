@@ -1,4 +1,4 @@
-"""The prompts of data as a task: something to sample from and to show. What is right, the data does not say."""
+"""The prompts of a data set as a task, without a metric: the reward comes from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from whet.data.formats import Record
-from whet.data.load import Source, load_rows
-from whet.data.rows import answers_of
+from whet.data.formats import Record, answers_of
+from whet.data.sources import Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.records import Example, Score
-from whet.tasks.space import HELD_OUT_SHARE, epoch_places, first_held_out
+from whet.tasks.rows import StoredTask
+from whet.tasks.space import HELD_OUT_SHARE
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataTask:
-    """Prompts of a file or a data set; no completion is ever right, so a reward has to come from elsewhere."""
+class DataTask(StoredTask):
+    """Prompts of a file or data set; `score` is 0 and `correct` False, so a reward has to come from elsewhere."""
 
     path: str
     format: str = "auto"
@@ -25,30 +25,20 @@ class DataTask:
     chat: bool = False
     held_out_share: float = HELD_OUT_SHARE
     max_skipped: float = 0.01
-    limit: int | None = None  # the first so many rows alone
+    limit: int | None = None  # read only the first rows
 
     @property
     def name(self) -> str:
         return "data"
 
-    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        """Step by step (from 1) through the prompts in epochs: none comes again before all have come."""
-        training, (*run, step) = self._sides[0], seed
-        places = epoch_places(len(training), (step - 1) * count, count, "training", *run)
-        return [training[place] for place in places]
-
-    def held_out(self, count: int) -> list[Example]:
-        return first_held_out(self._sides[1], count)
-
-    def score(self, example: Example, text: str) -> Score:  # noqa: ARG002 - of a task
+    def score(self, example: Example, text: str) -> Score:  # noqa: ARG002 - the protocol's signature
         return Score(reward=0.0, parts={})
 
-    def correct(self, example: Example, text: str) -> bool:  # noqa: ARG002 - of a task
+    def correct(self, example: Example, text: str) -> bool:  # noqa: ARG002 - the protocol's signature
         return False
 
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:
-        """The prompts on either side of the split, each once, in the order of the rows."""
         loaded = load_rows(
             Source(
                 path=self.path,
@@ -67,7 +57,7 @@ class DataTask:
 
 
 def _examples(rows: Sequence[Record]) -> list[Example]:
-    """One example for each different prompt; its answer is the first completion that the data shows."""
+    """One example per distinct prompt; its answer is the first completion in the data."""
     found: dict[object, Example] = {}
     for row in rows:
         asked = row.prompt

@@ -1,4 +1,4 @@
-"""Rows with a label on every step of a solution → `Trace`: a step stands after the steps that it was judged after."""
+"""Solutions with a label on every step (process supervision) → `Trace`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from whet.errors import UserError
 from whet.records import Trace
 
 RATINGS = (-1, 0, 1)
-STEP_TAG = "ки"  # Math-Shepherd's mark of the end of a step; `label` has + or - in its place
+STEP_TAG = "ки"  # ends a step in Math-Shepherd; `label` has + or - in its place
 FIRST_STEP = "Step 1:"
 GOOD, BAD = 1, -1
 
 
 def steps(row: Columns, row_id: str, where: str) -> tuple[Trace, ...]:
     """`prompt`, `completions` (the steps) and `labels`, one for each: true or false, or −1, 0, 1."""
-    said, judged = columns.texts(row, "completions", where), columns.items(row, "labels", where)
-    if len(said) != len(judged):
-        raise UserError(f"{where}: {len(said)} steps but {len(judged)} 'labels'")
-    labels = tuple(_label(value, where) for value in judged)
-    return (Trace(id=row_id, prompt=columns.prompt(row, where), steps=said, labels=labels),)
+    written, rated = columns.texts(row, "completions", where), columns.items(row, "labels", where)
+    if len(written) != len(rated):
+        raise UserError(f"{where}: {len(written)} steps but {len(rated)} 'labels'")
+    labels = tuple(_label(value, where) for value in rated)
+    return (Trace(id=row_id, prompt=columns.prompt(row, where), steps=written, labels=labels),)
 
 
 def prm800k(row: Columns, row_id: str, where: str) -> tuple[Trace, ...]:
     """`question.problem` and `label.steps`, each with alternatives of which one was continued (Lightman et al. 2023).
 
-    The trace is the path that was continued. Where it ends, because no alternative was good, it ends with the first of
-    them that was rated; the others would be read as steps after it, which they are not.
+    The trace is the path that was continued. Where no alternative was good enough to continue, it ends with the first
+    rated one.
     """
     question, label = columns.fields(row, "question", where), columns.fields(row, "label", where)
     path = list(_continued(columns.items(label, "steps", where), where))
@@ -45,7 +45,7 @@ def prmbench(row: Columns, row_id: str, where: str) -> tuple[Trace, ...]:
         raise UserError(f"{where}: 'error_steps' are {errors}, but 'modified_process' has steps 1 to {len(modified)}")
     labels = tuple(BAD if number in errors else GOOD for number in range(1, len(modified) + 1))
     questions = [columns.text(row, f"{side}_question", where) for side in ("original", "modified")]
-    # One `idx` stands for one problem, which comes up to ten times in other words and with other mistakes.
+    # Rows with the same `idx` are one problem, rephrased and with other mistakes: a leakage group.
     twin = columns.name(row, "idx", where) or questions[0]
     return (
         Trace(id=f"{row_id}-original", prompt=questions[0], steps=original, labels=(GOOD,) * len(original), twin=twin),
@@ -67,12 +67,12 @@ def math_shepherd(row: Columns, row_id: str, where: str) -> tuple[Trace, ...]:
     for part in parts:
         place += len(part)
         mark = marked[place : place + 1]
-        if mark not in ("+", "-") or not mark:
+        if mark not in ("+", "-"):
             raise UserError(f"{where}: 'label' has no + or - where 'input' has its {STEP_TAG} number {len(marks) + 1}")
         marks.append(GOOD if mark == "+" else BAD)
         place += 1
-    said = tuple(part.strip() for part in (f"{first}{step}", *parts[1:]))
-    return (Trace(id=row_id, prompt=question.strip(), steps=said, labels=tuple(marks)),)
+    solution = tuple(part.strip() for part in (f"{first}{step}", *parts[1:]))
+    return (Trace(id=row_id, prompt=question.strip(), steps=solution, labels=tuple(marks)),)
 
 
 def _continued(stages: list[Any], where: str) -> Iterator[tuple[str, int]]:
@@ -88,7 +88,7 @@ def _continued(stages: list[Any], where: str) -> Iterator[tuple[str, int]]:
                 raise UserError(f"{here}: 'chosen_completion' is {chosen!r} of {len(alternatives)} completions")
             step = alternatives[chosen]
         elif stage.get("human_completion") is not None:
-            # Written by the labeller because no alternative was good; it carries no rating of its own.
+            # Written by the labeller because no alternative was good; it has no rating.
             yield columns.text(columns.fields(stage, "human_completion", here), "text", here), GOOD
             continue
         else:
@@ -97,12 +97,11 @@ def _continued(stages: list[Any], where: str) -> Iterator[tuple[str, int]]:
                 yield columns.text(rated[0], "text", here), _label(rated[0]["rating"], here)
             return
         if not isinstance(step, dict) or step.get("rating") is None:
-            return  # the labeller went on without judging: what follows has no sound context
+            return  # unrated: later steps would be conditioned on a step of unknown quality
         yield columns.text(step, "text", here), _label(step["rating"], here)
 
 
 def _label(value: Any, where: str) -> int:
-    """true and false are 1 and −1; numbers are what they are."""
     if isinstance(value, bool):
         return GOOD if value else BAD
     if value not in RATINGS:

@@ -1,8 +1,8 @@
-"""The processes that train together. The only importer of torch.distributed; one process is not a special case.
+"""Data parallelism: the only importer of torch.distributed. Callers do not treat a single process specially.
 
 Every rank holds all weights and works on its own examples. Losses carry global weights, so gradients are *summed*,
-never averaged. Messages are JSON or tensors: nothing is pickled. A rank that ends takes the others with it: at once
-where its connections break, after `TIMEOUT` seconds where it only falls silent.
+never averaged. Messages are JSON or tensors, never pickle. When a rank ends, the others fail: at once if its
+connections break, after `TIMEOUT` seconds otherwise.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from torch import Tensor
 
 from whet.errors import RunFailed, UserError
 
-BUCKET_BYTES = 256 * 2**20  # gradients travel in flat pieces of this size: few messages, bounded extra memory
-TIMEOUT = "WHET_RANK_TIMEOUT_SECONDS"  # of the environment, as RANK is: it belongs to the start, not to the recipe
-# Others wait while the writer saves a checkpoint or one rank has the long completions, which takes minutes.
+BUCKET_BYTES = 256 * 2**20  # of flat gradient buckets: few messages, bounded memory
+TIMEOUT = "WHET_RANK_TIMEOUT_SECONDS"  # an environment variable like RANK, not a recipe key
+# Saving a checkpoint, or long completions on one rank, make the others wait for minutes.
 TIMEOUT_SECONDS = 900.0
-GRACE_SECONDS = 5.0  # torch, where it keeps the time itself, has the first word
+GRACE_SECONDS = 5.0  # torch's own timeout comes first
 POLL_SECONDS = 0.05
 
 T = TypeVar("T")
 
 
 class RankLost(RunFailed):
-    """Another process of the run has ended or does not answer; whatever is wrong is wrong there."""
+    """Another rank ended or does not respond; the cause is there."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process (`rank`) among `size` processes, and the device that it computes on."""
+    """This process (`rank`) among `size` processes, and its device."""
 
     rank: int
     size: int
@@ -49,7 +49,7 @@ class World:
 
     @classmethod
     def init(cls, device: str = "auto") -> World:
-        """Joins the processes that `torchrun` started, or stands alone when it was not used."""
+        """Joins the processes of `torchrun`, or a world of one without it."""
         size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
         if rank >= size:
             raise UserError(f"RANK is {rank} and WORLD_SIZE is {size}: ranks count from 0, so start with torchrun")
@@ -69,24 +69,24 @@ class World:
 
     @classmethod
     def alone(cls, device: str = "cpu") -> World:
-        """A world of one, whatever the environment says."""
+        """A world of one, whatever the environment."""
         return cls(rank=0, size=1, device=torch.device(device))
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process writes files and talks to the user."""
+        """Whether this process (rank 0) writes files and prints."""
         return self.rank == 0
 
     def owns(self, index: int) -> bool:
-        """Whether the item with this global index is worked on here."""
+        """Whether this rank processes the item with this global index."""
         return index % self.size == self.rank
 
     def shard(self, items: Sequence[T]) -> list[T]:
-        """The items that are worked on here, in order."""
+        """The items of this rank, in order."""
         return [item for index, item in enumerate(items) if self.owns(index)]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks."""
+        """All-reduce: the sum over all ranks."""
         if self.size == 1:
             return tensor
         total = tensor.to(self.device, copy=True)
@@ -95,7 +95,7 @@ class World:
         return total.to(tensor.device)
 
     def max(self, value: float) -> float:
-        """The largest value of any rank."""
+        """All-reduce: the maximum over all ranks."""
         if self.size == 1:
             return value
         largest = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -104,7 +104,7 @@ class World:
         return float(largest)
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's JSON value, in the order of ranks, on every rank."""
+        """All-gather of JSON values, in rank order."""
         if self.size == 1:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.device)
@@ -120,13 +120,13 @@ class World:
         return [json.loads(piece[: int(size)].cpu().numpy().tobytes()) for piece, size in sized]
 
     def interleave(self, items: Sequence[Any]) -> list[Any]:
-        """The inverse of `shard`: everybody's JSON items in their global order, on every rank."""
+        """The inverse of `shard`: all ranks' JSON items in global order, on every rank."""
         shards = self.gather(list(items))
         total = sum(len(shard) for shard in shards)
         return [shards[index % self.size][index // self.size] for index in range(total)]
 
     def concat(self, tensor: Tensor) -> Tensor:
-        """Every rank's rows one behind the other, in the order of ranks, on every rank; other dimensions are padded."""
+        """All-gather of rows, in rank order; other dimensions are padded."""
         if self.size == 1:
             return tensor
         shapes = self.gather(list(tensor.shape))
@@ -139,7 +139,7 @@ class World:
         return torch.cat([piece[: shape[0]] for piece, shape in zip(pieces, shapes, strict=True)]).to(tensor.device)
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Adds up the gradients of all ranks, in flat buckets."""
+        """All-reduces the gradients in flat buckets."""
         if self.size == 1:
             return
         for bucket in _buckets([p.grad for p in parameters if p.grad is not None]):
@@ -150,13 +150,12 @@ class World:
                 grad.copy_(piece.view_as(grad))
 
     def barrier(self) -> None:
-        """Waits until every rank is here."""
         if self.size > 1:
             with self._together():
                 dist.barrier()
 
     def require_same(self, values: Mapping[str, Any], fix: str) -> None:
-        """Ends every rank when one of them has another JSON value than the first; returns when all are here."""
+        """Fails on every rank if one of them differs from rank 0 in these JSON values."""
         gathered = self.gather(dict(values))
         for rank, theirs in enumerate(gathered):
             different = [name for name in values if theirs.get(name) != gathered[0].get(name)]
@@ -164,13 +163,12 @@ class World:
                 raise UserError(f"rank {rank} and rank 0 differ in {', '.join(different)}: {fix}")
 
     def close(self) -> None:
-        """Leaves the group."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """What all ranks do at once; a rank that is gone ends the run here too, in a sentence."""
+        """Around collectives: turns the loss of another rank into `RankLost`."""
         try:
             yield
         except torch.OutOfMemoryError:
@@ -179,16 +177,15 @@ class World:
             other = f"rank {1 - self.rank}" if self.size == 2 else "another process"
             if re.search("timed? ?out", str(error), re.IGNORECASE):
                 raise RankLost(
-                    f"{other} of the run did not answer within {timeout_seconds():g} s: it hangs or was stopped, or is "
-                    f"slower than that, and then a larger {TIMEOUT} helps"
+                    f"{other} of the run did not answer within {timeout_seconds():g} s: it hangs or was stopped, or "
+                    f"needs a larger {TIMEOUT}"
                 ) from error
             raise RankLost(
-                f"{other} of the run has ended ({_reason(error)}); what it said itself, unless it was killed, says why"
+                f"{other} of the run has ended ({_reason(error)}); its own output says why, unless it was killed"
             ) from error
 
 
 def _number(name: str, default: int) -> int:
-    """A whole number of the environment."""
     text = os.environ.get(name, str(default))
     if not re.fullmatch(r"[0-9]+", text):
         raise UserError(f"{name} is {text!r} in the environment, must be a whole number: start with torchrun")
@@ -196,7 +193,6 @@ def _number(name: str, default: int) -> int:
 
 
 def timeout_seconds() -> float:
-    """How long a rank waits for the others."""
     text = os.environ.get(TIMEOUT, "")
     if not text:
         return TIMEOUT_SECONDS
@@ -206,7 +202,7 @@ def timeout_seconds() -> float:
 
 
 def _join(backend: str, rank: int, size: int) -> None:
-    """Meets the other processes where the first of them listens."""
+    """Joins the process group at rank 0's address."""
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise UserError(f"WORLD_SIZE is {size} and {' and '.join(missing)} is not set: start with torchrun")
@@ -220,13 +216,13 @@ def _join(backend: str, rank: int, size: int) -> None:
     def meet() -> None:
         try:
             dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(seconds=limit))
-        except Exception as error:  # noqa: BLE001 - raised below, by the thread that waits
+        except Exception as error:  # noqa: BLE001 - raised below, in the main thread
             failures.append(error)
 
     deadline = time.monotonic() + limit
-    if rank > 0 and not _listens(host, port, deadline):  # torch would say so too, with a trace of its own
-        raise RankLost(f"{lost}, because nobody listens there: {fix}")
-    # In a thread, because torch waits without a limit for an answer from whoever did accept the connection.
+    if rank > 0 and not _listens(host, port, deadline):  # torch would print a traceback of its own
+        raise RankLost(f"{lost}, because nothing listens there: {fix}")
+    # In a thread, because torch waits forever for a peer that accepted the connection.
     meeting = threading.Thread(target=meet, daemon=True)
     meeting.start()
     meeting.join(max(0.0, deadline - time.monotonic()) + GRACE_SECONDS)
@@ -241,7 +237,7 @@ def _join(backend: str, rank: int, size: int) -> None:
 
 
 def _listens(host: str, port: int, deadline: float) -> bool:
-    """Whether somebody accepts connections there before the deadline."""
+    """Whether the address accepts connections before the deadline."""
     while (left := deadline - time.monotonic()) > 0:
         with suppress(OSError), socket.create_connection((host, port), timeout=left):
             return True
@@ -250,7 +246,7 @@ def _listens(host: str, port: int, deadline: float) -> bool:
 
 
 def _reason(error: RuntimeError) -> str:
-    """The first line of what torch says, without the place in its source."""
+    """The first line of torch's message, without its source location."""
     first = re.sub(r"^\[[^]]*\]\s*", "", str(error).partition("\n")[0])
     return first.partition(". ")[0][:100].rstrip(" .:")
 

@@ -1,4 +1,4 @@
-"""Shares of right decisions, alone and by group, and whether stated probabilities come true. Plain Python."""
+"""Calibration, accuracy by quartile, and intervals for clustered data. Plain Python."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from whet.evaluate.statistics import Interval, t_quantile, wilson
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bin:
-    """Decisions whose stated probability lies in [low, high)."""
+    """Predictions in [low, high)."""
 
     low: float
     high: float
     count: int
-    predicted: float  # the mean of what was stated
-    observed: Interval  # the share that came true
+    predicted: float  # mean prediction
+    observed: Interval  # share that came true
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
-    """Decisions on examples whose value lies in [low, high], both of which occur."""
+    """Decisions on examples with a value in [low, high]."""
 
     low: float
     high: float
@@ -35,15 +35,15 @@ class Slice:
 def calibration(
     predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float], clusters: Sequence[Hashable] = ()
 ) -> tuple[Bin, ...]:
-    """The bins that hold something; outcomes are in [0, 1], edges ascend, and the last bin holds its upper edge too.
+    """The non-empty bins; outcomes are in [0, 1], edges ascend, and the last bin includes its upper edge.
 
-    Decisions of a cluster are alike, which the intervals know; without clusters every decision is one of its own.
+    Intervals account for correlation within clusters; without `clusters` decisions are independent.
     """
     clusters = clusters or range(len(outcomes))
     members: list[list[int]] = [[] for _ in edges[1:]]
     for index, value in enumerate(predicted):
         if not edges[0] <= value <= edges[-1]:
-            raise ValueError(f"a stated probability of {value} lies outside the bins from {edges[0]} to {edges[-1]}")
+            raise ValueError(f"the prediction {value} is outside the bins from {edges[0]} to {edges[-1]}")
         members[min(bisect_right(edges, value), len(members)) - 1].append(index)
     return tuple(
         Bin(
@@ -67,10 +67,7 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 def quartiles(
     values: Sequence[float], outcomes: Sequence[float], clusters: Sequence[Hashable] = ()
 ) -> tuple[Slice, ...]:
-    """Accuracy by quarter of the values, lowest first; equal values stay together, so there may be fewer than four.
-
-    Clusters are as in `calibration`.
-    """
+    """Accuracy by quartile of the values, lowest first; equal values stay together, so there may be fewer than four."""
     if not values:
         return ()
     clusters = clusters or range(len(outcomes))
@@ -92,7 +89,7 @@ def quartiles(
 
 
 def clustered(keys: Sequence[Hashable], values: Sequence[float]) -> list[list[float]]:
-    """The values of each key together, in the order in which keys come."""
+    """The values grouped by key, in order of appearance."""
     together: dict[Hashable, list[float]] = {}
     for key, value in zip(keys, values, strict=True):
         together.setdefault(key, []).append(value)
@@ -100,15 +97,12 @@ def clustered(keys: Sequence[Hashable], values: Sequence[float]) -> list[list[fl
 
 
 def share_by_cluster(clusters: Sequence[Hashable], outcomes: Sequence[float]) -> Interval:
-    """The mean over all values in [0, 1], with an interval for values that are alike within a cluster."""
+    """The mean over all values in [0, 1], with an interval for values correlated within clusters."""
     return clustered_share(clustered(clusters, outcomes))
 
 
 def mean_by_cluster(clusters: Sequence[Hashable], values: Sequence[float]) -> Interval:
-    """The mean over all values, with Student's t interval for values that are alike within a cluster.
-
-    If there is one cluster, nothing is seen of their spread: the interval is infinite.
-    """
+    """The mean over all values, with Student's t interval over clusters; infinite for one cluster."""
     sums = [(math.fsum(cluster), len(cluster)) for cluster in clustered(clusters, values)]
     if not sums:
         raise ValueError("a mean needs at least one value")
@@ -120,25 +114,24 @@ def mean_by_cluster(clusters: Sequence[Hashable], values: Sequence[float]) -> In
 
 
 def clustered_share(clusters: Sequence[Sequence[float]]) -> Interval:
-    """The mean over all values in [0, 1], with an interval for values that are alike within a cluster."""
+    """As `share_by_cluster`, from the values of each cluster."""
     return share_of_sums([(math.fsum(cluster), len(cluster)) for cluster in clusters])
 
 
 def share_of_sums(clusters: Sequence[tuple[float, int]]) -> Interval:
-    """As `clustered_share`, of which only the sum and the number of each cluster's values matter.
+    """As `share_by_cluster`, from the sum and the number of each cluster's values.
 
-    Wilson's, for as many independent values as would have the variance that is seen between clusters (Kish 1965 calls
-    the quotient of variances the design effect), never more than there are values.
+    Wilson's interval at the effective sample size by the variance between clusters (Kish's design effect, 1965).
     """
     clusters = [(total, count) for total, count in clusters if count]
     count = sum(size for _, size in clusters)
     if not count:
         raise ValueError("a share needs at least one value")
-    whole = math.fsum(total for total, _ in clusters)
-    if count == len(clusters):  # one value each: they are independent
-        return wilson(whole, count)
-    mean = whole / count
-    if mean in (0.0, 1.0) or len(clusters) == 1:  # nothing is seen of the variance: count clusters, which is safe
+    successes = math.fsum(total for total, _ in clusters)
+    if count == len(clusters):
+        return wilson(successes, count)
+    mean = successes / count
+    if mean in (0.0, 1.0) or len(clusters) == 1:  # no variance estimate: count clusters, which is conservative
         return wilson(mean * len(clusters), len(clusters))
     variance = _variance(clusters, mean)
     independent = count if variance == 0 else min(count, max(1, int(mean * (1 - mean) / variance)))
@@ -147,22 +140,18 @@ def share_of_sums(clusters: Sequence[tuple[float, int]]) -> Interval:
 
 
 def _variance(clusters: Sequence[tuple[float, int]], mean: float) -> float:
-    """That of the mean of all values, from the sums and numbers of clusters: a ratio estimate's. Cochran 1977, §6.3."""
+    """The variance of the mean of all values, a ratio estimate over clusters. Cochran 1977, §6.3."""
     squares = math.fsum((total - mean * size) ** 2 for total, size in clusters)
     count = sum(size for _, size in clusters)
     return squares / count**2 * len(clusters) / (len(clusters) - 1)
 
 
 def half_for_ties(first: float, second: float) -> float:
-    """1 where the first is larger, 0 where the second is, ½ where they are equal."""
     return 0.5 if first == second else float(first > second)
 
 
 def area_under_curve(positives: Sequence[float], negatives: Sequence[float]) -> float:
-    """P(a positive scores above a negative) + ½ P(equal): the area under the ROC curve. Mann & Whitney 1947.
-
-    From ranks, so linear in all but the sorting.
-    """
+    """AUC = P(a positive scores above a negative) + ½ P(equal), by ranks. Mann & Whitney 1947."""
     if not positives or not negatives:
         raise ValueError("the area under a curve needs values of both kinds")
     marked = sorted([(value, True) for value in positives] + [(value, False) for value in negatives])

@@ -1,4 +1,4 @@
-"""Honest evaluation: held-out examples, the task's own metric, intervals and a seed. Never sees a training reward."""
+"""Evaluation on held-out examples by the task's metric, with intervals. Independent of the training reward."""
 
 from __future__ import annotations
 
@@ -10,57 +10,52 @@ from typing import Any
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
 from whet.errors import UserError
-from whet.evaluate.statistics import Interval, mean_interval, pass_at_k, wilson
+from whet.evaluate.statistics import Interval, flat_metrics, mean_interval, pass_at_k, wilson
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Sampling
 from whet.streams import name_number
 from whet.tasks.protocol import Gold, Task
 
-# Stands where a training rollout has its step, so an evaluation never shares a random stream with training:
-# no run has this many steps.
+# In place of the step in random streams, so that evaluation and training never share one.
 EVALUATION_STEP = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """One completion of a held-out example, and whether it is right."""
+    """One graded completion of a held-out example."""
 
     id: str  # of the example
-    prompt: str  # as text; a conversation has one "role: content" line per message
-    answer: str  # a right answer, from the example
-    text: str  # what the policy said
+    prompt: str  # for display
+    answer: str  # the example's
+    text: str  # the completion
     correct: bool
-    tokens: int  # sampled, the end-of-sequence token included
+    tokens: int  # with the end-of-sequence token
     finish: str  # "stop" or "length"
-    sample: int  # 0 is the greedy answer; 1, 2, … are the samples behind pass@k
-    gold: float | None = None  # the true reward, where the task knows it
+    sample: int  # 0 is greedy; 1, 2, … are the samples for pass@k
+    gold: float | None = None  # the gold reward, if the task has one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """What was measured. `accuracy`, `length` and `truncated` describe the greedy answers."""
+    """`accuracy`, `length`, `truncated` and `gold` are of the greedy answers."""
 
-    accuracy: Interval  # share of examples answered right
-    pass_at: dict[int, Interval]  # k → chance that k samples hold a right answer, mean over examples
+    accuracy: Interval
+    pass_at: dict[int, Interval]  # k → pass@k, mean over examples
     length: Interval  # tokens per answer
-    truncated: float  # share of answers that were cut off
-    gold: Interval | None  # the true reward, where the task knows it
+    truncated: float  # share of truncated answers
+    gold: Interval | None  # the gold reward, if the task has one
     examples: int
-    samples: int  # per example; 0 when only greedy
+    samples: int  # per example; 0: greedy only
     seed: int
-    answers: tuple[Answer, ...]  # in the order of the examples, each with its samples
+    answers: tuple[Answer, ...]  # example by example
 
     def metrics(self) -> dict[str, float]:
-        """The numbers under the names that a run records."""
-        named = {"eval/accuracy": self.accuracy} | ({"eval/gold": self.gold} if self.gold is not None else {})
-        named |= {f"eval/pass@{k}": interval for k, interval in self.pass_at.items()}
-        flat = {"eval/length": self.length.mean, "eval/truncated": self.truncated}
-        for name, interval in named.items():
-            flat |= {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
-        return flat
+        values: dict[str, Interval | float | None] = {"length": self.length.mean, "truncated": self.truncated}
+        values |= {"accuracy": self.accuracy, "gold": self.gold}
+        return flat_metrics(values | {f"pass@{k}": interval for k, interval in self.pass_at.items()})
 
 
-def evaluate(  # noqa: PLR0913 - three collaborators and what to measure, all of them needed
+def evaluate(  # noqa: PLR0913
     engine: Engine,
     tokenizer: Tokenizer,
     task: Task,
@@ -72,7 +67,7 @@ def evaluate(  # noqa: PLR0913 - three collaborators and what to measure, all of
     seed: int,
     world: World,
 ) -> Evaluation:
-    """Answers the first `examples` held-out examples greedily and, for pass@k, `samples` times with `sampling`."""
+    """Answers `examples` held-out examples greedily and, for pass@k, `samples` times with `sampling`."""
     _check(examples=examples, sampling=sampling, samples=samples, ks=ks)
     held_out = task.held_out(examples)
     if not held_out:
@@ -99,7 +94,7 @@ def _check(*, examples: int, sampling: Sampling, samples: int, ks: Sequence[int]
         if not 1 <= k <= samples:
             raise UserError(f"pass@{k} needs 1 <= k <= samples, got samples={samples}: draw at least {max(k, 1)}")
     if samples and sampling.temperature == 0:
-        raise UserError("pass@k at temperature 0 would draw the same answer every time: set a temperature above 0")
+        raise UserError("pass@k at temperature 0 samples the same answer every time: set a temperature above 0")
 
 
 def _prompt(tokenizer: Tokenizer, example: Example, seed: int) -> Prompt:
@@ -108,12 +103,12 @@ def _prompt(tokenizer: Tokenizer, example: Example, seed: int) -> Prompt:
 
 
 def _generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, count: int) -> list[list[Completion]]:
-    # A rank may hold no example when there are fewer examples than ranks.
+    # With fewer examples than ranks some ranks have none.
     return engine.generate(prompts, sampling, count=count) if prompts else []
 
 
 def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    """One JSON row per completion; the greedy one comes first."""
+    """One JSON row per completion, the greedy one first."""
     return [
         asdict(
             Answer(

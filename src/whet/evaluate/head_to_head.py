@@ -1,7 +1,4 @@
-"""Models against the one that they all began with: scored completions, and what they say about who made them.
-
-Values for a JSON file. Plain Python; knows no models and no files.
-"""
+"""Trained models against their common start model: summaries of scored completions, as JSON values. Plain Python."""
 
 from __future__ import annotations
 
@@ -11,37 +8,35 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
-from whet.evaluate.best_of_n import best_of_n_curve
 from whet.evaluate.pairwise_judge import JudgeVerdicts
-from whet.evaluate.statistics import Interval, wilson
-from whet.evaluate.win_rates import Tally, clustered_mean, outcome, paired_gain, prompt_means, tally
+from whet.evaluate.statistics import Interval, best_of_n_curve, wilson
+from whet.evaluate.win_rates import WinTally, clustered_mean, outcome, paired_gain, prompt_means, tally
 
-Truth = Literal["gold", "score", "judge"]  # what counts when the proxy is doubted; `score` is the task's own
+Truth = Literal["gold", "score", "judge"]  # the best available measure; `score` is the task's
 TRUTHS: tuple[Truth, ...] = ("gold", "score", "judge")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredCompletion:
-    """One completion of a held-out prompt with all scores that it got; None: nobody was asked."""
+    """One completion of a held-out prompt with its scores; None: not scored."""
 
     id: str  # of the example
     prompt: str
-    sample: int  # 0, 1, …; the same sample of two models was drawn with the same random numbers
+    sample: int  # 0, 1, …; the same sample of two models has the same random numbers
     text: str
-    tokens: int  # the end of the sequence included
+    tokens: int  # with the end of the sequence
     finish: str
-    correct: bool  # by the task's own metric
-    gold: float | None  # the true reward, where the task knows it
-    score: float | None  # by the task, where it knows no true reward
-    proxy: float | None  # of the reward model that was trained against
-    judge: float | None  # of one that was not
-    logprob: float  # under the model that said it
+    correct: bool  # by the task's metric
+    gold: float | None  # the gold reward, if the task has one
+    score: float | None  # by a task without a gold reward
+    proxy: float | None  # by the reward model of the training
+    judge: float | None  # by another reward model
+    logprob: float  # under its own model
     logprob_start: float  # under the start model
     k3: float  # mean over its tokens of r − 1 − log r, r = π_start/π
 
     @property
     def key(self) -> tuple[str, int]:
-        """What it is compared with: the same sample of the same prompt."""
         return self.id, self.sample
 
 
@@ -50,7 +45,7 @@ Rows = Sequence[ScoredCompletion]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What the completions of one model, or of several seeds of a method, come to; intervals are over prompts."""
+    """The metrics of one model, or of several seeds of a method; intervals are over prompts."""
 
     gold: Interval | None
     gold_gain: Interval | None  # over the start model, paired by prompt
@@ -59,19 +54,19 @@ class Summary:
     proxy: Interval | None
     proxy_gain: Interval | None
     judge: Interval | None
-    wins: Tally | None  # against the start model, by the judge
+    wins: WinTally | None  # against the start model, by the judge
     correct: Interval
     kl: Interval  # KL(model ‖ start), nats per completion: mean of log π − log π_start over its own samples
     kl_token: float  # nats per token, by the k3 estimator: less noisy, and never negative
     length: Interval  # tokens
-    cut_off: float  # share of completions that did not end by themselves
+    cut_off: float  # share of truncated completions
 
 
 def summarise(rows: Rows, start: Rows, *, tie_margin: float) -> Summary:
-    """The numbers of `rows` beside those of the start model, of which only the same samples are looked at."""
+    """The metrics of `rows` against the same samples of the start model."""
     known = {row.key: row for row in start}
     if any(row.key not in known for row in rows):
-        raise ValueError("the start model must have answered every sample that it is compared with")
+        raise ValueError("the start model lacks a sample to compare with")
     other = [known[key] for key in dict.fromkeys(row.key for row in rows)]
     ids = [row.id for row in rows]
     right = prompt_means(ids, [float(row.correct) for row in rows])
@@ -98,15 +93,14 @@ def summarise(rows: Rows, start: Rows, *, tie_margin: float) -> Summary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entrant:
-    """One model of the contest: what a method came to with a seed, or where it was at a step on the way."""
+    """One compared model: a method and seed, at the end or at an earlier step."""
 
     method: str
     seed: int
-    step: int | None = None  # None: where it ended
+    step: int | None = None  # None: at the end
 
     @property
     def name(self) -> str:
-        """What its files and lines are called."""
         return f"{self.method}-seed-{self.seed}" + ("" if self.step is None else f"-step-{self.step}")
 
 
@@ -120,7 +114,7 @@ def contest_results(
     verdicts: Mapping[str, JudgeVerdicts],
     failures: Mapping[tuple[str, int], str],
 ) -> dict[str, Any]:
-    """All numbers, the best method first; a method whose runs all failed has none and comes last.
+    """All metrics, the best method first; a method whose runs all failed comes last without any.
 
     `start` may hold more samples than the others: best-of-n uses all of them, everything else the first `samples`.
     """
@@ -147,14 +141,8 @@ def contest_results(
 
 
 def truth_of(rows: Rows) -> Truth | None:
-    """The gold reward where there is one, else the task's own score, else the judge's."""
+    """The gold reward if there is one, else the task's score, else the judge's."""
     return next((truth for truth in TRUTHS if _values(rows, truth) is not None), None)
-
-
-def _pairwise(said: JudgeVerdicts, prompts: Sequence[str]) -> dict[str, Any]:
-    """Wins by a pairwise judge, one prompt's name for each comparison."""
-    counts = {"contradictions": said.contradictions, "unreadable": said.unreadable}
-    return {**asdict(tally(prompts, said.outcomes)), **counts}
 
 
 def _method(
@@ -163,7 +151,7 @@ def _method(
     base: Rows,
     rows: Mapping[Entrant, Rows],
     tie_margin: float,
-    said: JudgeVerdicts | None,
+    verdicts: JudgeVerdicts | None,
     failures: Mapping[tuple[str, int], str],
 ) -> dict[str, Any]:
     final = {entrant: own for entrant, own in rows.items() if entrant.method == name and entrant.step is None}
@@ -177,26 +165,29 @@ def _method(
         }
         for e, own in final.items()
     ]
+    pairwise = None
+    if verdicts:
+        counts = {"contradictions": verdicts.contradictions, "unreadable": verdicts.unreadable}
+        pairwise = asdict(tally([row.id for row in together], verdicts.outcomes)) | counts
     lost = {seed: why for (method, seed), why in failures.items() if method == name}
     seeds += [{"seed": seed, "failure": why, "samples": None, "summary": None} for seed, why in lost.items()]
     return {
         "method": name,
-        "colour": colour,  # by the order in which methods were named, so that a method keeps it in every picture
+        "colour": colour,  # by the order of methods, the same in every picture
         "summary": asdict(summarise(together, base, tie_margin=tie_margin)) if together else None,
-        "pairwise": _pairwise(said, [row.id for row in together]) if said else None,
+        "pairwise": pairwise,
         "seeds": sorted(seeds, key=lambda entry: entry["seed"]),
     }
 
 
 def _level(summary: Mapping[str, Any] | None, truth: Truth | None) -> float:
-    """What methods are ordered by."""
     if summary is None:
         return -math.inf
     return summary[truth]["mean"] if truth else 0.0
 
 
 def _spread(start: Rows, truth: Truth | None) -> dict[str, Any]:
-    """Mean and deviation of the start model's scores: the units in which proxy and truth can share an axis."""
+    """Mean and deviation of the start model's scores, to plot proxy and truth on one axis."""
     found = {"proxy": _values(start, "proxy"), "truth": _values(start, truth) if truth else None}
     return {
         name: {"mean": fmean(values), "deviation": pstdev(values)} if values else None for name, values in found.items()
@@ -204,7 +195,7 @@ def _spread(start: Rows, truth: Truth | None) -> dict[str, Any]:
 
 
 def _best_of(start: Rows, best_of: Sequence[int], truth: Truth | None) -> list[dict[str, Any]]:
-    """The curve of the start model's best-of-n by the proxy; none without a proxy or without a truth beside it."""
+    """The best-of-n curve of the start model by the proxy; empty without a proxy or a truth."""
     if truth is None or _values(start, "proxy") is None:
         return []
     by_prompt: dict[str, list[ScoredCompletion]] = {}
@@ -217,7 +208,6 @@ def _best_of(start: Rows, best_of: Sequence[int], truth: Truth | None) -> list[d
 
 
 def _pooled(rows: Mapping[Entrant, Rows]) -> dict[tuple[str, int | None], list[ScoredCompletion]]:
-    """The completions of all seeds of a method at a step."""
     pooled: dict[tuple[str, int | None], list[ScoredCompletion]] = {}
     for entrant, own in rows.items():
         pooled.setdefault((entrant.method, entrant.step), []).extend(own)
@@ -225,7 +215,7 @@ def _pooled(rows: Mapping[Entrant, Rows]) -> dict[tuple[str, int | None], list[S
 
 
 def _point(rows: Rows, base: Rows, tie_margin: float, truth: Truth | None) -> dict[str, Any]:
-    """Where models stand: how far from the start, and what the proxy and the truth think of them."""
+    """KL from the start model, proxy and truth."""
     values = asdict(summarise(rows, base, tie_margin=tie_margin))
     return {"kl": values["kl"], "proxy": values["proxy"], "truth": values[truth] if truth else None}
 
@@ -243,6 +233,6 @@ def _gain(rows: Rows, other: Rows, name: str) -> Interval | None:
 
 
 def _values(rows: Rows, name: str) -> list[float] | None:
-    """This score of each row; None where nobody was asked."""
+    """This score of each row; None if any is missing."""
     values = [getattr(row, name) for row in rows]
     return None if None in values else values

@@ -1,4 +1,4 @@
-"""A language model that says which of two answers is better, asked in both orders. Knows nothing of who wrote them."""
+"""LLM-as-a-judge: which of two answers is better, asked in both orders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYSTEM = (
     "matters, then end with a line of its own: VERDICT: A, VERDICT: B, or VERDICT: TIE if neither is better."
 )
 QUESTION = "[Request]\n{prompt}\n\n[Answer A]\n{first}\n\n[Answer B]\n{second}\n\nWhich answer is better?"
-# A and B are capitals, so that "verdict: a tie" is no A.
+# Capital A and B only, so that "verdict: a tie" is not an A.
 WORD = r"(?i:answer\s+|an?\s+(?=tie))?(A|B|(?i:tie))\b"
 MARKS = r"[\s:*\[\]\"'`().]*"
 VERDICT, LONE = re.compile(rf"\b(?i:verdict)\b{MARKS}{WORD}"), re.compile(MARKS + WORD + MARKS)
@@ -29,9 +29,7 @@ ANSWER = Sampling(max_tokens=512, temperature=0.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """Two answers to one prompt."""
-
-    id: str  # names the random stream of the judge's own answer
+    id: str  # names the judge's random stream
     prompt: str
     own: str
     start: str
@@ -39,31 +37,31 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeVerdicts:
-    """What the judge said of many pairs."""
+    """The judge's verdicts on many pairs."""
 
-    outcomes: tuple[float, ...]  # for our answers, one for each pair: 1 won, 0.5 tie, 0 lost
-    contradictions: int  # pairs where the order decided: they count as ties
-    unreadable: int  # answers without a verdict, of two for each pair; such a pair counts as a tie
+    outcomes: tuple[float, ...]  # per pair: 1 our answer won, 0.5 tie, 0 lost
+    contradictions: int  # pairs where the order decided; counted as ties
+    unreadable: int  # replies without a verdict, of two per pair; counted as ties
 
 
 def ask_judge(url: str, model: str, pairs: Sequence[Compared], *, connection: Connection) -> JudgeVerdicts:
-    """Asks about every pair twice, our answer in front and then behind; equal answers are not asked about."""
+    """Asks about every pair in both orders; equal answers are ties without asking."""
     different = [index for index, pair in enumerate(pairs) if pair.own != pair.start]
     engine = HttpEngine(url, model, connection=connection, logprobs="none")
     prompts = [_prompt(engine, pairs[index], own_first=first) for index in different for first in (True, False)]
     replies = engine.generate(prompts, ANSWER) if prompts else []
-    said = [read_choice(completion.text) for (completion,) in replies]
-    both = dict(zip(different, zip(said[::2], said[1::2], strict=True), strict=True))
+    choices_read = [read_choice(completion.text) for (completion,) in replies]
+    both = dict(zip(different, zip(choices_read[::2], choices_read[1::2], strict=True), strict=True))
     choices: list[tuple[Choice, Choice]] = [both.get(index, ("tie", "tie")) for index in range(len(pairs))]
     return JudgeVerdicts(
         outcomes=tuple(outcome_of_both_orders(*pair) for pair in choices),
         contradictions=sum(_contradicts(*pair) for pair in choices),
-        unreadable=Counter(said)["unreadable"],
+        unreadable=Counter(choices_read)["unreadable"],
     )
 
 
 def read_choice(text: str) -> Choice:
-    """The last verdict in an answer, or the answer itself where it is nothing but one."""
+    """The last verdict in a reply, or a reply that is only a verdict."""
     found = VERDICT.findall(text)
     lone = LONE.fullmatch(text)
     word = found[-1] if found else lone[1] if lone else ""
@@ -78,7 +76,7 @@ def _prompt(engine: HttpEngine, pair: Compared, *, own_first: bool) -> Prompt:
 
 
 def _contradicts(own_first: Choice, own_second: Choice) -> bool:
-    """Whether both orders were answered and the answers do not fit together."""
+    """Whether both choices are readable and inconsistent."""
     if "unreadable" in (own_first, own_second):
         return False
     return (own_first, own_second) not in {("first", "second"), ("second", "first"), ("tie", "tie")}

@@ -1,7 +1,7 @@
-"""How good a reward model is: on pairs, on whole solutions, on steps. Plain Python; knows scores, no models.
+"""Evaluation of reward models on pairs, outcomes and steps, from their scores. Plain Python.
 
-Equal scores are half right, so a model that says the same of everything has an accuracy of one half. Rows of a
-cluster are alike, which all intervals know; without clusters every row is one of its own.
+Ties count half, so a constant model has accuracy ½. Intervals account for correlation within clusters; without
+clusters rows are independent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from whet.evaluate.calibration import (
     quartiles,
     share_by_cluster,
 )
-from whet.evaluate.statistics import Interval
+from whet.evaluate.statistics import Interval, flat_metrics
 
-CONFIDENCES = tuple(0.5 + index / 20 for index in range(11))  # of a decision between two: from ½ on
+CONFIDENCES = tuple(0.5 + index / 20 for index in range(11))  # of a choice between two
 PROBABILITIES = tuple(index / 10 for index in range(11))
 WORST = 10
 
@@ -34,17 +34,17 @@ class PairReport:
     """A preference model on held-out pairs."""
 
     pairs: int
-    accuracy: Interval  # ties are half right
+    accuracy: Interval  # ties count half
     ties: int
-    margins: tuple[float, ...]  # score of chosen − score of rejected, pair by pair
+    margins: tuple[float, ...]  # score of chosen − score of rejected, per pair
     mean_margin: Interval
-    loss: float  # the mean of −log σ(margin)
-    bins: tuple[Bin, ...]  # confidence σ(|margin|) against the share of right decisions
+    loss: float  # mean −log σ(margin)
+    bins: tuple[Bin, ...]  # confidence σ(|margin|) against accuracy
     calibration_error: float
-    longer: Interval | None  # the accuracy of preferring the longer completion: what length alone can explain
-    by_length: tuple[Slice, ...]  # quarters of length of chosen − length of rejected, where lengths were given
-    by_margin: tuple[Slice, ...]  # quarters of the margin that the data states, of the pairs where it does
-    worst: tuple[int, ...]  # numbers of the pairs that are most wrong, worst first
+    longer: Interval | None  # accuracy of preferring the longer completion: the length bias of the data
+    by_length: tuple[Slice, ...]  # quartiles of length of chosen − length of rejected
+    by_margin: tuple[Slice, ...]  # quartiles of the margin in the data
+    worst: tuple[int, ...]  # pairs with the most negative margins, worst first
 
 
 def pair_report(
@@ -56,7 +56,7 @@ def pair_report(
     clusters: Sequence[Hashable] = (),
     worst: int = WORST,
 ) -> PairReport:
-    """From the scores of both completions, their lengths, and by how much the data says one was preferred."""
+    """From the scores of both completions, their lengths, and the margins in the data (`stated`)."""
     margins = [first - second for first, second in zip(chosen, rejected, strict=True)]
     if not margins:
         raise ValueError("a report on pairs needs at least one pair")
@@ -87,19 +87,19 @@ def pair_report(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutcomeReport:
-    """A model that tells right solutions from wrong ones, on held-out problems with several solutions each."""
+    """An outcome reward model on held-out problems with several solutions each."""
 
     problems: int
     solutions: int
-    accuracy: Interval  # of calling a solution right from ½ on, over solutions
-    top: Interval  # the share of problems whose best-scored solution is right
-    chance: float  # the same for a solution picked at random
-    ceiling: float  # the share of problems with any right solution: no choice can do better
-    pairwise: Interval | None  # right above wrong within a problem, mean over the problems that have both
-    area: float | None  # right above wrong over all solutions: the area under the ROC curve
+    accuracy: Interval  # over solutions, threshold ½
+    top: Interval  # share of problems whose best-scored solution is right
+    chance: float  # the same for a random solution
+    ceiling: float  # share of problems with a right solution: the upper bound of `top`
+    pairwise: Interval | None  # AUC within a problem, mean over problems with both kinds
+    area: float | None  # AUC over all solutions
     bins: tuple[Bin, ...]
     calibration_error: float
-    worst: tuple[int, ...]  # problems where a wrong solution stands furthest above the best right one
+    worst: tuple[int, ...]  # problems where a wrong solution scores furthest above the best right one
 
 
 def outcome_report(
@@ -109,7 +109,7 @@ def outcome_report(
     clusters: Sequence[Hashable] = (),
     worst: int = WORST,
 ) -> OutcomeReport:
-    """From the stated probability of each solution of each problem, and whether it is right."""
+    """From the predicted probability and the correctness of each solution of each problem."""
     problems = [list(zip(*both, strict=True)) for both in zip(probabilities, correct, strict=True)]
     if not problems or not all(problems):
         raise ValueError("a report on outcomes needs problems with at least one solution each")
@@ -145,20 +145,20 @@ def outcome_report(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessReport:
-    """A model that judges steps, on held-out traces."""
+    """A process reward model on held-out traces."""
 
     traces: int
     steps: int
-    accuracy: Interval  # of fine against bad, over steps; those of a trace are alike
-    fine_recall: float | None  # the share of fine steps called fine; None without any
-    bad_recall: float | None  # the share of bad steps called bad
-    area: float | None  # a fine step above a bad one: the area under the ROC curve
-    first_error: Interval | None  # of traces with a bad step: the first one is found exactly
-    no_error: Interval | None  # of traces without one: none is called bad
-    f1: float | None  # the harmonic mean of these two
+    accuracy: Interval  # fine against bad, over steps
+    fine_recall: float | None  # None without fine steps
+    bad_recall: float | None
+    area: float | None  # AUC of fine against bad
+    first_error: Interval | None  # traces with a bad step: the first is located exactly
+    no_error: Interval | None  # traces without one: none is predicted bad
+    f1: float | None  # harmonic mean of the two
     bins: tuple[Bin, ...]
     calibration_error: float
-    worst: tuple[int, ...]  # traces that hold the most confident mistakes
+    worst: tuple[int, ...]  # traces with the most confident mistakes
 
 
 def process_report(
@@ -169,9 +169,9 @@ def process_report(
     clusters: Sequence[Hashable] = (),
     worst: int = WORST,
 ) -> ProcessReport:
-    """From the stated probability that each step is fine, and its label: 1 good, 0 neither, −1 bad.
+    """From the predicted probability that each step is fine, and its label: 1 good, 0 neither, −1 bad.
 
-    A step is called bad below the threshold. The F1 of first errors is that of Zheng et al. 2024 (ProcessBench).
+    `f1` is that of ProcessBench (Zheng et al. 2024).
     """
     traces = [list(zip(*both, strict=True)) for both in zip(probabilities, labels, strict=True)]
     if not traces or not all(traces):
@@ -209,7 +209,7 @@ Report = PairReport | OutcomeReport | ProcessReport
 
 
 def report_metrics(report: Report) -> dict[str, float]:
-    """The numbers of a report under the names that a run records; what could not be measured is left out."""
+    """The metrics of a report; those that could not be measured are left out."""
     names = {
         PairReport: (),
         OutcomeReport: ("top", "chance", "ceiling", "pairwise", "area"),
@@ -223,30 +223,26 @@ def report_metrics(report: Report) -> dict[str, float]:
         values |= {"longer": None if report.longer is None else report.longer.mean}
     if isinstance(report, ProcessReport):
         values["first_error_f1"] = report.f1
-    return _flat(values)
+    return flat_metrics(values)
 
 
 def sigmoid(value: float) -> float:
-    """1 / (1 + e^−x), for any x."""
     if value >= 0:
         return 1 / (1 + math.exp(-value))
     return math.exp(value) / (1 + math.exp(value))
 
 
 def softplus(value: float) -> float:
-    """log(1 + eˣ), for any x."""
     return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
 
 
 def harmonic_mean(first: float, second: float) -> float:
-    """2ab / (a + b), 0 where both are."""
     return 0.0 if first + second == 0 else 2 * first * second / (first + second)
 
 
 def _by_margin(
     stated: Sequence[float | None], right: Sequence[float], clusters: Sequence[Hashable]
 ) -> tuple[Slice, ...]:
-    """Accuracy by quarter of the stated margin, of the pairs that have one."""
     if stated and len(stated) != len(right):
         raise ValueError(f"stated margins of {len(stated)} pairs for the scores of {len(right)}")
     known = {index: value for index, value in enumerate(stated) if value is not None}
@@ -254,7 +250,7 @@ def _by_margin(
 
 
 def _top(problem: Sequence[tuple[float, bool]]) -> float:
-    """Whether the best-scored solution is right; the share of right ones among those that tie for it."""
+    """Whether the best-scored solution is right; among ties the share of right ones."""
     best = max(value for value, _ in problem)
     return fmean(float(is_right) for value, is_right in problem if value == best)
 
@@ -264,16 +260,4 @@ def _first_bad(is_bad: Sequence[bool]) -> int | None:
 
 
 def _share_of(outcomes: Mapping[int, float], clusters: Sequence[Hashable]) -> Interval | None:
-    """Of some of the rows, by their numbers; None where there are none."""
     return share_by_cluster([clusters[number] for number in outcomes], list(outcomes.values())) if outcomes else None
-
-
-def _flat(values: Mapping[str, Interval | float | None]) -> dict[str, float]:
-    """What is known, under eval/; an interval also gives its ends."""
-    flat: dict[str, float] = {}
-    for name, value in values.items():
-        if isinstance(value, Interval):
-            flat |= {f"eval/{name}": value.mean, f"eval/{name}_low": value.low, f"eval/{name}_high": value.high}
-        elif value is not None:
-            flat[f"eval/{name}"] = float(value)
-    return flat

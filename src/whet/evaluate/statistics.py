@@ -1,59 +1,65 @@
-"""Means with 95 % intervals, and the unbiased pass@k. Plain Python; knows no models and no files."""
+"""Means with 95 % intervals, unbiased pass@k and best-of-n. Plain Python."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from statistics import NormalDist
 
 Z = 1.959963984540054  # the 97.5 % quantile of the standard normal
-SUMMED = 1000  # degrees of freedom up to which the t distribution is summed; above, it is expanded around the normal
+SUMMED = 1000  # degrees of freedom up to which Student's t is summed; above, it is expanded around the normal
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and the 95 % interval around it."""
+    """A mean with its 95 % interval."""
 
     mean: float
     low: float
     high: float
 
 
+def flat_metrics(values: Mapping[str, Interval | float | None]) -> dict[str, float]:
+    """The metrics `eval/NAME`, with `_low` and `_high` for intervals; None is left out."""
+    flat: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Interval):
+            flat |= {f"eval/{name}": value.mean, f"eval/{name}_low": value.low, f"eval/{name}_high": value.high}
+        elif value is not None:
+            flat[f"eval/{name}"] = float(value)
+    return flat
+
+
 def wilson(successes: float, trials: int) -> Interval:
-    """The score interval of a share (Wilson 1927): never empty, never outside [0, 1], right for few trials.
+    """The score interval of a share (Wilson 1927): never empty, within [0, 1], valid for few trials.
 
     `successes` may be a sum of values in [0, 1], such as one pass@k per example: their variance is at most
-    p(1 - p) (Bhatia & Davis 2000), so the interval is then too wide rather than too narrow.
+    p(1 - p) (Bhatia & Davis 2000), so the interval is conservative.
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"wilson needs 0 <= successes <= trials and trials >= 1, got {successes} of {trials}")
     share, square = successes / trials, Z * Z
     centre = (share + square / (2 * trials)) / (1 + square / trials)
     half = Z / (1 + square / trials) * math.sqrt(share * (1 - share) / trials + square / (4 * trials * trials))
-    # At 0 and at 1 the end is exact; rounding must not put it on the wrong side of the mean.
+    # At 0 and 1 the bound equals the mean; rounding must not put it on the wrong side.
     return Interval(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """1 - C(n-c, k) / C(n, k): the chance that k of n samples, c of them right, hold a right one.
-
-    Unbiased for the chance that k fresh samples hold one. Chen et al. 2021, eq. 1.
-    """
+    """1 - C(n-c, k) / C(n, k): the unbiased estimate from n samples, c of them correct. Chen et al. 2021, eq. 1."""
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"pass_at_k needs 0 <= c <= n and 1 <= k <= n, got n={n}, c={c}, k={k}")
     if n - c < k:
         return 1.0
-    # The ratio of binomials as a product of c factors below one: nothing overflows.
+    # The ratio of binomials as a product of factors below one, which cannot overflow.
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
 
 
 def mean_interval(values: Sequence[float], *, comparisons: int = 1) -> Interval:
-    """Student's t interval of a mean. One value says nothing about its spread: the interval is infinite.
-
-    With `comparisons` such intervals, all of them hold together with 95 % (Bonferroni).
-    """
+    """Student's t interval of a mean, infinite for one value; Bonferroni-corrected for several `comparisons`."""
     if not values:
         raise ValueError("mean_interval needs at least one value")
     n = len(values)
@@ -68,16 +74,14 @@ def mean_interval(values: Sequence[float], *, comparisons: int = 1) -> Interval:
 def paired_interval(first: Sequence[float], second: Sequence[float], *, trials: int, comparisons: int = 1) -> Interval:
     """The interval of the mean of first − second, each pair of shares measured on the same `trials` examples.
 
-    It covers two errors, added in squares (Howe 1974; each alone would be the interval if the other were zero):
+    Two errors are added in quadrature (Howe 1974):
 
-    - that of few seeds: Student's t of the paired differences, t · s / √n;
-    - that of few examples: z times the binomial error of either share. Every seed is measured on the same examples,
-      so more seeds do not make it smaller. It is what remains when all differences are equal, as between two methods
-      that solve everything: a t interval alone would then have no width and claim certainty. That both shares err on
-      the same examples is not made use of, which makes the interval too wide rather than too narrow.
+    - over seeds: Student's t of the paired differences, t · s / √n;
+    - over examples: z times the binomial error of either share. All seeds use the same examples, so more seeds do not
+      reduce it. Without it, two methods that solve everything would have an interval of no width. That both shares err
+      on the same examples is not used, so the interval is conservative.
 
-    With `comparisons` such intervals, all of them hold together with 95 % (Bonferroni). One pair says nothing about the
-    spread: the interval is then everything that a difference of shares can be, −1 to 1.
+    Bonferroni-corrected for several `comparisons`. One pair gives the largest interval, −1 to 1.
     """
     differences = [a - b for a, b in zip(first, second, strict=True)]
     of_seeds = mean_interval(differences, comparisons=comparisons)
@@ -88,7 +92,7 @@ def paired_interval(first: Sequence[float], second: Sequence[float], *, trials: 
 
 
 def binomial_error(share: float, trials: int) -> float:
-    """The standard error of a share, computed with a success and a failure more, so that 0 and 1 are not certain."""
+    """The standard error of a share with one success and one failure added, so that it is positive at 0 and 1."""
     if trials < 1 or not 0 <= share <= 1:
         raise ValueError(f"binomial_error needs a share in [0, 1] and trials >= 1, got {share} of {trials}")
     added = (share * trials + 1) / (trials + 2)
@@ -96,13 +100,13 @@ def binomial_error(share: float, trials: int) -> float:
 
 
 def clipped(interval: Interval) -> Interval:
-    """The part of the interval in which a share can be."""
+    """The interval within [0, 1]."""
     return Interval(interval.mean, max(0.0, interval.low), min(1.0, interval.high))
 
 
 @lru_cache(maxsize=1024)
 def t_quantile(freedom: int, level: float = 0.975) -> float:
-    """The value that Student's t stays below with probability `level`, at least one half."""
+    """The quantile of Student's t at `level`, at least one half."""
     if freedom < 1:
         raise ValueError(f"Student's t needs at least one degree of freedom, got {freedom}")
     if not 0.5 <= level < 1:
@@ -127,7 +131,7 @@ def _t_inside(angle: float, freedom: int) -> float:
 
 
 def _t_expansion(freedom: int, z: float) -> float:
-    """Student's t quantile from the normal one. Abramowitz & Stegun 1964, 26.7.5; the rest is below 1e-9 here."""
+    """Student's t quantile from the normal one. Abramowitz & Stegun 1964, 26.7.5; the error is below 1e-9 here."""
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -138,7 +142,65 @@ def _t_expansion(freedom: int, z: float) -> float:
 
 
 def _level(comparisons: int) -> float:
-    """The quantile at which each of so many two-sided intervals ends, so that all hold together with 95 %."""
+    """The quantile of each two-sided interval at a family-wise 95 % (Bonferroni)."""
     if comparisons < 1:
-        raise ValueError(f"an interval is one of at least one comparison, got {comparisons}")
+        raise ValueError(f"comparisons must be at least 1, got {comparisons}")
     return 1 - 0.025 / comparisons
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestOf:
+    """Best-of-n by the proxy reward: means over prompts. The over-optimisation curve of Gao et al. 2022."""
+
+    n: int
+    kl: float  # from the sampler, nats per completion
+    proxy: Interval
+    gold: Interval
+
+
+def best_of_n_curve(
+    scores_proxy: Sequence[Sequence[float]], scores_gold: Sequence[Sequence[float]], ns: Sequence[int]
+) -> list[BestOf]:
+    """(P, N) scores of N samples of each prompt → one point per n ≤ N."""
+    if not scores_proxy:
+        raise ValueError("best_of_n_curve needs at least one prompt")
+    pairs = list(zip(scores_proxy, scores_gold, strict=True))
+    return [
+        BestOf(
+            n=n,
+            kl=best_of_n_kl(n),
+            proxy=mean_interval([best_of_n(proxy, proxy, n) for proxy, _ in pairs]),
+            gold=mean_interval([best_of_n(proxy, gold, n) for proxy, gold in pairs]),
+        )
+        for n in ns
+    ]
+
+
+def best_of_n(proxy: Sequence[float], values: Sequence[float], n: int) -> float:
+    """The unbiased estimate of the value of best-of-n by `proxy`, from N ≥ n samples; ties are broken at random.
+
+    Σᵢ C(i−1, n−1) / C(N, n) · vᵢ over samples sorted by proxy: sample i is the best of the subsets whose other n − 1
+    members come before it.
+    """
+    count = len(proxy)
+    if not 1 <= n <= count or len(values) != count:
+        raise ValueError(f"best_of_n needs 1 <= n <= N and N values, got n={n}, N={count} and {len(values)} values")
+    order = sorted(range(count), key=proxy.__getitem__)
+    total, place = 0.0, 0
+    for _, tied in groupby(order, key=proxy.__getitem__):
+        members = list(tied)
+        # C(i, n) − C(j, n) subsets have their best among the tied samples j + 1 … i, each equally often.
+        share = (math.comb(place + len(members), n) - math.comb(place, n)) / math.comb(count, n)
+        total += share * math.fsum(values[member] for member in members) / len(members)
+        place += len(members)
+    return total
+
+
+def best_of_n_kl(n: int) -> float:
+    """log n − (n − 1)/n: KL(best-of-n ‖ sampler), Stiennon et al. 2020, app. G.3.
+
+    An upper bound where samples repeat: Beirami et al. 2024.
+    """
+    if n < 1:
+        raise ValueError(f"best-of-n needs n >= 1, got {n}")
+    return math.log(n) - (n - 1) / n

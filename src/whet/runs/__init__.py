@@ -1,4 +1,4 @@
-"""The run directory: the sole owner of its paths, of checkpoints, logs and trackers."""
+"""The run directory: paths, checkpoints, logs and trackers."""
 
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run

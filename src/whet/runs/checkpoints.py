@@ -1,7 +1,7 @@
-"""Directories that are whole or absent: checkpoints, and the best model.
+"""Checkpoints and the best model: directories written atomically, with checksums.
 
-A directory is filled under a temporary name, every file synced and listed with its SHA-256 in manifest.json, and only
-then renamed. Knows nothing about models: the caller's `fill` writes the files.
+A directory is filled under a temporary name by the caller's `fill`, every file is synced and listed with its SHA-256 in
+manifest.json, and only then it is renamed.
 """
 
 from __future__ import annotations
@@ -18,29 +18,27 @@ from whet.manifests import MANIFEST, Sealed, checked_entries, list_files, mismat
 from whet.runs.layout import STATE, by_step
 from whet.runs.logs import reason, remove, sync_directory, temporary_beside, write_atomic
 
-SEALED = (".safetensors", ".json")  # no file that ends so may lie in a directory without being in its manifest
+SEALED = (".safetensors", ".json")  # such files must be in the manifest
 MARK = b'{"checkpoints": true}\n'
-PREDECESSOR = ".old-"  # how the name of a directory begins while its successor takes its place
+PREDECESSOR = ".old-"  # prefix of a directory while it is being replaced
 
 Fill = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An intact checkpoint."""
-
     path: Path
     step: int
     state: dict[str, Any]
 
 
 def write_directory(target: Path, fill: Fill, name: str, content: Mapping[str, Any]) -> None:
-    """Puts a filled directory, with `content` as the JSON file `name` and a manifest, in place of `target`."""
+    """Replaces `target` by a filled directory, with `content` as the JSON file `name` and a manifest."""
     temporary = temporary_beside(target)
     try:
         temporary.mkdir()
         fill(temporary)
-        # Not strict JSON: a best score of -inf must come back as -inf.
+        # Not strict JSON: a best score may be -inf.
         (temporary / name).write_text(json.dumps(content, indent=1))
         _seal(temporary)
         _place(temporary, target)
@@ -50,15 +48,15 @@ def write_directory(target: Path, fill: Fill, name: str, content: Mapping[str, A
 
 
 def defect(directory: Path) -> str | None:
-    """What is wrong with the directory, naming the file, or None when every byte is as it was written."""
+    """The first damaged file of the directory and its problem; None if every byte is as written."""
     try:
         files = _read_manifest(directory)
     except OSError as error:
         return f"{MANIFEST} cannot be read: {reason(error)}"
     except (ValueError, RecursionError):
         return f"{MANIFEST} is damaged"
-    lying = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.name.endswith(SEALED))
-    unlisted = [name for name in lying if name not in files and name != MANIFEST]
+    present = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.name.endswith(SEALED))
+    unlisted = [name for name in present if name not in files and name != MANIFEST]
     if unlisted:
         return f"{unlisted[0]} is not in {MANIFEST}"
     problems = ((name, mismatch(directory / name, sealed)) for name, sealed in files.items())
@@ -66,7 +64,7 @@ def defect(directory: Path) -> str | None:
 
 
 def newest_intact(directory: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint without a defect; each newer one is reported with its defect."""
+    """The newest checkpoint without a defect; defects of newer ones are reported."""
     for step, path in reversed(by_step(directory).items()):
         wrong = defect(path) or (None if (path / STATE).is_file() else f"{STATE} is missing")
         if wrong is None:
@@ -76,7 +74,7 @@ def newest_intact(directory: Path, report: Callable[[str], None]) -> Checkpoint 
 
 
 def mark(directory: Path, file: Path) -> None:
-    """Leaves on the disk that there are checkpoints in a directory, or that there are none yet."""
+    """Records in `file` whether the directory has checkpoints, so that their loss is noticed."""
     if not by_step(directory):
         file.unlink(missing_ok=True)
     elif not file.exists():
@@ -84,26 +82,25 @@ def mark(directory: Path, file: Path) -> None:
 
 
 def last_good(directory: Path) -> str:
-    """What a person wants to know when a run breaks."""
+    """The end of an error message of a failed run."""
     checkpoint = newest_intact(directory, lambda _: None)
     return f"the last good checkpoint is {checkpoint.path}" if checkpoint else "there is no checkpoint yet"
 
 
 def keep_newest(directory: Path, count: int) -> None:
-    """Deletes all checkpoints but the newest `count`."""
     for path in list(by_step(directory).values())[:-count]:
         discard(path)
 
 
 def discard(path: Path) -> None:
-    """Deletes a directory; killed half-way, what is left has a temporary name and is never taken for a whole one."""
+    """Deletes a directory; if killed half-way, the rest has a temporary name."""
     doomed = temporary_beside(path)
     path.rename(doomed)
-    remove(doomed)  # which may be no directory: somebody put a file or a link in its place
+    remove(doomed)  # possibly a file or link that a user put there
 
 
 def recover(parent: Path) -> None:
-    """Ends a replacement that was cut short: a predecessor comes back unless its successor stands."""
+    """Completes an interrupted replacement: the predecessor is restored unless its successor exists."""
     for predecessor in parent.glob(f"{PREDECESSOR}*"):
         target = parent / predecessor.name.removeprefix(PREDECESSOR)
         if target.exists():
@@ -112,15 +109,15 @@ def recover(parent: Path) -> None:
             predecessor.rename(target)
 
 
-def standing(target: Path) -> Path | None:
-    """The directory, or its predecessor in the instant in which it is being replaced."""
-    # The last look is for a replacement that ended between the first two.
+def current(target: Path) -> Path | None:
+    """The directory, or its predecessor while it is being replaced."""
+    # Checked again at the end: the replacement may complete between the first two checks.
     candidates = (target, target.with_name(PREDECESSOR + target.name), target)
     return next((path for path in candidates if path.is_dir()), None)
 
 
 def _seal(directory: Path) -> None:
-    """Writes the manifest when everything that it lists is on the disk."""
+    """Writes the manifest after the listed files are on disk."""
     listed, manifest = list_files(directory), directory / MANIFEST
     manifest.write_bytes(_manifest_bytes(listed))
     sync_file(manifest)
@@ -149,6 +146,6 @@ def _read_manifest(directory: Path) -> dict[str, Sealed]:
     data = (directory / MANIFEST).read_bytes()
     content = json.loads(data)
     found = checked_entries(content)
-    if _manifest_bytes(content["files"]) != data:  # so that no flipped bit goes unseen, not even one between the values
-        raise ValueError(f"{MANIFEST} is not as it was written")
+    if _manifest_bytes(content["files"]) != data:  # to notice any flipped bit
+        raise ValueError(f"{MANIFEST} is not as written")
     return found

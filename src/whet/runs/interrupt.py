@@ -1,4 +1,4 @@
-"""Ctrl-C as a request: the first one lets the step end, the second one quits."""
+"""Graceful Ctrl-C: the first one stops after the step, the second one at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While entered, SIGINT and SIGTERM set `requested`; outside the main thread it does nothing."""
+    """While entered, SIGINT and SIGTERM set `requested`; no effect outside the main thread."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -34,6 +34,6 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt(f"second signal ({name})")
         self.requested = True
-        # Not sys.stderr: the signal may have come in the middle of a write to it, which cannot be entered twice.
+        # Not sys.stderr: the signal may have interrupted a write to it, which is not reentrant.
         with suppress(OSError):
             os.write(2, f"\n{name}: stopping after this step; once more quits at once\n".encode())

@@ -1,4 +1,4 @@
-"""File names inside a run directory."""
+"""File names in a run directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whet.runs.logs import TEMPORARY, reason, sync_directory
 CONFIG = "config.yaml"
 LOCK = ".lock"
 INPUTS = "inputs.json"
-SAVED = "saved.json"  # stands from the first checkpoint on
+SAVED = "saved.json"  # exists from the first checkpoint on
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
 ROLLOUTS = "rollouts"
@@ -31,17 +31,17 @@ ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
 FAILURES = "failures"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb_id.txt"
-SEED = "seed-"  # of a run among those of a method: METHOD/seed-N
-STAGES = "stages"  # makes a directory that of a pipeline
+SEED = "seed-"  # METHOD/seed-N
+STAGES = "stages"  # marks a pipeline
 
 
 def rows_path(run: Path, key: str = "rows") -> Path:
-    """Where rows belong that a run made, or was given in Python under a key of its recipe."""
+    """The rows that a run made, or was given from Python under a key of its recipe."""
     return run / f"{key}.jsonl"
 
 
 def by_step(directory: Path, ending: str = "") -> dict[int, Path]:
-    """The entries of a directory that belong to a step, in the order of steps."""
+    """The step-NNNNNN entries of a directory, sorted."""
     pattern = re.compile(rf"step-(\d{{6,}}){re.escape(ending)}")
     entries = directory.iterdir() if directory.is_dir() else ()
     found = {int(match[1]): entry for entry in entries if (match := pattern.fullmatch(entry.name))}
@@ -49,12 +49,11 @@ def by_step(directory: Path, ending: str = "") -> dict[int, Path]:
 
 
 def after(step: int, entries: Mapping[int, Path]) -> list[Path]:
-    """The entries of later steps."""
     return [path for found, path in entries.items() if found > step]
 
 
 def fresh_directory(root: Path, recipe: str) -> Path:
-    """A new directory in `root`, named by the time and the recipe."""
+    """A new directory in `root`, named by time and recipe."""
     root.mkdir(parents=True, exist_ok=True)
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{slug(recipe)}"
     for number in count(1):
@@ -65,30 +64,29 @@ def fresh_directory(root: Path, recipe: str) -> Path:
             continue
         sync_directory(root)
         return path
-    raise AssertionError("count has no end")
+    raise AssertionError("unreachable")
 
 
 def recipe_of(path: Path) -> str:
-    """The recipe in a run directory's name; of METHOD/seed-N the method, else the whole name where it has no time."""
+    """The recipe in the name of a run directory; of METHOD/seed-N the method."""
     if re.fullmatch(rf"{SEED}\d+", path.name):
         return path.absolute().parent.name
     return re.sub(r"^\d{8}-\d{6}-", "", path.name)
 
 
 def read_config(path: Path) -> str:
-    """The configuration of a run or a pipeline."""
     file = path / CONFIG
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file}: {reason(error)}; put back the file that whet wrote") from error
+        raise UserError(f"cannot read {file}: {reason(error)}; restore the file that whet wrote") from error
     if not text.strip():
-        raise UserError(f"{file} is empty; put back the file that whet wrote")
+        raise UserError(f"{file} is empty; restore the file that whet wrote")
     return text
 
 
 def empty_directory(path: Path) -> Path:
-    """The directory, made if absent; what a process left that was killed while it made a run there is no content."""
+    """Creates the directory; leftovers of a process killed during creation do not count as content."""
     path.mkdir(parents=True, exist_ok=True)
     if any(entry.name != LOCK and not entry.name.startswith(TEMPORARY) for entry in path.iterdir()):
         raise UserError(f"{path} is not empty; choose another directory, or resume the run if it is one")
@@ -96,11 +94,11 @@ def empty_directory(path: Path) -> Path:
 
 
 def numbered(directory: Path, name: str) -> Path:
-    """A JSON file in the directory that does not exist yet: name-001, name-002, …"""
+    """A new JSON file in the directory: name-001, name-002, …"""
     names = (directory / f"{slug(name)}-{number:03d}.json" for number in count(1))
     return next(path for path in names if not path.exists())
 
 
 def slug(text: str) -> str:
-    """The text with nothing in it that is awkward in a file name."""
+    """The text as a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "run"

@@ -1,4 +1,4 @@
-"""At most one process writes a run."""
+"""The lock of a run directory: at most one writing process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from whet.errors import UserError
 
 # POSIX locks, not flock: a forked worker that outlives a killed trainer must not keep the run locked. They do not
-# see two holders in one process, and closing any handle of the file gives them up, hence this table.
+# conflict within a process, and closing any handle of the file releases them, hence this table.
 _held: weakref.WeakValueDictionary[tuple[int, int], WriterLock] = weakref.WeakValueDictionary()
 
 
 class WriterLock:
-    """The right to write a run; given up by `release`, by forgetting it, and by the death of the process."""
+    """Released by `release`, by garbage collection, and by the end of the process."""
 
     def __init__(self, path: Path, run: Path) -> None:
-        """Takes the lock at `path`, or says which process is writing `run`."""
+        """Locks `path`; the error names the process that writes `run`."""
         if path.exists() and _identity(path) in _held:
             raise _refusal(run, str(os.getpid()))
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -30,7 +30,7 @@ class WriterLock:
             holder = os.pread(file, 32, 0).decode(errors="replace").strip()
             self._close()
             raise _refusal(run, holder or "(unknown)") from error
-        with suppress(OSError):  # the number is for the message above; a full disk must not stop a resume here
+        with suppress(OSError):  # only for the error above; a full disk must not prevent a resume
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._identity = _identity(path)
@@ -47,4 +47,4 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _refusal(run: Path, holder: str) -> UserError:
-    return UserError(f"run {run} is being written by process {holder}; stop that process or wait for its end")
+    return UserError(f"run {run} is being written by process {holder}; stop it or wait for it to end")

@@ -1,7 +1,4 @@
-"""Where metrics are shown while a run goes on: TensorBoard and Weights & Biases.
-
-They are views: metrics.jsonl is the record, and a run is resumed without reading them.
-"""
+"""Trackers: TensorBoard and Weights & Biases. They are views; metrics.jsonl is the record."""
 
 from __future__ import annotations
 
@@ -19,22 +16,20 @@ DEFAULT_PROJECT = "whet"
 
 
 class Tracker(Protocol):
-    """Shows finite numbers by step."""
-
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def flush(self) -> None:
-        """Returns when what was logged would survive a kill."""
+        """Makes logged values survive a kill."""
         ...
 
     def close(self) -> None: ...
 
 
 class TensorBoard:
-    """Event files in a directory; the first one is made when there is something to show."""
+    """Event files in a directory, created with the first value."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
-        """Events of `first_step` and later that an earlier process left are hidden."""
+        """Hides events of `first_step` and later from an earlier process."""
         self._directory = directory
         self._first_step = first_step
         self._writer: Any = None
@@ -58,10 +53,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """One W&B run for the whole life of a run directory, however often it is resumed."""
+    """One W&B run per run directory, also when it is resumed."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
-        """Starts or continues the W&B run; WANDB_PROJECT and WANDB_MODE say where and whether it is uploaded."""
+        """Reads WANDB_PROJECT and WANDB_MODE."""
         try:
             import wandb
         except ImportError as error:
@@ -77,18 +72,17 @@ class WeightsAndBiases:
         )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        # After a resume W&B refuses the steps that it has seen; they hold the same values, so nothing is lost.
+        # After a resume W&B ignores known steps, whose values are the same.
         self._run.log(dict(metrics), step=step)
 
     def flush(self) -> None:
-        """Nothing to do: W&B writes in a process of its own, which outlives ours."""
+        """Nothing to do: W&B writes in its own process."""
 
     def close(self) -> None:
         self._run.finish()
 
 
 def start_trackers(names: Sequence[str], run: Path, config: Mapping[str, Any], first_step: int) -> list[Tracker]:
-    """The trackers of these names for the run in this directory, ready to log."""
     makers: dict[str, Callable[[], Tracker]] = {
         "tensorboard": lambda: TensorBoard(run / TENSORBOARD, first_step),
         "wandb": lambda: WeightsAndBiases(run, config),

@@ -1,20 +1,19 @@
-"""Tests whether a task keeps its promises, as `check_env` does for environments. For a user's task and for ours."""
+"""`check_task`: tests that a task keeps its contract, as Gymnasium's `check_env` does for environments."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import ParamSpec, TypeVar
 
 from whet.errors import UserError
 from whet.imports import one_line
 from whet.records import Example, Message, Score
-from whet.tasks.grading.reward_range import is_reward, too_large
-from whet.tasks.protocol import Improvable, Task
+from whet.tasks.protocol import HasAlphabet, Improvable, Task, is_reward, too_large
 
-DRAW = 512  # enough to meet any evaluation example of a small task that leaked into training
+DRAW = 512  # enough to find a leaked evaluation example in a small task
 HELD_OUT = 128
-JUDGED = 32  # examples whose scores are tried
+GRADED = 32  # examples whose scores are tested
 SEEDS = ((0,), (1,), (2,), (0, 1))
 GARBAGE = ("", " ", "\n", "\x00", "\ufffd\ufffd", "🦙 ¿?", "}{)(][", "x" * 5000)
 
@@ -23,27 +22,19 @@ T = TypeVar("T")
 
 
 class TaskProblem(UserError):
-    """A task breaks a promise; the message says which."""
-
-
-@runtime_checkable
-class HasAlphabet(Protocol):
-    """A task that says which characters its prompts and answers use."""
-
-    @property
-    def alphabet(self) -> str: ...
+    """A task breaks its contract; the message says where."""
 
 
 def check_task(task: Task) -> None:
-    """Raises `TaskProblem` with a sentence at the first promise that the task breaks."""
+    """Raises `TaskProblem` at the first violation of the contract."""
     training, evaluation = _check_sources(task)
     for example in (*training, *evaluation):
         _check_example(example)
     _check_ids(training, evaluation)
     if isinstance(task, HasAlphabet):
         _check_alphabet(task.alphabet, (*training, *evaluation))
-    for example in (*evaluation[:JUDGED], *training[:JUDGED]):
-        _check_judge(task, example, [other.answer for other in training[:JUDGED]])
+    for example in (*evaluation[:GRADED], *training[:GRADED]):
+        _check_grading(task, example, [other.answer for other in training[:GRADED]])
 
 
 def _require(holds: bool, sentence: str) -> None:
@@ -59,21 +50,21 @@ def _attempt(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 def _check_sources(task: Task) -> tuple[list[Example], list[Example]]:
-    """Draws and held-out examples, once they have proved to depend on nothing but their arguments."""
+    """Training and evaluation examples, after checks that they depend on the arguments only."""
     training = _attempt("draw", task.draw, DRAW, seed=SEEDS[0])
     _require(isinstance(training, list), f"draw gives a {type(training).__name__}, not a list")
     _require(len(training) == DRAW, f"draw({DRAW}) gives {len(training)} examples")
     again = _attempt("draw", task.draw, DRAW, seed=SEEDS[0])
-    _require(training == again, "draw gives other examples for the same seed")
+    _require(training == again, "draw gives different examples for the same seed")
     others = [_attempt("draw", task.draw, DRAW, seed=seed) for seed in SEEDS[1:]]
     alike = all(other == training for other in others) and any(e != training[0] for e in training)
     _require(not alike, "draw ignores the seed: several seeds give the same examples")
     evaluation = _attempt("held_out", task.held_out, HELD_OUT)
     _require(isinstance(evaluation, list), f"held_out gives a {type(evaluation).__name__}, not a list")
-    _require(len(evaluation) > 0, "held_out gives nothing: there is nothing to evaluate on")
+    _require(len(evaluation) > 0, "held_out gives no examples: there is nothing to evaluate on")
     _require(len(evaluation) <= HELD_OUT, f"held_out({HELD_OUT}) gives {len(evaluation)} examples")
     again = _attempt("held_out", task.held_out, HELD_OUT)
-    _require(evaluation == again, "held_out gives other examples the second time")
+    _require(evaluation == again, "held_out gives different examples the second time")
     fewer = len(evaluation) // 2
     first = _attempt("held_out", task.held_out, fewer)
     _require(first == evaluation[:fewer], f"held_out({fewer}) is not the beginning of held_out({HELD_OUT})")
@@ -106,7 +97,7 @@ def _check_ids(training: Sequence[Example], evaluation: Sequence[Example]) -> No
     for example in evaluation:
         _require(example.id not in ids, f"the held-out example {example.id} is also drawn for training")
         _require(example.prompt not in prompts, f"the prompt of held-out {example.id} is also drawn for training")
-        _require(example.twin not in twins, f"a twin of held-out {example.id} is drawn for training")
+        _require(example.twin not in twins, f"held-out {example.id} shares its twin (leakage group) with training")
 
 
 def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:
@@ -117,8 +108,8 @@ def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:
         _require(not missing, f"the alphabet lacks {missing[:5]}, which {example.id} uses")
 
 
-def _check_judge(task: Task, example: Example, other_answers: Sequence[str]) -> None:
-    """The best completion is right and nothing that was tried scores more; garbage is harmless and wrong."""
+def _check_grading(task: Task, example: Example, other_answers: Sequence[str]) -> None:
+    """The best completion is correct and has the highest score of all attempts; garbage is wrong and does not raise."""
     name, best = _best(task, example)
     for text in GARBAGE:
         right = _attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)
@@ -127,7 +118,7 @@ def _check_judge(task: Task, example: Example, other_answers: Sequence[str]) -> 
     attempts = (*GARBAGE, best[:-1], best + best, f"{best} {best}", best + "x", example.answer, *other_answers)
     rewards = [_checked_score(task, example, text).reward for text in attempts]
     if best == "":
-        return  # a row without an answer is judged by the user's reward functions
+        return  # a row without an answer is graded by the user's reward functions
     _require(_attempt("correct", task.correct, example, best), f"the {name} of {example.id} is not correct")
     most = _checked_score(task, example, best).reward
     for text, reward in zip(attempts, rewards, strict=True):
@@ -135,7 +126,7 @@ def _check_judge(task: Task, example: Example, other_answers: Sequence[str]) -> 
 
 
 def _best(task: Task, example: Example) -> tuple[str, str]:
-    """What the completion that scores full marks is called, and the completion."""
+    """The completion that scores full marks, and its name in errors."""
     if not isinstance(task, Improvable):
         return "answer", example.answer
     best = _attempt("best", task.best, example)
@@ -147,7 +138,7 @@ def _checked_score(task: Task, example: Example, text: str) -> Score:
     shown = f"score on the text {text[:20]!r}"
     score = _attempt(shown, task.score, example, text)
     _require(isinstance(score, Score), f"{shown} gives a {type(score).__name__}, not a Score")
-    _require(isinstance(score.parts, Mapping), f"{shown} has parts that are no mapping from name to number")
+    _require(isinstance(score.parts, Mapping), f"{shown} has parts that are not a mapping from name to number")
     for name, value in (("reward", score.reward), *score.parts.items()):
         number = isinstance(value, int | float)
         _require(isinstance(name, str) and number, f"{shown} has a part {name!r} that is not a number: {value!r}")

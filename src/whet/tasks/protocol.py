@@ -1,16 +1,17 @@
-"""A task is a source of examples and a judge of answers. Knows no models and no tensors."""
+"""The interface of tasks: a source of examples and a grader of completions. Imports no models and no tensors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from whet.records import Example, Score
+from whet.records import LARGEST_REWARD, Example, Score
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What the loop and the evaluation ask of a task. `check_task` tests an implementation.
+    """What training and evaluation need of a task. `check_task` tests an implementation.
 
     The answers of its examples score full marks, unless the task is also `Improvable`.
     """
@@ -19,14 +20,14 @@ class Task(Protocol):
     def name(self) -> str: ...
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        """`count` training examples; the same seed always gives the same ones.
+        """`count` training examples, determined by the seed.
 
         The seed ends with the step, so that a finite task can go through all its examples before it repeats one.
         """
         ...
 
     def held_out(self, count: int) -> list[Example]:
-        """The first `count` (or fewer, if there are no more) evaluation examples; none is ever drawn for training."""
+        """The first `count` evaluation examples, or all if there are fewer; none is ever drawn for training."""
         ...
 
     def score(self, example: Example, text: str) -> Score:
@@ -34,13 +35,13 @@ class Task(Protocol):
         ...
 
     def correct(self, example: Example, text: str) -> bool:
-        """Whether the answer is right: the evaluation metric, which no training reward can change."""
+        """The evaluation metric, independent of the training reward."""
         ...
 
 
 @runtime_checkable
 class Improvable(Protocol):
-    """A task whose answers are there to be imitated and may be mediocre, so it says itself what is best."""
+    """A task whose answers are for imitation and may be mediocre."""
 
     def best(self, example: Example) -> str:
         """A completion that is correct and scores full marks."""
@@ -49,14 +50,32 @@ class Improvable(Protocol):
 
 @runtime_checkable
 class Gold(Protocol):
-    """A task whose true reward is known, so that it can be seen what training on another one does to it."""
+    """A task whose true (gold) reward is known, so that over-optimisation of another reward can be measured."""
 
     def gold(self, example: Example, text: str) -> float: ...
 
 
+@runtime_checkable
+class HasAlphabet(Protocol):
+    """A task that lists the characters of its prompts and answers, for a character tokeniser."""
+
+    @property
+    def alphabet(self) -> str: ...
+
+
 class Grader(Protocol):
-    """Scores many completions. In this process, or in a worker that can be killed."""
+    """Scores batches of completions."""
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]: ...
 
     def close(self) -> None: ...
+
+
+def is_reward(value: float) -> bool:
+    """Whether the value is finite and within ±`LARGEST_REWARD`."""
+    return abs(value) <= LARGEST_REWARD
+
+
+def too_large(value: float) -> str:
+    """The end of an error about a value that fails `is_reward`; empty if it is not finite."""
+    return f", beyond ±{LARGEST_REWARD:g}, where training overflows: scale it down" if math.isfinite(value) else ""

@@ -1,8 +1,9 @@
-"""A task from a local file of JSON lines: one object per line with `prompt`, `answer` and any other columns."""
+"""A task from a JSON-lines file with the columns `prompt`, `answer` and any others."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,17 +15,35 @@ from whet.errors import UserError
 from whet.records import Example, Message, Score
 from whet.tasks.space import HELD_OUT_SHARE, epoch_places, fingerprint, first_held_out, is_held_out
 
-RESERVED = ("prompts", "completions")  # a reward function receives lists under these names
+RESERVED = ("prompts", "completions")  # argument names of reward functions
+
+
+class StoredTask(ABC):
+    """A task whose examples are rows of a file or data set."""
+
+    @cached_property
+    @abstractmethod
+    def _sides(self) -> tuple[list[Example], list[Example]]:
+        """The training and the evaluation examples, in row order."""
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        """The training examples in shuffled epochs; the seed ends with the step, from 1."""
+        training, (*run, step) = self._sides[0], seed
+        places = epoch_places(len(training), (step - 1) * count, count, "training", *run)
+        return [training[place] for place in places]
+
+    def held_out(self, count: int) -> list[Example]:
+        return first_held_out(self._sides[1], count)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Rows of a .jsonl or .jsonl.gz file; right is what equals `answer`, and a row without one is never right."""
+class RowsTask(StoredTask):
+    """Rows of a .jsonl or .jsonl.gz file, graded by exact match with `answer`; a row without one is never correct."""
 
     path: str
-    held_out_share: float = HELD_OUT_SHARE  # of the prompts, chosen by their hash; 0 keeps all rows for training
-    chat: bool = False  # pose a prompt that is plain text as a user's message
-    limit: int | None = None  # the first so many rows alone
+    held_out_share: float = HELD_OUT_SHARE  # of the prompts, by their hash; 0 trains on all rows
+    chat: bool = False  # format plain-text prompts as user messages
+    limit: int | None = None  # read only the first rows
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out_share < 1:
@@ -43,15 +62,6 @@ class Rows:
     def name(self) -> str:
         return "rows"
 
-    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        """Step by step (from 1) through the file in epochs: no row comes again before all have come."""
-        training, (*run, step) = self._sides[0], seed
-        places = epoch_places(len(training), (step - 1) * count, count, "training", *run)
-        return [training[place] for place in places]
-
-    def held_out(self, count: int) -> list[Example]:
-        return first_held_out(self._sides[1], count)
-
     def score(self, example: Example, text: str) -> Score:
         right = float(self.correct(example, text))
         return Score(reward=right, parts={"correct": right})
@@ -61,23 +71,22 @@ class Rows:
 
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:
-        """The training and the evaluation rows, in the order of the file."""
-        examples = [self._posed(example) for example in islice(read_rows(Path(self.path)), self.limit)]
+        examples = [self._formatted(example) for example in islice(read_rows(Path(self.path)), self.limit)]
         prompts = {_prompt_text(example.prompt) for example in examples}
         held_out = {prompt for prompt in prompts if is_held_out(prompt, self.held_out_share)}
-        if not held_out and self.held_out_share > 0 and len(prompts) > 1:  # a small file may be unlucky
+        if not held_out and self.held_out_share > 0 and len(prompts) > 1:  # possible in a small file
             held_out = {min(prompts, key=lambda prompt: fingerprint("side", prompt))}
         training = [example for example in examples if _prompt_text(example.prompt) not in held_out]
         return training, [example for example in examples if _prompt_text(example.prompt) in held_out]
 
-    def _posed(self, example: Example) -> Example:
+    def _formatted(self, example: Example) -> Example:
         if not self.chat or not isinstance(example.prompt, str):
             return example
         return replace(example, prompt=(Message(role="user", content=example.prompt),))
 
 
 def read_rows(path: Path) -> Iterator[Example]:
-    """The examples of a file, with errors that name its line; blank lines are skipped."""
+    """The examples of a file; errors name the line, blank lines are skipped."""
     for number, line in files.lines(path):
         yield _example(line, number, f"{path}:{number}")
 
@@ -97,5 +106,5 @@ def _example(line: bytes, number: int, where: str) -> Example:
 
 
 def _prompt_text(prompt: str | tuple[Message, ...]) -> str:
-    """The text whose hash decides the side; a plain prompt and a conversation never look alike."""
+    """The text that is hashed for the split; plain text and a conversation always differ."""
     return prompt if isinstance(prompt, str) else json.dumps([[m.role, m.content] for m in prompt])

@@ -1,8 +1,7 @@
-"""Finite families of problems: walked in random order without repeats, split into a training and an evaluation side.
+"""Finite problem spaces: drawn in random order without repeats, and split into training and evaluation problems.
 
-The side of a problem depends on a hash of its content and on nothing else, so it is the same at every level, in every
-process and on every machine. Orders come from a keyed permutation instead of a generator of random numbers: it needs
-no memory of what was already drawn, however large the family is, and it knows when the family is exhausted.
+The split is a hash of the problem's content, so it is the same at every level, in every process and on every machine.
+Orders are keyed permutations (Feistel networks) instead of a random generator's: no memory of what was drawn.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ FEISTEL_ROUNDS = 4  # three make a permutation that looks random (Luby & Rackoff
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """A question and its only answer."""
+    """A question with one right answer."""
 
     question: str
     answer: str
-    twin: str  # equal for problems that give each other away (3+5 and 5+3), so that they fall on the same side
+    twin: str  # leakage group: equal for problems that would leak into each other (3+5 and 5+3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
-    """A finite family of problems of one or more kinds."""
+    """All problems of one or more kinds."""
 
-    sizes: tuple[int, ...]  # how many problems there are of each kind
-    problem: Callable[[int, int], Problem]  # from the kind and the index within the kind
+    sizes: tuple[int, ...]  # number of problems of each kind
+    problem: Callable[[int, int], Problem]  # (kind, index within the kind) → problem
 
     def training(self, count: int, seed: tuple[int, ...]) -> list[Problem]:
-        """`count` training problems; none comes twice before all have come once."""
+        """`count` training problems; none repeats before all have been drawn."""
         return list(islice(self._laps(seed), count))
 
     def held_out(self, count: int) -> list[Problem]:
-        """The first `count` evaluation problems of a fixed order, or all if there are fewer."""
+        """The first `count` evaluation problems in a fixed order, or all if there are fewer."""
         return list(islice((p for p in self._walk("held out") if is_held_out(p.twin)), count))
 
     def require_both_sides(self, what: str) -> None:
-        """Refuses a family that is too small to be split."""
+        """Rejects a space too small to be split."""
         sides: set[bool] = set()
         for problem in self._walk("sides"):
             sides.add(is_held_out(problem.twin))
@@ -69,17 +68,16 @@ class Space:
 
 
 def is_held_out(content: str, share: float = HELD_OUT_SHARE) -> bool:
-    """Whether this content belongs to the evaluation side."""
     return fingerprint("side", content) < share * WORD
 
 
 def fingerprint(*parts: int | str) -> int:
-    """64 bits that depend on the parts alone: not on the process, the platform or the version of Python."""
+    """A 64-bit hash, the same in every process, platform and version of Python."""
     return int.from_bytes(blake2b(json.dumps(parts).encode(), digest_size=8).digest(), "big")
 
 
 def shuffled(sizes: Sequence[int], key: int) -> Iterator[tuple[int, int]]:
-    """Every (kind, index) once, in an order that `key` decides; the kinds take turns at random."""
+    """Every (kind, index) once, in an order determined by `key`; kinds alternate at random."""
     live = [(kind, permutation(size, _scramble(key + kind))) for kind, size in enumerate(sizes)]
     for turn in integers(1):
         if not live:
@@ -94,7 +92,7 @@ def shuffled(sizes: Sequence[int], key: int) -> Iterator[tuple[int, int]]:
 
 
 def permutation(size: int, key: int) -> Iterator[int]:
-    """0 … size-1, each once, in an order that `key` decides: a Feistel network that skips what is out of range."""
+    """0 … size-1 in an order determined by `key`: a Feistel network that skips values out of range."""
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     low = (1 << half) - 1
     round_keys = [_scramble(key + n) for n in range(FEISTEL_ROUNDS)]
@@ -108,10 +106,7 @@ def permutation(size: int, key: int) -> Iterator[int]:
 
 
 def epoch_places(size: int, start: int, count: int, *name: int | str) -> Iterator[int]:
-    """Indices of rows `start`, … `start + count - 1` of a walk through `size` rows in epochs.
-
-    Every epoch has an order of its own, decided by (`name`, epoch): none comes again before all have come.
-    """
+    """Draws `start` … `start + count - 1` from `size` rows in epochs, each shuffled by (`name`, epoch)."""
     for number in range(start, start + count):
         epoch, place = divmod(number, size)
         yield _epoch_order(size, (*name, epoch))[place]
@@ -119,17 +114,17 @@ def epoch_places(size: int, start: int, count: int, *name: int | str) -> Iterato
 
 @lru_cache(maxsize=4)
 def _epoch_order(size: int, name: tuple[int | str, ...]) -> tuple[int, ...]:
-    """Kept, because every step of an epoch asks for it."""
+    """Cached, because every step of an epoch needs it."""
     return tuple(permutation(size, fingerprint(*name)))
 
 
 def first_held_out(rows: Sequence[R], count: int) -> list[R]:
-    """The first `count` evaluation rows of a fixed order, or all if there are fewer."""
+    """The first `count` rows in a fixed order, or all if there are fewer."""
     return [rows[place] for place in islice(permutation(len(rows), fingerprint("held out")), count)]
 
 
 def _scramble(value: int) -> int:
-    """A bijection of 64-bit words in which every input bit moves every output bit (SplitMix64, Steele et al. 2014)."""
+    """The mixer of SplitMix64 (Steele et al. 2014), a bijection of 64-bit words."""
     value = (value + 0x9E3779B97F4A7C15) % WORD
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % WORD
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB % WORD

@@ -45,7 +45,7 @@ def compare(
     """
     from whet.cli.experiments import TARGET, compare_command, compare_methods, read_seeds, refuse_ranks, show_pipeline
     from whet.recipe import is_pipeline
-    from whet.runs.pipeline_directory import PipelineDirectory
+    from whet.runs.experiment_directories import PipelineDirectory
     from whet.train.experiments.pipeline_runs import chosen
 
     names = [name for name in (part.strip() for part in methods.split(",")) if name]

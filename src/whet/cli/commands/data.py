@@ -45,7 +45,7 @@ def explore(
       whet data explore Anthropic/hh-rlhf --subset helpful-base --split test --out hh
     """
     from whet.data.explore import explore as survey_of
-    from whet.data.load import Source, load_rows
+    from whet.data.sources import Source, load_rows
     from whet.report.dataset.survey import facts
 
     wanted = Source(path=source, format=form, split=split, subset=subset, max_skipped=max_skipped)

@@ -35,7 +35,7 @@ def tasks(
     """
     from whet.cli.target import read_options
     from whet.tasks.check import check_task
-    from whet.tasks.table import TASKS, find_task, load_task
+    from whet.tasks.loading import TASKS, find_task, load_task
 
     if name is None:
         _list_tasks([_about_task(key, kind) for key, kind in TASKS.items()], as_json=as_json)
@@ -101,7 +101,7 @@ def _list_tasks(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
 
 
 def _about_task(name: str, kind: type[Task]) -> dict[str, Any]:
-    from whet.tasks.table import task_options
+    from whet.tasks.loading import task_options
 
     options = {
         key: {"type": _type_name(parameter.annotation), **_default(parameter)}

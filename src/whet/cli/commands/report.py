@@ -33,9 +33,8 @@ def report(
 
 def _write(path: Path) -> Report:
     """Writes the page of a run, comparison or pipeline."""
-    from whet.runs.comparison_directory import first_of_several, is_comparison
     from whet.runs.directory import Run
-    from whet.runs.pipeline_directory import PipelineDirectory, is_pipeline
+    from whet.runs.experiment_directories import PipelineDirectory, first_of_several, is_comparison, is_pipeline
 
     if is_pipeline(path):
         compared = PipelineDirectory.open(path).comparison_path
@@ -54,7 +53,7 @@ def _write(path: Path) -> Report:
 
 def _comparison(path: Path) -> Report:
     from whet.report.comparison.comparison_page import write_page
-    from whet.runs.comparison_directory import ComparisonDirectory
+    from whet.runs.experiment_directories import ComparisonDirectory
 
     directory = ComparisonDirectory(path)
     return directory.page_path, list(write_page(directory).verdict)

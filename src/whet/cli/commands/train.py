@@ -38,7 +38,7 @@ def train(
     from whet.cli.experiments import resume_pipeline, train_pipeline
     from whet.cli.progress import make_progress
     from whet.recipe import Pipeline, read_any
-    from whet.runs.pipeline_directory import is_pipeline
+    from whet.runs.experiment_directories import is_pipeline
     from whet.train.start import resume_run, start_run
 
     if accept_changes and not resume:

@@ -13,7 +13,7 @@ from whet.report.comparison.entries import START_COLOUR, ComparisonView, Values,
 from whet.report.comparison.sweep_results import sweep_view
 from whet.report.comparison.verdict import measured_methods
 from whet.report.formatting import render
-from whet.runs.comparison_directory import START, ComparisonDirectory
+from whet.runs.experiment_directories import START, ComparisonDirectory
 
 CAPTIONS = {
     "overview": ("Who is better", "Reward, wins against the start model and length; the best method at the top."),

@@ -14,8 +14,8 @@ from whet.report.comparison.entries import Cell, ComparisonView, Entry, Values, 
 from whet.report.comparison.verdict import SweepVerdict, compare_with_best
 from whet.report.formatting import number, percent
 from whet.report.series import Series, series
-from whet.runs.comparison_directory import ComparisonDirectory
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import ComparisonDirectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,13 +16,10 @@ from whet.report.formatting import number, percent, signed
 def facts(survey: Survey) -> dict[str, Any]:
     """The survey as JSON: summarised lengths, biases with 95 % intervals."""
     return {
-        "kind": survey.kind,
-        "format": survey.format,
-        "digest": survey.digest,
-        "read": survey.read,
-        "rows": survey.rows,
-        "skipped": dict(survey.skipped),
-        "skipped_at": {why: list(places) for why, places in survey.skipped_at.items()},
+        **{name: getattr(survey.loaded, name) for name in ("kind", "format", "digest", "read")},
+        "rows": len(survey.loaded.rows),
+        "skipped": dict(survey.loaded.skipped),
+        "skipped_at": {why: list(places) for why, places in survey.loaded.skipped_at.items()},
         "prompts": survey.prompts,
         "openings": survey.openings,
         "near_duplicates": survey.near_duplicates,
@@ -170,7 +167,7 @@ def survey_panels(survey: Survey) -> list[Panel]:
     answers = {name: values for name, values in words.items() if name != "prompt"}
     panels: list[Panel] = [
         _histogram("Prompt", "words", {"prompt": words["prompt"]}, first_colour=0),
-        _histogram("Answers" if survey.kind != "traces" else "Steps", "words", answers, first_colour=1),
+        _histogram("Answers" if survey.loaded.kind != "traces" else "Steps", "words", answers, first_colour=1),
     ]
     if survey.differences:
         sides = {"chosen − rejected": survey.differences}

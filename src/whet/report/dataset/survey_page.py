@@ -24,7 +24,8 @@ NAMES = 84  # width of the bar labels, as in templates/chart.html
 def write_survey(survey: Survey, found: Mapping[str, Any], directory: Path, *, title: str) -> tuple[Path, Path]:
     """Writes data.png and data.html into the directory; returns their paths."""
     panels = survey_panels(survey)
-    about = [f"{survey.rows:,} {survey.kind}", f"format {survey.format}", f"sha256 {survey.digest[:12]}"]
+    loaded = survey.loaded
+    about = [f"{len(loaded.rows):,} {loaded.kind}", f"format {loaded.format}", f"sha256 {loaded.digest[:12]}"]
     page = render(
         "dataset.html",
         title=title,

@@ -19,8 +19,8 @@ from whet.report.run.charts import chart
 from whet.report.run.health import HealthFinding, findings
 from whet.report.run.training_curves import Panel, panels, training_curves
 from whet.runs.directory import Run
-from whet.runs.inputs import Inputs
 from whet.runs.logs import reason, write_atomic
+from whet.runs.recorded_inputs import Inputs
 
 Row = Mapping[str, Any]
 

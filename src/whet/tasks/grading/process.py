@@ -1,7 +1,6 @@
-"""A child process that is spoken to in JSON lines, with a deadline on every word. Knows nothing about rewards.
+"""A child process that talks JSON lines with a deadline on every message, and its environment variables.
 
-Every message is numbered: what the child says carries the number of the request that it belongs to. So an answer that
-comes twice, late or early is never taken for another one.
+Every reply carries the number of its request, so a duplicate, late or early reply is never taken for another one.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -16,31 +16,33 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-POLL_SECONDS = 0.25  # how soon a death is noticed when a grandchild keeps the pipe open
-EXIT_SECONDS = 2.0  # how long a child may take to end by itself
+from whet.errors import UserError, nearest
+
+POLL_SECONDS = 0.25  # to notice a death while a grandchild keeps the pipe open
+EXIT_SECONDS = 2.0  # for a child to exit by itself
 CHUNK_BYTES = 2**16
-LINE_BYTES = 2**26  # no honest answer is longer
-SHOWN_BYTES = 60  # of what is no answer
+LINE_BYTES = 2**26  # the longest reply
+SHOWN_BYTES = 60  # of an invalid reply, in errors
 
 
 class ChildHung(Exception):
-    """The child said nothing before the deadline."""
+    """No reply before the deadline."""
 
 
 class ChildDied(Exception):
-    """The child ended; the message says how."""
+    """The child exited; the message says how."""
 
     def __init__(self, message: str, *, code: int | None) -> None:
         super().__init__(message)
-        self.code = code  # the exit code, the negative number of a signal; None if it lives and closed its pipe
+        self.code = code  # the exit code or negative signal; None if it is alive and closed its pipe
 
 
 class ChildGarbled(Exception):
-    """What came through the pipe is no answer to the request; the message says what came."""
+    """Invalid bytes instead of a reply; the message quotes them."""
 
 
 class Child:
-    """A process in its own process group, so that it can be killed with everything it started."""
+    """A process in its own process group, so that it can be killed with its descendants."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -57,7 +59,7 @@ class Child:
         os.set_blocking(self._to.fileno(), False)
         os.set_blocking(self._from.fileno(), False)
         self._unread = bytearray()
-        self._searched = 0  # bytes of it that hold no end of a line
+        self._searched = 0  # leading bytes of it without a newline
         self._request = -1  # the number of the last request
 
     @property
@@ -65,7 +67,7 @@ class Child:
         return self._process.pid
 
     def send(self, message: Mapping[str, Any], *, deadline: float) -> None:
-        """Writes one line, the next request; `deadline` is a time of `time.monotonic`."""
+        """Sends the next request; `deadline` is a time of `time.monotonic`."""
         self._request += 1
         self._refuse_leftovers()
         rest = memoryview(json.dumps({**message, "request": self._request}).encode() + b"\n")
@@ -79,7 +81,7 @@ class Child:
                 raise self._death() from None
 
     def receive(self, *, deadline: float) -> dict[str, Any]:
-        """Reads one line, which must belong to the last request."""
+        """Reads one reply to the last request."""
         while (end := self._unread.find(b"\n", self._searched)) < 0:
             self._searched = len(self._unread)
             if self._searched > LINE_BYTES:
@@ -95,8 +97,8 @@ class Child:
         return _answer(line, self._request)
 
     def kill(self) -> None:
-        """Ends the child and everything it started."""
-        # macOS refuses a group that holds only the dead.
+        """Kills the child and its descendants."""
+        # macOS refuses to signal a group of zombies.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -104,7 +106,7 @@ class Child:
         self._from.close()
 
     def close(self) -> None:
-        """Lets the child end by itself, and kills it if it does not."""
+        """Lets the child exit by itself, and kills it if it does not."""
         self._to.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=EXIT_SECONDS)
@@ -125,51 +127,85 @@ class Child:
                     raise ChildHung
 
     def _refuse_leftovers(self) -> None:
-        """Raises if the child said anything that nobody asked for."""
+        """Raises if the child sent anything without a request."""
         while not self._unread.endswith(b"\n") and len(self._unread) <= LINE_BYTES:
             try:
                 chunk = os.read(self._from.fileno(), CHUNK_BYTES)
             except BlockingIOError:
                 break
             if not chunk:
-                break  # it has ended, which shows when it is written to or read from
+                break  # it exited, which the next write or read reports
             self._unread += chunk
         if b"\n" in self._unread:
             _answer(bytes(self._unread.partition(b"\n")[0]), self._request)
         if self._unread:
-            raise ChildGarbled(f"{_shown(self._unread)}, before request {self._request} was asked")
+            raise ChildGarbled(f"{_shown(self._unread)}, before request {self._request} was sent")
 
     def _death(self) -> ChildDied:
         try:
             code = self._process.wait(timeout=EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             return ChildDied("closed its pipe", code=None)
-        names = {known.value: known.name for known in signal.Signals}  # it lacks most of the real-time ones
+        names = {known.value: known.name for known in signal.Signals}  # lacks most real-time signals
         by_signal = f"was killed by {names.get(-code, f'signal {-code}')}"
         return ChildDied(by_signal if code < 0 else f"ended with exit code {code}", code=code)
 
 
 def _answer(line: bytes, request: int) -> dict[str, Any]:
-    """What a line says, without the number of the request that it belongs to."""
+    """The content of a reply to this request."""
     try:
         message = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise ChildGarbled(f"{_shown(line)}, which is no JSON") from None
+        raise ChildGarbled(f"{_shown(line)}, which is not JSON") from None
     if not isinstance(message, dict):
-        raise ChildGarbled(f"{_shown(line)}, which is no JSON object")
+        raise ChildGarbled(f"{_shown(line)}, which is not a JSON object")
     number = message.pop("request", None)
     if type(number) is not int:
-        raise ChildGarbled(f"{_shown(line)}, which does not say to which request it belongs")
+        raise ChildGarbled(f"{_shown(line)}, which has no request number")
     if number != request:
-        raise ChildGarbled(f"an answer to request {number} when request {request} was asked")
+        raise ChildGarbled(f"a reply to request {number} instead of request {request}")
     return message
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _shown(line: bytes | bytearray) -> str:
-    """The beginning of what was read."""
     rest = " …" if len(line) > SHOWN_BYTES else ""
     return f"{bytes(line[:SHOWN_BYTES]).decode('ascii', 'backslashreplace')!r}{rest}"
+
+
+# Variables withheld from the worker. Matches words between underscores: HF_TOKEN, not TOKENIZERS_PARALLELISM.
+SECRET = re.compile(
+    r"(^|_)(API_?KEYS?|KEYS?|TOKENS?|PASS|PASSPHRASE|CREDENTIALS?|CREDS|PAT|DSN|JWT|CONNECTION_STRING)[0-9]*(_|$)"
+    r"|APIKEY|ACCESSKEY|AUTHTOKEN|SECRET|PASSWORD|PASSWD|_PWD$|_PW$|WEBHOOK|^(AWS|AZURE)_|^DOCKER_AUTH_CONFIG$"
+    r"|^(DATABASE|REDIS|MONGO\w*|POSTGRES\w*|MYSQL|AMQP|BROKER)_UR[IL]$|^(SSH_AUTH_SOCK|NETRC)$",
+    re.IGNORECASE,
+)
+# Exceptions: counts and names.
+HARMLESS = re.compile(
+    r"(^|_)(MAX|MIN|NUM|NEW|EOS|BOS|PAD|UNK|SEP|SORT|PRIMARY)_(TOKENS?|KEYS?)(_|$)|(^|_)TOKEN_(LIMIT|COUNT)(_|$)"
+    r"|(^|_)PASS_AT_|^AWS_(DEFAULT_)?REGION$",
+    re.IGNORECASE,
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name usually holds a secret or gives access to one."""
+    return SECRET.search(name) is not None and HARMLESS.search(name) is None
+
+
+def withheld(environment: Mapping[str, str], passed: Sequence[str]) -> list[str]:
+    """The variables withheld from the worker because they look like secrets."""
+    return sorted(name for name in environment if is_secret(name) and name not in passed)
+
+
+def worker_environment(environment: Mapping[str, str], passed: Sequence[str]) -> dict[str, str]:
+    """The variables that do not look like secrets, and those `passed` by name."""
+    for name in passed:
+        if name not in environment:
+            raise UserError(
+                f"reward.environment names {name}, which is not set{nearest(name, environment)}: export or remove it"
+            )
+    return {name: value for name, value in environment.items() if name in passed or not is_secret(name)}

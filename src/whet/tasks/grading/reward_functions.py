@@ -1,7 +1,4 @@
-"""The user's own reward functions, called the way TRL calls them: f(prompts, completions, **columns) -> list.
-
-Knows nothing about processes: `grading` decides where this runs.
-"""
+"""The user's reward functions, called as in TRL: f(prompts, completions, **columns) -> list."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ from typing import Any, Protocol, SupportsFloat
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named, one_line
 from whet.records import Example, Score
-from whet.tasks.grading.reward_range import is_reward, too_large
+from whet.tasks.protocol import is_reward, too_large
 
 ALWAYS_OFFERED = ("prompts", "completions", "answer")
-TORCH_HAS_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # it has no type of its own for the host's
-NEVER_OFFERED = ("completion_ids", "trainer_state")  # tokens and trainers are not a judge's business
+TORCH_HAS_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # in a RuntimeError
+NEVER_OFFERED = ("completion_ids", "trainer_state")  # of TRL's trainer
 
-Report = Callable[[str, int | None], None]  # told the function, and the row if it is known, before it runs
+Report = Callable[[str, int | None], None]  # called with function and row, if known, before it runs
 
 
 class Runner(Protocol):
@@ -35,7 +32,7 @@ class Runner(Protocol):
 
 
 class RewardFailed(RunFailed):
-    """A reward function raised or gave something that is no reward; `row` is the culprit where it is known."""
+    """A reward function raised or returned an invalid reward; `row` is the culprit, if known."""
 
     def __init__(self, message: str, *, row: int | None) -> None:
         super().__init__(message)
@@ -43,8 +40,8 @@ class RewardFailed(RunFailed):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RewardFunction:
-    """A user's function, and what it counts."""
+class LoadedReward:
+    """A user's function and its weight."""
 
     name: str  # of its part of the score
     weight: float
@@ -54,9 +51,9 @@ class RewardFunction:
     accepts_any: bool  # has **kwargs
 
 
-def load_rewards(rewards: Sequence[tuple[str, float]]) -> tuple[RewardFunction, ...]:
-    """The functions that pairs of `module:function` (or `file.py:function`) and weight name."""
-    functions: list[RewardFunction] = []
+def load_rewards(rewards: Sequence[tuple[str, float]]) -> tuple[LoadedReward, ...]:
+    """The functions of (`module:function` or `file.py:function`, weight) pairs."""
+    functions: list[LoadedReward] = []
     for spec, weight in rewards:
         taken = {function.name for function in functions}
         functions.append(_load(spec, weight, taken))
@@ -64,7 +61,7 @@ def load_rewards(rewards: Sequence[tuple[str, float]]) -> tuple[RewardFunction, 
 
 
 def score_with(
-    functions: Sequence[RewardFunction],
+    functions: Sequence[LoadedReward],
     examples: Sequence[Example],
     texts: Sequence[str],
     *,
@@ -72,16 +69,17 @@ def score_with(
     report: Report = lambda _function, _row: None,
     may_abstain: bool = False,
 ) -> list[Score]:
-    """reward = Σ weight × part over the functions that did not answer None; `runner` runs the asynchronous ones.
+    """reward = Σ weight × part over the functions that did not return None; `runner` runs the asynchronous ones.
 
-    A row for which all answer None has no reward, which only `may_abstain` allows: a reward of 0 would be made up.
+    A row for which all return None is an error unless `may_abstain`: a reward of 0 would be made up.
     """
     columns: list[list[float | None]] = []
     for function in functions:
-        # Of its own for each: what one function sorts, reverses or strips in place is no business of the next.
+        # A copy for each, so that a function that changes its arguments does not affect the next.
         arguments = deepcopy(_arguments(function, _offered(examples, texts)))
         report(function.name, None)
-        columns.append(_checked(function.name, _call(function, arguments, runner, len(examples)), len(examples)))
+        values = _call(function, arguments, runner, len(examples))
+        columns.append([_number(function.name, value, row) for row, value in enumerate(values)])
     rows = [[values[row] for values in columns] for row in range(len(examples))]
     for row, given in enumerate(rows):
         if not may_abstain and all(value is None for value in given):
@@ -95,7 +93,7 @@ def score_with(
 
 
 def raised(who: str, error: BaseException, *, row: int | None) -> RewardFailed:
-    """What to raise where a user's code raised; the end of the memory stays a MemoryError."""
+    """The error for an exception of the user's code; out of memory is raised as MemoryError."""
     by_kernel = isinstance(error, OSError) and error.errno == errno.ENOMEM
     by_torch = type(error) is RuntimeError and TORCH_HAS_NO_MEMORY in str(error)
     if isinstance(error, MemoryError) or by_kernel or by_torch:
@@ -105,9 +103,9 @@ def raised(who: str, error: BaseException, *, row: int | None) -> RewardFailed:
 
 @contextmanager
 def alarms_end() -> Iterator[None]:
-    """Takes back an alarm that a user's code sets and leaves: it would go off in ours, or in another function.
+    """Cancels an alarm that the user's code leaves behind, which would go off in other code.
 
-    Where an alarm was set before, it belongs to the program that this library is used in.
+    An alarm set before is the host program's and stays.
     """
     foreign, _ = signal.getitimer(signal.ITIMER_REAL)
     try:
@@ -117,7 +115,7 @@ def alarms_end() -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
+def _load(spec: str, weight: float, taken: set[str]) -> LoadedReward:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
         raise UserError(f"reward function '{spec}': the weight must be a finite number, not {weight!r}")
     call = load_named(spec, "reward function")
@@ -126,7 +124,7 @@ def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
     try:
         parameters = inspect.signature(call).parameters.values()
     except ValueError as error:
-        raise UserError(f"reward function '{spec}' does not say which arguments it takes: wrap it in a def") from error
+        raise UserError(f"reward function '{spec}' has no readable signature: wrap it in a def") from error
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     required = frozenset(p.name for p in named if p.default is p.empty)
     for parameter in parameters:
@@ -135,7 +133,7 @@ def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
     for name in NEVER_OFFERED:
         if name in required:
             raise UserError(f"reward function '{spec}' requires '{name}', which whet does not offer: give it a default")
-    return RewardFunction(
+    return LoadedReward(
         name=distinct(spec.rpartition(":")[2], taken),
         weight=float(weight),
         call=call,
@@ -146,7 +144,7 @@ def _load(spec: str, weight: float, taken: set[str]) -> RewardFunction:
 
 
 def distinct(name: str, taken: set[str]) -> str:
-    """`name`, or the first of name_2, name_3, … that is free."""
+    """`name`, or the first free one of name_2, name_3, …"""
     candidate, number = name, 1
     while candidate in taken:
         number += 1
@@ -155,7 +153,7 @@ def distinct(name: str, taken: set[str]) -> str:
 
 
 def _offered(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, list[Any]]:
-    """All keyword arguments: a list each with one entry per row, None where a row lacks a column."""
+    """All keyword arguments: lists with one entry per row, None where a row lacks the column."""
     names = dict.fromkeys(name for example in examples for name in example.columns)
     columns = {name: [example.columns.get(name) for example in examples] for name in names}
     pairs = zip(examples, texts, strict=True)
@@ -170,28 +168,27 @@ def _offered(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, lis
     }
 
 
-def _arguments(function: RewardFunction, offered: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _arguments(function: LoadedReward, offered: dict[str, list[Any]]) -> dict[str, list[Any]]:
     missing = sorted(function.requires - offered.keys())
     if missing:
         columns = ", ".join(name for name in offered if name not in ALWAYS_OFFERED) or "none"
         raise UserError(
-            f"reward function {function.name} requires '{missing[0]}', which is no column of the task (columns: "
+            f"reward function {function.name} requires '{missing[0]}', which is not a column of the task (columns: "
             f"{columns}; always there: {', '.join(ALWAYS_OFFERED)})"
         )
     return {name: values for name, values in offered.items() if function.accepts_any or name in function.accepts}
 
 
-def _call(function: RewardFunction, arguments: dict[str, list[Any]], runner: Runner, count: int) -> list[object]:
-    """What the function gives for `count` rows."""
+def _call(function: LoadedReward, arguments: dict[str, list[Any]], runner: Runner, count: int) -> list[object]:
     try:
         with alarms_end():
             result = function.call(**arguments)
             if inspect.isawaitable(result):
                 result = runner.run(_finish(result))
-            return _listed(function.name, result, count)  # here, because a generator runs the user's code too
+            return _listed(function.name, result, count)  # inside: a generator runs the user's code here
     except (SystemExit, RewardFailed):
         raise
-    except BaseException as error:  # asyncio's CancelledError is none of the usual kind
+    except BaseException as error:  # asyncio's CancelledError is not an Exception
         raise raised(f"reward function {function.name}", error, row=None) from error
 
 
@@ -202,18 +199,11 @@ async def _finish(result: Awaitable[object]) -> object:
 def _listed(name: str, result: object, count: int) -> list[object]:
     if not isinstance(result, Iterable) or isinstance(result, str | bytes | Mapping | Set):
         raise RewardFailed(f"reward function {name} gave a {type(result).__name__}, not a list of numbers", row=None)
-    if isinstance(result, Sized):
-        return list(result)
-    values = list(islice(result, count + 1))
-    if len(values) > count:
-        raise RewardFailed(f"reward function {name} gave more than {count} rewards for {count} completions", row=None)
-    return values
-
-
-def _checked(name: str, values: Sequence[object], count: int) -> list[float | None]:
+    values = list(result if isinstance(result, Sized) else islice(result, count + 1))  # a generator may be endless
     if len(values) != count:
-        raise RewardFailed(f"reward function {name} gave {len(values)} rewards for {count} completions", row=None)
-    return [_number(name, value, row) for row, value in enumerate(values)]
+        given = len(values) if isinstance(result, Sized) or len(values) < count else f"more than {count}"
+        raise RewardFailed(f"reward function {name} gave {given} rewards for {count} completions", row=None)
+    return values
 
 
 def _number(name: str, value: object, row: int) -> float | None:
@@ -221,7 +211,7 @@ def _number(name: str, value: object, row: int) -> float | None:
         return None
     try:
         number = float(value) if isinstance(value, SupportsFloat) and not isinstance(value, complex) else None
-    except Exception:  # noqa: BLE001 - anybody's code; that of a tensor of two numbers raises a RuntimeError
+    except Exception:  # noqa: BLE001 - e.g. a tensor of two numbers raises a RuntimeError
         number = None
     if number is None:
         raise RewardFailed(
@@ -232,7 +222,7 @@ def _number(name: str, value: object, row: int) -> float | None:
     return number
 
 
-def _combine(functions: Sequence[RewardFunction], values: Sequence[float | None], row: int) -> Score:
+def _combine(functions: Sequence[LoadedReward], values: Sequence[float | None], row: int) -> Score:
     pairs = [(function, value) for function, value in zip(functions, values, strict=True) if value is not None]
     reward = sum((function.weight * value for function, value in pairs), start=0.0)
     if not is_reward(reward):

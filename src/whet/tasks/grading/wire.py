@@ -1,13 +1,13 @@
-"""What the grader and its worker say to each other: one JSON object per line.
+"""The protocol between the grader and its worker: one JSON object per line.
 
-To the worker:    a `Setup`, then any number of batches {"examples": […], "texts": […]}.
+To the worker:    a `WorkerSetup`, then any number of batches {"examples": […], "texts": […]}.
 From the worker:  {"ready": true} once, then for each batch at most one {"at": function, "row": n | null} for each
                   function and row, and one of {"scores": […]}, {"failed": sentence, "row": n | null} or
-                  {"user_error": sentence}. {"forked": true} at any time: a copy of the worker came back from the
-                  user's code too.
+                  {"user_error": sentence}. {"forked": true} at any time: the user's code forked the worker and the
+                  copy returned.
 
-Every line also has {"request": n}: 0 is the setup, and an answer repeats the number of what it answers. The user's code
-can reach the worker's pipe, so nothing is believed before it has been looked at.
+Every line also has {"request": n}: 0 is the setup, and a reply repeats the number of its request. The user's code can
+write to the worker's pipe, so every reply is validated.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from whet.errors import UserError
 from whet.records import Example, Message, Score
 from whet.tasks.grading.process import ChildGarbled
-from whet.tasks.grading.reward_range import is_reward
+from whet.tasks.protocol import is_reward
 
 OUT_OF_MEMORY = 112  # the exit code of a worker that reached its limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
-    """What the worker is to judge with: reward functions, or the score of a task where there are none."""
+class WorkerSetup:
+    """What the worker grades with: reward functions, or the score of a task if there are none."""
 
     task: str
     options: Mapping[str, Any]
@@ -33,41 +34,34 @@ class Setup:
     load_limit_seconds: float
     time_limit_seconds: float
     memory_limit_gb: float | None
-    may_abstain: bool  # a row may be left without a reward: somebody else gives one too
-    path: tuple[str, ...]  # where the parent looks for modules
+    may_abstain: bool  # rows may get no reward here: a reward model gives one too
+    path: tuple[str, ...]  # the parent's sys.path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class At:
-    """What the worker begins now."""
+    """Progress: the function that starts now."""
 
     function: str
-    row: int | None  # where it is known
+    row: int | None  # if known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Why a batch has no scores."""
+    """An error of the user's code on a batch."""
 
     message: str
-    row: int | None  # where it is known
+    row: int | None  # if known
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
-    """What the user has to put right."""
-
-    message: str
-
-
-def pack_setup(setup: Setup) -> dict[str, Any]:
+def pack_setup(setup: WorkerSetup) -> dict[str, Any]:
     return {**asdict(setup), "options": dict(setup.options)}
 
 
-def unpack_setup(data: Mapping[str, Any]) -> Setup:
+def unpack_setup(data: Mapping[str, Any]) -> WorkerSetup:
     pairs = tuple((str(spec), weight) for spec, weight in data["rewards"])
     known = {key: value for key, value in data.items() if key != "request"}
-    return Setup(**{**known, "rewards": pairs, "path": tuple(data["path"])})
+    return WorkerSetup(**{**known, "rewards": pairs, "path": tuple(data["path"])})
 
 
 def pack_batch(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, Any]:
@@ -82,36 +76,36 @@ def pack_score(score: Score) -> dict[str, Any]:
     return {"reward": score.reward, "parts": dict(score.parts)}
 
 
-def unpack_loaded(data: Mapping[str, Any]) -> Refusal | None:
-    """What the worker said about the setup; nothing if all is well."""
+def check_ready(data: Mapping[str, Any]) -> None:
+    """The reply to the setup; raises the worker's `UserError`."""
     match data:
         case {"ready": True, **rest} if not rest:
-            return None
+            return
         case {"user_error": str(message), **rest} if not rest:
-            return Refusal(message=" ".join(message.split()))
-    raise _no_answer(data)
+            raise UserError(" ".join(message.split()))
+    raise _invalid(data)
 
 
-def unpack_reply(data: Mapping[str, Any], rows: int) -> At | Failure | Refusal | list[Score]:
-    """What the worker said about a batch of so many rows."""
+def unpack_reply(data: Mapping[str, Any], rows: int) -> At | Failure | list[Score]:
+    """The reply to a batch of this many rows; raises the worker's `UserError`."""
     match data:
         case {"at": str(function), "row": row, **rest} if not rest and _is_row(row, rows):
             return At(function=function, row=row)
         case {"failed": str(message), "row": row, **rest} if not rest and _is_row(row, rows):
             return Failure(message=" ".join(message.split()), row=row)
         case {"user_error": str(message), **rest} if not rest:
-            return Refusal(message=" ".join(message.split()))
+            raise UserError(" ".join(message.split()))
         case {"scores": list(scores), **rest} if not rest:
             if len(scores) != rows:
                 raise ChildGarbled(f"{len(scores)} scores for {rows} completions")
             return [_unpack_score(score, row) for row, score in enumerate(scores)]
-    raise _no_answer(data)
+    raise _invalid(data)
 
 
-def _no_answer(data: Mapping[str, Any]) -> ChildGarbled:
+def _invalid(data: Mapping[str, Any]) -> ChildGarbled:
     if data == {"forked": True}:
-        return ChildGarbled("the answer of a forked copy")
-    return ChildGarbled(f"an object with the keys {sorted(data)!s:.60}, which is no answer")
+        return ChildGarbled("the reply of a forked copy")
+    return ChildGarbled(f"an object with the keys {sorted(data)!s:.60}, which is not a reply")
 
 
 def _unpack_score(data: object, row: int) -> Score:

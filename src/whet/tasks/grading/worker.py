@@ -1,10 +1,8 @@
-"""The process in which user rewards run: `python -m whet.tasks.grading.worker`, spoken to by `grader` in JSON lines.
+"""The process that runs the user's reward functions: `python -m whet.tasks.grading.worker`. `wire` has the protocol.
 
-The user's code runs in the main thread, because libraries that limit time by signals insist on it. A second thread
-reads standard input and ends the process when the parent is gone; a watchdog that needs no interpreter lock ends it
-when a call runs over its time and nobody is left to kill it.
-
-A copy of this process that the user's code forked, and that comes back from it, says so instead of an answer and ends.
+The user's code runs in the main thread, as libraries with signal-based timeouts require. A second thread reads
+standard input and ends the process when the parent is gone. A watchdog that does not need the interpreter lock ends it
+when a call exceeds its time and no parent is left to kill it. A forked copy that returns reports that and exits.
 """
 
 from __future__ import annotations
@@ -34,32 +32,30 @@ from whet.tasks.grading.reward_functions import (
     raised,
     score_with,
 )
-from whet.tasks.grading.reward_range import is_reward, too_large
 from whet.tasks.grading.wire import OUT_OF_MEMORY, pack_score, unpack_batch, unpack_setup
-from whet.tasks.protocol import Task
-from whet.tasks.table import load_task
+from whet.tasks.loading import load_task
+from whet.tasks.protocol import Task, is_reward, too_large
 
-GRACE_SECONDS = 5.0  # the parent, while it lives, kills first
+GRACE_SECONDS = 5.0  # a living parent kills first
 
-Judge = Callable[[list[Example], list[str], Report], list[Score]]
+Scorer = Callable[[list[Example], list[str], Report], list[Score]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outbox:
-    """Where answers go."""
+    """The pipe for replies."""
 
     stream: TextIO
-    owner: int  # the process that answers
+    owner: int  # process id
 
-    def say(self, request: int, message: Mapping[str, Any]) -> None:
-        """Writes one line, with the number of the request that it belongs to."""
+    def send(self, request: int, message: Mapping[str, Any]) -> None:
         is_copy = os.getpid() != self.owner
-        said = {"forked": True} if is_copy else message
+        content = {"forked": True} if is_copy else message
         try:
-            self.stream.write(json.dumps({**said, "request": request}) + "\n")
+            self.stream.write(json.dumps({**content, "request": request}) + "\n")
             self.stream.flush()
         except OSError:
-            os._exit(1)  # the user's code closed the pipe: there is nobody to tell
+            os._exit(1)  # the user's code closed the pipe
         if is_copy:
             os._exit(0)
 
@@ -69,7 +65,7 @@ def main() -> None:
     try:
         _serve()
     except MemoryError:
-        os._exit(OUT_OF_MEMORY)  # a sentence would need memory
+        os._exit(OUT_OF_MEMORY)  # a message would need memory
 
 
 def _serve() -> None:
@@ -80,31 +76,31 @@ def _serve() -> None:
     try:
         faulthandler.dump_traceback_later(setup.load_limit_seconds + GRACE_SECONDS, exit=True, file=nowhere)
         with alarms_end():
-            # One event loop for the whole life: clients that the user's functions keep belong to it.
+            # One event loop for all batches: clients that the user's functions keep are bound to it.
             runner = asyncio.Runner()
-            judge = make_judge(setup.task, setup.options, setup.rewards, runner, may_abstain=setup.may_abstain)
+            scorer = make_scorer(setup.task, setup.options, setup.rewards, runner, may_abstain=setup.may_abstain)
     except UserError as error:
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__ from None
-        outbox.say(0, {"user_error": str(error)})
-        os._exit(0)  # an orderly shutdown would trip over the thread that reads
-    outbox.say(0, {"ready": True})
+        outbox.send(0, {"user_error": str(error)})
+        os._exit(0)  # a normal exit would wait for the reading thread
+    outbox.send(0, {"ready": True})
     while True:
         faulthandler.cancel_dump_traceback_later()
         request = inbox.get()
         number = request["request"]
         faulthandler.dump_traceback_later(setup.time_limit_seconds + GRACE_SECONDS, exit=True, file=nowhere)
-        outbox.say(number, answer(judge, request, partial(_report, outbox, number)))
+        outbox.send(number, answer(scorer, request, partial(_report, outbox, number)))
 
 
 def _report(outbox: Outbox, request: int, function: str, row: int | None) -> None:
-    outbox.say(request, {"at": function, "row": row})
+    outbox.send(request, {"at": function, "row": row})
 
 
 def _limit_memory(limit_gb: float | None) -> None:
-    """Makes allocations fail beyond the limit: of what this process writes, not of addresses that it only reserves.
+    """Makes allocations fail beyond the limit.
 
-    RLIMIT_AS would count what CUDA, torch's allocators and mapped files reserve, hundreds of GB that are no memory.
+    Not RLIMIT_AS, which also counts address space that CUDA, torch's allocators and mapped files only reserve.
     """
     if limit_gb is None:
         return
@@ -113,15 +109,10 @@ def _limit_memory(limit_gb: float | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def make_judge(
-    task: str,
-    options: Mapping[str, Any],
-    rewards: Sequence[tuple[str, float]],
-    runner: Runner,
-    *,
-    may_abstain: bool,
-) -> Judge:
-    """The user's reward functions, or where there are none the score of the user's task."""
+def make_scorer(
+    task: str, options: Mapping[str, Any], rewards: Sequence[tuple[str, float]], runner: Runner, *, may_abstain: bool
+) -> Scorer:
+    """The user's reward functions, or the score of the user's task if there are none."""
     if not rewards:
         return partial(score_task, load_task(task, options))
     functions = load_rewards(rewards)
@@ -130,11 +121,10 @@ def make_judge(
     )
 
 
-def answer(judge: Judge, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """The reply to one batch."""
+def answer(scorer: Scorer, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     examples, texts = unpack_batch(request)
     try:
-        return {"scores": [pack_score(score) for score in judge(examples, texts, report)]}
+        return {"scores": [pack_score(score) for score in scorer(examples, texts, report)]}
     except RewardFailed as error:
         return {"failed": str(error), "row": error.row}
     except UserError as error:
@@ -142,7 +132,6 @@ def answer(judge: Judge, request: Mapping[str, Any], report: Report) -> dict[str
 
 
 def score_task(task: Task, examples: Sequence[Example], texts: Sequence[str], report: Report) -> list[Score]:
-    """The task's own score of every row."""
     scores = []
     for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
         report("score", row)
@@ -169,7 +158,7 @@ def _score_row(task: Task, example: Example, text: str, row: int) -> Score:
 
 
 def _claim_pipes() -> tuple[SimpleQueue[dict[str, Any]], Outbox, TextIO]:
-    """Takes the pipes for the protocol; from now on the user's code prints to standard error and reads nothing."""
+    """Reserves the pipes for the protocol; the user's code prints to standard error and reads nothing."""
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115 - kept open for the watchdog
@@ -188,7 +177,7 @@ def _read(requests: TextIO, inbox: SimpleQueue[dict[str, Any]]) -> None:
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)  # with the processes that the user's code left behind
+        os.killpg(0, signal.SIGKILL)  # with processes that the user's code started
     os._exit(0)
 
 

@@ -36,9 +36,9 @@ from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Completion, Example, Message, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
-from whet.rollout import pose
-from whet.runs.comparison_directory import START, ComparisonDirectory, earlier_checkpoints
+from whet.rollout import tokenize_prompts
 from whet.runs.directory import Run
+from whet.runs.experiment_directories import START, ComparisonDirectory, earlier_checkpoints
 from whet.tasks.protocol import Gold, Task
 from whet.train.session.session import PROMPTS_ONLY
 from whet.train.setup.build import place
@@ -313,7 +313,7 @@ def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]
 def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Sampled]:
     """Random numbers do not depend on the model: equal models give equal completions."""
     engine = NativeEngine(policy, tokenizer, device=asked.device)
-    prompts = pose(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
+    prompts = tokenize_prompts(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
     groups = engine.generate(prompts, asked.sampling, count=count)
     engine.close()
     return [

@@ -11,8 +11,8 @@ from whet.config.pipeline import CompareConfig, references, resolve_references
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError, nearest
 from whet.recipe import Pipeline, Recipe, apply_override, dump, parse_yaml, plain, read_any, validate, validate_pipeline
-from whet.runs.pipeline_directory import PipelineDirectory, portable
-from whet.tasks.guard import guarded_task
+from whet.runs.experiment_directories import PipelineDirectory, portable
+from whet.tasks.loading import guarded_task
 from whet.train.experiments.contest import run_contest
 from whet.train.experiments.jobs import ExperimentProgress, Method, PlannedRun, State, do_job, do_jobs, job_state
 from whet.train.experiments.sweep import check_methods

@@ -10,7 +10,7 @@ from whet.algorithms.table import ALGORITHMS
 from whet.config import OnlineConfig
 from whet.errors import UserError, nearest
 from whet.recipe import Config, Recipe, read_recipe
-from whet.runs.comparison_directory import ComparisonDirectory
+from whet.runs.experiment_directories import ComparisonDirectory
 from whet.train.experiments.jobs import PlannedRun
 
 OURS = ("algorithm", "algorithm.preset", "seed")  # keys that a comparison sets

@@ -18,7 +18,7 @@ from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.models.references import BIGRAM_LARGEST
 from whet.recipe import Pipeline, Recipe
-from whet.tasks.guard import guarded_task
+from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.explain.formula import Loss, offline_loss, policy_loss
 from whet.train.explain.memory import FP32_BYTES, ModelMemory, find_model

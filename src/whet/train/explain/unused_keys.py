@@ -12,7 +12,7 @@ from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
 from whet.config.loops import CollectConfig
 from whet.recipe import Recipe
-from whet.tasks.table import TASKS
+from whet.tasks.loading import TASKS
 
 # Surrogates that do not depend on the clip range at a ratio of 1.
 CLIPPING = frozenset({clip, dual_clip, stopped_ratio, geometric_clip})

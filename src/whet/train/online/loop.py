@@ -12,7 +12,7 @@ from contextlib import closing
 
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.rollout import draw, judge, pose, sample
+from whet.rollout import draw, grade, sample, tokenize_prompts
 from whet.runs.directory import Run
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
@@ -43,11 +43,11 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
                     engine.sync(learner.policy, version=step - 1)
                     name = (config.seed, controllers.next_draw())
                     examples = draw(task, rollout.prompts, seed=name)
-                    prompts = world.shard(pose(examples, parts.tokenizer, stream=name))
+                    prompts = world.shard(tokenize_prompts(examples, parts.tokenizer, stream=name))
                     samples = sample(engine, prompts, settings.sampling, rollout.group, greedy=algorithm.needs_greedy)
 
                 with session.timed("score"), offloaded.present("reward"):
-                    groups.add(judge(grader, world.shard(examples), samples, version=step - 1))
+                    groups.add(grade(grader, world.shard(examples), samples, version=step - 1))
 
             batch, metrics = None, {"updates": 0.0}
             if groups.total:

@@ -16,11 +16,11 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Rollout
-from whet.rollout import Group, draw, judge, pose, sample
+from whet.rollout import Group, draw, grade, sample, tokenize_prompts
 from whet.runs.directory import Run
 from whet.runs.interrupt import Interrupt
 from whet.streams import stream_key
-from whet.tasks.guard import guarded_task
+from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.session.session import Progress
 from whet.train.setup.build import build_engine, place
@@ -46,9 +46,9 @@ def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -
             started = time.perf_counter()
             name = (config.seed, step)
             examples = draw(task, config.rollout.prompts, seed=name)
-            prompts = pose(examples, tokenizer, stream=name)
+            prompts = tokenize_prompts(examples, tokenizer, stream=name)
             samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
-            new = judge(grader, examples, samples, version=0)
+            new = grade(grader, examples, samples, version=0)
             groups += new
             timings = {"seconds/step": time.perf_counter() - started}
             metrics = _metrics(new)

@@ -12,8 +12,8 @@ from torch import Tensor
 from whet.algorithms.preference.preference_table import Preference
 from whet.batching import collate, packed, take, tokens_that_fit
 from whet.config.parts import UpdateConfig
+from whet.data.feedback import unpaired
 from whet.data.formats import Record
-from whet.data.pairs import unpaired
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.models.layers.decoder_config import autocast

@@ -18,7 +18,7 @@ from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.algorithm import OwnCell
 from whet.config.loops import CollectConfig
 from whet.config.pipeline import texts
-from whet.data.load import Source, rows_file
+from whet.data.sources import Source, rows_file
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.imports import is_object, object_source, source_file
@@ -27,8 +27,8 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.storage.checksums import MADE_BY_A_RUN, WEIGHTS, read_files, sealed_files
 from whet.recipe import Config
 from whet.runs.directory import Run
-from whet.runs.inputs import Change, Input, Inputs, accept, changes, from_json, to_json
-from whet.tasks.table import ELSEWHERE, TASKS
+from whet.runs.recorded_inputs import Change, Input, Inputs, accept, changes, from_json, to_json
+from whet.tasks.loading import ELSEWHERE, TASKS
 from whet.train.session.resume import how_to_resume
 
 Files = Mapping[str, Path]  # file name → path

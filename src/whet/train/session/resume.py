@@ -14,7 +14,7 @@ from whet.imports import has_objects
 from whet.runs import layout
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
-from whet.runs.inputs import Inputs
+from whet.runs.recorded_inputs import Inputs
 
 BEFORE, AFTER = "before", "after"
 MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evaluations are made from

@@ -28,10 +28,10 @@ from whet.models.protocol import Tokenizer
 from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import Run
-from whet.runs.inputs import Inputs
 from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
-from whet.tasks.grading.grader import GradingFailed
+from whet.runs.recorded_inputs import Inputs
+from whet.tasks.grading.graders import GradingFailed
 from whet.train.session import resume
 from whet.train.session.trained import Kept, Trained
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate

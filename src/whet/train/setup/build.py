@@ -6,7 +6,6 @@ import ctypes
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -26,20 +25,12 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
-from whet.tasks.guard import guarded_task
-from whet.tasks.protocol import Task
+from whet.tasks.loading import guarded_task
+from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
 
 TIKTOKEN = "tiktoken:"
 VLLM_SEQUENCES = 256  # default number of parallel sequences
-
-
-@runtime_checkable
-class Spelled(Protocol):
-    """A task that lists its characters, so that a character tokenizer can be made for it."""
-
-    @property
-    def alphabet(self) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +132,7 @@ def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
         return tiktoken_tokenizer(new.tokenizer.removeprefix(TIKTOKEN))
     if new.tokenizer != "characters":
         return load_tokenizer(Path(new.tokenizer))
-    if not isinstance(task, Spelled):
+    if not isinstance(task, HasAlphabet):
         raise UserError(
             f"model.new.tokenizer is 'characters' and task {task.name!r} does not list its characters: "
             "use tiktoken:gpt2, or the directory of a saved tokeniser"

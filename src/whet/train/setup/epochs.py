@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from whet.config import DataConfig, OfflineConfig
-from whet.data.load import Loaded, Source, load_rows
+from whet.data.sources import Loaded, Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.recipe import Config
 from whet.tasks.space import epoch_places

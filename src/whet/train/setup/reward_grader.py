@@ -11,9 +11,8 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.scoring import Scorer, load_scorer
 from whet.records import Example, Score
-from whet.tasks.grading.grader import GradingFailed, make_grader
-from whet.tasks.grading.reward_range import is_reward, too_large
-from whet.tasks.protocol import Grader, Task
+from whet.tasks.grading.graders import GradingFailed, make_grader
+from whet.tasks.protocol import Grader, Task, is_reward, too_large
 from whet.train.setup.offloading import OffloadedModels
 
 

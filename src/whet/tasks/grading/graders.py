@@ -1,4 +1,4 @@
-"""Scores completions: in this process, or in a worker that can be killed when a user's reward hangs or crashes."""
+"""Graders: in this process, or in a worker that can be killed when a user's reward function hangs or crashes."""
 
 from __future__ import annotations
 
@@ -15,37 +15,30 @@ from typing import Any
 from whet.errors import RunFailed, UserError
 from whet.imports import is_object
 from whet.records import Example, Score
-from whet.tasks.grading.environment import withheld, worker_environment
-from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung
+from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung, withheld, worker_environment
 from whet.tasks.grading.reward_functions import RewardFailed
 from whet.tasks.grading.wire import (
     OUT_OF_MEMORY,
     At,
     Failure,
-    Refusal,
-    Setup,
+    WorkerSetup,
+    check_ready,
     pack_batch,
     pack_setup,
-    unpack_loaded,
     unpack_reply,
 )
-from whet.tasks.grading.worker import make_judge
+from whet.tasks.grading.worker import make_scorer
+from whet.tasks.loading import TASKS, load_task
 from whet.tasks.protocol import Grader, Task
-from whet.tasks.table import TASKS, load_task
 
-WORKER = (
-    sys.executable,
-    "-P",
-    "-m",
-    "whet.tasks.grading.worker",
-)  # -P: files of the current directory shadow no library
-LOAD_LIMIT_SECONDS = 120.0  # a user's module may import torch from a cold disk
-# How a process ends whose C code was refused memory, or that the kernel chose when the machine had none left.
+WORKER = (sys.executable, "-P", "-m", "whet.tasks.grading.worker")  # -P: files here must not shadow a library
+LOAD_LIMIT_SECONDS = 120.0  # a module may import torch from a cold disk
+# A failed allocation in C code, or the kernel's out-of-memory killer.
 MEMORY_SIGNALS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKILL)
 
 
 class GradingFailed(RunFailed):
-    """A reward raised, hung, crashed or gave no number; carries the completion that it happened on."""
+    """A reward function raised, hung, crashed or returned no number; carries the completion."""
 
     def __init__(self, message: str, *, example: Example, text: str) -> None:
         super().__init__(message)
@@ -64,7 +57,7 @@ def make_grader(
     may_abstain: bool = False,
     task: Task | None = None,
 ) -> Grader:
-    """The grader of a run; the user's own code is loaded now, in a worker, so that a wrong name shows at once.
+    """The grader of a run; the user's code is loaded now, so that a wrong name fails at once.
 
     `task` is the task if it is built already: a packaged task scores in this process and need not be built twice.
     """
@@ -86,7 +79,7 @@ def make_grader(
 
 
 class DirectGrader:
-    """Scores with a task of ours, here: it neither raises nor hangs."""
+    """Scores with a packaged task, which neither raises nor hangs."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -95,13 +88,13 @@ class DirectGrader:
         return [self._task.score(example, text) for example, text in zip(examples, texts, strict=True)]
 
     def close(self) -> None:
-        """Owns nothing."""
+        """Nothing to release."""
 
 
 class InProcessGrader:
-    """Scores with objects that no other process can find, here: the same checks as in a worker, and none of its limits.
+    """Scores with objects passed from Python, which no worker can import: the same checks, without the limits.
 
-    Asynchronous functions run in a thread of their own: where this is called, as in a notebook, a loop may be running.
+    Asynchronous functions run in a thread: the calling thread may have a running event loop, as in a notebook.
     """
 
     def __init__(
@@ -114,21 +107,18 @@ class InProcessGrader:
     ) -> None:
         self._who = _who(task_name, [spec for spec, _ in rewards])
         self._loop, self._thread = asyncio.Runner(), ThreadPoolExecutor(max_workers=1)  # starts with its first task
-        self._judge = make_judge(task_name, task_options, rewards, self, may_abstain=may_abstain)
+        self._score = make_scorer(task_name, task_options, rewards, self, may_abstain=may_abstain)
 
     def run(self, coro: Coroutine[Any, Any, object], /) -> object:
-        """What a coroutine of the user's gives."""
         return self._thread.submit(self._loop.run, coro).result()
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
-        """A score per row."""
         outcome = self._ask(examples, texts)
         if isinstance(outcome, Failure):
             raise _blamed(self._ask, outcome, examples, texts)
         return outcome
 
     def close(self) -> None:
-        """Ends the thread."""
         self._thread.submit(self._loop.close).result()
         self._thread.shutdown()
 
@@ -136,9 +126,9 @@ class InProcessGrader:
         for example in examples:
             _require_json(example.columns, f"the columns of example {example.id}")
         try:
-            return self._judge(list(examples), list(texts), lambda _function, _row: None)
+            return self._score(list(examples), list(texts), lambda _function, _row: None)
         except RewardFailed as error:
-            if isinstance(error.__cause__, KeyboardInterrupt):  # the user's own, not a mistake of the function
+            if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, not a bug of the function
                 raise error.__cause__ from None
             return Failure(message=str(error), row=error.row)
         except SystemExit as error:
@@ -146,7 +136,7 @@ class InProcessGrader:
 
 
 class WorkerGrader:
-    """Scores in a process of its own, which starts when it is first needed and again after it had to be killed."""
+    """Scores in a worker process, started on first use and restarted after it was killed."""
 
     def __init__(
         self,
@@ -155,15 +145,15 @@ class WorkerGrader:
         rewards: Sequence[tuple[str, float]],
         *,
         time_limit_seconds: float,
-        memory_limit_gb: float | None = None,  # of each process that the user's code runs in
-        environment: Sequence[str] = (),  # secrets that the user's code may see
-        may_abstain: bool = False,  # functions may give a row no reward at all
+        memory_limit_gb: float | None = None,  # of each process
+        environment: Sequence[str] = (),  # secrets to pass to the worker
+        may_abstain: bool = False,  # a row may get no reward
     ) -> None:
         if not 0 < time_limit_seconds < float("inf"):
             raise UserError(f"the time limit of rewards is {time_limit_seconds} s, must be above 0 and finite")
         _require_json(task_options, f"the options of task {task_name}")
         self._limit = time_limit_seconds
-        self._setup = Setup(
+        self._setup = WorkerSetup(
             task=task_name,
             options=task_options,
             rewards=tuple(rewards),
@@ -178,12 +168,11 @@ class WorkerGrader:
         self._child: Child | None = None
 
     def start(self) -> None:
-        """Starts the worker and loads the user's code, unless that is done."""
+        """Starts the worker and loads the user's code, if it is not running."""
         if self._child is None:
             self._child = self._started()
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
-        """A score per row; no batch takes longer than the time limit."""
         if len(examples) != len(texts):
             raise ValueError(f"{len(examples)} examples and {len(texts)} texts")
         if not examples:
@@ -194,7 +183,6 @@ class WorkerGrader:
         return outcome
 
     def close(self) -> None:
-        """Ends the worker; a later `grade` would start another."""
         if self._child is not None:
             self._child.close()
             self._child = None
@@ -204,7 +192,7 @@ class WorkerGrader:
         deadline = time.monotonic() + LOAD_LIMIT_SECONDS
         try:
             child.send(pack_setup(self._setup), deadline=deadline)
-            refusal = unpack_loaded(child.receive(deadline=deadline))
+            check_ready(child.receive(deadline=deadline))
         except ChildHung:
             child.kill()
             raise RunFailed(f"{self._what()} did not load within {LOAD_LIMIT_SECONDS:g} s") from None
@@ -217,16 +205,13 @@ class WorkerGrader:
         except BaseException:
             child.kill()
             raise
-        if refusal is not None:
-            child.close()
-            raise UserError(refusal.message)
         return child
 
     def _what(self) -> str:
         return _who(self._setup.task, [spec for spec, _ in self._setup.rewards])
 
     def _death(self, who: str, death: ChildDied, how: str) -> str:
-        """The sentence about a worker that ended; `how` stands between who did it and the way it ended."""
+        """The error about a worker that exited; `how` goes between the culprit and the exit."""
         limit = self._setup.memory_limit_gb
         if death.code == OUT_OF_MEMORY:
             if limit is None:
@@ -237,7 +222,7 @@ class WorkerGrader:
         return f"{who}{how} {death}{maybe}"
 
     def _ask(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score] | Failure:
-        """One batch through the worker, which is dead afterwards if it hung or crashed."""
+        """One batch through the worker, which is killed if it hangs, crashes or raises."""
         request = pack_batch(examples, texts)
         for example in examples:
             _require_json(example.columns, f"the columns of example {example.id}")
@@ -247,14 +232,14 @@ class WorkerGrader:
         doing, row = self._what(), None
         try:
             self._child.send(request, deadline=deadline)
-            # One report for each function or row: whoever sends more would keep us listening.
+            # At most one report per function and row, so that no one can keep this loop busy.
             for _ in range(len(examples) + len(self._setup.rewards) + 1):
                 reply = unpack_reply(self._child.receive(deadline=deadline), len(examples))
                 if not isinstance(reply, At):
                     break
                 doing, row = self._name(reply.function), reply.row
             else:
-                raise ChildGarbled("more reports than there is to do")
+                raise ChildGarbled("too many progress reports")
         except ChildHung:
             self._discard()
             late = f"{doing} took longer than {self._limit:g} s and was stopped: see reward.time_limit_seconds"
@@ -266,11 +251,9 @@ class WorkerGrader:
             self._discard()
             raise RunFailed(_garbled(doing, found)) from None
         except BaseException:
-            # An interrupt in mid-sentence: the next reply would belong to this batch.
+            # After an interrupt the next reply would belong to this batch.
             self._discard()
             raise
-        if isinstance(reply, Refusal):
-            raise UserError(reply.message)
         return reply
 
     def _name(self, function: str) -> str:
@@ -288,24 +271,24 @@ Ask = Callable[[Sequence[Example], Sequence[str]], list[Score] | Failure]
 def _blamed(
     ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str], *, withheld: Sequence[str] = ()
 ) -> GradingFailed:
-    """What to raise for a failed batch, with the row that it failed on."""
+    """The error for a failed batch, with the row that caused it."""
     row, message = (failure.row, failure.message) if failure.row is not None else _search(ask, failure, examples, texts)
     hidden = [name for name in withheld if name in message]
     if hidden:
-        message += f"; {hidden[0]} looks like a secret, so the worker does not see it: name it in reward.environment"
+        message += f"; {hidden[0]} looks like a secret and is withheld from the worker: name it in reward.environment"
     where = f"(example {examples[row].id}, row {row} of {len(examples)})"
     return GradingFailed(f"{message} {where}", example=examples[row], text=texts[row])
 
 
 def _search(ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> tuple[int, str]:
-    """The first row that fails alone, and how; row 0 if the rows only fail together."""
+    """The first row that fails by itself, and its error; row 0 if rows fail only together."""
     if len(examples) == 1:
         return 0, failure.message
     for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
         outcome = ask([example], [text])
         if isinstance(outcome, Failure):
             return row, outcome.message
-    return 0, f"{failure.message}; no row alone repeats it, so here is the first"
+    return 0, f"{failure.message}; no row fails by itself, so this is the first"
 
 
 def _who(task: str, rewards: Sequence[str]) -> str:
@@ -314,7 +297,7 @@ def _who(task: str, rewards: Sequence[str]) -> str:
 
 def _garbled(who: str, found: ChildGarbled) -> str:
     return (
-        f"{who} disturbed its worker, from which came {found}: a process that is forked there must end with os._exit "
+        f"{who} broke the protocol of its worker, which sent {found}: a forked process must end with os._exit "
         "instead of returning, and nothing else may write to the worker's pipe"
     )
 

@@ -1,7 +1,7 @@
-"""Rows that compare two completions → `Pair`. One function for each way in which such rows are written.
+"""Rows with preferences or labels → `Pair`, `Labelled`, `Outcomes`; one function per format.
 
-A pair is two answers to the same prompt: rows whose two sides part earlier than at the last answer are refused,
-because no loss here compares them fairly.
+A pair is two answers to one prompt. Rows whose sides differ before the last answer are rejected: they would compare
+answers to different prompts.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from whet.data import columns
-from whet.data.columns import Columns, Prompt
+from whet.data.columns import Columns, Prompt, spaced
 from whet.data.dialogues import completion, conversation, instructed
 from whet.errors import UserError
-from whet.records import Labelled, Message, Pair
+from whet.records import Labelled, Message, Outcomes, Pair
 
-# What the two sides scored, under the names of UltraFeedback, of its cleaned version and of LLaMA-Factory.
+# Score columns of UltraFeedback, of its cleaned version and of LLaMA-Factory.
 SCORES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"), ("chosen_score", "rejected_score"))
 HH_TURN = re.compile(r"(?:^|\n\n)(Human|Assistant):")
 HH_ROLES = {"Human": "user", "Assistant": "assistant"}
-# A judge's instruction around a question and an answer, as Prometheus words it.
+# The prompt of an LLM judge around a question and an answer, as in Prometheus.
 JUDGED = re.compile(
     r"###The instruction to evaluate:\n(?P<prompt>.*?)\n\n###Response to evaluate:\n(?P<answer>.*?)\n\n###", re.DOTALL
 )
@@ -31,25 +31,25 @@ def pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
     prompt = columns.prompt(row, where)
     margin = _margin(row, where)
     if isinstance(row.get("chosen"), str) and isinstance(row.get("rejected"), str):
-        posed = _read_hh(prompt, where) if isinstance(prompt, str) and is_hh(prompt) else prompt
-        return (Pair(id=row_id, prompt=posed, chosen=row["chosen"], rejected=row["rejected"], margin=margin),)
+        prompt_turns = _read_hh(prompt, where) if isinstance(prompt, str) and is_hh(prompt) else prompt
+        return (Pair(id=row_id, prompt=prompt_turns, chosen=row["chosen"], rejected=row["rejected"], margin=margin),)
     chosen, rejected = (completion(row, side, where) for side in ("chosen", "rejected"))
     if len(chosen) == len(rejected) == 1:
-        posed = conversation(prompt)
+        prompt_turns = conversation(prompt)
     else:
-        posed = _common(chosen, rejected, where)
-        _require_same(prompt, posed, where)
-    return (_pair(row_id, posed, chosen, rejected, margin),)
+        prompt_turns = _common(chosen, rejected, where)
+        _require_same(prompt, prompt_turns, where)
+    return (_pair(row_id, prompt_turns, chosen, rejected, margin),)
 
 
 def implicit_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
-    """`chosen` and `rejected`, two whole conversations that differ in the last answer."""
+    """`chosen` and `rejected`, two conversations that differ only in the last answer."""
     chosen, rejected = (completion(row, side, where) for side in ("chosen", "rejected"))
     return (_pair(row_id, _common(chosen, rejected, where), chosen, rejected, _margin(row, where)),)
 
 
 def hh(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
-    """`chosen` and `rejected`, two transcripts with all their "Human:" and "Assistant:" turns (Bai et al. 2022)."""
+    """`chosen` and `rejected`, two transcripts of "Human:" and "Assistant:" turns (Bai et al. 2022)."""
     sides = [hh_messages(columns.text(row, side, where), where) for side in ("chosen", "rejected")]
     chosen, rejected = (columns.answered(side, "chosen and rejected", where) for side in sides)
     return (_pair(row_id, _common(chosen, rejected, where), chosen, rejected, None),)
@@ -59,7 +59,7 @@ def sharegpt_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
     """`conversations`, and the two answers `chosen` and `rejected`, with `from` and `value`."""
     prompt = columns.shared_messages(columns.items(row, "conversations", where), "conversations", where)
     if not prompt or prompt[-1].role == "assistant":
-        raise UserError(f"{where}: 'conversations' must end with a message that the assistant is to answer")
+        raise UserError(f"{where}: 'conversations' must end with a message for the assistant to answer")
     sides = [columns.shared_messages([row.get(side)], side, where) for side in ("chosen", "rejected")]
     chosen, rejected = (columns.answered(side, "chosen and rejected", where) for side in sides)
     return (_pair(row_id, prompt, chosen, rejected, _margin(row, where)),)
@@ -84,7 +84,7 @@ def hhh(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
 
 
 def hhh_judged(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
-    """`chosen_instruction` and `rejected_instruction`: the pairs of HHH inside a judge's instruction."""
+    """`chosen_instruction` and `rejected_instruction`: HHH pairs inside the prompt of an LLM judge."""
     found = {}
     for side in ("chosen", "rejected"):
         match = JUDGED.search(columns.text(row, f"{side}_instruction", where))
@@ -98,27 +98,27 @@ def hhh_judged(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
 
 
 def unpaired(rows: Sequence[Pair]) -> list[Labelled]:
-    """Every pair as two completions, one liked and one not."""
+    """Every pair as two labelled completions: chosen True, rejected False."""
     return [
-        Labelled(id=f"{row.id}-{side}", prompt=row.prompt, completion=said, label=side == "chosen", twin=row.twin)
+        Labelled(id=f"{row.id}-{side}", prompt=row.prompt, completion=text, label=side == "chosen", twin=row.twin)
         for row in rows
-        for side, said in (("chosen", row.chosen), ("rejected", row.rejected))
+        for side, text in (("chosen", row.chosen), ("rejected", row.rejected))
     ]
 
 
 def is_hh(text: str) -> bool:
-    """Whether this is a transcript of Anthropic's data."""
+    """Whether this is a transcript in the layout of Anthropic's HH data."""
     return text.startswith("\n\nHuman:")
 
 
 def hh_messages(transcript: str, where: str) -> tuple[Message, ...]:
-    """The turns of a transcript; two in a row of the same speaker are one, with a blank line between them."""
+    """The turns of a transcript; consecutive turns of one speaker are joined by a blank line."""
     before, *parts = HH_TURN.split(transcript)
     if before.strip() or not parts:
         raise UserError(f"{where}: a transcript must begin with a 'Human:' or 'Assistant:' turn")
     turns: list[Message] = []
-    for speaker, said in zip(parts[::2], parts[1::2], strict=True):
-        role, content = HH_ROLES[speaker], said.strip()
+    for speaker, text in zip(parts[::2], parts[1::2], strict=True):
+        role, content = HH_ROLES[speaker], text.strip()
         if turns and turns[-1].role == role:
             content = f"{turns.pop().content}\n\n{content}".strip()
         turns.append(Message(role=role, content=content))
@@ -126,12 +126,12 @@ def hh_messages(transcript: str, where: str) -> tuple[Message, ...]:
 
 
 def _opening(text: str, where: str) -> tuple[Message, ...]:
-    """A question that may be the middle of a transcript, whose first "Human:" was left out."""
+    """A prompt that may be a transcript without its first "Human:"."""
     return _read_hh(text if is_hh(text) else f"\n\nHuman: {text}", where)
 
 
 def _read_hh(prompt: str, where: str) -> tuple[Message, ...]:
-    """A transcript up to the answer, with or without the "Assistant:" that waits for it."""
+    """A transcript up to the answer, with or without the final "Assistant:"."""
     turns = hh_messages(prompt, where)
     if turns[-1].role == "assistant" and not turns[-1].content:
         turns = turns[:-1]
@@ -141,26 +141,26 @@ def _read_hh(prompt: str, where: str) -> tuple[Message, ...]:
 
 
 def _common(chosen: Sequence[Message], rejected: Sequence[Message], where: str) -> tuple[Message, ...]:
-    """The messages before the last answer, which must be the same on both sides."""
+    """The messages before the last answer; both sides must share them."""
     same = takewhile(lambda both: both[0] == both[1], zip(chosen[:-1], rejected[:-1], strict=False))
     prompt = tuple(turn for turn, _ in same)
     if not len(prompt) == len(chosen) - 1 == len(rejected) - 1:
         turn = len(prompt) + 1
-        raise UserError(f"{where}: 'chosen' and 'rejected' part at turn {turn}, so their last answers have two prompts")
+        raise UserError(f"{where}: 'chosen' and 'rejected' differ at turn {turn}, before the last answer")
     if not prompt or prompt[-1].role == "assistant":
-        raise UserError(f"{where}: 'chosen' and 'rejected' must begin with the prompt that they answer")
+        raise UserError(f"{where}: 'chosen' and 'rejected' must start with the prompt")
     return prompt
 
 
-def _require_same(prompt: Prompt, posed: tuple[Message, ...], where: str) -> None:
-    """Refuses a row whose `prompt` is not the one that its two sides repeat."""
-    said = [turn for turn in posed if turn.role != "system"]
+def _require_same(prompt: Prompt, prompt_turns: tuple[Message, ...], where: str) -> None:
+    """Rejects a row whose `prompt` is not the one that its two sides repeat."""
+    turns = [turn for turn in prompt_turns if turn.role != "system"]
     if isinstance(prompt, str):
-        is_same = _spaced(said[-1].content) == _spaced(prompt) or _spaced(said[0].content) == _spaced(prompt)
+        is_same = spaced(prompt) in (spaced(turns[-1].content), spaced(turns[0].content))
     else:
-        is_same = said == [turn for turn in prompt if turn.role != "system"]
+        is_same = turns == [turn for turn in prompt if turn.role != "system"]
     if not is_same:
-        raise UserError(f"{where}: 'chosen' and 'rejected' repeat another prompt than 'prompt'")
+        raise UserError(f"{where}: 'chosen' and 'rejected' start with a prompt other than 'prompt'")
 
 
 def _pair(
@@ -170,24 +170,70 @@ def _pair(
 
 
 def _margin(row: Columns, where: str) -> float | None:
-    """`margin`, or how much higher the chosen side scored, on the row or in its `metadata`; 0 is a tie."""
+    """`margin`, or score of chosen − score of rejected, from the row or its `metadata`; 0 is a tie."""
     metadata = row.get("metadata")
     for place in (row, metadata if isinstance(metadata, dict) else {}):
         if (margin := columns.optional_number(place, "margin", where)) is not None:
-            return _not_below(margin, 0.0, "'margin'", where)
+            return _difference(margin, 0.0, "'margin'", where)
         for names in SCORES:
             high, low = (columns.optional_number(place, name, where) for name in names)
             if high is not None and low is not None:
-                return _not_below(high, low, f"'{names[0]}'", where) - low
+                return _difference(high, low, f"'{names[0]}'", where)
     return None
 
 
-def _not_below(better: float, worse: float, name: str, where: str) -> float:
-    """Refuses a row whose own numbers say that the other side is the better one."""
+def _difference(better: float, worse: float, name: str, where: str) -> float:
+    """better − worse; negative means that the row contradicts itself."""
     if better < worse:
         raise UserError(f"{where}: {name} is {better:g}, below {worse:g}, so 'chosen' is the worse side: swap the two")
-    return better
+    return better - worse
 
 
-def _spaced(text: str) -> str:
-    return " ".join(text.split())
+def labelled(row: Columns, row_id: str, where: str) -> tuple[Labelled, ...]:
+    """`prompt`, `completion` (each text or messages) and `label`, true for a desirable completion."""
+    prompt, label = columns.prompt(row, where), columns.flag(row, "label", where)
+    if isinstance(row.get("completion"), str):
+        return (Labelled(id=row_id, prompt=prompt, completion=row["completion"], label=label),)
+    turns = completion(row, "completion", where)
+    if len(turns) != 1:
+        raise UserError(f"{where}: 'completion' must be one assistant message, not {len(turns)}")
+    return (Labelled(id=row_id, prompt=conversation(prompt), completion=turns[0].content, label=label),)
+
+
+def labelled_messages(row: Columns, row_id: str, where: str) -> tuple[Labelled, ...]:
+    """`messages`, and `label`, true if the last message is desirable."""
+    *prompt, answer = columns.answered(columns.messages(row, "messages", where), "messages", where)
+    if not prompt or prompt[-1].role == "assistant":
+        raise UserError(f"{where}: the last of 'messages' must answer a message that is not the assistant's")
+    label = columns.flag(row, "label", where)
+    return (Labelled(id=row_id, prompt=tuple(prompt), completion=answer.content, label=label),)
+
+
+def labelled_alpaca(row: Columns, row_id: str, where: str) -> tuple[Labelled, ...]:
+    """`instruction`, `input` (may be empty), `output` and `kto_tag`, as in LLaMA-Factory."""
+    output, label = columns.text(row, "output", where), columns.flag(row, "kto_tag", where)
+    return (Labelled(id=row_id, prompt=instructed(row, where), completion=output, label=label),)
+
+
+def outcomes(row: Columns, row_id: str, where: str) -> tuple[Outcomes, ...]:
+    """`prompt`, `completions`, and `correct` or `rewards`, one for each and either 0 or 1."""
+    name = "correct" if "correct" in row else "rewards"
+    completions, values = columns.texts(row, "completions", where), columns.items(row, name, where)
+    if len(completions) != len(values):
+        raise UserError(f"{where}: {len(completions)} 'completions' but {len(values)} '{name}'")
+    correct = tuple(columns.as_flag(value, name, where) for value in values)
+    prompt = columns.prompt(row, where)
+    return (Outcomes(id=row_id, prompt=prompt, completions=completions, correct=correct),)
+
+
+def gsm8k_solutions(row: Columns, row_id: str, where: str) -> tuple[Outcomes, ...]:
+    """`question`, and for each of several models an object with `solution` and `is_correct` (Cobbe et al. 2021)."""
+    tried = {name: value for name, value in row.items() if isinstance(value, dict) and "is_correct" in value}
+    return (
+        Outcomes(
+            id=row_id,
+            prompt=columns.text(row, "question", where),
+            completions=tuple(columns.text(value, "solution", where) for value in tried.values()),
+            correct=tuple(columns.flag(value, "is_correct", where) for value in tried.values()),
+        ),
+    )

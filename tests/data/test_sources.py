@@ -11,7 +11,7 @@ import pytest
 
 from tests.data.real import real
 from tests.data.written import write_lines
-from whet.data.load import ROWS, Source, digest, load_rows
+from whet.data.sources import ROWS, Source, digest, load_rows
 from whet.errors import UserError
 from whet.records import Dialogue, Message, Outcomes, Pair, Trace
 from whet.runs import layout

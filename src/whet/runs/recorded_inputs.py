@@ -1,7 +1,4 @@
-"""inputs.json: the files that a run was made from, by their checksums, and which changes of them were accepted.
-
-Knows nothing about recipes: what the files are, and why they are read, is the caller's to say.
-"""
+"""inputs.json: checksums of a run's input files, and the accepted changes to them."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from whet.runs import logs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Input:
-    """What a key of a recipe names: a file, or a directory of files."""
+    """A file or directory that a key of the recipe names."""
 
-    path: str  # as the recipe writes it
+    path: str  # as in the recipe
     files: Mapping[str, str]  # name → SHA-256; names are relative to a directory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """An input that is not what it was."""
+    """An input that differs from the recorded one."""
 
     key: str
     sentence: str
@@ -32,45 +29,40 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """What a run was made from."""
-
     known: Mapping[str, Input] = field(default_factory=dict)  # by key of the recipe
-    origin: str = ""  # fingerprint of the weights that training begins with; empty before it does
-    accepted: tuple[Mapping[str, Any], ...] = ()  # changes that somebody let pass, oldest first
+    origin: str = ""  # fingerprint of the initial weights; empty before training starts
+    accepted: tuple[Mapping[str, Any], ...] = ()  # accepted changes, oldest first
 
     @property
     def accepted_sentences(self) -> list[str]:
-        """Which inputs were exchanged on the way, a sentence each."""
         return [f"{one['sentence']} (after step {one['after_step']})" for one in self.accepted]
 
     def changed_since(self, step: int) -> set[str]:
-        """The keys of the inputs that were exchanged after this step."""
+        """The keys of the inputs that changed after this step."""
         return {one["key"] for one in self.accepted if one["after_step"] >= step}
 
 
 def read_inputs(file: Path) -> Inputs | None:
-    """What was recorded; None where nothing was, as in runs of older versions."""
+    """The recorded inputs; None in runs of older versions."""
     if not file.exists():
         return None
     try:
         return from_json(logs.read_json(file))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunFailed(f"{file} is damaged: put it back, or remove it to go on without comparing inputs") from error
+        raise RunFailed(f"{file} is damaged: restore it, or remove it to resume without comparing inputs") from error
 
 
 def write_inputs(file: Path, inputs: Inputs) -> None:
-    """Puts the file in place whole."""
     logs.write_atomic(file, logs.json_bytes(to_json(inputs), indent=1) + b"\n")
 
 
 def to_json(inputs: Inputs) -> dict[str, Any]:
-    """The inputs as JSON can say them."""
     known = {key: {"path": one.path, "files": dict(one.files)} for key, one in sorted(inputs.known.items())}
     return {"inputs": known, "origin": inputs.origin, "accepted": list(inputs.accepted)}
 
 
 def from_json(content: Mapping[str, Any]) -> Inputs:
-    """The inverse of `to_json`; whatever is not of its making raises one of Python's errors for wrong values."""
+    """The inverse of `to_json`; invalid content raises KeyError, TypeError, ValueError or AttributeError."""
     known = {key: Input(path=entry["path"], files=dict(entry["files"])) for key, entry in content["inputs"].items()}
     accepted = tuple(map(dict, content["accepted"]))
     texts = [content["origin"], *(one.path for one in known.values())]
@@ -82,11 +74,11 @@ def from_json(content: Mapping[str, Any]) -> Inputs:
 
 
 def changes(began: Mapping[str, Input], now: Mapping[str, Input]) -> list[Change]:
-    """What is gone or has another content; what was not there at the beginning is no change."""
+    """Inputs that are missing or have other content; new ones do not count."""
     found = []
     for key, old in began.items():
         if key not in now:
-            found.append(Change(key=key, sentence=f"{key} {old.path} is gone"))
+            found.append(Change(key=key, sentence=f"{key} {old.path} is missing"))
         elif dict(now[key].files) != dict(old.files):
             found.append(
                 Change(key=key, sentence=f"{key} {old.path} changed since the run began{_which(old, now[key])}")
@@ -95,7 +87,7 @@ def changes(began: Mapping[str, Input], now: Mapping[str, Input]) -> list[Change
 
 
 def accept(inputs: Inputs, now: Mapping[str, Input], passed: list[Change], *, after_step: int) -> Inputs:
-    """The inputs of now, and in the history that they changed after a step."""
+    """The new inputs, with the changes in their history."""
     history = [
         {
             "after_step": after_step,
@@ -109,7 +101,7 @@ def accept(inputs: Inputs, now: Mapping[str, Input], passed: list[Change], *, af
 
 
 def _which(old: Input, new: Input) -> str:
-    """Which files of a directory are others, missing or new."""
+    """The changed, missing or new files of a directory."""
     if len(old.files) == len(new.files) == 1:
         return ""
     names = sorted(old.files.keys() | new.files.keys())

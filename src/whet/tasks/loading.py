@@ -1,0 +1,190 @@
+"""Tasks by name: the packaged ones, or a user's own as `module:Class`. A new task is one file and one line here.
+
+A user's task runs behind a guard that turns its exceptions and wrong types into one line with task and method.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from whet.errors import RunFailed, UserError, nearest
+from whet.imports import is_object, load_named, one_line
+from whet.records import LARGEST_REWARD, Example, Score
+from whet.tasks.procedural import Arithmetic, Reverse, Sorting
+from whet.tasks.protocol import Gold, HasAlphabet, Task, is_reward
+from whet.tasks.reviews import Reviews
+from whet.tasks.rows import RowsTask
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TASKS: dict[str, type[Task]] = {
+    "arithmetic": Arithmetic,
+    "reverse": Reverse,
+    "reviews": Reviews,
+    "sorting": Sorting,
+    "rows": RowsTask,
+}
+
+ELSEWHERE = {"data": "whet.data.task:DataTask"}  # packaged, in a room that imports this one
+
+VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+# Annotations are strings under `from __future__ import annotations`, else types. Other types are not checked.
+PLAIN_TYPES: dict[Any, type] = {
+    **{"int": int, "float": float, "bool": bool, "str": str},
+    **{int: int, float: float, bool: bool, str: str},
+}
+NO_REWARD = f"not a finite number within ±{LARGEST_REWARD:g}"
+
+
+def load_task(name: str, options: Mapping[str, Any]) -> Task:
+    """The task of this name with these options."""
+    make = _maker(name, options)
+    try:
+        task = make()
+        complete = isinstance(task, Task)  # evaluates the property `name`, which is the user's code too
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"task {name} refuses its options: {one_line(error)}") from error
+    if not complete:
+        raise UserError(f"task {name} is not a task: it needs name, draw, held_out, score and correct")
+    found: Task = task
+    return found
+
+
+def guarded_task(name: str, options: Mapping[str, Any]) -> Task:
+    """The task of this name with these options; a user's own with a guard around it."""
+    task = load_task(name, options)
+    return task if name in TASKS else GuardedTask(name, task)
+
+
+def find_task(name: str) -> type[Task]:
+    """The class of a packaged task, or the user's own from `module:Class`."""
+    if name in TASKS:
+        return TASKS[name]
+    name = ELSEWHERE.get(name, name)
+    if ":" not in name:
+        known = ", ".join(TASKS)
+        raise UserError(f"there is no task '{name}'{nearest(name, TASKS)} (known: {known}; your own: module:Class)")
+    found = load_named(name, "task")
+    if not isinstance(found, type):
+        raise UserError(f"task '{name}' must name a class, not a {type(found).__name__}")
+    return found
+
+
+def task_options(task_class: type[Task]) -> dict[str, inspect.Parameter]:
+    """The options of a task, by name."""
+    try:
+        return dict(inspect.signature(task_class).parameters)
+    except ValueError as error:
+        raise UserError(f"{task_class.__name__} has no readable signature, so it cannot be a task") from error
+
+
+class GuardedTask:
+    """Raises `RunFailed` where a user's task raises or returns the wrong type.
+
+    Has `gold` and `alphabet` where the task does.
+    """
+
+    def __init__(self, name: str, task: Task) -> None:
+        self.name, self._task = name, task
+        try:
+            has_alphabet = isinstance(task, HasAlphabet)  # evaluates `alphabet`, which is the user's code too
+        except (Exception, SystemExit) as error:
+            raise RunFailed(f"task {name}: alphabet raised {one_line(error)}") from error
+        if has_alphabet:
+            self.alphabet = self._alphabet()
+        if isinstance(task, Gold):
+            self.gold = partial(self._gold, task)
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        return self._examples("draw", self._ask("draw", self._task.draw, count, seed=seed))
+
+    def held_out(self, count: int) -> list[Example]:
+        return self._examples("held_out", self._ask("held_out", self._task.held_out, count))
+
+    def score(self, example: Example, text: str) -> Score:
+        score: object = self._ask("score", self._task.score, example, text)
+        if not isinstance(score, Score):
+            raise self._failure("score", f"gave a {type(score).__name__}, not a Score", example)
+        reward = self._ask("score", float, score.reward)
+        if not is_reward(reward):
+            raise self._failure("score", f"gave the reward {reward}, {NO_REWARD}", example)
+        return replace(score, reward=reward)
+
+    def correct(self, example: Example, text: str) -> bool:
+        right: object = self._ask("correct", self._task.correct, example, text)
+        if not isinstance(right, bool):
+            raise self._failure("correct", f"gave a {type(right).__name__}, not True or False", example)
+        return right
+
+    def _alphabet(self) -> str:
+        assert isinstance(self._task, HasAlphabet)
+        alphabet: object = self._task.alphabet
+        if not isinstance(alphabet, str):
+            raise self._failure("alphabet", f"is a {type(alphabet).__name__}, not a string")
+        return alphabet
+
+    def _gold(self, task: Gold, example: Example, text: str) -> float:
+        reward: object = self._ask("gold", task.gold, example, text)
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not is_reward(reward):
+            raise self._failure("gold", f"gave {reward!r}, {NO_REWARD}", example)
+        return float(reward)
+
+    def _examples(self, method: str, given: object) -> list[Example]:
+        if not isinstance(given, list) or not all(isinstance(example, Example) for example in given):
+            raise self._failure(method, "gave something else than a list of Examples")
+        return given
+
+    def _ask(self, method: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            example = args[0] if args and isinstance(args[0], Example) else None
+            raise self._failure(method, f"raised {one_line(error)}", example) from error
+
+    def _failure(self, method: str, what: str, example: Example | None = None) -> RunFailed:
+        where = "" if example is None else f" on example {example.id!r}"
+        way = "whet.tasks.check.check_task(task)" if is_object(self.name) else f"whet tasks {self.name}"
+        return RunFailed(f"task {self.name}: {method} {what}{where}; try it with: {way}")
+
+
+def _maker(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
+    """The constructor with its options; an object passed from Python exists already."""
+    given = load_named(name, "task") if is_object(name) else None
+    if given is None or isinstance(given, type):
+        task_class = find_task(name)
+        _check_options(name, task_class, options)
+        return partial(task_class, **options)
+    if options:
+        raise UserError(f"task {name} is an object and has its options already: leave out {', '.join(options)}")
+    return lambda: given
+
+
+def _check_options(name: str, task_class: type[Task], options: Mapping[str, Any]) -> None:
+    accepted = task_options(task_class)
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    named = {key: p for key, p in accepted.items() if p.kind not in VARIADIC}
+    for key, value in options.items():
+        if key in named:
+            _check_type(name, key, named[key].annotation, value)
+        elif not takes_any:
+            valid = ", ".join(named) or "none"
+            raise UserError(f"task {name} has no option '{key}'{nearest(key, named)} (options: {valid})")
+    for key, parameter in named.items():
+        if parameter.default is inspect.Parameter.empty and key not in options:
+            raise UserError(f"task {name} needs the option '{key}'")
+
+
+def _check_type(name: str, key: str, annotation: Any, value: Any) -> None:
+    expected = PLAIN_TYPES.get(annotation)
+    if expected is None or type(value) is expected or (expected is float and type(value) is int):
+        return
+    raise UserError(f"task {name}: option '{key}' is {value!r} ({type(value).__name__}), must be {expected.__name__}")

@@ -14,7 +14,7 @@ from whet.batching import collate
 from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.engines.native.native_engine import NativeEngine
-from whet.models.logprobs import Reading, log_distribution, token_logprobs
+from whet.models.logprobs import TokenReading, log_distribution, token_logprobs
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Completion, Example, Prompt, Row, Sampling, Score
 from whet.rollout import grade
@@ -65,12 +65,12 @@ def test_what_is_trained_is_the_next_token() -> None:
 def test_an_off_by_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state after token t has seen token t: training on it teaches to repeat, at a loss that looks wonderful."""
 
-    def late(policy: Any, tokens: Tensor, lengths: Tensor, mask: Tensor, sampling: Sampling, **_: Any) -> Reading:
+    def late(policy: Any, tokens: Tensor, lengths: Tensor, mask: Tensor, sampling: Sampling, **_: Any) -> TokenReading:
         rows, columns = mask.nonzero(as_tuple=True)
         distribution = log_distribution(policy.head(policy.hidden(tokens, lengths)[rows, columns]), sampling)
         chosen = distribution.gather(-1, tokens[rows, columns][:, None])[:, 0]
         zeros = torch.zeros(tokens.shape)
-        return Reading(logprobs=zeros.index_put((rows, columns), chosen), entropies=zeros, values=None)
+        return TokenReading(logprobs=zeros.index_put((rows, columns), chosen), entropies=zeros, values=None)
 
     monkeypatch.setattr(supervised, "read_tokens", late)
     assert spelled(taught(plain_row)) != RIGHT

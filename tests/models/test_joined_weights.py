@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.small import small_model
-from whet.models.decoder.decoder import Decoder
-from whet.models.kernels.fused_block import fits_fused
+from whet.models.decoder.decoder import Decoder, fits_fused
 from whet.models.load import new_model
 
 FAMILIES = ["llama", "qwen2", "qwen3"]

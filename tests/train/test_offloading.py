@@ -1,4 +1,4 @@
-"""OffloadedModels of a device: the same bytes after every move, who can wait, and who has to."""
+"""Offloaded models: the same bytes after every move, who can wait, and who has to."""
 
 import copy
 
@@ -16,7 +16,7 @@ from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.procedural import Sorting
 from whet.train.online.learner import build_learner, offload_candidates
 from whet.train.setup.build import build_parts
-from whet.train.setup.offloading import OffloadedModels, moments, to_offload, weights
+from whet.train.setup.offloading import moments, present_in, to_offload, weights
 from whet.train.setup.reward_grader import ModelGrader
 
 CPU = torch.device("cpu")
@@ -51,10 +51,10 @@ def test_what_learns_is_written_back():
 
 def test_nested_visits_are_one():
     model, _ = small_model(layers=1)
-    offloaded = OffloadedModels({"critic": weights(model, is_frozen=False, device=CPU)})
-    with offloaded.present("critic"):
+    present = present_in({"critic": weights(model, is_frozen=False, device=CPU)})
+    with present("critic"):
         here = pointers(model)
-        with offloaded.present("critic", "reference"):  # what is not offloaded is always there
+        with present("critic"), present("reference"):  # what is not offloaded is always there
             assert pointers(model) == here
         assert pointers(model) == here
     assert pointers(model) != here
@@ -62,11 +62,11 @@ def test_nested_visits_are_one():
 
 def test_a_visit_ends_when_it_fails():
     model, _ = small_model(layers=1)
-    offloaded = OffloadedModels({"reward": weights(model, is_frozen=True, device=CPU)})
+    present = present_in({"reward": weights(model, is_frozen=True, device=CPU)})
     at_home = pointers(model)
 
     def fail():
-        with offloaded.present("reward"):
+        with present("reward"):
             for parameter in model.parameters():
                 parameter.data = parameter.data.clone()
             raise ZeroDivisionError
@@ -91,10 +91,10 @@ def test_training_with_guests_is_training_without():
         model, _ = small_model(layers=1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
         found = {"critic": weights(model, is_frozen=False, device=CPU), "optimizer": moments([optimizer], CPU)}
-        offloaded = OffloadedModels(found if with_guests else {})
+        present = present_in(found if with_guests else {})
         tokens = torch.tensor([[1, 2, 3, 4]])
         for _ in range(3):
-            with offloaded.present("critic", "optimizer"):
+            with present("critic"), present("optimizer"):
                 optimizer.zero_grad()
                 model.head(model.hidden(tokens, torch.tensor([4]))).logsumexp(-1).sum().backward()
                 optimizer.step()

@@ -25,7 +25,10 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-import httpx2
+try:
+    import httpx2 as httpx  # the client of huggingface-hub 2; 1.x brings its predecessor, which has the same interface
+except ModuleNotFoundError:
+    import httpx  # type: ignore[no-redef]
 
 from whet.engines.http.untrusted import parse_object, printable, shown
 from whet.errors import RunFailed, UserError
@@ -119,11 +122,11 @@ class Transport:
         try:
             async with asyncio.timeout(seconds):
                 response, raw = await self._exchange(url, payload, most_bytes)
-        except httpx2.ConnectTimeout as error:
+        except httpx.ConnectTimeout as error:
             raise _Passing(f"no connection within {CONNECT_SECONDS:g} s") from error
         except TimeoutError as error:
             raise _Passing(f"no complete answer within {seconds:g} s") from error
-        except httpx2.TransportError as error:
+        except httpx.TransportError as error:
             raise self._broken(error) from error
         if not response.is_success:
             raise self._refusal(response, raw)
@@ -134,15 +137,15 @@ class Transport:
         except ValueError as error:
             raise _Passing(f"the answer {self.safe(str(error))}") from error
 
-    async def _exchange(self, url: str, payload: bytes, most_bytes: int) -> tuple[httpx2.Response, bytes]:
+    async def _exchange(self, url: str, payload: bytes, most_bytes: int) -> tuple[httpx.Response, bytes]:
         """Posts on a new connection; closing it, also by cancellation, makes the server stop generating."""
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS).as_dict()
-        request = httpx2.Request("POST", url, content=payload, headers=headers, extensions={"timeout": timeout})
+        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS).as_dict()
+        request = httpx.Request("POST", url, content=payload, headers=headers, extensions={"timeout": timeout})
         # A bare transport, because httpx's client handles cookies and redirects.
-        transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
+        transport = httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False)
         async with transport, aclosing(await transport.handle_async_request(request)) as response:
             encoding = response.headers.get("Content-Encoding", "identity")
             if encoding.strip().lower() != "identity":
@@ -162,18 +165,18 @@ class Transport:
         """Text of a server as one printable line, with the API key masked."""
         return printable(text.replace(self._key, "***") if self._key else text)
 
-    def _broken(self, error: httpx2.TransportError) -> Exception:
+    def _broken(self, error: httpx.TransportError) -> Exception:
         """The exception for a failed exchange: _Passing, unless the certificate is invalid."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLCertVerificationError):
                 return UserError(f"{self.url} has a certificate that cannot be trusted: {cause.verify_message}")
             cause = cause.__cause__ or cause.__context__
-        hint = f"; is a server running at {self.url}?" if isinstance(error, httpx2.ConnectError) else ""
-        what = "no valid HTTP answer: " if isinstance(error, httpx2.ProtocolError) else ""
+        hint = f"; is a server running at {self.url}?" if isinstance(error, httpx.ConnectError) else ""
+        what = "no valid HTTP answer: " if isinstance(error, httpx.ProtocolError) else ""
         return _Passing(what + self.safe(str(error) or type(error).__name__) + hint)
 
-    def _refusal(self, response: httpx2.Response, raw: bytes) -> Exception:
+    def _refusal(self, response: httpx.Response, raw: bytes) -> Exception:
         """The exception for a status other than success."""
         status, headers = response.status_code, response.headers
         message = ": ".join(filter(None, (f"status {status}", self.safe(_server_message(raw)))))

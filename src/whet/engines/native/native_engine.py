@@ -27,8 +27,7 @@ from whet.engines.engine_protocol import (
     within_vocabulary,
 )
 from whet.models.decoder.decoder import Decoder
-from whet.models.kernels.fused_block import has_plain_products
-from whet.models.layers.decoder_config import autocast, is_served
+from whet.models.layers.decoder_config import autocast, has_plain_products, is_served
 from whet.models.logprobs import check_logprobs, doubt, log_distribution
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Prompt, Sampling
@@ -113,7 +112,7 @@ class NativeEngine:
         ours = (
             isinstance(self.policy, Decoder)
             and is_served(self.policy.config)
-            and has_plain_products(self.policy.model)
+            and has_plain_products(self.policy.model.layers)
             and self.policy.head_weight is not None
         )
         return self.device.type == "cuda" and plain and ours and self.on_token is None

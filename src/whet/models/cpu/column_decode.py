@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whet.models.kernels.fused_block import Joined, has_plain_products
+from whet.models.kernels.fused_block import Joined
 from whet.models.layers.attention import Attend, rotary_frequencies
-from whet.models.layers.decoder_config import DecoderConfig, has_usual_blocks
+from whet.models.layers.decoder_config import DecoderConfig, has_plain_products, has_usual_blocks
 
 if TYPE_CHECKING:
     from whet.models.decoder.decoder import MLP, Attention, Block, Norm, Trunk
@@ -39,7 +39,7 @@ Read = Callable[[Tensor, Tensor, Sequence[Attend]], Tensor]
 
 def quickest_reader(trunk: Trunk) -> Read:
     """The fastest forward pass without gradients, with the weights of now: get a new one for each batch of prompts."""
-    if trunk.embed_tokens.weight.device.type != "cpu" or not has_plain_products(trunk):
+    if trunk.embed_tokens.weight.device.type != "cpu" or not has_plain_products(trunk.layers):
         return trunk
     return JoinedColumns(trunk) if has_usual_blocks(trunk.config) else partial(read_columns, trunk)
 

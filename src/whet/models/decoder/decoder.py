@@ -25,9 +25,17 @@ from whet.errors import UserError
 from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
 from whet.models.decoder.kv_cache import KVCache
-from whet.models.kernels.fused_block import JoinedWeights, fits_fused, fused_trunk
+from whet.models.kernels.fused_block import JoinedWeights, fused_trunk
 from whet.models.layers.attention import Attend, PackedAttention, causal_attention, rotary_angles, rotate
-from whet.models.layers.decoder_config import DecoderConfig, RopeScaling, full_precision, parameter_count
+from whet.models.layers.decoder_config import (
+    DecoderConfig,
+    RopeScaling,
+    full_precision,
+    has_plain_products,
+    has_usual_blocks,
+    is_served,
+    parameter_count,
+)
 from whet.models.layers.packing import Packing
 from whet.models.protocol import Cache
 from whet.models.storage.safetensors_files import write_model
@@ -298,3 +306,13 @@ def initialise(model: nn.Module, *, std: float, layers: int, seed: int) -> None:
         else:
             into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
             parameter.normal_(0.0, std / math.sqrt(2 * layers) if into_residual else std, generator=generator)
+
+
+def fits_fused(trunk: Trunk) -> bool:
+    """Whether the fused block supports it: bf16 on CUDA or fp32 on a CPU, a served shape, no adapters."""
+    device = trunk.embed_tokens.weight.device
+    is_cuda = device.type == "cuda"
+    fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
+    if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
+        return False
+    return has_plain_products(trunk.layers)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from whet.models.kernels import block_plain
 from whet.models.layers.attention import Padded, Ragged, attend, attend_back, rotary_angles
-from whet.models.layers.decoder_config import full_precision, has_usual_blocks, is_served
+from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing
 
 if TYPE_CHECKING:
@@ -121,22 +121,6 @@ def _parts(half: Joined) -> list[Tensor]:
     """Views of the joined matrices, in the order of `_matrices`, without absent biases."""
     biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
     return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.chunk(2), half.down]
-
-
-def fits_fused(trunk: Trunk) -> bool:
-    """Whether the fused block supports it: bf16 on CUDA or fp32 on a CPU, a served shape, no adapters."""
-    device = trunk.embed_tokens.weight.device
-    is_cuda = device.type == "cuda"
-    fits = is_served(trunk.config) if is_cuda else has_usual_blocks(trunk.config)
-    if not fits or torch.is_autocast_enabled(device.type) != is_cuda:
-        return False
-    return has_plain_products(trunk)
-
-
-def has_plain_products(trunk: Trunk) -> bool:
-    """Whether every projection is a plain fp32 `nn.Linear`, not an adapter."""
-    parts = (part for block in trunk.layers for name, part in block.named_modules() if name.endswith("_proj"))
-    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
 
 
 def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
+from torch import nn
 
 from whet.errors import UserError
 
@@ -151,3 +153,9 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switches autocast off, for parts that need fp32 such as the head."""
     return torch.autocast(device.type, enabled=False)
+
+
+def has_plain_products(layers: Iterable[nn.Module]) -> bool:
+    """Whether every projection is a plain fp32 `nn.Linear`, not an adapter."""
+    parts = (part for block in layers for name, part in block.named_modules() if name.endswith("_proj"))
+    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)

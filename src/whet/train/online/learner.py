@@ -7,6 +7,7 @@ coefficient, sampling temperature, running reward statistics, draws); it is save
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from whet.train.online.reference import Reference, build_reference
 from whet.train.rows.sft import fit, supervised_row
 from whet.train.session.session import Progress
 from whet.train.setup.build import Parts, build_algorithm
-from whet.train.setup.offloading import OffloadedModels, moments, size_of, to_offload, weights
+from whet.train.setup.offloading import Present, moments, present_in, size_of, to_offload, weights
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.reward_grader import ModelGrader
 
@@ -60,10 +61,10 @@ class Learner:
             return [self.critic.optimizer]
         return self.every_optimizer
 
-    def settle(self, step: int, offloaded: OffloadedModels) -> None:
+    def settle(self, step: int, present: Present) -> None:
         """After the updates of a step: syncs the reference if due and frees gradients."""
         if self.reference is not None and self.reference.is_due(step):
-            with offloaded.present("reference"):
+            with present("reference"):
                 self.reference.follow(self.policy)
         for optimizer in self.every_optimizer:  # frees memory for the rollouts' KV cache
             optimizer.zero_grad(set_to_none=True)
@@ -196,24 +197,24 @@ def cold_start(parts: Parts, config: OnlineConfig, world: World, progress: Progr
 ADAM = 2  # moments per trained weight
 
 
-def build_offloading(learner: Learner, grader: Grader) -> OffloadedModels:
+def build_offloading(learner: Learner, grader: Grader) -> Present:
     """Offloads what the recipe says and, with `auto`, what does not fit on the GPU next to the rest."""
     device = learner.world.device
     if device.type != "cuda":  # nothing to offload: device memory is host memory
-        return OffloadedModels({})
+        return nullcontext
     found = offload_candidates(learner, grader)
     trained = sum(size_of(group["params"]) for one in learner.every_optimizer for group in one.param_groups)
     own = size_of(learner.policy.parameters())
     away = to_offload(
         learner.config.offload,
         {**{name: size_of(model.parameters()) for name, (model, _) in found.items()}, "optimizer": ADAM * trained},
-        resident=own + own + trained,  # weights, two copies in bf16 (of the engine and of passes), gradients
+        resident=own + own + trained,  # weights; as much for their bf16 copy and the engine's buffers; gradients
         memory=torch.cuda.get_device_properties(device).total_memory,
     )
     offloaded = {name: weights(*found[name], device) for name in away & found.keys()}
     if "optimizer" in away:
         offloaded["optimizer"] = moments(learner.every_optimizer, device)
-    return OffloadedModels(offloaded)
+    return present_in(offloaded)
 
 
 def offload_candidates(learner: Learner, grader: Grader) -> dict[str, tuple[nn.Module, bool]]:

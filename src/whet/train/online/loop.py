@@ -30,10 +30,10 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
     learner = build_learner(parts, config, world)
     controllers = ControllerState(kl_coefficient=config.algorithm.kl.coefficient)
     grader = build_grader(config.task, config.reward, world.device, parts.task)
-    offloaded = build_offloading(learner, grader)
+    present = build_offloading(learner, grader)
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
     kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic}
-    held_out = held_out_scorer(grader, offloaded)
+    held_out = held_out_scorer(grader, present)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorer=held_out) as session:
         for step in session.steps():
             settings = controllers.step_settings(config, tokens=session.tokens)
@@ -46,20 +46,20 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
                     prompts = world.shard(tokenize_prompts(examples, parts.tokenizer, stream=name))
                     samples = sample(engine, prompts, settings.sampling, rollout.group, greedy=algorithm.needs_greedy)
 
-                with session.timed("score"), offloaded.present("reward"):
+                with session.timed("score"), present("reward"):
                     groups.add(grade(grader, world.shard(examples), samples, version=step - 1))
 
             batch, metrics = None, {"updates": 0.0}
             if groups.total:
-                with offloaded.present("critic"):
-                    with session.timed("annotate"), offloaded.present("reference"):
+                with present("critic"):
+                    with session.timed("annotate"), present("reference"):
                         batch, outcome, metrics = annotate(learner, groups, settings)
                         controllers.learn(outcome, config)
 
-                    with session.timed("update"), offloaded.present("optimizer"):
+                    with session.timed("update"), present("optimizer"):
                         metrics |= update(learner, batch, step=step)
 
-            learner.settle(step, offloaded)
+            learner.settle(step, present)
             rows = rollout_rows(groups, batch, world)
             described, tokens = describe(rows)
             controllers.deviation = described["reward/std"]

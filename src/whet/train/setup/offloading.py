@@ -6,7 +6,7 @@ They come back as the same bytes, so results do not change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -53,20 +53,13 @@ class Offloaded:
         self._forget()
 
 
-class OffloadedModels:
-    """The offloaded models of a run, by name; others are always on the device."""
+# Keeps the model of that name on the device within a `with` block; `nullcontext` where nothing is offloaded.
+Present = Callable[[str], AbstractContextManager[object]]
 
-    def __init__(self, offloaded: Mapping[str, Offloaded]) -> None:
-        self._offloaded = dict(offloaded)
 
-    @contextmanager
-    def present(self, *names: str) -> Iterator[None]:
-        """Keeps these on the device within the block."""
-        with ExitStack() as stack:
-            for name in names:
-                if name in self._offloaded:
-                    stack.enter_context(self._offloaded[name])
-            yield
+def present_in(offloaded: Mapping[str, Offloaded]) -> Present:
+    """Of these by name; others are always on the device."""
+    return lambda name: offloaded.get(name, nullcontext())
 
 
 def to_offload(settings: OffloadConfig, sizes: Mapping[str, int], *, resident: int, memory: int) -> frozenset[str]:

@@ -13,7 +13,7 @@ from whet.models.reward.scoring import Scorer, load_scorer
 from whet.records import Example, Score
 from whet.tasks.grading.graders import GradingFailed, make_grader
 from whet.tasks.protocol import Grader, Task, is_reward, too_large
-from whet.train.setup.offloading import OffloadedModels
+from whet.train.setup.offloading import Present
 
 
 class ModelGrader:
@@ -57,14 +57,14 @@ class ModelGrader:
 
 
 def held_out_scorer(
-    grader: Grader, offloaded: OffloadedModels
+    grader: Grader, present: Present
 ) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
     """A function that scores held-out completions with the reward model of training; None without one."""
     if not isinstance(grader, ModelGrader):
         return None
 
     def score(examples: Sequence[Example], texts: Sequence[str]) -> list[float]:
-        with offloaded.present("reward"):
+        with present("reward"):
             return [score.reward for score in grader.grade(examples, texts)]
 
     return score

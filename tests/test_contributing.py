@@ -328,7 +328,7 @@ read_the_tables = [
     "tests/algorithms/test_preference.py::test_every_loss_has_an_oracle",
     "tests/config/test_objective.py",
     "tests/models/test_load.py::test_every_family_is_compared_with_transformers",
-    "tests/tasks/test_table.py::test_names_and_classes_agree",
+    "tests/tasks/test_loading.py::test_names_and_classes_agree",
 ]
 assert pytest.main(["-q", "-n0", "-p", "no:cacheprovider", "-x", *read_the_tables]) == 0
 """

@@ -70,8 +70,8 @@ ROOMS_INSIDE = {
     "tasks": {
         "protocol": set(),
         "space": set(),
-        **{name: {"space"} for name in ("procedural", "reviews", "rows")},
-        "loading": {"protocol", "procedural", "reviews", "rows"},
+        **{name: {"space"} for name in TASK_FILES},
+        "loading": {"protocol", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},
     },

@@ -115,7 +115,7 @@ LISTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (relisted(without("config.json")), "config.json is not in"),
     "above": (relisted(lambda files: {**files, "../x": files["config.json"]}), "'../x', which is outside"),
     "absolute": (relisted(lambda files: {**files, "/etc/x": files["config.json"]}), "'/etc/x', which is outside"),
-    "no size": (relisted(lambda files: {**files, "config.json": {}}), "size and checksum of config.json"),
+    "no size": (relisted(lambda files: {**files, "config.json": {}}), "size or checksum of config.json"),
     "no list": (relisted(lambda files: [*files]), "lists no files"),
     "torn": (lambda directory: (directory / "manifest.json").write_text('{"files": {'), "not valid JSON"),
     "gone file": (lambda directory: (directory / "tokenizer.json").unlink(), "tokenizer.json is missing"),

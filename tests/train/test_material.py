@@ -35,7 +35,7 @@ def test_rows_are_parted_by_prompt_and_counted(tmp_path):
 def test_what_is_left_out_is_told(tmp_path):
     rows = [*(pair(i) for i in range(40)), pair(3), {**pair(50), "rejected": "good 50"}, {"prompt": "alone"}]
     _, (told,) = read(write_lines(tmp_path / "a.jsonl", rows), max_skipped=0.1)
-    assert told.endswith("; left out: 1 malformed, 1 duplicate, 1 tie")
+    assert told.endswith("; left out: 1 malformed, 1 tie, 1 duplicate")
 
 
 def test_where_near_repetitions_are_parted_that_is_told(tmp_path):

@@ -1,7 +1,7 @@
 """Data parallelism: the only importer of torch.distributed. Callers do not treat a single process specially.
 
 Every rank holds all weights and works on its own examples. Losses carry global weights, so gradients are *summed*,
-never averaged. Messages are JSON or tensors, never pickle. When a rank ends, the others fail: at once if its
+never averaged. Messages are JSON or tensors, nothing pickled. When a rank ends, the others fail: at once if its
 connections break, after `TIMEOUT` seconds otherwise.
 """
 

@@ -30,10 +30,10 @@ def check_loss(
     settings: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the function."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Check a loss of your own before training: surrogate, advantage, preference or reward-model loss.
+    """Check a loss of your own before training with it.
 
-    A surrogate, an advantage or a KL estimator must not depend on micro-batches, padding, packing or the order of
-    sequences, and its gradient must be that of its value. The exit code is 1 if a check fails.
+    A surrogate, an advantage, a preference loss or a reward-model loss must not depend on micro-batches, padding,
+    packing or the order of sequences, and its gradient must be that of its value. The exit code is 1 if a check fails.
 
     \b
     Examples:

@@ -47,7 +47,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "train/rows/examples.py": ("tests/train/test_encode.py",),
     "train/rows/reward_tokens.py": ("tests/train/test_reward_rows.py",),
     "train/rows/preference.py": ("tests/train/test_preferring_logged.py",),
-    "train/rows/reward_model.py": ("tests/train/test_rewarding_logged.py",),
+    "train/rows/reward_training.py": ("tests/train/test_rewarding_logged.py",),
     "train/rows/sft.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
     "train/online/learner.py": ("tests/train/test_memory.py",),
 }

@@ -18,7 +18,7 @@ from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe
 from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import Run
-from whet.train.rows import reward_model as rewarding
+from whet.train.rows import reward_training as rewarding
 from whet.train.rows.loop import build_lesson
 from whet.train.start import resume_run, start_run
 

@@ -21,9 +21,9 @@ from whet.models.reward.scoring import load_scorer
 from whet.models.reward.settings import RewardSettings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.tokenizers import load_tokenizer, with_padding
-from whet.train.rows import reward_model as module
+from whet.train.rows import reward_training as module
 from whet.train.rows.loop import build_lesson
-from whet.train.rows.reward_model import REWARD_DATA
+from whet.train.rows.reward_training import REWARD_DATA
 from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import NotFinite
 

@@ -16,7 +16,7 @@ from whet.errors import UserError
 from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe, validate
 from whet.runs.directory import Run
-from whet.train.rows.reward_model import Rewarding
+from whet.train.rows.reward_training import Rewarding
 from whet.train.session.resume import watched
 from whet.train.session.session import over_budget, past_best
 from whet.train.start import resume_run, start_run

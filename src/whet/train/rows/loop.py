@@ -12,7 +12,7 @@ from whet.distributed.world import World
 from whet.runs.directory import Run
 from whet.train.rows.examples import Material, Note, read_material
 from whet.train.rows.preference import Preferring
-from whet.train.rows.reward_model import REWARD_DATA, Rewarding, build_reward_parts
+from whet.train.rows.reward_training import REWARD_DATA, Rewarding, build_reward_parts
 from whet.train.rows.sft import Imitation
 from whet.train.session.session import Progress, Session
 from whet.train.session.trained import Kept, Trained

@@ -33,7 +33,7 @@ def test_the_page_is_fresh(tmp_path: Path) -> None:
 
 
 def test_it_names_every_row_and_every_cell() -> None:
-    by_row = section("Row by row")
+    by_row = section("Formulas")
     assert re.findall(r"^### (\w+)$", by_row, re.MULTILINE) == list(ALGORITHMS)
     neutral = {"unscaled", "uncorrected", "keep_all"}
     for table in (*CELLS.values(), KL_ESTIMATORS):
@@ -43,7 +43,7 @@ def test_it_names_every_row_and_every_cell() -> None:
 
 
 def test_the_same_name_section_has_one_line_for_each_row() -> None:
-    rows = re.findall(r"^\| (\w+) \| (.+) \|$", section("Same name, different loss"), re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) \| (.+) \|$", section("The same name in other libraries"), re.MULTILINE)
     assert [name for name, _ in rows][1 : 1 + len(ALGORITHMS)] == list(ALGORITHMS)
 
 
@@ -73,7 +73,7 @@ def test_every_reason_of_the_config_is_shown_once() -> None:
     reasons += 3  # a random reference without a shape, a critic that never ends its warm-up, an empty band of weights
     found = [refusal(combination) for combination in REFUSED]
     assert len(set(found)) == len(found) == reasons
-    assert all(reason in section("What is refused") for reason in found)
+    assert all(reason in section("Refused combinations") for reason in found)
 
 
 def _nodes(path: Path, kind: type[ast.AST], inside: str = "") -> int:
@@ -127,3 +127,22 @@ def test_the_defaults_that_the_prose_states() -> None:
     assert summed == {"reinforce", "rloo", "remax", "opo", "maxrl", "online_dpo"}
     whitened = {key for key, row in ALGORITHMS.items() if row.scaling is advantages.whiten}
     assert whitened == {"ppo", "reinforce_pp", "reinforce_pp_baseline"}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name)
+def test_links_between_pages_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if re.match(r"\w+:", target):
+            continue
+        file, _, heading = target.partition("#")
+        found = page.parent / file if file else page
+        assert found.exists(), target
+        assert not heading or heading in anchors(found), target

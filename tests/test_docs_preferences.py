@@ -22,7 +22,9 @@ def section(heading: str) -> str:
     return TEXT[start : end if end > 0 else None]
 
 
-@pytest.mark.parametrize(("heading", "table"), [("Preferences", PREFERENCES), ("Reward models", REWARDS)])
+@pytest.mark.parametrize(
+    ("heading", "table"), [("Preferences (direct alignment)", PREFERENCES), ("Reward models", REWARDS)]
+)
 def test_every_row_is_there_with_its_options_and_defaults(heading, table):
     lines = {
         found[1]: found[0]
@@ -35,25 +37,25 @@ def test_every_row_is_there_with_its_options_and_defaults(heading, table):
         assert {name: float(parse_yaml(f"x: {value}", where="docs")["x"]) for name, value in stated.items()} == {
             name: float(value) for name, value in options(row.loss).items()
         }
-        assert ("a reference" in lines[key]) == (heading == "Preferences" and row.needs_reference)
+        assert ("a reference" in lines[key]) == (table is PREFERENCES and row.needs_reference)
 
 
 def test_the_points_are_those_of_the_rows_that_need_one():
-    assert re.findall(r"^\| `(\w+)` \| [^|]+ \|$", section("Preferences"), re.M) == ["kto", "bco"]
+    assert re.findall(r"^\| `(\w+)` \| [^|]+ \|$", section("Preferences (direct alignment)"), re.M) == ["kto", "bco"]
 
 
 def test_what_others_do_has_one_line_for_each_row():
-    table = section("Same name, different loss").split("Preferences and reward models:")[1]
+    table = section("The same name in other libraries").split("Preferences and reward models:")[1]
     assert re.findall(r"^\| (\w+) \| .+ \|$", table, re.M)[1:] == list(LOSSES)
 
 
 def test_which_one_names_rows_and_options_only():
-    table = section("Preferences").split("| you have |")[1].split("\nAccuracy")[0]
+    table = section("Preferences (direct alignment)").split("| you have |")[1].split("\nReward accuracy")[0]
     assert set(re.findall(r"`(\w+)`", table)) <= set(PREFERENCES)
 
 
 def test_the_recipes_in_the_prose_are_recipes():
-    examples = re.findall(r"`(objective: [^`]+)`", section("Preferences"))
+    examples = re.findall(r"`(objective: [^`]+)`", section("Preferences (direct alignment)"))
     assert len(examples) == 2
     for text in examples:
         written = {"steps": 1, "loop": "offline", "model": {"new": {}}, "task": "sorting", "data": "pairs.jsonl"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command_lines import check_mention
-from tests.config.coming_from import CODE, PAGE, ROOT, TEXT, Row, rows
+from tests.config.coming_from import CODE, ROOT, TEXT, Row, rows
 from tests.config.keys import every_key
 from tests.small import small_chat_model
 from whet.algorithms.cells import options
@@ -130,21 +130,9 @@ def test_the_defaults_that_it_states() -> None:
     )
 
 
-def test_its_links_resolve() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", TEXT)
-    assert len(links) > 20
-    for link in links:
-        file, _, anchor = link.partition("#")
-        target = (PAGE.parent / file).resolve() if file else PAGE
-        assert target.is_file(), link
-        headings = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
-        assert not anchor or anchor in {_anchor(heading) for heading in headings}, link
+def test_the_pages_that_a_newcomer_opens_lead_to_it() -> None:
     for page in ("README.md", "docs/algorithms.md"):
         assert "coming-from.md" in (ROOT / page).read_text("utf-8")
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("name", ["near_200.yaml", "dpo.yaml", "gsm8k.yaml"])

@@ -47,7 +47,7 @@ def test_verdicts_are_counted(tmp_path: Path) -> None:
     assert survey.balance == {"right": 1, "wrong": 2}
     assert survey.lengths["wrong"].words == (2, 1)
     traces = [{"prompt": "p", "completions": ["a", "b", "c"], "labels": [1, 0, -1]}]
-    assert surveyed(tmp_path, traces).balance == {"good step": 1, "neither step": 1, "bad step": 1}
+    assert surveyed(tmp_path, traces).balance == {"good step": 1, "neutral step": 1, "bad step": 1}
 
 
 def test_near_duplicates_are_counted_though_they_are_kept(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from whet.data.split import opening
 from whet.records import Dialogue, Labelled, Outcomes, Pair, Trace
 from whet.tasks.space import fingerprint
 
-LABEL_NAMES = {1: "good", 0: "neither", -1: "bad"}
+LABEL_NAMES = {1: "good", 0: "neutral", -1: "bad"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -189,7 +189,7 @@ def test_every_room_is_in_the_architecture():
     rooms = {room_of(path) for path in FILES} - {"__init__", "__main__"}
     assert rooms == set(MAY_IMPORT) | {"train", "cli", "api"}
     text = ARCHITECTURE.read_text("utf-8")
-    table = text[text.index("## Rooms") : text.index("## One step")]
+    table = text[text.index("## Packages") : text.index("## One step")]
     assert {room for room in rooms if f"`{room}" not in table} == set()
 
 

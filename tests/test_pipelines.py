@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,14 @@ def few(config, **changes):
     return [*overrides, "compare.prompts=3", "compare.max_tokens=8", "compare.best_of=[1,2]", *changes.get("more", [])]
 
 
-def run(source, more, tmp_path):
+def run(source, more, tmp_path, made=None):
     whole = read_any(str(source))
     assert isinstance(whole, Pipeline)
     pipeline = read_any(str(source), [*few(whole.config), *more])
     assert explain_pipeline(pipeline)
     directory = PipelineDirectory.create(tmp_path / "runs", pipeline.name)
+    if made is not None:
+        shutil.copytree(made.path / "stages" / "sft", directory.path / "stages" / "sft")
     return directory, run_pipeline(make_plan(pipeline, directory), Silent())
 
 
@@ -70,11 +73,17 @@ PACKAGED = {
 }
 
 
-@pytest.mark.parametrize(("name", "methods"), PACKAGED.items())
-def test_the_packaged_pipelines(name, methods, tmp_path, monkeypatch):
+def test_the_packaged_pipelines(tmp_path, monkeypatch):
+    """The second one goes on from the SFT model that it shares with the first."""
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
+    made = None
+    for name, methods in PACKAGED.items():
+        made = run_packaged(name, methods, made, tmp_path / name)
+
+
+def run_packaged(name, methods, made, tmp_path):
     more = ["stages.sft.steps=60", "stages.sft.batch_size=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
-    directory, (failures, _) = run(name, more, tmp_path)
+    directory, (failures, _) = run(name, more, tmp_path, made)
     assert not failures
     results = json.loads((directory.comparison_path / "comparison.json").read_text())
     assert sorted(method["method"] for method in results["methods"]) == methods
@@ -87,6 +96,7 @@ def test_the_packaged_pipelines(name, methods, tmp_path, monkeypatch):
     ]
     shown = "\n".join([*contest_lines(study), *rank_lines(study)])
     assert all(f"| {method} " in shown for method in [*methods, "the reward model", "the judge"])
+    return directory
 
 
 def test_every_packaged_pipeline_is_run_here():

@@ -112,15 +112,12 @@ def dapo_recipe(model: Path) -> dict[str, Any]:
     return recipe
 
 
-ONE_UPDATE = {"micro_batch_tokens": 64}
 MOVING = {**KL, "target": 0.01, "horizon": 50, "reference": "sync", "sync_steps": 1, "ema": 0.7}
 RECIPES: dict[str, Any] = {
     "grpo": online_recipe,
     "offline": lambda _: offline_recipe(),
     "ppo": lambda model: online_recipe(model, algorithm={"preset": "ppo", "kl": KL}),
-    "ppo, shared": lambda model: online_recipe(model, algorithm="ppo", critic={"model": "shared", "warmup_steps": 1}),
     "dapo": dapo_recipe,
-    "remax": lambda model: online_recipe(model, algorithm="remax", update=ONE_UPDATE),
     "reinforce_pp": lambda model: online_recipe(
         model, algorithm={"preset": "reinforce_pp", "kl": MOVING}, reward={"normalize": "running"}
     ),

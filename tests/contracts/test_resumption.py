@@ -16,7 +16,7 @@ from tests.contracts.command import ENVIRONMENT, SUPERVISED, Process, Zygote, on
 from tests.contracts.hooks import whereabouts
 from whet.runs.layout import by_step
 
-STEPS, SHORT = 60, 24
+STEPS, SHORT = 40, 24
 
 
 def outcome(run: Path) -> dict[str, bytes]:
@@ -36,7 +36,7 @@ def differing(one: dict[str, bytes], two: dict[str, bytes]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def recipe(beginner: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_recipe(tmp_path_factory.mktemp("recipe") / "rl.yaml", online(beginner))
+    return write_recipe(tmp_path_factory.mktemp("recipe") / "rl.yaml", online(beginner, steps=STEPS))
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,12 @@ def whole(recipe: Path) -> dict[str, bytes]:
     steps = [json.loads(line)["step"] for line in result["metrics.jsonl"].splitlines()]
     assert steps == list(range(STEPS + 1))
     files = ("model/model.safetensors", "optimizer.safetensors", "state.json")
-    assert {f"checkpoints/step-000060/{name}" for name in files} <= result.keys()
-    assert {"rollouts/step-000020.jsonl.gz", "evals/step-000000.jsonl", "evals/step-000060.jsonl"} <= result.keys()
+    assert {f"checkpoints/step-{STEPS:06d}/{name}" for name in files} <= result.keys()
+    assert {
+        "rollouts/step-000020.jsonl.gz",
+        "evals/step-000000.jsonl",
+        f"evals/step-{STEPS:06d}.jsonl",
+    } <= result.keys()
     return result
 
 
@@ -91,11 +95,11 @@ def kill_in(process: Process, note: Path, root: Path, stage: str, rng: random.Ra
     return whereabouts(note)[1]
 
 
-def test_ten_kills_change_no_byte(zygote: Zygote, recipe: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_seven_kills_change_no_byte(zygote: Zygote, recipe: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     rng = random.Random(11)
     root, note = tmp_path / "runs", tmp_path / "note"
     wanted = {"rollout", "update", "evaluate", "save"}
-    plan = ["any", "rollout", "update", "checkpoint", "evaluate", "any", "annotate", "checkpoint", "any", "save"]
+    plan = ["any", "rollout", "update", "checkpoint", "evaluate", "annotate", "save"]
     found, torn = [], 0
     while plan:
         note.write_text("")

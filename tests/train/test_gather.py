@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,12 @@ import pytest
 import yaml
 
 from tests.train import rows_on_disk as on_disk
-from whet.cli.progress import SilentProgress
+from whet.cli.progress import SilentProgress, make_progress
 from whet.config.loops import CollectConfig
 from whet.data.sources import Source, load_rows
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
-from whet.recipe import Recipe
+from whet.recipe import Recipe, read_recipe
 from whet.records import Example, Finish, Message, Outcomes, Pair, Rollout, Score
 from whet.runs.directory import Run
 from whet.tasks.procedural import Sorting
@@ -226,24 +224,16 @@ def test_it_wants_one_process_and_a_model_that_exists(tmp_path: Path, model: Pat
             collect(new, run, World.alone(), SilentProgress())
 
 
-def test_the_command_makes_pairs_that_another_run_reads(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_makes_pairs_that_another_run_reads(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The real command in a process of its own."""
-    monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
     recipe = tmp_path / "pairs.yaml"
     recipe.write_text(yaml.safe_dump(config(model, truncated="keep").model_dump(mode="json")))
-    done = subprocess.run(
-        [sys.executable, "-m", "whet", "train", str(recipe), "--runs", str(tmp_path / "runs")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    start_run(read_recipe(str(recipe)), tmp_path / "runs", make_progress)
+    said = capsys.readouterr()
     (run,) = (tmp_path / "runs").iterdir()
     rows = [json.loads(line) for line in (run / "rows.jsonl").read_text().splitlines()]
-    assert f"rows: {len(rows)} (pairs) in {run / 'rows.jsonl'}" in done.stdout + done.stderr
+    assert f"rows: {len(rows)} (pairs) in {run / 'rows.jsonl'}" in said.out + said.err
     results = json.loads((run / "final_results.json").read_text())
     assert {"loop": "collect", "rows": len(rows), "select": "pairs", "seed": 4}.items() <= results.items()
     loaded = load_rows(Source(path=str(run), duplicates="keep"))

@@ -55,11 +55,6 @@ def lifts(row, seed, tmp_path):
     assert after["eval/accuracy_low"] > before["eval/accuracy_high"], (before, after)
 
 
-def test_grpo_lifts_held_out_accuracy(tmp_path):
-    """The others, and more seeds: make test-learning."""
-    lifts("grpo", 0, tmp_path)
-
-
 @pytest.mark.learning
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("row", ALGORITHMS)
@@ -67,6 +62,7 @@ def test_every_row_lifts_held_out_accuracy(row, seed, tmp_path):
     lifts(row, seed, tmp_path)
 
 
+@pytest.mark.learning
 def test_answers_teach_faster(tmp_path):
     run = train("sft-reverse", tmp_path, "task.level=1", "steps=60", "eval.every_steps=60", "eval.examples=200")
     before, after = run.metrics()[0], run.metrics()[-1]

@@ -17,7 +17,6 @@ LONGEST = (
     "contracts/test_additivity_ranks.py",
     "test_contributing.py",
     "contracts/test_resumption.py",
-    "train/test_learning.py",
     "cli/test_pipeline.py",
     "bench/test_commands.py",
     "tasks/test_grading.py",

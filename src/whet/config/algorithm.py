@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
 from whet.config.own import own_function, require_options, require_signature
-from whet.config.section import Above, Amount, Count, Decay, Positive, Section, merge, one_of
+from whet.config.section import Above, Amount, Count, Decay, OpenSection, Positive, Section, merge, one_of
 
 BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no other means anything below 0
     **{key: {"ge": 0, "le": 1} for key in ("gamma", "lam", "decay")},
@@ -24,7 +24,7 @@ BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no o
 
 
 class KlConfig(Section):
-    """KL(policy ‖ reference): how much, how it is estimated, where it goes, and what the reference is."""
+    """KL penalty, KL(policy ‖ reference): its coefficient, estimator and place, and the reference."""
 
     coefficient: Amount = 0.0
     estimator: str = "k3"
@@ -74,15 +74,10 @@ class EntropyConfig(Section):
         return self.coefficient > 0 or (self.floor > 0 and self.floor_coefficient > 0)
 
 
-class OwnCell(BaseModel):
+class OwnCell(OpenSection):
     """A function of the user's in the place of a cell; the other keys are its options."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     use: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
 
 
 class AlgorithmBase(Section):
@@ -93,8 +88,8 @@ class AlgorithmBase(Section):
     scaling: str | OwnCell = "unscaled"
     surrogate: str | OwnCell
     weighting: str | OwnCell
-    importance_correction: str | OwnCell = "uncorrected"  # for tokens that the sampler drew with other probabilities
-    dynamic_sampling: str | OwnCell = "keep_all"
+    importance_correction: str | OwnCell = "uncorrected"  # importance sampling: weights π_old/π_sampler of tokens
+    dynamic_sampling: str | OwnCell = "keep_all"  # dynamic sampling: the groups that are kept; others are resampled
     kl: KlConfig = KlConfig()
     entropy: EntropyConfig = EntropyConfig()
 

@@ -15,7 +15,7 @@ from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config import OfflineConfig
 from whet.config.loops import LOOPS, WHOLE, AnyConfig, CollectConfig, Config, loop_of
 from whet.config.objective import objective_row
-from whet.config.section import Above, Amount, Count, Positive, Section, Seed, merge, one_of
+from whet.config.section import Above, Amount, Count, Positive, Section, Seed, Url, merge, one_of
 from whet.errors import nearest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # becomes the name of a directory
@@ -54,7 +54,7 @@ class CompareConfig(Section):
     temperature: Above = 1.0
     best_of: tuple[Positive, ...] = BEST_OF  # n of best-of-n with the start model, by `reward`; empty: none
     checkpoints: Count = 0  # of each run, at most, that are judged too: the way that a method went
-    judge_url: str = ""  # an OpenAI-compatible server whose model compares answers, each pair in both orders
+    judge_url: Url = ""  # an OpenAI-compatible server whose model compares answers, each pair in both orders
     judge_model: str = ""  # its name there
     judge_key_env: str = ""  # the environment variable with the server's key, where it wants one
     tie_margin: Amount = 0.0  # scores of `judge` that are no further apart are a tie
@@ -70,8 +70,6 @@ class CompareConfig(Section):
     def _whole_judge(self) -> CompareConfig:
         if bool(self.judge_url) != bool(self.judge_model):
             raise ValueError("judge_url and judge_model belong together: give both or neither")
-        if self.judge_url and not self.judge_url.startswith(("http://", "https://")):
-            raise ValueError(f"judge_url {self.judge_url!r} is not the address of a server: write e.g. http://host/v1")
         if self.judge_key_env and not self.judge_url:
             raise ValueError("judge_key_env is for a server and there is no judge_url: leave it out")
         if not (self.gold or self.judge or self.judge_url):

@@ -95,7 +95,7 @@ def _check_direction(cell: Cell, supply: Supply) -> str:
     base, last = evaluate(cell, supply, ORDINARY), probes.last_tokens(supply["mask"])
     rises = []
     for rollout in range(ORDER.numel()):
-        chosen = rollout == ORDER
+        chosen = torch.eq(ORDER, rollout)
         more = {
             "rewards": supply["rewards"] + 0.01 * chosen,
             "token_rewards": supply["token_rewards"] + 0.01 * (last & chosen.view(-1, 1)),

@@ -57,7 +57,7 @@ def _check_split(cell: Cell, supply: Supply) -> str:
     whole = computed(rows, ORDINARY)
     for size in SPLITS:
         on = f"{size} row{'s' * (size > 1)} at a time"
-        parts = [computed(some, on) for some in rows.split(size)]
+        parts = [computed(some, on) for some in torch.split(rows, size)]
         for term, expected in whole.items():
             change = f"computing {on}" if not term else f"computing the gradient of {term} {on}"
             cause = "rows are mixed, by a mean or a deviation over the batch; use statistics of single rows"
@@ -73,10 +73,10 @@ def _check_sequence(cell: Cell, supply: Supply) -> str:
     of_row = (supply["advantages"] * first).sum(dim=1, keepdim=True)
     given, on = {**supply, "advantages": of_row.expand_as(mask).clone()}, "advantages that are the same for a whole row"
     losses = evaluate(cell, given, on)
-    ends = [slopes(cell, given, end.double(), on)["logprobs"] for end in (first, last)]
-    if not any(bool(slope.any()) for slope in ends):
+    of_first, of_last = (slopes(cell, given, end.double(), on)["logprobs"] for end in (first, last))
+    if not bool(of_first.any() | of_last.any()):
         return Note("the ends of a row have no gradient, so it cannot be told whether a row has one loss")
-    one_loss = not differ(losses[last], losses[first]) and not differ(*ends)
+    one_loss = not differ(losses[last], losses[first]) and not differ(of_last, of_first)
     if one_loss and not is_per_sequence(cell):
         raise Broken(
             "every token of a row has the loss and the gradient of the whole row, and the function does not say so: "

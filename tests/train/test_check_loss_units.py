@@ -108,8 +108,12 @@ def in_place(chosen, rejected, chosen_ref, rejected_ref):
         (one_sided, "gradient", "no gradient reaches rejected, so nothing would be learned"),
         (stopped, "gradient", "no gradient reaches chosen, so nothing would be learned"),
         (wrong_backward, "gradient", "nothing stops the gradient on the way: a backward of your own is wrong"),
-        (idle_option, "options", "option 'gamma' changes nothing from 1.0 to 1.6: use it or leave it out"),
-        (idle_reference, "terms", "takes 'rejected_ref' and does not use it, so the loop would make it for nothing"),
+        (idle_option, "terms and options", "option 'gamma' changes nothing from 1.0 to 2.5: use it or leave it out"),
+        (
+            idle_reference,
+            "terms and options",
+            "takes 'rejected_ref' and does not use it, so the loop would make it for nothing",
+        ),
         (in_place, "inputs", "changes its input 'chosen_ref' in place"),
     ],
 )
@@ -122,7 +126,7 @@ def test_a_loss_of_pairs_that_breaks_a_promise_is_told_which(broken, check, told
 
 @pytest.mark.parametrize(
     ("broken", "check"),
-    [(naive, "finite"), (flipped, "direction"), (idle_option, "options"), (wrong_backward, "gradient")],
+    [(naive, "finite"), (flipped, "direction"), (idle_option, "terms and options"), (wrong_backward, "gradient")],
 )
 def test_one_broken_promise_is_not_reported_as_several(broken, check):
     only_failure(check_loss_of(broken, "pair"), check)
@@ -173,7 +177,7 @@ def wrong_class(scores, classes):
     ("broken", "unit", "check", "told"),
     [
         (ignores_labels, "label", "direction", "logprobs at [1] should go down"),
-        (ignores_labels, "label", "terms", "takes 'labels' and does not use it"),
+        (ignores_labels, "label", "terms and options", "takes 'labels' and does not use it"),
         (point_of_the_batch, "label", "micro-batches", "rows are mixed, by a mean or a deviation over the batch"),
         (margins_added, "preference", "direction", "at the first step chosen_scores at [0] should go up"),
         (not_a_logit, "outcome", "finite", "returns inf at"),

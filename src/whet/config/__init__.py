@@ -116,7 +116,7 @@ class OnlineConfig(TrainConfig):
         if self.eval.max_tokens < self.rollout.max_tokens:
             raise ValueError(
                 f"eval.max_tokens {self.eval.max_tokens} is less than rollout.max_tokens {self.rollout.max_tokens}: "
-                "evaluation would cut off answers that training allows; raise eval.max_tokens too"
+                "evaluation would truncate answers that training allows; raise eval.max_tokens too"
             )
         return self
 

@@ -30,14 +30,14 @@ ROWS: dict[str, Row] = {**OBJECTIVES, **PREFERENCES, **REWARDS}
 
 
 def objective_row(objective: ObjectiveConfig) -> Row:
-    """What is trained and by which loss, its options set."""
+    """The row of an objective with its options set; a ValueError for an unknown name or option."""
     row = _row(objective.name)
+    require_options(row.loss, f"objective '{objective.name}'", objective.options)
     return replace(row, loss=bind(row.loss, objective.options))
 
 
 def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, reference: str) -> None:
-    """Raises a ValueError for an unknown name or option, and for what the objective cannot work with."""
-    require_options(_row(objective.name).loss, f"objective '{objective.name}'", objective.options)
+    """Raises a ValueError for what the objective cannot work with."""
     row = objective_row(objective)
     wrong = senseless(row.loss) if objective.name in ROWS else ""
     if wrong:

@@ -146,15 +146,6 @@ def texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
             yield from texts(inner, f"{above}.{key}" if above else str(key))
 
 
-def replace_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with every text changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: replace_texts(inner, change) for key, inner in value.items()}
-    return [replace_texts(inner, change) for inner in value] if isinstance(value, list | tuple) else value
-
-
 def references(value: Any) -> set[str]:
     """The stages that plain data names."""
     return {match[1] for _, text in texts(value) if (match := REFERENCE.fullmatch(text))}
@@ -162,42 +153,36 @@ def references(value: Any) -> set[str]:
 
 def resolve_references(value: Any, path_of: Callable[[str], str]) -> Any:
     """Plain data with the stage's path in place of every `@name`."""
-
-    def change(text: str) -> str:
-        match = REFERENCE.fullmatch(text)
-        return text if match is None else path_of(match[1]) + (match[2] or "")
-
-    return replace_texts(value, change)
+    if isinstance(value, str):
+        match = REFERENCE.fullmatch(value)
+        return value if match is None else path_of(match[1]) + (match[2] or "")
+    if isinstance(value, Mapping):
+        return {key: resolve_references(inner, path_of) for key, inner in value.items()}
+    return [resolve_references(inner, path_of) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _refuse_unused(shared: Mapping[str, Any], owns: Sequence[Any]) -> None:
     """A shared key that no loop has, or none of those that are used here, is a mistake."""
     every = dict.fromkeys(key for loop in LOOPS.values() for key in loop.model_fields if key != "loop")
-    used = {key for own in owns for key in _fields(own)}
+    used = {key for own in owns for key in LOOPS[loop_of(own)].model_fields}
     for key in shared:
         one_of(key, every, what="key of shared")
         if owns and key not in used:
             raise ValueError(f"shared.{key}: no stage and no method here has a loop with the key {key!r}; leave it out")
 
 
-def _fields(own: Any) -> Iterable[str]:
-    return LOOPS[loop_of(own)].model_fields
-
-
 def _under(shared: Mapping[str, Any], own: Any) -> Any:
     """The stage on top of what is shared; a section that names something of its own takes nothing of the shared one."""
     if not isinstance(own, Mapping):
         return own
-    wanted = {key: _section(key, value) for key, value in shared.items() if key in _fields(own)}
-    for key, value in own.items():
-        names = isinstance(value, str) or (isinstance(value, Mapping) and {WHOLE.get(key), "new"} & value.keys())
-        if key in WHOLE and names:
-            wanted.pop(key, None)
-    return merge(wanted, own)
-
-
-def _section(key: str, value: Any) -> Any:
-    return {WHOLE[key]: value} if key in WHOLE and isinstance(value, str) else value
+    below = {key: value for key, value in shared.items() if key in LOOPS[loop_of(own)].model_fields}
+    for key, main in WHOLE.items():
+        if isinstance(below.get(key), str):
+            below[key] = {main: below[key]}
+        value = own.get(key)
+        if isinstance(value, str) or (isinstance(value, Mapping) and {main, "new"} & value.keys()):
+            below.pop(key, None)
+    return merge(below, own)
 
 
 def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Config], position: int) -> None:

@@ -21,9 +21,6 @@ from whet.train.check.findings import (
     Check,
     Finding,
     Note,
-    check_determinism,
-    check_inputs,
-    check_shape,
     evaluate,
     invariance,
     require_finite,
@@ -130,10 +127,7 @@ def _reordered(order: Tensor, change: str, cause: str) -> Check:
 
 
 BASIC: dict[str, Check] = {
-    "shape": check_shape,
     "finite": check_finite,
-    "inputs": check_inputs,
-    "determinism": check_determinism,
     "order of groups": _reordered(
         ORDER[torch.tensor([2, 0, 3, 1])],
         "another order of groups",

@@ -42,22 +42,6 @@ class Note(str):
     __slots__ = ()
 
 
-def run_checks(cell: Cell, supply: Supply, checks: Mapping[str, Check]) -> list[Finding]:
-    """One finding per check. If the first fails, the cell gives no usable result and the others are skipped."""
-    findings: list[Finding] = []
-    for name, check in checks.items():
-        try:
-            sentence = check(cell, supply)
-            outcome: Outcome = "note" if isinstance(sentence, Note) else "passed"
-        except Broken as problem:
-            outcome, sentence = "failed", str(problem)
-        findings.append(Finding(check=name, outcome=outcome, sentence=sentence))
-        if findings[0].outcome == "failed":
-            skipped = f"not checked because of that: {', '.join([*checks][1:])}"
-            return [*findings, Finding(check="rest", outcome="note", sentence=skipped)]
-    return findings
-
-
 def result_mask(cell: Cell, supply: Supply) -> Tensor:
     """Where the result of a cell counts, in its shape: trained tokens, or every rollout or unit."""
     if "mask" in supply and (is_per_token(cell) or "rewards" not in supply):
@@ -166,13 +150,13 @@ LAYOUTS: dict[str, Check] = {
 }
 
 
-def check_shape(cell: Cell, supply: Supply) -> str:
+def _check_shape(cell: Cell, supply: Supply) -> str:
     for name, dtype in {"float64": torch.float64, "float32": torch.float32}.items():
         found = evaluate(cell, probes.cast(supply, dtype), f"ordinary {name} input")
     return f"one {result_name(cell, supply)}: {tuple(found.shape)}"
 
 
-def check_inputs(cell: Cell, supply: Supply) -> str:
+def _check_inputs(cell: Cell, supply: Supply) -> str:
     """The cell does not modify its inputs."""
     given = {name: supply[name].clone() for name in terms(cell)}
     answer(cell, list(given.values()), ORDINARY)
@@ -185,7 +169,7 @@ def check_inputs(cell: Cell, supply: Supply) -> str:
     return "inputs are not modified"
 
 
-def check_determinism(cell: Cell, supply: Supply) -> str:
+def _check_determinism(cell: Cell, supply: Supply) -> str:
     """The same inputs give the same result, whatever the state of the random numbers."""
     with torch.random.fork_rng(devices=[]):
         results = []
@@ -197,3 +181,20 @@ def check_determinism(cell: Cell, supply: Supply) -> str:
     if differ(results[0], results[2], 0.0):
         raise Broken("another seed gives another result: it draws random numbers, so a resumed run is another run")
     return "the same input gives the same result, whatever the seed"
+
+
+def run_checks(cell: Cell, supply: Supply, checks: Mapping[str, Check]) -> list[Finding]:
+    """One finding per check, of those that all kinds share too. Without a usable shape the others are skipped."""
+    findings: list[Finding] = []
+    checks = {"shape": _check_shape, "inputs": _check_inputs, "determinism": _check_determinism, **checks}
+    for name, check in checks.items():
+        try:
+            sentence = check(cell, supply)
+            outcome: Outcome = "note" if isinstance(sentence, Note) else "passed"
+        except Broken as problem:
+            outcome, sentence = "failed", str(problem)
+        findings.append(Finding(check=name, outcome=outcome, sentence=sentence))
+        if findings[0].outcome == "failed":
+            skipped = f"not checked because of that: {', '.join([*checks][1:])}"
+            return [*findings, Finding(check="rest", outcome="note", sentence=skipped)]
+    return findings

@@ -14,9 +14,6 @@ from whet.train.check.findings import (
     Check,
     Finding,
     Note,
-    check_determinism,
-    check_inputs,
-    check_shape,
     differ,
     evaluate,
     invariance,
@@ -40,7 +37,7 @@ def check_loss_of(cell: Cell, kind: str) -> list[Finding]:
             checks["packing"] = ONE_ROW
     checks |= {"gradient": check_gradient, "direction": _check_direction}
     if kind != "surrogate":
-        checks |= {"terms": _check_terms, "options": _check_options}
+        checks["terms and options"] = _check_use
     return run_checks(cell, probes.supply_for(kind), checks)
 
 
@@ -119,54 +116,41 @@ def _check_direction(cell: Cell, supply: Supply) -> str:
     return f"{on} what is better is pushed up and what is worse down"
 
 
-def _check_terms(cell: Cell, supply: Supply) -> str:
-    """Every term that it takes counts, perhaps with one of its switches set: the loop would compute it for nothing."""
+def _check_use(cell: Cell, supply: Supply) -> str:
+    """Every term and every option changes some loss, perhaps with one of the switches set."""
+    inputs = [supply, probes.first_step(supply), probes.apart(supply, 1.0), probes.apart(supply, -1.0)]
+    switches = [{}, *({key: not value} for key, value in options(cell).items() if isinstance(value, bool))]
+    cells = [bind(cell, switch) for switch in switches]
     for term in (term for term in terms(cell) if term not in probes.TRAINED):
-        values = supply[term]
-        other = ~values if values.dtype is torch.bool else (values + 1) % 3 if term == "classes" else values + 1
-        if not any(_has_effect(cell, cell, supply, {**supply, term: other}, flags) for flags in _flags(cell)):
+        if not any(_differ(one, given, one, _with_other(given, term)) for one in cells for given in inputs):
             raise Broken(f"takes '{term}' and does not use it, so the loop would make it for nothing: leave it out")
-    return "every term that it takes counts"
-
-
-def _check_options(cell: Cell, supply: Supply) -> str:
-    """Every option changes the loss of something, perhaps with one of its switches set."""
-    tried = {key: _other(value) for key, value in options(cell).items()}
-    points = [supply, probes.first_step(supply), probes.apart(supply, 1.0), probes.apart(supply, -1.0)]
-    for key, other in tried.items():
-        changed = bind(cell, {key: other})
-        if other is not None and not any(
-            _has_effect(cell, changed, given, given, flags) for given in points for flags in _flags(cell, but=key)
+    for key, value in options(cell).items():
+        other = not value if isinstance(value, bool) else value * 1.5 + 1 if isinstance(value, int | float) else value
+        changed = {key: other}
+        if other != value and not any(
+            _differ(one, given, bind(one, changed), given) for one in cells for given in inputs
         ):
-            raise Broken(f"option '{key}' changes nothing from {options(cell)[key]} to {other}: use it or leave it out")
-    return f"every option has an effect: {', '.join(tried)}" if tried else "it has no options"
+            raise Broken(f"option '{key}' changes nothing from {value} to {other}: use it or leave it out")
+    return "every term and every option has an effect"
 
 
-def _flags(cell: Cell, but: str = "") -> list[dict[str, bool]]:
-    """The options as they are, and each switch by itself the other way."""
-    return [{}, *({key: not v} for key, v in options(cell).items() if isinstance(v, bool) and key != but)]
+def _with_other(supply: Supply, term: str) -> Supply:
+    """The supply with other values of a term."""
+    values = supply[term]
+    other = ~values if values.dtype is torch.bool else (values + 1) % 3 if term == "classes" else values + 1
+    return {**supply, term: other}
 
 
-def _other(value: object) -> object:
-    """Another value of an option; None where nobody knows one."""
-    if isinstance(value, bool):
-        return not value
-    return value + 1 if isinstance(value, int) else value * 1.5 + 0.1 if isinstance(value, float) else None
-
-
-def _has_effect(one: Cell, other: Cell, given: Supply, changed: Supply, flags: dict[str, bool]) -> bool:
+def _differ(one: Cell, given: Supply, other: Cell, changed: Supply) -> bool:
     """Whether two losses differ anywhere; a value that is refused has been noticed."""
     try:
-        return differ(evaluate(bind(one, flags), given, ""), evaluate(bind(other, flags), changed, ""), 1e-12)
+        return differ(evaluate(one, given, ""), evaluate(other, changed, ""), 1e-12)
     except Broken:
         return True
 
 
 BASIC: dict[str, Check] = {
-    "shape": check_shape,
     "finite": check_finite,
-    "inputs": check_inputs,
-    "determinism": check_determinism,
     "micro-batches": _check_split,
     "order": invariance(
         probes.reversed_rows,

@@ -31,6 +31,7 @@ WANTED = {  # pydantic's kind of mistake → our words
     **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     "finite_number": "must be a finite number",
     "string_type": "must be text",
+    "string_pattern_mismatch": "must have letters, digits, - and _ only, and begin with a letter or a digit",
     "tuple_type": "must be a list, e.g. [a, b]",
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a section with keys of its own"),
 }

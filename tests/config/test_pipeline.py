@@ -164,7 +164,7 @@ def test_a_place_inside_a_stage_may_be_anything(recipe):
 def test_names_are_fit_for_directories(recipe, name):
     written = yaml.safe_load(PIPELINE)
     written["methods"] |= {name: written["methods"]["grpo"]}
-    with pytest.raises(UserError, match=r"methods\.?.*a name has letters, digits, - and _ only"):
+    with pytest.raises(UserError, match=r"methods\.?.*must have letters, digits, - and _ only"):
         validate_pipeline(written, where="x")
 
 

@@ -95,7 +95,7 @@ def in_place(chosen, rejected, chosen_ref, rejected_ref):
     ("broken", "check", "told"),
     [
         (naive, "finite", "returns inf at [0] on very large margins on the wrong side"),
-        (unclamped_odds, "finite", "on completions of probability one"),
+        (unclamped_odds, "finite", "on tokens of probability one"),
         (steep_at_nothing, "finite", "has a gradient of nan at"),
         (centred, "micro-batches", "computing 1 row at a time changes ["),
         (by_place, "order", "the place of a row in the batch counts"),

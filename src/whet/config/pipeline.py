@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config import OfflineConfig
@@ -18,7 +18,7 @@ from whet.config.objective import objective_row
 from whet.config.section import Above, Amount, Count, Positive, Section, Seed, Url, merge, one_of
 from whet.errors import nearest
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # becomes the name of a directory
+Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # becomes the name of a directory
 REFERENCE = re.compile(r"@(\w[\w-]*)(/.*)?")  # a stage, and maybe a place inside its directory
 
 MODEL, REWARD, ROWS = "a model", "a reward model", "rows"  # what a stage makes
@@ -27,15 +27,6 @@ USES = {  # key → what a stage that it names must make; other keys take any
     **dict.fromkeys(("reward.model.path", "reward", "judge"), REWARD),
     **dict.fromkeys(("data.path", "task.path"), ROWS),
 }
-
-
-def _plain_name(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise ValueError("a name has letters, digits, - and _ only, and begins with a letter or a digit")
-    return value
-
-
-Name = Annotated[str, AfterValidator(_plain_name)]
 
 
 BEST_OF = (1, 2, 4, 8, 16)

@@ -37,21 +37,16 @@ def weights_of(cell: Cell, supply: Supply) -> Tensor:
     return mask / mask.sum() * torch.linspace(0.5, 1.5, mask.numel(), dtype=torch.float64).view(mask.shape)
 
 
-def gradients(cell: Cell, supply: Supply, weights: Tensor, on: str) -> dict[str, Tensor | None]:
-    """d(weighted loss) by autograd in each output of the model; None where the loss does not depend on it."""
+def gradients(cell: Cell, supply: Supply, weights: Tensor, on: str) -> dict[str, Tensor]:
+    """d(weighted loss) by autograd in each output of the model; 0 where the loss does not depend on it."""
     leaves = {term: supply[term].clone().requires_grad_() for term in probes.trained_terms(supply)}
     # In training these are not leaves either; a leaf would refuse changes in place with a message about leaves.
     loss = evaluate(cell, {**supply, **{term: leaf * 1 for term, leaf in leaves.items()}}, on)
     if not loss.requires_grad:
-        return dict.fromkeys(leaves)
-    backward = partial(torch.autograd.grad, (loss * weights).sum(), list(leaves.values()), allow_unused=True)
+        return {term: torch.zeros_like(leaf) for term, leaf in leaves.items()}
+    total = (loss * weights).sum()
+    backward = partial(torch.autograd.grad, total, list(leaves.values()), materialize_grads=True)
     return dict(zip(leaves, answer(backward, [], f"the backward pass of {on}"), strict=True))
-
-
-def slopes(cell: Cell, supply: Supply, weights: Tensor, on: str) -> dict[str, Tensor]:
-    """The gradients, with zeros where there is none, which `check_gradient` reports."""
-    found = gradients(cell, supply, weights, on)
-    return {term: torch.zeros_like(supply[term]) if slope is None else slope for term, slope in found.items()}
 
 
 def check_finite(cell: Cell, supply: Supply) -> str:
@@ -60,7 +55,7 @@ def check_finite(cell: Cell, supply: Supply) -> str:
     for on, given in inputs.items():
         single = probes.cast(given, torch.float32)
         require_finite(evaluate(cell, single, on), on)
-        for slope in slopes(cell, single, weights_of(cell, single).float(), on).values():
+        for slope in gradients(cell, single, weights_of(cell, single).float(), on).values():
             require_finite(slope, on, what="has a gradient of")
     return f"finite on {len(inputs)} inputs: {', '.join(inputs)}"
 
@@ -76,7 +71,7 @@ def _check_term(cell: Cell, supply: Supply, term: str, on: str) -> str:
     """The derivative in a random direction: gradients that differ anywhere differ there too, but for a coincidence."""
     weights = weights_of(cell, supply)
     slope = gradients(cell, supply, weights, on)[term]
-    if slope is None:
+    if on == ORDINARY and not bool(slope.any()):
         raise Broken(
             f"no gradient reaches {term}, so nothing would be learned: everything passes a detach, no_grad or item"
         )

@@ -21,7 +21,7 @@ from whet.train.check.findings import (
     result_mask,
     run_checks,
 )
-from whet.train.check.gradient import check_finite, check_gradient, slopes, weights_of
+from whet.train.check.gradient import check_finite, check_gradient, gradients, weights_of
 from whet.train.check.probes import Supply
 
 SPLITS = (1, 3)
@@ -48,7 +48,7 @@ def _check_split(cell: Cell, supply: Supply) -> str:
     def computed(rows: Tensor, on: str) -> dict[str, Tensor]:
         given = probes.rows_of(supply, rows)
         losses = evaluate(cell, given, on).masked_fill(~mask[rows], 0.0)
-        return {"": losses, **slopes(cell, given, weights[rows], on)}
+        return {"": losses, **gradients(cell, given, weights[rows], on)}
 
     rows, told = torch.arange(len(mask)), ""
     whole = computed(rows, ORDINARY)
@@ -70,7 +70,7 @@ def _check_sequence(cell: Cell, supply: Supply) -> str:
     of_row = (supply["advantages"] * first).sum(dim=1, keepdim=True)
     given, on = {**supply, "advantages": of_row.expand_as(mask).clone()}, "advantages that are the same for a whole row"
     losses = evaluate(cell, given, on)
-    of_first, of_last = (slopes(cell, given, end.double(), on)["logprobs"] for end in (first, last))
+    of_first, of_last = (gradients(cell, given, end.double(), on)["logprobs"] for end in (first, last))
     if not bool(of_first.any() | of_last.any()):
         return Note("the ends of a row have no gradient, so it cannot be told whether a row has one loss")
     one_loss = not differ(losses[last], losses[first]) and not differ(of_last, of_first)
@@ -92,7 +92,7 @@ def _check_direction(cell: Cell, supply: Supply) -> str:
     if "advantages" in supply and "advantages" not in terms(cell):
         return Note("takes no advantages, so there is no direction to check")
     on, (given, wanted) = f"at {probes.FIRST_STEP}", probes.directions(probes.first_step(supply))
-    found = slopes(cell, given, weights_of(cell, given), on)
+    found = gradients(cell, given, weights_of(cell, given), on)
     if not any(bool((slope.abs() > TINY).any()) for slope in found.values()):
         raise Broken(f"{on} no gradient is above 0, so nothing would ever be learned")
     idle = []

@@ -21,9 +21,6 @@ PROMPTS, GROUP = 4, 3
 PROMPT_TOKENS = (2, 4, 1, 3, 5, 2, 3, 1, 2, 4, 1, 3)
 COMPLETION_TOKENS = (3, 1, 5, 4, 2, 6, 3, 2, 7, 1, 4, 2)
 GAP = (8, 5)  # row and column of a token inside a completion that the policy did not sample, as of a tool's answer
-# Untrained positions hold noise of this mean and deviation.
-NOISE = {"advantages": (0.0, 3.0), "token_rewards": (0.5, 2.0), "values": (0.5, 2.0)}
-LOGPROB_NOISE = (-4.0, 1.0)
 UNITS = 7
 FAR_RATIO = 20.0  # a log-ratio that single tokens reach in a long run of several epochs
 FAR_NATS = 2000.0  # a long completion that one of two models thinks impossible
@@ -112,9 +109,8 @@ def moved(supply: Supply, mask: Tensor, *, seed: int) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(seed)
 
     def noise(name: str) -> Tensor:
-        mean, deviation = NOISE.get(name, LOGPROB_NOISE)
-        values = mean + deviation * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
-        return values.clamp(max=-0.01) if name.startswith("logprobs") else values
+        values = 3 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
+        return -values.abs() - 0.01 if name.startswith("logprobs") else values
 
     names = [name for name in supply if name in TOKEN_TERMS - {"mask"}]
     placed = {name: noise(name).masked_scatter(mask, supply[name][supply["mask"]]) for name in names}
@@ -203,27 +199,21 @@ def directions(supply: Supply) -> tuple[Supply, dict[str, Tensor]]:
 def extremes(supply: Supply) -> dict[str, Supply]:
     """Inputs at the edge of what a run meets, by name."""
     if "rewards" in supply:
-        return _extreme_rewards(supply)
-    return _extreme_tokens(supply) if "mask" in supply else _extreme_units(supply)
-
-
-def _extreme_rewards(supply: Supply) -> dict[str, Supply]:
-    untrained = {**supply, "mask": supply["mask"].clone(), "counts": supply["counts"].clone()}
-    untrained["mask"][:2], untrained["counts"][0, :2] = False, 0  # truncated completions that are not trained on
-    return {
-        "rewards that are all 0": scaled(supply, 0.0),
-        "rewards a million times larger": scaled(supply, 1e6),
-        "a first step, which has no history": {**supply, "history": supply["history"][:0]},
-        "rollouts without a trained token": untrained,
-    }
-
-
-def _extreme_tokens(supply: Supply) -> dict[str, Supply]:
+        untrained = {**supply, "mask": supply["mask"].clone(), "counts": supply["counts"].clone()}
+        untrained["mask"][:2], untrained["counts"][0, :2] = False, 0  # truncated completions that are not trained on
+        return {
+            "rewards that are all 0": scaled(supply, 0.0),
+            "rewards a million times larger": scaled(supply, 1e6),
+            "a first step, which has no history": {**supply, "history": supply["history"][:0]},
+            "rollouts without a trained token": untrained,
+        }
+    inputs = {FIRST_STEP: first_step(supply), "tokens of probability one": _certain(supply)}
+    if "mask" not in supply:
+        margins = {"very large margins on the right side": 1.0, "very large margins on the wrong side": -1.0}
+        return inputs | {name: apart(supply, sign) for name, sign in margins.items()}
     untrained = {**supply, "mask": supply["mask"].clone()}
     untrained["mask"][2] = False  # a truncated completion that is not trained on
-    return {
-        "ratios of exactly 1": first_step(supply),
-        "tokens of probability one": certain(supply),
+    return inputs | {
         f"a log-ratio of +{FAR_RATIO:g}": _far(supply, FAR_RATIO),
         f"a log-ratio of −{FAR_RATIO:g}": _far(supply, -FAR_RATIO),
         "advantages of 0": {**supply, "advantages": torch.zeros_like(supply["advantages"])},
@@ -231,16 +221,7 @@ def _extreme_tokens(supply: Supply) -> dict[str, Supply]:
     }
 
 
-def _extreme_units(supply: Supply) -> dict[str, Supply]:
-    return {
-        FIRST_STEP: first_step(supply),
-        "very large margins on the right side": apart(supply, 1.0),
-        "very large margins on the wrong side": apart(supply, -1.0),
-        **({"completions of probability one": certain(supply)} if {"chosen", "logprobs"} & {*supply} else {}),
-    }
-
-
-def certain(supply: Supply) -> dict[str, Tensor]:
+def _certain(supply: Supply) -> dict[str, Tensor]:
     """Every token has probability one under every model."""
     logprobs = [term for term in supply if re.fullmatch("(logprobs|chosen|rejected)(_ref|_old)?", term)]
     return {**supply, **{term: torch.zeros_like(supply[term]) for term in logprobs}}

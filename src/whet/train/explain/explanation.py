@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from statistics import fmean
 
 from whet import recipe as recipes
@@ -176,16 +177,11 @@ def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: S
         critic_rate=None if critic is None else rates[1] * (critic.lr or config.optimizer.lr) / config.optimizer.lr,
         critic_alone=0 if critic is None else min(config.steps, critic.warmup_steps),
         cold_start=None if cold is None else (cold.steps, cold.batch_size, cold.lr),
-        evaluations=1 + _times(config.eval.every_steps, config.steps),
+        evaluations=1 + ceil(config.steps / config.eval.every_steps),
         eval_examples=examples,
         eval_sequences=examples * (1 + config.eval.samples),
-        checkpoints=_times(config.save.every_steps, config.steps),
+        checkpoints=ceil(config.steps / config.save.every_steps),
     )
-
-
-def _times(every: int, steps: int) -> int:
-    """Number of times in `steps` steps, every so many and after the last."""
-    return steps // every + (steps % every > 0)
 
 
 def _notes(config: Training, tokens: Tokens, model: ModelMemory | None, schedule: Schedule) -> list[str]:

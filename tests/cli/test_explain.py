@@ -361,7 +361,7 @@ def test_dotted_keys_of_a_recipe() -> None:
         (("no-such-recipe",), "no recipe 'no-such-recipe'"),
         (("RECIPE", "rollout.promts=3"), "did you mean 'prompts'"),
         (("RECIPE", "task.level=9"), "level is 9, must be between 1 and 5"),
-        (("RECIPE", "update.minibatches=11"), "groups are kept whole"),
+        (("RECIPE", "update.minibatches=11"), "a group is never split"),
         (("RECIPE", "steps=-1"), "steps"),
     ],
 )

@@ -241,7 +241,9 @@ def same_value(logprobs, advantages):
 
 def test_a_row_with_one_loss_must_be_declared():
     told = only_failure(check_surrogate(whole_row), "per sequence")
-    assert told.startswith("every token of a row has the loss and the gradient of the whole row, and the function does")
+    assert told.startswith(
+        "every token of a row has the loss and the gradient of its sequence, which the function does not"
+    )
     assert "put @per_sequence (of whet.algorithms.cells) above it" in told
 
 

@@ -23,7 +23,7 @@ def test_dpo_as_it_is_set():
 def test_a_point_is_explained_where_there_is_one():
     kto = objective_loss(PREFERENCES["kto"])
     assert "z = point" in kto.where
-    assert "point = max(0, mean(log π/π_ref)), over completions that stand behind prompts of others" in kto.where
+    assert "point = max(0, mean(log π/π_ref)), over completions after prompts of other rows" in kto.where
     assert [key for key, row in PREFERENCES.items() if "point" in objective_loss(row).cells] == ["kto", "bco"]
 
 

@@ -43,7 +43,7 @@ def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, reference: s
     if wrong:
         raise ValueError(f"objective.{wrong}")
     if not isinstance(row, Objective) and not has_data:
-        raise ValueError(f"objective {objective.name!r} learns from data: say where it is, e.g. data: pairs.jsonl")
+        raise ValueError(f"objective {objective.name!r} learns from data: set data, e.g. data: pairs.jsonl")
     if reference and not (isinstance(row, Preference) and row.needs_reference):
         raise ValueError(f"objective {objective.name!r} compares with no reference: leave reference out")
 
@@ -58,7 +58,7 @@ def _row(name: str) -> Row:
     row = stated or own_row(loss, unit)
     if isinstance(row, Preference) and row.needs_point and row.point is None:
         raise ValueError(
-            f"{what} takes point and does not say how that is made: name a row in place of the function, "
+            f"{what} takes point, which a function alone does not define: name a row in place of the function, "
             "e.g. mine = label(loss, log_ratio, 'own', point=mismatched_kl)"
         )
     return row

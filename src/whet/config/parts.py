@@ -1,4 +1,4 @@
-"""The sections of a recipe that both loops or the online loop have, but for the algorithm."""
+"""The sections of a recipe other than algorithm and reward."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class DataConfig(Section):
 
     shorthand: ClassVar[str] = "path"
     path: str
-    format: str = "auto"  # recognised by the columns unless it is named
+    format: str = "auto"  # auto: recognised by the columns
     split: str = "train"  # of a dataset on the hub
     subset: str = ""  # of a dataset on the hub
-    chat: bool = False  # pose a prompt that is plain text as a user's message
+    chat: bool = False  # send a prompt that is plain text as a user's message
     held_out_share: Annotated[float, Field(gt=0, lt=1)] = 0.1  # of the conversations, chosen by their hash
     max_tokens: Positive | None = None  # of a row, the oldest turns go first; None: the model's context
-    limit: Positive | None = None  # read the first so many rows alone
+    limit: Positive | None = None  # read only the first so many rows
     max_skipped: Share = 0.01  # share of broken rows above which reading is refused
     ties: Literal["keep", "drop"] = "drop"  # pairs with two equal sides or equal scores
     near_duplicates: Literal["keep", "drop"] = "keep"  # rows that almost repeat an earlier one
@@ -89,7 +89,7 @@ class ObjectiveConfig(OpenSection):
 
 
 class RewardHeadConfig(Section):
-    """What a reward model says, and where."""
+    """The scores of a reward model, and at which tokens they are given."""
 
     every_token: bool = True  # outcome: learned at every token of a completion; else at its last one
     classes: Literal[2, 3] = 3  # process: bad, neither, good; or bad, fine
@@ -146,7 +146,7 @@ class RolloutConfig(Section):
     min_p: Share = 0.0
     stop: tuple[str, ...] = ()
     mask_truncated: bool = False  # do not train on truncated completions
-    max_resamples: Count = 4  # rounds of new prompts, at most, in place of groups that dynamic sampling drops
+    max_resamples: Count = 4  # at most so many rounds of new prompts for the groups that dynamic sampling drops
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -164,10 +164,10 @@ class CriticConfig(Section):
     """The value model of an algorithm whose advantage takes `values`."""
 
     model: Literal["separate", "shared"] = "separate"  # a copy of the policy, or a head on the policy's own trunk
-    lr: Above | None = None  # optimizer.lr unless it is given
+    lr: Above | None = None  # None: optimizer.lr
     warmup_steps: Count = 0  # first steps in which only the critic learns
     coefficient: Above = 0.5  # of the critic's loss beside the policy's: matters where the trunk is shared
-    clip: Amount = 0.2  # how far a value may move from the old one in a step; 0: as far as it likes
+    clip: Amount = 0.2  # how far a value may move from the old one in a step; 0: no clipping
     bootstrap_truncated: bool = False  # a rollout truncated by max_tokens: add γ·V after its last token to its reward
 
 
@@ -175,8 +175,8 @@ class UpdateConfig(Section):
     """How the rollouts of a step become optimizer steps."""
 
     epochs: Positive = 1
-    minibatches: Positive = 1  # optimizer steps per epoch; groups are kept whole
-    micro_batch_tokens: Positive | None = None  # per forward pass; gradient accumulation does the rest; None: auto
+    minibatches: Positive = 1  # optimizer steps per epoch; a group is never split
+    micro_batch_tokens: Positive | None = None  # per forward pass, by gradient accumulation; None: auto
     padding_free: bool = True  # sequences packed one behind the other, a group's prompt read once: same result
     max_grad_norm: Above = 1.0  # gradient clipping by global norm
     target_kl: Above | None = None  # approx_kl, nats a token from the step's start, above which its updates end

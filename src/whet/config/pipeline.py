@@ -1,4 +1,4 @@
-"""What a pipeline may say: stages in their order, the methods that start from them, and how those are compared.
+"""The schema of pipelines: stages in order, the methods that start from them, and how those are compared.
 
 A stage or a method is an ordinary recipe. In it, and in `compare`, a text `@name` is the directory of an earlier stage.
 """
@@ -37,18 +37,18 @@ class CompareConfig(Section):
 
     start: str  # the model that all methods began with, and that each has to beat
     reward: str = ""  # the reward model that methods were trained against
-    judge: str = ""  # a reward model that none was trained against: it says who wins
+    judge: str = ""  # a reward model that no method was trained against: it decides who wins
     gold: bool = True  # ask the task: for the true reward where it knows it, else for its own score
     prompts: Positive = 200  # held out
     samples: Positive = 1  # completions of each prompt by each model
     max_tokens: Positive = 256
     temperature: Above = 1.0
     best_of: tuple[Positive, ...] = BEST_OF  # n of best-of-n with the start model, by `reward`; empty: none
-    checkpoints: Count = 0  # of each run, at most, that are judged too: the way that a method went
+    checkpoints: Count = 0  # at most so many of each run are judged too, for the course of training
     judge_url: Url = ""  # an OpenAI-compatible server whose model compares answers, each pair in both orders
     judge_model: str = ""  # its name there
-    judge_key_env: str = ""  # the environment variable with the server's key, where it wants one
-    tie_margin: Amount = 0.0  # scores of `judge` that are no further apart are a tie
+    judge_key_env: str = ""  # the environment variable with the server's key, if it needs one
+    tie_margin: Amount = 0.0  # scores of `judge` that differ by no more are a tie
 
     @field_validator("best_of")
     @classmethod
@@ -77,7 +77,7 @@ class PipelineConfig(Section):
     """Stages that build on each other, methods that start from them, and the comparison of these."""
 
     loop: Literal["pipeline"] = "pipeline"
-    seed: Seed = 0  # of every stage and method that does not say otherwise
+    seed: Seed = 0  # of every stage and method without a seed of its own
     seeds: tuple[Seed, ...] = ()  # methods are trained with each of these; none: once, with their own seed
     shared: dict[str, Any] = Field({})  # under every stage and method whose loop has the key
     stages: dict[Name, AnyConfig] = Field({})
@@ -186,12 +186,12 @@ def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Conf
             continue
         name, place = match[1], f"{where}.{key} is {text!r}"
         if name in earlier:
-            wanted, made = USES.get(key), _makes(stages[name])
-            if wanted not in (None, made) and not match[2]:
-                raise ValueError(f"{place}, which makes {made} and not {wanted}: name another stage")
+            needed, made = USES.get(key), _makes(stages[name])
+            if needed not in (None, made) and not match[2]:
+                raise ValueError(f"{place}, which makes {made} and not {needed}: name another stage")
         elif name in names:
             what = "the stage itself" if where == f"stages.{name}" else "a stage that comes later"
-            raise ValueError(f"{place}, {what}: a stage can only use those that stand before it")
+            raise ValueError(f"{place}, {what}: a stage can only use earlier ones")
         else:
             hint = nearest(f"@{name}", (f"@{stage}" for stage in earlier))
             raise ValueError(f"{place} and no stage is called {name!r}{hint} (stages: {', '.join(names) or 'none'})")

@@ -1,4 +1,4 @@
-"""The section of a recipe that says where rewards come from."""
+"""The reward section of a recipe."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from whet.train.check.probes import Supply
 
 ORDER = torch.arange(probes.PROMPTS * probes.GROUP).view(probes.PROMPTS, probes.GROUP)
 PER_TOKEN = frozenset({"token_rewards", "values", "logprobs_old", "logprobs_ref", "mask"})
-EQUAL = (0.1, 0.9, 0.0, 1.0)  # rewards of groups that are all alike; the float32 mean of three times 0.9 is not 0.9
+EQUAL = (0.1, 0.9, 0.0, 1.0)  # rewards of groups without variance; the float32 mean of three times 0.9 is not 0.9
 NOISE = 0.05  # an advantage that rounding alone may not reach
 
 
@@ -51,7 +51,7 @@ def _finite(cell: Cell, supply: Supply, on: str) -> Tensor:
 
 
 def _check_equal(cell: Cell, supply: Supply) -> str:
-    """Groups whose rewards are all alike: finite, and not made of rounding."""
+    """Groups of equal rewards: finite, and not made of rounding."""
     rewards = torch.tensor(EQUAL, dtype=torch.float64)[:, None].expand(-1, probes.GROUP).clone()
     given, on = {**supply, "rewards": rewards}, "groups of equal rewards"
     found, exact = _finite(cell, given, on), evaluate(cell, given, on)

@@ -128,8 +128,8 @@ def invariance(
         expected, mask = reorder(evaluate(cell, supply, ORDINARY)), reorder(result_mask(cell, supply))
         expected = expected.masked_fill(~mask, 0.0)
         found = evaluate(cell, changed, change)[result_mask(cell, changed)]
-        told = require_same(torch.zeros_like(expected).masked_scatter(mask, found), expected, change, cause)
-        return f"{change} changes nothing ({told})"
+        distance = require_same(torch.zeros_like(expected).masked_scatter(mask, found), expected, change, cause)
+        return f"{change} changes nothing ({distance})"
 
     return check
 

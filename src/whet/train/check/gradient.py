@@ -6,7 +6,7 @@ the same one with everything that left the graph held constant. `_Constants` doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from whet.train.check.probes import Supply
 STEP = 1e-4  # in float32 smaller steps drown in rounding
 CLOSE = 0.02  # of the size of a derivative; what is wrong in practice is wrong by a factor
 SMALL = 2e-4  # absolute, for points where every derivative is 0 (a KL at ratio 1)
+Around = Callable[[], AbstractContextManager[object]]  # makes the context of an evaluation
 LEAVES_GRAPH = frozenset(
     {
         *(torch.detach, Tensor.detach, Tensor.detach_, Tensor.data.__get__),  # type: ignore[attr-defined]
@@ -32,7 +33,7 @@ LEAVES_GRAPH = frozenset(
 
 
 def weights_of(cell: Cell, supply: Supply) -> Tensor:
-    """Weights as of a whole step: positive where the loss counts, no two alike, so that none can stand for another."""
+    """Weights as of a step: positive where the loss counts, all different, so that confusing two of them shows."""
     mask = result_mask(cell, supply)
     return mask / mask.sum() * torch.linspace(0.5, 1.5, mask.numel(), dtype=torch.float64).view(mask.shape)
 
@@ -78,33 +79,31 @@ def _check_term(cell: Cell, supply: Supply, term: str, on: str) -> str:
     # All values go up, by different amounts, so that kinks at which all of them are do not cancel.
     direction = 0.5 + torch.rand(slope.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
 
-    def loss(step: float, around: AbstractContextManager[object]) -> float:
+    def loss(step: float, around: Around) -> float:
         # As a tensor that needs a gradient: what a cell does under no_grad must look as it does in training.
         given = {**supply, term: (supply[term] + step * direction).requires_grad_() * 1}
-        with around:
+        with around():
             losses = evaluate(cell, given, on)
         return float((losses.detach() * weights).sum())
 
-    analytic, numeric = float((slope * direction).sum()), _difference(loss, nullcontext())
+    analytic, numeric = float((slope * direction).sum()), _difference(loss, nullcontext)
     if numeric is None:
         return Note(f"too rough to compare autograd with differences: {term} is at a kink on {on}")
     if _close(analytic, numeric):
         return f"autograd equals central differences ({abs(analytic - numeric):.1g} apart)"
-    told = f"autograd gives {analytic:.4g} and differences {numeric:.4g} along a random direction of {term}"
-    constants = _Constants()
-    held = _difference(loss, constants)
-    if constants.kept and held is not None and _close(analytic, held):
+    numbers = f"autograd gives {analytic:.4g} and differences {numeric:.4g} along a random direction of {term}"
+    kept: list[tuple[Any, Any]] = []
+    held = _difference(loss, lambda: _Constants(kept))
+    if kept and held is not None and _close(analytic, held):
         return Note(
-            f"stops the gradient: {told}; with everything that leaves the graph (detach, no_grad, item) held constant "
-            "they are equal, so it is right if the stop is meant, as CISPO's is"
+            f"stops the gradient: {numbers}; with everything that leaves the graph (detach, no_grad, item) held "
+            "constant they are equal, so it is right if the stop is meant, as CISPO's is"
         )
-    cause = "the stops of the gradient do not explain it" if constants.kept else "nothing stops the gradient on the way"
-    raise Broken(f"{told} on {on}; {cause}: a backward of your own is wrong, or values pass outside torch")
+    cause = "the stops of the gradient do not explain it" if kept else "nothing stops the gradient on the way"
+    raise Broken(f"{numbers} on {on}; {cause}: a backward of your own is wrong, or values pass outside torch")
 
 
-def _difference(
-    loss: Callable[[float, AbstractContextManager[object]], float], around: AbstractContextManager[object]
-) -> float | None:
+def _difference(loss: Callable[[float, Around], float], around: Around) -> float | None:
     """The central difference; None at a kink, where both sides differ and autograd can get no derivative wrong."""
     middle = loss(0.0, around)
     forward, backward = ((loss(step, around) - middle) / step for step in (STEP, -STEP))
@@ -116,18 +115,13 @@ def _close(one: float, other: float) -> bool:
 
 
 class _Constants(TorchFunctionMode):
-    """Keeps what leaves the graph in a first evaluation and gives the same values again in all later ones."""
+    """Adds what leaves the graph to an empty list of (function, result), or replays a list that an earlier one made."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: list[tuple[Any, Any]]) -> None:
         super().__init__()
-        self.kept: list[tuple[Any, Any]] = []  # function, result
-        self._replayed: Iterator[tuple[Any, Any]] | None = None
+        self._kept = kept
+        self._replayed = iter([*kept]) if kept else None
         self._grad_off = False
-
-    def __enter__(self) -> _Constants:
-        self._replayed = iter(self.kept) if self.kept else None
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -138,7 +132,7 @@ class _Constants(TorchFunctionMode):
         if not (self._grad_off or func in LEAVES_GRAPH):
             return result
         if self._replayed is None:
-            self.kept.append((func, _copied(result)))
+            self._kept.append((func, _copied(result)))
             return result
         known, kept = next(self._replayed, (None, None))
         return _copied(kept) if known == func else result  # another path through the code has nothing kept for it

@@ -50,33 +50,36 @@ def _check_split(cell: Cell, supply: Supply) -> str:
         losses = evaluate(cell, given, on).masked_fill(~mask[rows], 0.0)
         return {"": losses, **gradients(cell, given, weights[rows], on)}
 
-    rows, told = torch.arange(len(mask)), ""
-    whole = computed(rows, ORDINARY)
+    rows, distance = torch.arange(len(mask)), ""
+    together = computed(rows, ORDINARY)
     for size in SPLITS:
         on = f"{size} row{'s' * (size > 1)} at a time"
         parts = [computed(some, on) for some in torch.split(rows, size)]
-        for term, expected in whole.items():
+        for term, expected in together.items():
             change = f"computing {on}" if not term else f"computing the gradient of {term} {on}"
             cause = "rows are mixed, by a mean or a deviation over the batch; use statistics of single rows"
-            told = require_same(torch.cat([part[term] for part in parts]), expected, change, cause)
+            distance = require_same(torch.cat([part[term] for part in parts]), expected, change, cause)
     sizes = ", ".join(map(str, SPLITS))
-    return f"losses and gradient are the same for {sizes} and {len(mask)} rows at a time ({told})"
+    return f"losses and gradient are the same for {sizes} and {len(mask)} rows at a time ({distance})"
 
 
 def _check_sequence(cell: Cell, supply: Supply) -> str:
-    """Whether each token of a row carries the loss and the gradient of the whole row is declared by @per_sequence."""
+    """@per_sequence is declared if, and only if, each token of a row has the loss and the gradient of its sequence."""
     mask = supply["mask"] & (supply["mask"].sum(dim=1, keepdim=True) > 1)
     first, last = mask & (mask.cumsum(dim=1) == 1), probes.last_tokens(mask)
     of_row = (supply["advantages"] * first).sum(dim=1, keepdim=True)
-    given, on = {**supply, "advantages": of_row.expand_as(mask).clone()}, "advantages that are the same for a whole row"
+    given, on = (
+        {**supply, "advantages": of_row.expand_as(mask).clone()},
+        "advantages that are the same for all tokens of a row",
+    )
     losses = evaluate(cell, given, on)
     of_first, of_last = (gradients(cell, given, end.double(), on)["logprobs"] for end in (first, last))
     if not bool(of_first.any() | of_last.any()):
-        return Note("the ends of a row have no gradient, so it cannot be told whether a row has one loss")
+        return Note("the ends of a row have no gradient, so one loss per sequence cannot be told from one per token")
     one_loss = not differ(losses[last], losses[first]) and not differ(of_last, of_first)
     if one_loss and not is_per_sequence(cell):
         raise Broken(
-            "every token of a row has the loss and the gradient of the whole row, and the function does not say so: "
+            "every token of a row has the loss and the gradient of its sequence, which the function does not declare: "
             "put @per_sequence (of whet.algorithms.cells) above it, or it may be weighed once per token"
         )
     if is_per_sequence(cell) and not one_loss:
@@ -91,13 +94,13 @@ def _check_direction(cell: Cell, supply: Supply) -> str:
     """At the first step what is good is pushed up and what is bad down; a token without an advantage does not move."""
     if "advantages" in supply and "advantages" not in terms(cell):
         return Note("takes no advantages, so there is no direction to check")
-    on, (given, wanted) = f"at {probes.FIRST_STEP}", probes.directions(probes.first_step(supply))
+    on, (given, expected) = f"at {probes.FIRST_STEP}", probes.directions(probes.first_step(supply))
     found = gradients(cell, given, weights_of(cell, given), on)
     if not any(bool((slope.abs() > TINY).any()) for slope in found.values()):
         raise Broken(f"{on} no gradient is above 0, so nothing would ever be learned")
     idle = []
-    for term, sign in ((term, sign) for term in wanted for sign in (1.0, -1.0, 0.0)):
-        at, push = wanted[term] == sign, -found[term]  # a step of gradient descent goes against the slope
+    for term, sign in ((term, sign) for term in expected for sign in (1.0, -1.0, 0.0)):
+        at, push = expected[term] == sign, -found[term]  # a step of gradient descent goes against the slope
         way = {1.0: "go up", -1.0: "go down", 0.0: "stay"}[sign]
         against = (at & (push * sign < -TINY if sign else push.abs() > TINY)).nonzero()
         if len(against):

@@ -196,7 +196,7 @@ def directions(supply: Supply) -> tuple[Supply, dict[str, Tensor]]:
     return supply, {term: torch.full_like(supply[term], side) for term, side in sides.items()}
 
 
-def extremes(supply: Supply) -> dict[str, Supply]:
+def extremes(supply: Supply) -> Mapping[str, Supply]:
     """Inputs at the edge of what a run meets, by name."""
     if "rewards" in supply:
         untrained = {**supply, "mask": supply["mask"].clone(), "counts": supply["counts"].clone()}

@@ -13,7 +13,7 @@ from whet.algorithms.policy_loss import clip
 from whet.algorithms.table import ADVANTAGES, KL_ESTIMATORS, SURROGATES
 from whet.train.check import probes
 from whet.train.check.advantage import check_advantage
-from whet.train.check.check_loss import check_loss, kind_of
+from whet.train.check.checks import check_loss, kind_of
 from whet.train.check.loss import check_loss_of
 
 

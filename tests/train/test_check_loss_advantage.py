@@ -7,7 +7,7 @@ from torch import Tensor
 from tests.train.verdicts import outcomes
 from whet.algorithms.cells import per_token
 from whet.train.check.advantage import check_advantage
-from whet.train.check.check_loss import kind_of
+from whet.train.check.checks import kind_of
 
 
 def by_first(rewards):

@@ -7,7 +7,7 @@ from torch.nn.functional import logsigmoid, softplus
 from tests.train.verdicts import only_failure, outcomes
 from whet.algorithms.preference.losses import dpo
 from whet.train.check import probes
-from whet.train.check.check_loss import LOSSES, check_loss, kind_of
+from whet.train.check.checks import LOSSES, check_loss, kind_of
 from whet.train.check.loss import check_loss_of
 
 

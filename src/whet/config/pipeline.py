@@ -6,7 +6,7 @@ A stage or a method is an ordinary recipe. In it, and in `compare`, a text `@nam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
@@ -91,10 +91,13 @@ class PipelineConfig(Section):
             return value
         shared = {"seed": value.get("seed", 0), **value.get("shared", {})}
         parts = {part: value[part] for part in ("stages", "methods") if isinstance(value.get(part), Mapping)}
+        keys: dict[str, Any] = {}  # of the loops that are used here
         for part, owns in parts.items():
             for name, own in owns.items():
-                one_of(loop_of(own), LOOPS, what=f"loop of {part}.{name}:")
-        _refuse_unused(shared, [own for part in parts.values() for own in part.values()])
+                keys |= LOOPS[one_of(loop_of(own), LOOPS, what=f"loop of {part}.{name}:")].model_fields
+        keys.pop("loop", None)
+        for key in shared if keys else ():
+            one_of(key, keys, what="key of shared")
         spread = {part: {name: _under(shared, own) for name, own in owns.items()} for part, owns in parts.items()}
         return {**value, **spread}
 
@@ -112,19 +115,10 @@ class PipelineConfig(Section):
             _refuse_references(f"methods.{name}", method, self.stages, len(self.stages))
         if self.compare is not None:
             _refuse_references("compare", self.compare, self.stages, len(self.stages))
-            self._one_task()
+            tasks = [method.task for method in self.methods.values()]
+            if not tasks or any(task != tasks[0] for task in tasks):
+                raise ValueError("compare needs methods that all have the same task, for the same held-out prompts")
         return self
-
-    def _one_task(self) -> None:
-        """Methods are judged on the same held-out prompts."""
-        if not self.methods:
-            raise ValueError("compare has nothing to compare: name methods")
-        first, *others = self.methods
-        for other in others:
-            if self.methods[other].task != self.methods[first].task:
-                raise ValueError(
-                    f"methods {first} and {other} have different tasks, so compare has no prompts for both"
-                )
 
 
 def texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
@@ -152,16 +146,6 @@ def resolve_references(value: Any, path_of: Callable[[str], str]) -> Any:
     return [resolve_references(inner, path_of) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _refuse_unused(shared: Mapping[str, Any], owns: Sequence[Any]) -> None:
-    """A shared key that no loop has, or none of those that are used here, is a mistake."""
-    every = dict.fromkeys(key for loop in LOOPS.values() for key in loop.model_fields if key != "loop")
-    used = {key for own in owns for key in LOOPS[loop_of(own)].model_fields}
-    for key in shared:
-        one_of(key, every, what="key of shared")
-        if owns and key not in used:
-            raise ValueError(f"shared.{key}: no stage and no method here has a loop with the key {key!r}; leave it out")
-
-
 def _under(shared: Mapping[str, Any], own: Any) -> Any:
     """The stage on top of what is shared; a section that names something of its own takes nothing of the shared one."""
     if not isinstance(own, Mapping):
@@ -178,8 +162,7 @@ def _under(shared: Mapping[str, Any], own: Any) -> Any:
 
 def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Config], position: int) -> None:
     """Only stages that are there by then can be named, and only for what they make."""
-    names = list(stages)
-    earlier = names[:position]
+    earlier = list(stages)[:position]
     for key, text in texts(section.model_dump(mode="json")):
         match = REFERENCE.fullmatch(text)
         if match is None:
@@ -189,12 +172,9 @@ def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Conf
             needed, made = USES.get(key), _makes(stages[name])
             if needed not in (None, made) and not match[2]:
                 raise ValueError(f"{place}, which makes {made} and not {needed}: name another stage")
-        elif name in names:
-            what = "the stage itself" if where == f"stages.{name}" else "a stage that comes later"
-            raise ValueError(f"{place}, {what}: a stage can only use earlier ones")
         else:
             hint = nearest(f"@{name}", (f"@{stage}" for stage in earlier))
-            raise ValueError(f"{place} and no stage is called {name!r}{hint} (stages: {', '.join(names) or 'none'})")
+            raise ValueError(f"{place} and no earlier stage is called {name!r}{hint} ({', '.join(earlier) or 'none'})")
 
 
 def _makes(config: Config) -> str:

@@ -406,3 +406,20 @@ def test_a_signature_that_no_loop_could_serve_is_refused(function, told):
         kind_of(function, "mine")
     assert told in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_backward_that_is_wrong_for_few_tokens_is_found():
+    class WrongBelow(torch.autograd.Function):
+        @staticmethod
+        def forward(context, values):
+            context.save_for_backward(values)
+            return values * 1.0
+
+        @staticmethod
+        def backward(context, slope):
+            (values,) = context.saved_tensors
+            return torch.where(values < -3.0, slope / 2, slope)
+
+    supply = probes.supply_for("surrogate")
+    assert 0 < int((supply["logprobs"] < -3.0)[supply["mask"]].sum()) < 0.25 * int(supply["mask"].sum())
+    only_failure(check_surrogate(lambda logprobs, advantages: -advantages * WrongBelow.apply(logprobs)), "gradient")

@@ -21,7 +21,7 @@ from whet.train.check.findings import ORDINARY, Broken, Note, answer, evaluate, 
 from whet.train.check.probes import Supply
 
 STEP = 1e-4  # in float32 smaller steps drown in rounding
-CLOSE = 0.02  # of the size of a derivative; what is wrong in practice is wrong by a factor
+CLOSE = 5e-3  # of the size of a derivative; what is wrong in practice is wrong by a factor
 SMALL = 2e-4  # absolute, for points where every derivative is 0 (a KL at ratio 1)
 Around = Callable[[], AbstractContextManager[object]]  # makes the context of an evaluation
 LEAVES_GRAPH = frozenset(

@@ -108,7 +108,7 @@ def test_its_examples_are_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_its_own_loss_passes_check_loss(tmp_path: Path) -> None:
-    from whet.train.check.check_loss import check_loss
+    from whet.train.check.checks import check_loss
 
     (losses,) = re.findall(r"```python\n# losses.py\n(.*?)```", TEXT, re.DOTALL)
     (tmp_path / "losses.py").write_text(losses, "utf-8")

@@ -86,8 +86,8 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "more minibatches than prompts": (
         {"algorithm": "grpo", "update": {"minibatches": 5}, "rollout": {"prompts": 4}},
-        "update.minibatches 5 is more than rollout.prompts 4: groups are kept whole, so each minibatch needs a prompt; "
-        "lower the one or raise the other",
+        "update.minibatches 5 is more than rollout.prompts 4: a group is never split, so each minibatch needs a "
+        "prompt; lower the one or raise the other",
         {"update": {"minibatches": 4}},
     ),
     **{

@@ -24,13 +24,14 @@ from whet.errors import UserError, nearest
 Config = loops.Config
 PIPELINE = "pipeline"  # the loop of a recipe that consists of others
 RUNS_OF_PIPELINE = ("stages", "methods")
-SHORT = {"lr": "optimizer.lr"}  # what people type most
+SHORT = {"lr": "optimizer.lr"}  # the most common override
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: PyYAML builds dates and numbers unchecked
-WANTED = {  # pydantic's kind of mistake → our words
+PROBLEMS = {  # pydantic's type of error → our words
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     "finite_number": "must be a finite number",
     "string_type": "must be text",
+    "string_pattern_mismatch": "must have letters, digits, - and _ only, and begin with a letter or a digit",
     "tuple_type": "must be a list, e.g. [a, b]",
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a section with keys of its own"),
 }
@@ -42,7 +43,7 @@ class Recipe:
 
     name: str
     config: Config
-    written: Mapping[str, Any]  # what the file and the command line said, before defaults and presets
+    written: Mapping[str, Any]  # the keys of the file and the command line, before defaults and presets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +55,7 @@ class Pipeline:
     written: Mapping[str, Any]
 
     def stages(self) -> list[Recipe]:
-        """The recipes of the stages, in their order; `@name` stands in them as it was written."""
+        """The recipes of the stages in order, with `@name` as written."""
         written = self.written.get("stages", {})
         return [Recipe(name=name, config=config, written=written[name]) for name, config in self.config.stages.items()]
 
@@ -86,13 +87,13 @@ def read_any(source: str, overrides: Sequence[str] = ()) -> Recipe | Pipeline:
 
 
 def written_recipe(source: str) -> tuple[dict[str, Any], str]:
-    """What a recipe says, before overrides and defaults, and its name."""
+    """The keys of a recipe before overrides and defaults, and its name."""
     text, name = _find(source)
     return parse_yaml(text, where=source), name
 
 
 def validated(written: Mapping[str, Any], *, name: str, where: str) -> Recipe | Pipeline:
-    """The recipe that a mapping of keys says."""
+    """The recipe of a mapping of keys."""
     if written.get("loop") == PIPELINE:
         return Pipeline(name=name, config=validate_pipeline(written, where=where), written=written)
     return Recipe(name=name, config=validate(written, where=where), written=written)
@@ -162,10 +163,7 @@ def parse_yaml(text: str, *, where: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 wants a dot in a float, so PyYAML reads 5e-6 as text, and takes the last of two equal keys in silence.
-
-    Nobody means that.
-    """
+    """Reads 5e-6 as a number, for which YAML 1.1 requires a dot, and refuses a key that comes twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -220,7 +218,7 @@ def apply_override(written: dict[str, Any], override: str) -> None:
 
 
 def set_key(written: dict[str, Any], key: str, value: Any, *, said: str) -> None:
-    """Changes one dotted key of what was written; `said` is how the user put it."""
+    """Changes one dotted key of what was written; errors quote `said`."""
     if written.get("loop") == PIPELINE:
         written, key = _run_of(written, key)
     *path, last = SHORT.get(key, key).split(".")
@@ -262,7 +260,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     location = [str(part) for part in first["loc"] if part != "[key]"]
     key = ".".join(location)
     if model is PipelineConfig and location[:1] and location[0] in RUNS_OF_PIPELINE and len(location) > 2:
-        part, name, loop, *location = location  # pydantic's way to say which of the loops it took
+        part, name, loop, *location = location  # pydantic puts the tag of the loop there
         model, key = LOOPS[loop], ".".join([part, name, *location])
     if first["type"] == "extra_forbidden":
         known = known_as(".".join(location))
@@ -275,9 +273,9 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "value_error":  # ours: it names the value itself
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message
-    wanted = WANTED.get(first["type"], first["msg"].replace("Input should be", "must be"))
+    problem = PROBLEMS.get(first["type"], first["msg"].replace("Input should be", "must be"))
     given = f", not {first['input']!r}" if isinstance(first["input"], str | int | float | bool | None) else ""
-    return f"{key} {wanted}{given}"
+    return f"{key} {problem}{given}"
 
 
 def _yaml_problem(error: Exception) -> str:

@@ -36,7 +36,7 @@ def line(whet: Whet, place: Path, **written: Any) -> str:
 
 def test_preferences_without_data(whet: Whet, place: Path) -> None:
     told = line(whet, place, objective="dpo", task="sorting")
-    assert told == "…/r.yaml: objective 'dpo' learns from data: say where it is, e.g. data: pairs.jsonl"
+    assert told == "…/r.yaml: objective 'dpo' learns from data: set data, e.g. data: pairs.jsonl"
     told = line(whet, place, objective="dpo")
     assert told == "…/r.yaml: nothing to learn from: name data, e.g. data: pairs.jsonl, or a task that has answers"
 

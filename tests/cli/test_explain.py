@@ -281,9 +281,11 @@ def test_what_is_allowed_but_hardly_meant_is_noted(whet: Whet, write: Any) -> No
     assert len(notes) == 3
     assert "without eval.ks no pass@k" in notes[0]
     assert notes[1].startswith("the task has ")
-    assert notes[2] == "the context of 16 leaves 12 tokens after a prompt of 4, not max_tokens"
+    assert notes[2] == (
+        "a prompt has 4 tokens and the model's context is 16: completions are truncated before rollout.max_tokens"
+    )
     notes = _json(whet, write(ONLINE), "model.new.context=4")["notes"]
-    assert any("the run will stop there" in note for note in notes)
+    assert any("the run will fail" in note for note in notes)
 
 
 def test_a_family_that_no_table_has_is_named_before_anything_is_made(whet: Whet, write: Any, tmp_path: Path) -> None:
@@ -359,7 +361,7 @@ def test_dotted_keys_of_a_recipe() -> None:
         (("no-such-recipe",), "no recipe 'no-such-recipe'"),
         (("RECIPE", "rollout.promts=3"), "did you mean 'prompts'"),
         (("RECIPE", "task.level=9"), "level is 9, must be between 1 and 5"),
-        (("RECIPE", "update.minibatches=11"), "groups are kept whole"),
+        (("RECIPE", "update.minibatches=11"), "a group is never split"),
         (("RECIPE", "steps=-1"), "steps"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_refusal_names_its_key(changes: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize("objective", ["dpo", "kto", "bradley_terry", "process"])
 def test_what_learns_from_data_asks_for_it(objective: str) -> None:
     told = refused(OFFLINE, without="data", objective=objective, task="sorting")
-    assert f"objective '{objective}' learns from data: say where it is, e.g. data: pairs.jsonl" in told
+    assert f"objective '{objective}' learns from data: set data, e.g. data: pairs.jsonl" in told
     assert "nothing to learn from: name data, e.g. data: pairs" in refused(OFFLINE, without="data", objective=objective)
 
 

@@ -105,7 +105,10 @@ def test_a_row_says_what_names_leave_open(place: Path) -> None:
             "chosen and rejected and so is of kind pair, which is not supplied with scores",
         ),
         ("losses.py:half", "objective 'losses.py:half' takes chosen, by which it is none of these (pair: chosen"),
-        ("losses.py:around", "takes point and does not say how that is made: name a row in place of the function"),
+        (
+            "losses.py:around",
+            "takes point, which a function alone does not define: name a row in place of the function",
+        ),
         ("losses.py:number", "is a int, not a function"),
         ("losses.py:nine", "losses.py has no 'nine'; did you mean 'mine'?"),
         ({"name": "losses.py:mine", "bata": 1.0}, "has no option 'bata'; did you mean 'beta'?"),

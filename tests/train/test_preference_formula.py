@@ -6,31 +6,35 @@ from dataclasses import replace
 from whet.algorithms.cells import bind
 from whet.algorithms.preference import losses as preference
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
-from whet.train.explain.formula import preference_loss, reward_loss
+from whet.train.explain.formula import objective_loss
 
 
 def test_dpo_as_it_is_set():
-    loss = preference_loss(replace(PREFERENCES["dpo"], loss=bind(preference.dpo, {"beta": 0.25})))
+    loss = objective_loss(replace(PREFERENCES["dpo"], loss=bind(preference.dpo, {"beta": 0.25})))
     assert loss.line == "loss = Σ [ −log σ(β(w − l)) ] / pairs"
-    assert loss.where == ("w and l = log π/π_ref of chosen and rejected", "β = 0.25")
+    assert loss.where == (
+        "w and l = log π/π_ref of chosen and rejected",
+        "β = 0.25",
+        "π_ref = the model before the first step",
+    )
     assert loss.cells["paper"] == "arXiv 2305.18290"
 
 
 def test_a_point_is_explained_where_there_is_one():
-    kto = preference_loss(PREFERENCES["kto"])
+    kto = objective_loss(PREFERENCES["kto"])
     assert "z = point" in kto.where
-    assert "point = max(0, mean(log π/π_ref)), over completions that stand behind prompts of others" in kto.where
-    assert [key for key, row in PREFERENCES.items() if "point" in preference_loss(row).cells] == ["kto", "bco"]
+    assert "point = max(0, mean(log π/π_ref)), over completions after prompts of other rows" in kto.where
+    assert [key for key, row in PREFERENCES.items() if "point" in objective_loss(row).cells] == ["kto", "bco"]
 
 
 def test_options_stand_as_the_formula_names_them():
-    assert preference_loss(PREFERENCES["simpo"]).where[-2:] == ("β = 2", "γ = 1")
-    assert preference_loss(PREFERENCES["ipo"]).where[-1] == "per_token = false"
+    assert objective_loss(PREFERENCES["simpo"]).where[-2:] == ("β = 2", "γ = 1")
+    assert objective_loss(PREFERENCES["ipo"]).where[-2] == "per_token = false"
 
 
 def test_every_letter_of_a_line_is_explained():
     """σ alone is not: it is the same everywhere."""
-    losses = [preference_loss(row) for row in PREFERENCES.values()] + [reward_loss(row) for row in REWARDS.values()]
+    losses = [objective_loss(row) for row in PREFERENCES.values()] + [objective_loss(row) for row in REWARDS.values()]
     for loss in losses:
         formula = loss.line.removeprefix("loss = Σ [ ").rsplit(" ] / ", 1)[0]
         words = re.findall(r"[^\W\d_]+", formula.replace("β", " β "))
@@ -39,4 +43,4 @@ def test_every_letter_of_a_line_is_explained():
 
 
 def test_what_is_averaged_by_reward_models():
-    assert [reward_loss(row).line.rsplit(" / ")[-1] for row in REWARDS.values()] == ["pairs", "completions", "steps"]
+    assert [objective_loss(row).line.rsplit(" / ")[-1] for row in REWARDS.values()] == ["pairs", "completions", "steps"]

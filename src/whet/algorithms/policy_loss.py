@@ -11,7 +11,7 @@ from torch import Tensor
 from whet.algorithms.cells import per_sequence
 
 # Surrogates: log-probs and advantages → a loss per token. One that is declared `per_sequence` has one ratio per row:
-# every token carries the loss of the whole row.
+# every token carries the loss of its row.
 
 
 def reinforce(logprobs: Tensor, advantages: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def unbiased(logprobs: Tensor, logprobs_old: Tensor, logprobs_ref: Tensor) -> Te
 
 # Importance correction for tokens that another distribution sampled: ρ = π_old / π_sampler, from log-probs of the
 # same tokens. π_old is the trainer's policy at the start of the step; a sampler with other kernels, another precision
-# or older weights differs from it. A sequence's weight stands on every token of its row, and is 0 off the mask.
+# or older weights differs from it. A sequence's weight is repeated at each of its tokens, and is 0 outside the mask.
 
 
 def uncorrected(mask: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class Algorithm:
 
     @property
     def cells(self) -> dict[str, Cell]:
-        """What stands in each column but the KL's."""
+        """Kind → cell, without the KL estimator."""
         return {kind: getattr(self, kind) for kind in CELLS}
 
     @property
@@ -121,7 +121,7 @@ CORRECTIONS = _named(
     *(p.token_mask, p.sequence_mask, p.geometric_mask),
 )
 DYNAMIC_SAMPLING = _named(a.keep_all, a.drop_zero_variance)
-CELLS: dict[str, dict[str, Cell]] = {  # kind of cell → what may stand there
+CELLS: dict[str, dict[str, Cell]] = {  # kind of cell → name → cell
     "advantage": ADVANTAGES,
     "scaling": SCALINGS,
     "surrogate": SURROGATES,
@@ -159,8 +159,7 @@ def token_loss(
 ) -> Tensor:
     """The loss of every token: the corrected surrogate and, where it belongs here, the KL to the reference.
 
-    A caller that has evaluated the surrogate already says what it gave. Without a correction no importance weight is
-    applied.
+    `surrogate` is its value where the caller has it already. Without a correction no importance weight is applied.
     """
     per_token: Tensor = call(algorithm.surrogate, supply) if surrogate is None else surrogate
     correction = supply.get("correction")

@@ -57,7 +57,7 @@ DATA_OF_A_TASK = ("path", "format", "split", "subset", "chat", "held_out_share",
 
 
 class TrainConfig(Section):
-    """What both loops need."""
+    """The keys of both training loops."""
 
     steps: Positive
     seed: Seed = 0
@@ -86,7 +86,7 @@ class OnlineConfig(TrainConfig):
 
     @property
     def eval_sampling(self) -> Sampling:
-        """As in training, but for the length."""
+        """As in training, except for the length."""
         return replace(self.rollout.sampling, max_tokens=self.eval.max_tokens)
 
     @model_validator(mode="after")
@@ -116,18 +116,18 @@ class OnlineConfig(TrainConfig):
         if self.eval.max_tokens < self.rollout.max_tokens:
             raise ValueError(
                 f"eval.max_tokens {self.eval.max_tokens} is less than rollout.max_tokens {self.rollout.max_tokens}: "
-                "evaluation would cut off answers that training allows; raise eval.max_tokens too"
+                "evaluation would truncate answers that training allows; raise eval.max_tokens too"
             )
         return self
 
 
 class OfflineConfig(TrainConfig):
-    """Learning from rows that exist: those of `data`, or the task's own answers."""
+    """Learning from existing rows: those of `data`, or the task's own answers."""
 
     loop: Literal["offline"] = "offline"
     objective: ObjectiveConfig = ObjectiveConfig(name="sft")
     data: DataConfig | None = None
-    steps: Count = 0  # optimizer steps; 0: as many as `epochs` says
+    steps: Count = 0  # optimizer steps; 0: given by `epochs`
     epochs: Above | None = None  # passes over the training rows of `data`, in place of steps
     batch_size: Positive = 64  # per optimizer step, over all ranks: answers, dialogues, pairs, labelled completions
     reward_head: RewardHeadConfig = RewardHeadConfig()
@@ -141,7 +141,7 @@ class OfflineConfig(TrainConfig):
     @model_validator(mode="before")
     @classmethod
     def _prompts_of_the_data(cls, value: Any) -> Any:
-        """Where no task is named, the prompts of the data are what is evaluated."""
+        """Without a task, the run is evaluated on held-out prompts of the data."""
         if not isinstance(value, Mapping) or "task" in value:
             return value
         data = value.get("data")
@@ -150,8 +150,8 @@ class OfflineConfig(TrainConfig):
         if isinstance(data, DataConfig):
             data = data.model_dump(exclude_unset=True)
         given = data if isinstance(data, Mapping) else {"path": data}
-        told = {key: given[key] for key in DATA_OF_A_TASK if key in given}
-        return {**value, "task": {"name": "data", **told}}
+        shared = {key: given[key] for key in DATA_OF_A_TASK if key in given}
+        return {**value, "task": {"name": "data", **shared}}
 
     @model_validator(mode="after")
     def _fits(self) -> OfflineConfig:

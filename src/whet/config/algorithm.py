@@ -1,6 +1,6 @@
 """The algorithm of a recipe: a preset resolved into its cells, any of which may be replaced by name or by a function.
 
-Options of a packaged cell stand under the cell's name (`algorithm.clip.high`) and come from its signature, so a new
+Options of a packaged cell are keys under the cell's name (`algorithm.clip.high`) and come from its signature, so a new
 cell needs no change here. A cell of the user's is `file.py:function`, or `{use: file.py:function, option: value}`.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
 from whet.config.own import own_function, require_options, require_signature
-from whet.config.section import Above, Amount, Count, Decay, Positive, Section, merge, one_of
+from whet.config.section import Above, Amount, Count, Decay, OpenSection, Positive, Section, merge, one_of
 
-BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no other means anything below 0
+BOUNDS: dict[str, dict[str, Any]] = {  # of options by name; no other may be below 0
     **{key: {"ge": 0, "le": 1} for key in ("gamma", "lam", "decay")},
     **{key: {"gt": 0} for key in ("positive", "negative", "beta")},
     "bound": {"gt": 1},
@@ -24,14 +24,14 @@ BOUNDS: dict[str, dict[str, Any]] = {  # options that mean nothing outside; no o
 
 
 class KlConfig(Section):
-    """KL(policy ‖ reference): how much, how it is estimated, where it goes, and what the reference is."""
+    """KL penalty, KL(policy ‖ reference): its coefficient, estimator and place, and the reference."""
 
     coefficient: Amount = 0.0
     estimator: str = "k3"
     place: Literal["loss", "reward"] = "loss"
-    target: Above | None = None  # nats a token: the coefficient follows what was measured towards it
+    target: Above | None = None  # nats per token: the coefficient adapts until the measured KL is that
     horizon: Above = 10_000.0  # rollouts in which the coefficient may change by a fifth at most
-    anneal_tokens: Count = 0  # from 0 to the coefficient over the first so many sampled tokens
+    anneal_tokens: Count = 0  # the coefficient rises linearly from 0 over the first so many sampled tokens
     reference: Literal["start", "sync", "bigram", "uniform", "random"] = "start"
     sync_steps: Positive = 100  # sync: every so many steps the reference becomes
     ema: Decay = 0.0  # ema · reference + (1 − ema) · policy; 0: a copy. sync_steps 1 and ema 0.99: a moving average
@@ -43,7 +43,7 @@ class KlConfig(Section):
 
     @model_validator(mode="after")
     def _regularises(self) -> KlConfig:
-        """What does not pull the policy towards the reference, by enumeration (tests/algorithms)."""
+        """Refuses penalties that do not pull the policy towards the reference; tests/algorithms enumerates them."""
         if self.coefficient > 0 and self.place == "loss" and self.estimator == "k1":
             raise ValueError(
                 "k1 in the loss has an expected gradient of zero: use estimator k2, k3 or unbiased, or place: reward"
@@ -62,10 +62,10 @@ class KlConfig(Section):
 
 
 class EntropyConfig(Section):
-    """A bonus for entropy; below the floor it grows with the distance to it."""
+    """Entropy bonus; below the floor it grows with the distance to it."""
 
     coefficient: Amount = 0.0
-    floor: Amount = 0.0  # nats a token
+    floor: Amount = 0.0  # nats per token
     floor_coefficient: Amount = 10.0
 
     @property
@@ -74,15 +74,10 @@ class EntropyConfig(Section):
         return self.coefficient > 0 or (self.floor > 0 and self.floor_coefficient > 0)
 
 
-class OwnCell(BaseModel):
+class OwnCell(OpenSection):
     """A function of the user's in the place of a cell; the other keys are its options."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     use: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
 
 
 class AlgorithmBase(Section):
@@ -93,8 +88,8 @@ class AlgorithmBase(Section):
     scaling: str | OwnCell = "unscaled"
     surrogate: str | OwnCell
     weighting: str | OwnCell
-    importance_correction: str | OwnCell = "uncorrected"  # for tokens that the sampler drew with other probabilities
-    dynamic_sampling: str | OwnCell = "keep_all"
+    importance_correction: str | OwnCell = "uncorrected"  # importance sampling: weights π_old/π_sampler of tokens
+    dynamic_sampling: str | OwnCell = "keep_all"  # dynamic sampling: the groups that are kept; others are resampled
     kl: KlConfig = KlConfig()
     entropy: EntropyConfig = EntropyConfig()
 
@@ -140,12 +135,12 @@ class AlgorithmBase(Section):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether anything compares with a reference."""
+        """Whether the KL penalty or a cell needs a reference model."""
         compared = any("logprobs_ref" in terms(self.cell(kind)) for kind in ("advantage", "surrogate"))
         return self.kl.coefficient > 0 or compared
 
     def cell(self, kind: str) -> Cell:
-        """The function that stands there, its options bound."""
+        """The function of a kind, its options bound."""
         chosen: str | OwnCell = dict(self)[kind]
         if isinstance(chosen, OwnCell):
             return _own_cell(kind, chosen)
@@ -154,7 +149,7 @@ class AlgorithmBase(Section):
         return bind(CELLS[kind][one_of(chosen, CELLS[kind], what=kind)], self.options_of(chosen))
 
     def options_of(self, cell: str) -> dict[str, Any]:
-        """The options that stand under a packaged cell's name."""
+        """The options under a packaged cell's name."""
         return self.model_dump().get(cell) or {}
 
 
@@ -169,7 +164,7 @@ def _own_cell(kind: str, written: OwnCell) -> Cell:
 
 
 def _option_sections() -> dict[str, Any]:
-    """One optional section per packaged cell that has options, from its signature; none means below zero."""
+    """One optional section per packaged cell that has options, from its signature."""
     sections: dict[str, Any] = {}
     for cell in (cell for table in CELLS.values() for cell in table.values()):
         fields: dict[str, Any] = {

@@ -29,9 +29,7 @@ class CollectConfig(Section):
     select: Select = "pairs"
     keep: Annotated[float, Field(gt=0, le=1)] = 0.25  # best_overall, random_overall: share of the completions
     gap: Amount = 0.0  # pairs, extremes: the least difference of rewards; a smaller one, or none, makes no pair
-    truncated: Literal["drop", "keep"] = (
-        "drop"  # cut off at their limit: to imitate them is to end there; outcomes keep them
-    )
+    truncated: Literal["drop", "keep"] = "drop"  # imitating them teaches to stop mid-sentence; outcomes keep them
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     @model_validator(mode="after")

@@ -30,20 +30,20 @@ ROWS: dict[str, Row] = {**OBJECTIVES, **PREFERENCES, **REWARDS}
 
 
 def objective_row(objective: ObjectiveConfig) -> Row:
-    """What is trained and by which loss, its options set."""
+    """The row of an objective with its options set; a ValueError for an unknown name or option."""
     row = _row(objective.name)
+    require_options(row.loss, f"objective '{objective.name}'", objective.options)
     return replace(row, loss=bind(row.loss, objective.options))
 
 
 def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, reference: str) -> None:
-    """Raises a ValueError for an unknown name or option, and for what the objective cannot work with."""
-    require_options(_row(objective.name).loss, f"objective '{objective.name}'", objective.options)
+    """Raises a ValueError for what the objective cannot work with."""
     row = objective_row(objective)
     wrong = senseless(row.loss) if objective.name in ROWS else ""
     if wrong:
         raise ValueError(f"objective.{wrong}")
     if not isinstance(row, Objective) and not has_data:
-        raise ValueError(f"objective {objective.name!r} learns from data: say where it is, e.g. data: pairs.jsonl")
+        raise ValueError(f"objective {objective.name!r} learns from data: set data, e.g. data: pairs.jsonl")
     if reference and not (isinstance(row, Preference) and row.needs_reference):
         raise ValueError(f"objective {objective.name!r} compares with no reference: leave reference out")
 
@@ -58,7 +58,7 @@ def _row(name: str) -> Row:
     row = stated or own_row(loss, unit)
     if isinstance(row, Preference) and row.needs_point and row.point is None:
         raise ValueError(
-            f"{what} takes point and does not say how that is made: name a row in place of the function, "
+            f"{what} takes point, which a function alone does not define: name a row in place of the function, "
             "e.g. mine = label(loss, log_ratio, 'own', point=mismatched_kl)"
         )
     return row

@@ -1,4 +1,4 @@
-"""A user's function in the place of a packaged one, after a look at its signature."""
+"""Users' functions in place of packaged ones: loading them and checking their signatures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AnyKind = TypeVar("AnyKind", bound=str)
 
 
 def own_function(spec: str, what: str) -> Cell:
-    """The function that `spec` names; `what` says what it is for."""
+    """The function that `spec` names; errors call it `what`."""
     found = load_named(spec, what)
     if isinstance(found, type) or not callable(found):
         raise ValueError(f"{what} '{spec}' is a {type(found).__name__}, not a function: name one")
@@ -23,11 +23,11 @@ def own_function(spec: str, what: str) -> Cell:
 
 
 def require_signature(cell: Cell, spec: str, known: Sequence[str], hint: str) -> None:
-    """Refuses what no loop can call: it supplies terms by their names, and options have defaults."""
+    """Refuses a signature that the loop cannot call: it supplies terms by name, and options must have defaults."""
     try:
         parameters = inspect.signature(cell).parameters
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{spec} does not say what it takes: write a plain function around it") from error
+        raise ValueError(f"{spec} has no signature that can be read: write a plain function around it") from error
     for key, parameter in parameters.items():
         has_default = parameter.default is not parameter.empty
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -44,7 +44,7 @@ def require_signature(cell: Cell, spec: str, known: Sequence[str], hint: str) ->
 def kind_by_terms(
     cell: Cell, spec: str, supplied: Mapping[AnyKind, Sequence[str]], known_by: Sequence[tuple[Sequence[str], AnyKind]]
 ) -> AnyKind:
-    """Which kind of cell a function is: the first whose marks it takes. It may take what that kind is supplied with."""
+    """The kind of a cell: the first whose characteristic terms it takes. It may take only the terms of that kind."""
     hint = "; ".join(f"{kind}: {', '.join(some)}" for kind, some in supplied.items())
     require_signature(cell, spec, [*dict.fromkeys(term for some in supplied.values() for term in some)], hint)
     taken = terms(cell)
@@ -66,9 +66,9 @@ def require_options(cell: Cell, spec: str, given: Mapping[str, Any]) -> None:
         if key not in known:
             has = f"its options are {', '.join(known)}" if known else "it has none"
             raise ValueError(f"{spec} has no option '{key}'{nearest(key, known)} ({has})")
-        wanted = type(known[key])
-        is_whole = wanted is float and type(value) is int
-        if known[key] is not None and type(value) is not wanted and not is_whole:
-            raise ValueError(f"{spec}: {key} is {value!r} and must be a {wanted.__name__}")
+        expected = type(known[key])
+        is_int_for_float = expected is float and type(value) is int
+        if known[key] is not None and type(value) is not expected and not is_int_for_float:
+            raise ValueError(f"{spec}: {key} is {value!r} and must be a {expected.__name__}")
         if isinstance(value, float) and not isfinite(value):
             raise ValueError(f"{spec}: {key} is {value!r} and must be a finite number")

@@ -1,14 +1,14 @@
-"""The sections of a recipe that both loops or the online loop have, but for the algorithm."""
+"""The sections of a recipe other than algorithm and reward."""
 
 from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from whet.config.section import Above, Amount, Count, Decay, Positive, Section, Share
+from whet.config.section import Above, Amount, Count, Decay, OpenSection, Positive, Section, Share, Url
 from whet.records import Sampling
 
 VLLM_COLDEST = 0.01  # vLLM silently raises a temperature below it
@@ -34,14 +34,10 @@ class NewModel(Section):
 class ModelConfig(Section):
     """A directory, a pulled name or a run; or a new model."""
 
+    shorthand: ClassVar[str] = "path"
     path: str = ""
     new: NewModel | None = None
     gradient_checkpointing: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:
@@ -50,24 +46,11 @@ class ModelConfig(Section):
         return self
 
 
-class Named(BaseModel):
-    """Something by name; the other keys are its own options. A plain value is the name."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
-class TaskConfig(Named):
+class TaskConfig(OpenSection):
     """A task by name, or `module:Class`; the other keys are the task's own options."""
+
+    shorthand: ClassVar[str] = "name"
+    name: str
 
     @model_validator(mode="after")
     def _plain_options(self) -> TaskConfig:
@@ -83,31 +66,30 @@ class TaskConfig(Named):
 class DataConfig(Section):
     """Rows that exist: a file, a directory with rows.jsonl, or the name of a dataset on the hub."""
 
+    shorthand: ClassVar[str] = "path"
     path: str
-    format: str = "auto"  # recognised by the columns unless it is named
+    format: str = "auto"  # auto: recognised by the columns
     split: str = "train"  # of a dataset on the hub
     subset: str = ""  # of a dataset on the hub
-    chat: bool = False  # pose a prompt that is plain text as a user's message
+    chat: bool = False  # send a prompt that is plain text as a user's message
     held_out_share: Annotated[float, Field(gt=0, lt=1)] = 0.1  # of the conversations, chosen by their hash
     max_tokens: Positive | None = None  # of a row, the oldest turns go first; None: the model's context
-    limit: Positive | None = None  # read the first so many rows alone
+    limit: Positive | None = None  # read only the first so many rows
     max_skipped: Share = 0.01  # share of broken rows above which reading is refused
     ties: Literal["keep", "drop"] = "drop"  # pairs with two equal sides or equal scores
     near_duplicates: Literal["keep", "drop"] = "keep"  # rows that almost repeat an earlier one
     turns: Literal["last", "all"] = "last"  # of a dialogue: the assistant's turns that are imitated
 
-    @model_validator(mode="before")
-    @classmethod
-    def _plain(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
 
+class ObjectiveConfig(OpenSection):
+    """The objective of the offline loop by name; the other keys are its options."""
 
-class ObjectiveConfig(Named):
-    """What is learned from the rows, by name; the other keys are its options."""
+    shorthand: ClassVar[str] = "name"
+    name: str
 
 
 class RewardHeadConfig(Section):
-    """What a reward model says, and where."""
+    """The scores of a reward model, and at which tokens they are given."""
 
     every_token: bool = True  # outcome: learned at every token of a completion; else at its last one
     classes: Literal[2, 3] = 3  # process: bad, neither, good; or bad, fine
@@ -163,8 +145,8 @@ class RolloutConfig(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Share = 0.0
     stop: tuple[str, ...] = ()
-    mask_truncated: bool = False  # do not train on completions that were cut off
-    max_resamples: Count = 4  # rounds of new prompts, at most, in place of groups that dynamic sampling drops
+    mask_truncated: bool = False  # do not train on truncated completions
+    max_resamples: Count = 4  # at most so many rounds of new prompts for the groups that dynamic sampling drops
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -182,19 +164,19 @@ class CriticConfig(Section):
     """The value model of an algorithm whose advantage takes `values`."""
 
     model: Literal["separate", "shared"] = "separate"  # a copy of the policy, or a head on the policy's own trunk
-    lr: Above | None = None  # optimizer.lr unless it is given
+    lr: Above | None = None  # None: optimizer.lr
     warmup_steps: Count = 0  # first steps in which only the critic learns
     coefficient: Above = 0.5  # of the critic's loss beside the policy's: matters where the trunk is shared
-    clip: Amount = 0.2  # how far a value may move from the old one in a step; 0: as far as it likes
-    bootstrap_truncated: bool = False  # a rollout that max_tokens cut off: add γ·V after its last token to its reward
+    clip: Amount = 0.2  # how far a value may move from the old one in a step; 0: no clipping
+    bootstrap_truncated: bool = False  # a rollout truncated by max_tokens: add γ·V after its last token to its reward
 
 
 class UpdateConfig(Section):
     """How the rollouts of a step become optimizer steps."""
 
     epochs: Positive = 1
-    minibatches: Positive = 1  # optimizer steps per epoch; groups are kept whole
-    micro_batch_tokens: Positive | None = None  # per forward pass; gradient accumulation does the rest; None: auto
+    minibatches: Positive = 1  # optimizer steps per epoch; a group is never split
+    micro_batch_tokens: Positive | None = None  # per forward pass, by gradient accumulation; None: auto
     padding_free: bool = True  # sequences packed one behind the other, a group's prompt read once: same result
     max_grad_norm: Above = 1.0  # gradient clipping by global norm
     target_kl: Above | None = None  # approx_kl, nats a token from the step's start, above which its updates end
@@ -244,7 +226,7 @@ class EngineConfig(Section):
     max_sequences: Positive | None = None  # sampled at a time: bounds memory, never changes the text; None: auto
     precision: Literal["bf16", "fp32"] = "bf16"  # of native on a GPU; in fp32 texts hardly depend on their batch
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4  # of the GPU, for vllm in this process while it samples
-    url: str = ""  # of a running `vllm serve` that follows the policy; without one vllm runs in this process
+    url: Url = ""  # of a running `vllm serve` that follows the policy; without one vllm runs in this process
     weights_directory: str = ""  # a folder that this process and the one behind url see; needed on two machines
 
     @model_validator(mode="after")
@@ -253,8 +235,6 @@ class EngineConfig(Section):
             raise ValueError(
                 f"url is for a vLLM server and name is {self.name!r}: set name to vllm, or leave the url out"
             )
-        if self.url and not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url {self.url!r} is not the address of a server: write e.g. http://127.0.0.1:8000")
         if self.weights_directory and not self.url:
             raise ValueError("weights_directory is for a server and there is no url: leave it out")
         return self

@@ -1,4 +1,4 @@
-"""What a pipeline may say: stages in their order, the methods that start from them, and how those are compared.
+"""The schema of pipelines: stages in order, the methods that start from them, and how those are compared.
 
 A stage or a method is an ordinary recipe. In it, and in `compare`, a text `@name` is the directory of an earlier stage.
 """
@@ -6,19 +6,19 @@ A stage or a method is an ordinary recipe. In it, and in `compare`, a text `@nam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config import OfflineConfig
 from whet.config.loops import LOOPS, WHOLE, AnyConfig, CollectConfig, Config, loop_of
 from whet.config.objective import objective_row
-from whet.config.section import Above, Amount, Count, Positive, Section, Seed, merge, one_of
+from whet.config.section import Above, Amount, Count, Positive, Section, Seed, Url, merge, one_of
 from whet.errors import nearest
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # becomes the name of a directory
+Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # becomes the name of a directory
 REFERENCE = re.compile(r"@(\w[\w-]*)(/.*)?")  # a stage, and maybe a place inside its directory
 
 MODEL, REWARD, ROWS = "a model", "a reward model", "rows"  # what a stage makes
@@ -29,15 +29,6 @@ USES = {  # key → what a stage that it names must make; other keys take any
 }
 
 
-def _plain_name(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise ValueError("a name has letters, digits, - and _ only, and begins with a letter or a digit")
-    return value
-
-
-Name = Annotated[str, AfterValidator(_plain_name)]
-
-
 BEST_OF = (1, 2, 4, 8, 16)
 
 
@@ -46,18 +37,18 @@ class CompareConfig(Section):
 
     start: str  # the model that all methods began with, and that each has to beat
     reward: str = ""  # the reward model that methods were trained against
-    judge: str = ""  # a reward model that none was trained against: it says who wins
+    judge: str = ""  # a reward model that no method was trained against: it decides who wins
     gold: bool = True  # ask the task: for the true reward where it knows it, else for its own score
     prompts: Positive = 200  # held out
     samples: Positive = 1  # completions of each prompt by each model
     max_tokens: Positive = 256
     temperature: Above = 1.0
     best_of: tuple[Positive, ...] = BEST_OF  # n of best-of-n with the start model, by `reward`; empty: none
-    checkpoints: Count = 0  # of each run, at most, that are judged too: the way that a method went
-    judge_url: str = ""  # an OpenAI-compatible server whose model compares answers, each pair in both orders
+    checkpoints: Count = 0  # at most so many of each run are judged too, for the course of training
+    judge_url: Url = ""  # an OpenAI-compatible server whose model compares answers, each pair in both orders
     judge_model: str = ""  # its name there
-    judge_key_env: str = ""  # the environment variable with the server's key, where it wants one
-    tie_margin: Amount = 0.0  # scores of `judge` that are no further apart are a tie
+    judge_key_env: str = ""  # the environment variable with the server's key, if it needs one
+    tie_margin: Amount = 0.0  # scores of `judge` that differ by no more are a tie
 
     @field_validator("best_of")
     @classmethod
@@ -70,8 +61,6 @@ class CompareConfig(Section):
     def _whole_judge(self) -> CompareConfig:
         if bool(self.judge_url) != bool(self.judge_model):
             raise ValueError("judge_url and judge_model belong together: give both or neither")
-        if self.judge_url and not self.judge_url.startswith(("http://", "https://")):
-            raise ValueError(f"judge_url {self.judge_url!r} is not the address of a server: write e.g. http://host/v1")
         if self.judge_key_env and not self.judge_url:
             raise ValueError("judge_key_env is for a server and there is no judge_url: leave it out")
         if not (self.gold or self.judge or self.judge_url):
@@ -88,7 +77,7 @@ class PipelineConfig(Section):
     """Stages that build on each other, methods that start from them, and the comparison of these."""
 
     loop: Literal["pipeline"] = "pipeline"
-    seed: Seed = 0  # of every stage and method that does not say otherwise
+    seed: Seed = 0  # of every stage and method without a seed of its own
     seeds: tuple[Seed, ...] = ()  # methods are trained with each of these; none: once, with their own seed
     shared: dict[str, Any] = Field({})  # under every stage and method whose loop has the key
     stages: dict[Name, AnyConfig] = Field({})
@@ -102,10 +91,13 @@ class PipelineConfig(Section):
             return value
         shared = {"seed": value.get("seed", 0), **value.get("shared", {})}
         parts = {part: value[part] for part in ("stages", "methods") if isinstance(value.get(part), Mapping)}
+        keys: dict[str, Any] = {}  # of the loops that are used here
         for part, owns in parts.items():
             for name, own in owns.items():
-                one_of(loop_of(own), LOOPS, what=f"loop of {part}.{name}:")
-        _refuse_unused(shared, [own for part in parts.values() for own in part.values()])
+                keys |= LOOPS[one_of(loop_of(own), LOOPS, what=f"loop of {part}.{name}:")].model_fields
+        keys.pop("loop", None)
+        for key in shared if keys else ():
+            one_of(key, keys, what="key of shared")
         spread = {part: {name: _under(shared, own) for name, own in owns.items()} for part, owns in parts.items()}
         return {**value, **spread}
 
@@ -123,19 +115,10 @@ class PipelineConfig(Section):
             _refuse_references(f"methods.{name}", method, self.stages, len(self.stages))
         if self.compare is not None:
             _refuse_references("compare", self.compare, self.stages, len(self.stages))
-            self._one_task()
+            tasks = [method.task for method in self.methods.values()]
+            if not tasks or any(task != tasks[0] for task in tasks):
+                raise ValueError("compare needs methods that all have the same task, for the same held-out prompts")
         return self
-
-    def _one_task(self) -> None:
-        """Methods are judged on the same held-out prompts."""
-        if not self.methods:
-            raise ValueError("compare has nothing to compare: name methods")
-        first, *others = self.methods
-        for other in others:
-            if self.methods[other].task != self.methods[first].task:
-                raise ValueError(
-                    f"methods {first} and {other} have different tasks, so compare has no prompts for both"
-                )
 
 
 def texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
@@ -148,15 +131,6 @@ def texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
             yield from texts(inner, f"{above}.{key}" if above else str(key))
 
 
-def replace_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with every text changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: replace_texts(inner, change) for key, inner in value.items()}
-    return [replace_texts(inner, change) for inner in value] if isinstance(value, list | tuple) else value
-
-
 def references(value: Any) -> set[str]:
     """The stages that plain data names."""
     return {match[1] for _, text in texts(value) if (match := REFERENCE.fullmatch(text))}
@@ -164,63 +138,43 @@ def references(value: Any) -> set[str]:
 
 def resolve_references(value: Any, path_of: Callable[[str], str]) -> Any:
     """Plain data with the stage's path in place of every `@name`."""
-
-    def change(text: str) -> str:
-        match = REFERENCE.fullmatch(text)
-        return text if match is None else path_of(match[1]) + (match[2] or "")
-
-    return replace_texts(value, change)
-
-
-def _refuse_unused(shared: Mapping[str, Any], owns: Sequence[Any]) -> None:
-    """A shared key that no loop has, or none of those that are used here, is a mistake."""
-    every = dict.fromkeys(key for loop in LOOPS.values() for key in loop.model_fields if key != "loop")
-    used = {key for own in owns for key in _fields(own)}
-    for key in shared:
-        one_of(key, every, what="key of shared")
-        if owns and key not in used:
-            raise ValueError(f"shared.{key}: no stage and no method here has a loop with the key {key!r}; leave it out")
-
-
-def _fields(own: Any) -> Iterable[str]:
-    return LOOPS[loop_of(own)].model_fields
+    if isinstance(value, str):
+        match = REFERENCE.fullmatch(value)
+        return value if match is None else path_of(match[1]) + (match[2] or "")
+    if isinstance(value, Mapping):
+        return {key: resolve_references(inner, path_of) for key, inner in value.items()}
+    return [resolve_references(inner, path_of) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _under(shared: Mapping[str, Any], own: Any) -> Any:
     """The stage on top of what is shared; a section that names something of its own takes nothing of the shared one."""
     if not isinstance(own, Mapping):
         return own
-    wanted = {key: _section(key, value) for key, value in shared.items() if key in _fields(own)}
-    for key, value in own.items():
-        names = isinstance(value, str) or (isinstance(value, Mapping) and {WHOLE.get(key), "new"} & value.keys())
-        if key in WHOLE and names:
-            wanted.pop(key, None)
-    return merge(wanted, own)
-
-
-def _section(key: str, value: Any) -> Any:
-    return {WHOLE[key]: value} if key in WHOLE and isinstance(value, str) else value
+    below = {key: value for key, value in shared.items() if key in LOOPS[loop_of(own)].model_fields}
+    for key, main in WHOLE.items():
+        if isinstance(below.get(key), str):
+            below[key] = {main: below[key]}
+        value = own.get(key)
+        if isinstance(value, str) or (isinstance(value, Mapping) and {main, "new"} & value.keys()):
+            below.pop(key, None)
+    return merge(below, own)
 
 
 def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Config], position: int) -> None:
     """Only stages that are there by then can be named, and only for what they make."""
-    names = list(stages)
-    earlier = names[:position]
+    earlier = list(stages)[:position]
     for key, text in texts(section.model_dump(mode="json")):
         match = REFERENCE.fullmatch(text)
         if match is None:
             continue
         name, place = match[1], f"{where}.{key} is {text!r}"
         if name in earlier:
-            wanted, made = USES.get(key), _makes(stages[name])
-            if wanted not in (None, made) and not match[2]:
-                raise ValueError(f"{place}, which makes {made} and not {wanted}: name another stage")
-        elif name in names:
-            what = "the stage itself" if where == f"stages.{name}" else "a stage that comes later"
-            raise ValueError(f"{place}, {what}: a stage can only use those that stand before it")
+            needed, made = USES.get(key), _makes(stages[name])
+            if needed not in (None, made) and not match[2]:
+                raise ValueError(f"{place}, which makes {made} and not {needed}: name another stage")
         else:
             hint = nearest(f"@{name}", (f"@{stage}" for stage in earlier))
-            raise ValueError(f"{place} and no stage is called {name!r}{hint} (stages: {', '.join(names) or 'none'})")
+            raise ValueError(f"{place} and no earlier stage is called {name!r}{hint} ({', '.join(earlier) or 'none'})")
 
 
 def _makes(config: Config) -> str:

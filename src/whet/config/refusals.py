@@ -1,4 +1,4 @@
-"""Combinations that mean nothing or count something twice, each with the reason and the way out."""
+"""Combinations of settings that are refused, each with the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def _ratios(cells: dict[str, Cell], update: UpdateConfig, rollout: RolloutConfig
     if update.minibatches > rollout.prompts:
         yield (
             f"update.minibatches {update.minibatches} is more than rollout.prompts {rollout.prompts}: "
-            "groups are kept whole, so each minibatch needs a prompt; lower the one or raise the other"
+            "a group is never split, so each minibatch needs a prompt; lower the one or raise the other"
         )
 
 
 def _sequences(cells: dict[str, Cell]) -> Iterator[str]:
-    """A surrogate with one ratio per sequence has one loss per sequence, which stands on each of its tokens.
+    """A surrogate with one ratio per sequence has one loss per sequence, repeated at each of its tokens.
 
     Their sum, `sequence_sum`, weighs a sequence by its length on purpose: sequence_clip with it is LUSPO (2602.05261).
     """
@@ -112,8 +112,8 @@ def _rewards(
             f"reward.overlong_tokens {reward.overlong_tokens} is more than rollout.max_tokens {rollout.max_tokens}: "
             "lower the one or raise the other"
         )
-    paid = algorithm.kl.coefficient > 0 and algorithm.kl.place == "reward"
-    if cells["advantage"] is max_likelihood and (reward.may_be_negative or paid):
+    in_reward = algorithm.kl.coefficient > 0 and algorithm.kl.place == "reward"
+    if cells["advantage"] is max_likelihood and (reward.may_be_negative or in_reward):
         yield (
             "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation or a KL in the "
             "reward can make negative: leave them out, or put the KL into the loss"

@@ -1,8 +1,8 @@
-"""The section of a recipe that says where rewards come from."""
+"""The reward section of a recipe."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,25 +13,17 @@ from whet.records import LARGEST_REWARD
 class RewardFunction(Section):
     """A function of the user's that scores completions: `module:function` or `file.py:function`."""
 
+    shorthand: ClassVar[str] = "use"
     use: str
     weight: float = 1.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain(cls, value: Any) -> Any:
-        return {"use": value} if isinstance(value, str) else value
 
 
 class RewardModelConfig(Section):
     """A reward model that scores completions: a directory or a run."""
 
+    shorthand: ClassVar[str] = "path"
     path: str
     weight: float = 1.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _plain(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
 
 
 class RewardConfig(Section):

@@ -1,11 +1,11 @@
-"""Base class of all sections of a recipe."""
+"""Base classes of the sections of a recipe, and the types of their keys."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from whet.errors import nearest
 
@@ -18,10 +18,25 @@ Amount = Annotated[float, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch's generators take
 
 
+def _is_url(value: str) -> str:
+    if value and not value.startswith(("http://", "https://")):
+        raise ValueError(f"{value!r} is not the address of a server: write e.g. http://127.0.0.1:8000")
+    return value
+
+
+Url = Annotated[str, AfterValidator(_is_url)]  # of a server; empty: none
+
+
 class Section(BaseModel):
     """A part of a recipe: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    shorthand: ClassVar[str] = ""  # the key that a text in place of the section sets; empty: there is none
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {cls.shorthand: value} if cls.shorthand and isinstance(value, str) else value
 
     @field_validator("*", mode="before")
     @classmethod
@@ -33,6 +48,16 @@ class Section(BaseModel):
         if isinstance(value, bool) and any(choice in (int, float) for choice in choices):
             raise ValueError(f"must be a number, not {str(value).lower()}")
         return value
+
+
+class OpenSection(Section):
+    """A section whose other keys are options of what it names."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 def one_of(value: str, table: Mapping[str, Any], *, what: str = "name") -> str:

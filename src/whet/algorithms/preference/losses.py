@@ -85,7 +85,7 @@ def ipo(
 ) -> Tensor:
     """(w − l − 1/(2β))², w and l = log π/π_ref of chosen and rejected. Azar et al. 2023, eq. 17.
 
-    With `per_token` w and l are means over tokens, and 1/(2β) is wanted of every token.
+    With `per_token` w and l are means over tokens, and 1/(2β) is the target per token.
     """
     if per_token:
         better = mean_log_ratio(chosen, chosen_ref, chosen_tokens)
@@ -122,7 +122,7 @@ def orpo(
 ) -> Tensor:
     """−log p_w − β·log σ(w − l), w and l = log p/(1−p) of chosen and rejected, p = exp(mean_t log π). Hong et al. 2024.
 
-    p_w is that of the chosen: its negative log-likelihood per token stands beside the odds.
+    p_w is that of the chosen: its negative log-likelihood per token is added to the odds ratio loss.
     """
     better, worse = log_odds(chosen, chosen_tokens), log_odds(rejected, rejected_tokens)
     return -mean_logprob(chosen, chosen_tokens) - beta * logsigmoid(better - worse)
@@ -138,7 +138,7 @@ def apo_zero(
 ) -> Tensor:
     """1 − σ(βw) + σ(βl), w and l = log π/π_ref of chosen and rejected. D'Oosterlinck et al. 2024, eq. 7.
 
-    For chosen completions that are better than what the policy says: it makes them likelier.
+    For chosen completions that are better than the policy's own: it makes them likelier.
     """
     better, worse = log_ratio(chosen, chosen_ref), log_ratio(rejected, rejected_ref)
     return torch.sigmoid(-beta * better) + torch.sigmoid(beta * worse)
@@ -149,7 +149,7 @@ def apo_down(
 ) -> Tensor:
     """1 − σ(β(w − l)) + σ(βw), w and l = log π/π_ref of chosen and rejected. D'Oosterlinck et al. 2024, eq. 8.
 
-    For chosen completions that are worse than what the policy says: it makes both less likely, the rejected more so.
+    For chosen completions that are worse than the policy's own: it makes both less likely, the rejected more so.
     """
     better, worse = log_ratio(chosen, chosen_ref), log_ratio(rejected, rejected_ref)
     return torch.sigmoid(-beta * (better - worse)) + torch.sigmoid(beta * better)
@@ -214,13 +214,13 @@ def mean_logprob(logprobs: Tensor, tokens: Tensor) -> Tensor:
 def log_odds(logprobs: Tensor, tokens: Tensor) -> Tensor:
     """log p/(1−p), p = exp(mean_t log π). Hong et al. 2024."""
     mean = mean_logprob(logprobs, tokens)
-    # p = 1 has infinite odds: the nearest number below 1 stands for it.
+    # p = 1 has infinite odds: the nearest number below 1 replaces it.
     likely = mean.clamp(max=-torch.finfo(mean.dtype).eps)
     return mean - torch.log(-torch.expm1(likely))  # expm1: 1 − exp(log p) loses all digits for p near 1
 
 
 def mismatched_kl(mismatched: Tensor, mismatched_ref: Tensor) -> Tensor:
-    """max(0, mean(log π/π_ref)), over completions that stand behind prompts of others. Ethayarajh et al. 2024."""
+    """max(0, mean(log π/π_ref)), over completions after prompts of other rows. Ethayarajh et al. 2024."""
     return log_ratio(mismatched, mismatched_ref).mean().clamp(min=0).detach()
 
 

@@ -43,7 +43,7 @@ class Preference:
 
     @property
     def needs_mismatched(self) -> bool:
-        """Whether the point is made of completions that stand behind prompts they do not belong to."""
+        """Whether the point is made of completions after prompts of other rows."""
         return self.point is not None and "mismatched" in terms(self.point)
 
     @property
@@ -108,7 +108,7 @@ POINT_TERMS = ("mismatched", "mismatched_ref", "means")  # what a reference poin
 
 
 def own_row(loss: Cell, unit: Unit | Kind) -> Preference | RewardObjective:
-    """The row of a loss that stands in no table: the quality of a completion is log π/π_ref, or log π."""
+    """The row of a user's loss: the quality of a completion is log π/π_ref, or log π without a reference."""
     match unit:
         case "pair" | "label":
             row = Preference(loss=loss, unit=unit, implicit=p.log_ratio, paper="own")

@@ -1,6 +1,6 @@
 """Scores of a reward model to a loss: one per pair, per judged token, or per step of a solution.
 
-Scores are logits in fp32. Which tokens are scored, and what is averaged, is the loop's matter.
+Scores are logits in fp32. The loop chooses the tokens that are scored and the average.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from whet.cli.target import read_options
 from whet.cli.terminal import say, say_json
 
 if TYPE_CHECKING:
-    from whet.train.check.check_loss import Report
+    from whet.train.check.checks import Report
 
 KINDS = {  # what a report calls them, but for surrogates and advantages
     "pair": "preference loss (pairs)",
@@ -41,7 +41,7 @@ def check_loss(
       whet check-loss clip high=0.28
       whet check-loss dpo beta=0.3
     """
-    from whet.train.check.check_loss import check_loss as check
+    from whet.train.check.checks import check_loss as check
 
     with redirect_stdout(sys.stderr):  # prints of the function are not part of the report
         report = check(spec, read_options(settings or [], "a loss", "high=0.28", literal=False))

@@ -1,1 +1,1 @@
-"""`whet check-loss`: whether a loss or an advantage keeps the promises that the loop builds on."""
+"""`whet check-loss`: whether the loop can train with a loss or an advantage."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from statistics import fmean
 
 from whet import recipe as recipes
@@ -176,16 +177,11 @@ def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: S
         critic_rate=None if critic is None else rates[1] * (critic.lr or config.optimizer.lr) / config.optimizer.lr,
         critic_alone=0 if critic is None else min(config.steps, critic.warmup_steps),
         cold_start=None if cold is None else (cold.steps, cold.batch_size, cold.lr),
-        evaluations=1 + _times(config.eval.every_steps, config.steps),
+        evaluations=1 + ceil(config.steps / config.eval.every_steps),
         eval_examples=examples,
         eval_sequences=examples * (1 + config.eval.samples),
-        checkpoints=_times(config.save.every_steps, config.steps),
+        checkpoints=ceil(config.steps / config.save.every_steps),
     )
-
-
-def _times(every: int, steps: int) -> int:
-    """Number of times in `steps` steps, every so many and after the last."""
-    return steps // every + (steps % every > 0)
 
 
 def _notes(config: Training, tokens: Tokens, model: ModelMemory | None, schedule: Schedule) -> list[str]:
@@ -200,30 +196,17 @@ def _notes(config: Training, tokens: Tokens, model: ModelMemory | None, schedule
         notes.append("eval.samples are drawn and recorded, but without eval.ks no pass@k is computed from them")
     if schedule.eval_examples < config.eval.examples:
         notes.append(f"the task has {schedule.eval_examples} held-out examples, fewer than eval.examples")
-    if isinstance(config, OnlineConfig):
-        notes += _too_many_pairs(config, model)
-    notes += _room(tokens.prompt_longest, config, model)
+    if not isinstance(config, OnlineConfig) or model is None:
+        return notes
+    if config.algorithm.kl.reference == "bigram" and model.reference > BIGRAM_LARGEST**2 * FP32_BYTES:
+        notes.append(f"the bigram reference is for a vocabulary of at most {BIGRAM_LARGEST} tokens: the run will fail")
+    if model.context is not None and tokens.prompt_longest is not None:
+        room = model.context - tokens.prompt_longest
+        if room < config.rollout.max_tokens:
+            what = "the run will fail" if room < 1 else "completions are truncated before rollout.max_tokens"
+            prompt = f"a prompt has {tokens.prompt_longest} tokens and the model's context is {model.context}"
+            notes.append(f"{prompt}: {what}")
     return notes
-
-
-def _too_many_pairs(config: OnlineConfig, model: ModelMemory | None) -> Sequence[str]:
-    """A note if the vocabulary is too large for a bigram reference."""
-    largest = BIGRAM_LARGEST**2 * FP32_BYTES
-    if config.algorithm.kl.reference != "bigram" or model is None or model.reference <= largest:
-        return []
-    return [f"the bigram reference is for a vocabulary of at most {BIGRAM_LARGEST} tokens: the run will stop there"]
-
-
-def _room(prompt: int | None, config: Training, model: ModelMemory | None) -> Sequence[str]:
-    """A note if the context truncates completions."""
-    if prompt is None or model is None or model.context is None or not isinstance(config, OnlineConfig):
-        return []
-    room = model.context - prompt
-    if room < 1:
-        return [f"a prompt has {prompt} tokens and the model's context is {model.context}: the run will stop there"]
-    if room < config.rollout.max_tokens:
-        return [f"the context of {model.context} leaves {room} tokens after a prompt of {prompt}, not max_tokens"]
-    return []
 
 
 def explain_pipeline(pipeline: Pipeline) -> dict[str, Explanation | str]:
@@ -233,21 +216,18 @@ def explain_pipeline(pipeline: Pipeline) -> dict[str, Explanation | str]:
 
 
 def _explain(recipe: Recipe) -> Explanation | str:
-    if isinstance(recipe.config, CollectConfig):
-        return _collected(recipe.config)
+    config = recipe.config
+    if isinstance(config, CollectConfig):
+        by = f"the reward model {config.reward.model.path}" if config.reward.model else f"task {config.task.name}"
+        drawn = f"{config.steps * config.rollout.prompts:,} prompts × {config.rollout.group:,} completions"
+        return f"collects {config.select}: {drawn}, scored by {by}"
     try:
         return explain(recipe)
     except UserError as error:
-        missing = references(recipes.plain(recipe.config))
+        missing = references(recipes.plain(config))
         if not missing:
             raise
         return f"known when {' and '.join(sorted(missing))} is there ({error})"
-
-
-def _collected(config: CollectConfig) -> str:
-    drawn = config.steps * config.rollout.prompts
-    by = f"the reward model {config.reward.model.path}" if config.reward.model else f"task {config.task.name}"
-    return f"collects {config.select}: {drawn:,} prompts × {config.rollout.group:,} completions, scored by {by}"
 
 
 def _with_model(recipe: Recipe, stages: Mapping[str, Recipe]) -> Recipe:

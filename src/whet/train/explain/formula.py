@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from whet.algorithms.advantages import keep_all, standard, unscaled, value_loss
 from whet.algorithms.cells import Cell, formula, name, options, plain, terms
 from whet.algorithms.policy_loss import adapted, token_mean, uncorrected
-from whet.algorithms.preference.preference_table import Preference, RewardObjective
+from whet.algorithms.preference.preference_table import Preference
 from whet.algorithms.table import ALGORITHMS, CELLS, Algorithm, Objective
 from whet.config import AlgorithmBase, OfflineConfig, OnlineConfig, RewardConfig
-from whet.config.objective import objective_row
+from whet.config.objective import Row, objective_row
 from whet.train.setup.build import build_algorithm
 
 NEUTRAL = frozenset({unscaled, uncorrected, keep_all})  # cells without effect
 RATIO = "ρ = π/π_old"
+LETTERS = {"beta": "β", "gamma": "γ"}  # options → their symbols in formulas
 # Symbol of the KL estimators; a KL penalty in the reward is computed before the first update.
 KL_DIFFERENCE = {"loss": "d = log π − log π_ref", "reward": "d = log π_old − log π_ref"}
 REFERENCES = {
@@ -63,15 +64,6 @@ def policy_loss(config: OnlineConfig) -> Loss:
     return Loss(line=f"loss = {line}{bonus}", critic=critic, where=tuple(dict.fromkeys(where)), cells=cells)
 
 
-def supervised_loss(objective: Objective) -> Loss:
-    """The loss of a supervised objective."""
-    inner, where = expression(objective.loss)
-    line, _ = _weighed(objective.weighting, inner, max_tokens=0)
-    cells = {"loss": objective.loss, "weighting": objective.weighting}
-    described = {kind: f"{name(cell)}: {formula(cell)}" for kind, cell in cells.items()}
-    return Loss(line=f"loss = {line}", critic="", where=tuple(where), cells={**described, "paper": objective.paper})
-
-
 def describe(algorithm: Algorithm) -> dict[str, str]:
     """The cells of an algorithm in words, without those that have no effect."""
     lines = {kind: _cell(kind, cell) for kind, cell in algorithm.cells.items() if plain(cell) not in NEUTRAL}
@@ -82,7 +74,7 @@ def describe(algorithm: Algorithm) -> dict[str, str]:
         lines["kl"] = f"loss + {algorithm.kl_coefficient:g} · {estimate}"
     else:
         lines["kl"] = f"reward − {algorithm.kl_coefficient:g} · {estimate}"
-    return {**lines, "paper": paper_name(algorithm.paper)}
+    return lines
 
 
 def expression(cell: Cell) -> tuple[str, list[str]]:
@@ -231,8 +223,14 @@ def _bracketed(text: str, cell: Cell) -> str:
 
 
 def _settings(cell: Cell) -> list[str]:
-    written = {key: f"{value:g}" if isinstance(value, float) else value for key, value in options(cell).items()}
-    return [f"{key} = {value}" for key, value in written.items()]
+    """The options of a cell, under the symbols of its formula."""
+    symbols = {key: letter for key, letter in LETTERS.items() if letter in formula(cell)}
+    return [f"{symbols.get(key, key)} = {written(value)}" for key, value in options(cell).items()]
+
+
+def written(value: float | bool) -> str:
+    """An option's value as in a recipe."""
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 def _paper(config: AlgorithmBase, algorithm: Algorithm) -> str:
@@ -291,52 +289,31 @@ def shaped_reward(reward: RewardConfig, max_tokens: int) -> str:
 
 # The unit that the loss averages over, on all ranks.
 UNITS = {"pair": "pairs", "label": "completions", "preference": "pairs", "outcome": "completions", "process": "steps"}
-LETTERS = {"beta": "β", "gamma": "γ"}  # symbols of options in formulas
-POINT = "point"
 
 
 def offline_loss(config: OfflineConfig) -> Loss:
     """The loss of an offline recipe."""
-    row = objective_row(config.objective)
+    return objective_loss(objective_row(config.objective), config.reference)
+
+
+def objective_loss(row: Row, reference: str = "") -> Loss:
+    """The loss of an objective of the offline loop; `reference` is a model's path, or empty for the start model."""
+    inner, where = expression(row.loss)
+    cells = {"loss": row.loss}
     if isinstance(row, Objective):
-        return supervised_loss(row)
-    if isinstance(row, RewardObjective):
-        return reward_loss(row)
-    made = preference_loss(row)
-    reference = f"π_ref = {config.reference or 'the model before the first step'}"
-    return replace(made, where=(*made.where, reference)) if row.needs_reference else made
-
-
-def preference_loss(row: Preference) -> Loss:
-    """The loss of a preference objective."""
-    cells = {"loss": row.loss, "implicit reward": row.implicit}
-    if row.point is None:
-        return _loss(row.loss, row.unit, cells, row.paper)
-    point, definitions = expression(row.point)
-    where = (", ".join([f"{POINT} = {point}", *definitions]),)
-    return _loss(row.loss, row.unit, {**cells, POINT: row.point}, row.paper, where)
-
-
-def reward_loss(row: RewardObjective) -> Loss:
-    return _loss(row.loss, row.kind, {"loss": row.loss}, row.paper)
-
-
-def settings(cell: Cell) -> list[str]:
-    """The options of a loss, by the symbols of its formula."""
-    return [f"{LETTERS.get(key, key)} = {written(value)}" for key, value in options(cell).items()]
-
-
-def _loss(cell: Cell, unit: str, cells: dict[str, Cell], paper: str, where: tuple[str, ...] = ()) -> Loss:
-    inner, definitions = expression(cell)
-    described = {kind: f"{name(part)}: {formula(part)}" for kind, part in cells.items()}
-    return Loss(
-        line=f"loss = Σ [ {inner} ] / {UNITS[unit]}",
-        critic="",
-        where=(*definitions, *where, *settings(cell)),
-        cells={**described, "paper": paper_name(paper)},
-    )
-
-
-def written(value: float | bool) -> str:
-    """An option's value as in a recipe."""
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()
+        line, _ = _weighed(row.weighting, inner, max_tokens=0)
+        cells["weighting"] = row.weighting
+    else:
+        line = f"Σ [ {inner} ] / {UNITS[row.unit if isinstance(row, Preference) else row.kind]}"
+    if isinstance(row, Preference):
+        cells["implicit reward"] = row.implicit
+        if row.point is not None:
+            cells["point"] = row.point
+            point, definitions = expression(row.point)
+            where.append(", ".join([f"point = {point}", *definitions]))
+    where += _settings(row.loss)
+    if isinstance(row, Preference) and row.needs_reference:
+        where.append(f"π_ref = {reference or REFERENCES['start']}")
+    described = {kind: f"{name(cell)}: {formula(cell)}" for kind, cell in cells.items()}
+    described["paper"] = paper_name(row.paper)
+    return Loss(line=f"loss = {line}", critic="", where=tuple(where), cells=described)

@@ -74,6 +74,7 @@ def find_model(
         shape = _shape_on_disk(directory, facts)
         about = f"{facts['family']} from {directory}"
     weights = shape.parameters * FP32_BYTES
+    reference, critic, reward = _other_models(config, algorithm, shape)
     model = ModelMemory(
         about=about,
         context=shape.context,
@@ -81,9 +82,9 @@ def find_model(
         weights=weights,
         gradients=weights,
         optimizer=2 * weights,
-        reference=_reference_bytes(config, algorithm, shape),
-        critic=_critic_bytes(config, algorithm, shape),
-        reward=_reward_bytes(config),
+        reference=reference,
+        critic=critic,
+        reward=reward,
     )
     return model, tokenizer, ""
 
@@ -96,29 +97,22 @@ def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
     return DecoderConfig(**{**family.traits, **shape, "mlp_width": usual_mlp_width(family, new.width)})
 
 
-def _reference_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:
-    """A second set of weights, a bigram table, or nothing."""
-    if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_reference:
-        return 0
-    numbers = {"uniform": 0, "bigram": shape.vocab**2}
-    return numbers.get(config.algorithm.kl.reference, shape.parameters) * FP32_BYTES
-
-
-def _critic_bytes(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> int:
-    """A value head, on the policy's trunk or on a copy of the policy whose LM head is not trained."""
-    if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_values:
-        return 0
-    trained = shape.width + 1
-    kept = trained
-    if config.critic.model == "separate":
+def _other_models(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> tuple[int, int, int | None]:
+    """Bytes of the reference, the critic and the reward model of an online run; 0 without."""
+    if not isinstance(config, OnlineConfig) or algorithm is None:
+        return 0, 0, 0
+    values = {"uniform": 0, "bigram": shape.vocab**2}.get(config.algorithm.kl.reference, shape.parameters)
+    trained = kept = shape.width + 1  # the value head
+    if config.critic.model == "separate":  # beside a copy of the policy, whose LM head is not trained
         kept += shape.parameters
         trained += shape.parameters - shape.head
-    return (kept + LEARNING * trained) * FP32_BYTES
+    reference = values * FP32_BYTES if algorithm.needs_reference else 0
+    critic = (kept + LEARNING * trained) * FP32_BYTES if algorithm.needs_values else 0
+    return reference, critic, _reward_bytes(config)
 
 
-def _reward_bytes(config: Training) -> int | None:
-    """The reward model that scores rollouts."""
-    if not isinstance(config, OnlineConfig) or config.reward.model is None:
+def _reward_bytes(config: OnlineConfig) -> int | None:
+    if config.reward.model is None:
         return 0
     try:
         stored = stored_tensors(resolve_model(config.reward.model.path))

@@ -1,4 +1,4 @@
-"""`whet check-loss`: whether a loss or an advantage, a user's or ours, keeps what the loop builds on."""
+"""`whet check-loss`: whether the loop can train with a loss or an advantage, packaged or the user's."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.preference import preference_table as units
-from whet.algorithms.table import ADVANTAGES, ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED, SURROGATES
+from whet.algorithms.table import ADVANTAGES, ALGORITHMS, KL_ESTIMATORS, SUPPLIED, SURROGATES
 from whet.config.own import kind_by_terms, own_function, require_options
 from whet.errors import UserError, nearest
 from whet.imports import load_named
 from whet.train.check.advantage import check_advantage
 from whet.train.check.findings import Finding
-from whet.train.check.loss import check_surrogate, check_unit_loss
+from whet.train.check.loss import check_loss_of
 
 TERMS: dict[str, tuple[str, ...]] = {str(unit): known for unit, known in units.SUPPLIED.items()}
 TERMS |= {kind: SUPPLIED[kind] for kind in ("surrogate", "advantage")}
@@ -26,12 +26,11 @@ KNOWN_BY: list[tuple[tuple[str, ...], str]] = [
 LOSSES = {key: row.loss for key, row in units.PREFERENCES.items()}
 LOSSES |= {key: row.loss for key, row in units.REWARDS.items()}
 PACKAGED: dict[str, Cell] = {**SURROGATES, **ADVANTAGES, **KL_ESTIMATORS, **LOSSES}
-CHECKED = "surrogates, advantages, KL estimators and losses of preferences and reward models"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What was checked and what was found."""
+    """A checked cell with its findings."""
 
     cell: str
     kind: str
@@ -41,7 +40,7 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """Whether a promise is broken."""
+        """Whether any check failed."""
         return any(finding.outcome == "failed" for finding in self.findings)
 
 
@@ -54,10 +53,7 @@ def check_loss(spec: str, settings: Mapping[str, Any]) -> Report:
     except ValueError as error:
         raise UserError(str(error)) from error
     cell = bind(cell, settings)
-    if kind == "advantage":
-        findings = check_advantage(cell)
-    else:
-        findings = check_surrogate(cell) if kind == "surrogate" else check_unit_loss(cell, kind)
+    findings = check_advantage(cell) if kind == "advantage" else check_loss_of(cell, kind)
     return Report(cell=spec, kind=kind, terms=terms(cell), options=options(cell), findings=tuple(findings))
 
 
@@ -69,12 +65,11 @@ def find_cell(spec: str) -> Cell:
         row = ALGORITHMS[spec]
         cells = f"{name(row.advantage)} and {name(row.surrogate)}"
         raise UserError(f"{spec} is an algorithm: check its advantage and its surrogate, {cells}")
-    for kind, cells_of_kind in CELLS.items():
-        if spec in cells_of_kind:
-            raise UserError(f"{spec} is a {kind}: only {CHECKED} can be checked")
     if ":" not in spec:
-        how = "your own is module:function or path/to/file.py:function"
-        raise UserError(f"no loss or advantage '{spec}'{nearest(spec, PACKAGED)} ({how})")
+        raise UserError(
+            f"no surrogate, advantage, KL estimator or loss is called '{spec}'{nearest(spec, PACKAGED)} "
+            "(your own is module:function or path/to/file.py:function)"
+        )
     found = load_named(spec, "loss")
     return found.loss if isinstance(found, units.Preference | units.RewardObjective) else own_function(spec, "loss")
 

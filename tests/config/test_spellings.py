@@ -5,11 +5,20 @@ import re
 import pytest
 
 from tests.config.keys import every_key
-from whet.config.spellings import ELSEWHERE
+from whet.config.spellings import EARLIER, ELSEWHERE
 from whet.errors import UserError
 from whet.recipe import read_any
 
 SECTION = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)*")
+
+
+def test_every_earlier_key_is_gone_and_its_successor_exists() -> None:
+    keys = every_key()
+    assert "update.max_grad_norm" in keys
+    assert "algorithm.token_mask.low" in keys
+    for old, new in EARLIER.items():
+        assert old not in keys, old
+        assert SECTION.match(new)[0] in keys, new  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
@@ -25,8 +34,8 @@ def test_a_name_from_elsewhere_points_to_keys_that_exist(name: str) -> None:
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("padding_free=1", "unknown key 'padding_free': in whet that is update.padding_free, which is on by default"),
-        ("lora_r=8", "unknown key 'lora_r': whet has no such key: there is no LoRA, all weights are trained"),
+        ("update.clip_norm=1", "unknown key 'update.clip_norm': it is called update.max_grad_norm now"),
+        ("stop={falls: 2}", "unknown key 'stop': it is called early_stopping now"),
         ("num_generations=4", "unknown key 'num_generations': in whet that is rollout.group"),
         ("optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate': in whet that is optimizer.lr"),
         ("update.max_grad_nrm=1", "unknown key 'update.max_grad_nrm'; did you mean 'max_grad_norm'?"),
@@ -40,5 +49,5 @@ def test_the_error_names_the_key(override: str, told: str) -> None:
 
 def test_it_is_named_inside_of_a_pipeline_too() -> None:
     with pytest.raises(UserError) as error:
-        read_any("rlhf-reviews", ["stages.sft.train_batch_size=4"])
-    assert "unknown key 'stages.sft.train_batch_size': in whet that is batch_size, or" in str(error.value)
+        read_any("rlhf-reviews", ["stages.sft.rows=4"])
+    assert str(error.value).endswith("unknown key 'stages.sft.rows': it is called batch_size now")

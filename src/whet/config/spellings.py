@@ -1,10 +1,34 @@
-"""Keys of other frameworks, and what they are called here, for the errors about unknown keys.
+"""Keys of other frameworks and of earlier versions, and what they are called here, for errors about unknown keys.
 
 docs/coming-from.md has the whole tables; these are the names that people type into a recipe first.
 """
 
 from __future__ import annotations
 
+EARLIER = {  # dotted key of an earlier whet → key now
+    "rows": "batch_size",
+    "cold_start.rows": "cold_start.batch_size",
+    "stop": "early_stopping",
+    "stop.kl": "early_stopping.kl",
+    "stop.falls": "early_stopping.patience",
+    "stop.metric": "early_stopping.metric",
+    "early_stopping.falls": "early_stopping.patience",
+    "placement": "offload",
+    "update.clip_norm": "update.max_grad_norm",
+    "update.kl_limit": "update.target_kl",
+    "update.micro_tokens": "update.micro_batch_tokens",
+    "update.packed": "update.padding_free",
+    "rollout.refills": "rollout.max_resamples",
+    "algorithm.correction": "algorithm.importance_correction",
+    "algorithm.truncate_tokens": "algorithm.token_truncate",
+    "algorithm.truncate_sequences": "algorithm.sequence_truncate",
+    "algorithm.truncate_geometric": "algorithm.geometric_truncate",
+    "algorithm.mask_tokens": "algorithm.token_mask",
+    "algorithm.mask_sequences": "algorithm.sequence_mask",
+    "algorithm.mask_geometric": "algorithm.geometric_mask",
+    "algorithm.keep": "algorithm.dynamic_sampling",
+    "algorithm.kl.sync_share": "algorithm.kl.ema, which is 1 − sync_share",
+}
 ACCUMULATION = "update.micro_batch_tokens (gradient accumulation follows from it and never changes the result)"
 NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl or OpenRLHF
     "optimizer.lr": ("learning_rate", "actor_learning_rate"),
@@ -122,7 +146,9 @@ ELSEWHERE = {name: here for here, names in NAMES.items() for name in names}
 
 
 def known_as(key: str) -> str:
-    """What a key of another framework is called here, as the end of an error; empty for an unknown one."""
+    """What a key of another framework or version is called here, as the end of an error; empty for an unknown one."""
+    if key in EARLIER:
+        return f": it is called {EARLIER[key]} now"
     here = ELSEWHERE.get(key.rpartition(".")[2], "")
     if here.startswith("nothing: "):
         return f": whet has no such key: {here.removeprefix('nothing: ')}"

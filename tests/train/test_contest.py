@@ -16,7 +16,7 @@ from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Example, Score
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, earlier_checkpoints
 from whet.tasks.procedural import Arithmetic
 from whet.train.experiments.contest import run_contest
@@ -70,7 +70,7 @@ def model(directory, a):
 
 def run(path, a, *, earlier=(), finished=True):
     """A finished run whose last checkpoint says a with probability `a`, after checkpoints with others."""
-    with Run.create(path.parent, "fake", "loop: online\nsteps: 30\n", path=path) as run:
+    with RunDirectory.create(path.parent, "fake", "loop: online\nsteps: 30\n", path=path) as run:
         chances = [*earlier, a]
         run.log(0, {"reward/mean": 0.5})
         for index, chance in enumerate(chances):

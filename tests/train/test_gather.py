@@ -19,7 +19,7 @@ from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe
 from whet.records import Example, Finish, Message, Outcomes, Pair, Rollout, Score
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.tasks.procedural import Sorting
 from whet.train.rows.collect import collect, selected
 from whet.train.start import resume_run, start_run
@@ -178,7 +178,7 @@ def test_stopped_and_resumed_it_makes_the_same_rows(tmp_path: Path, model: Path)
         start(tmp_path / "stopped", config(model), Asking(2))
     (stopped,) = (tmp_path / "stopped").iterdir()
     assert not (stopped / "rows.jsonl").exists()
-    assert [row["step"] for row in Run.open(stopped, is_writer=False).metrics()] == [1, 2]
+    assert [row["step"] for row in RunDirectory.open(stopped, is_writer=False).metrics()] == [1, 2]
     resume_run(stopped, [], lambda *_: SilentProgress())
     for name in ("rows.jsonl", "metrics.jsonl"):
         assert (stopped / name).read_bytes() == (whole / name).read_bytes()
@@ -217,7 +217,7 @@ def test_where_nothing_is_selected_the_run_fails_with_the_reason(tmp_path: Path,
 
 
 def test_it_wants_one_process_and_a_model_that_exists(tmp_path: Path, model: Path) -> None:
-    with Run.create(tmp_path, "rows", "") as run:
+    with RunDirectory.create(tmp_path, "rows", "") as run:
         many = World(rank=0, size=2, device=World.alone().device)
         with pytest.raises(UserError, match="runs in one process and there are 2"):
             collect(config(model), run, many, SilentProgress())

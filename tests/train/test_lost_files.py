@@ -14,7 +14,7 @@ from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
 from whet.report.run.page import ACCURACY, evaluations, write_report
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.experiments.jobs import PlannedRun, do_job, job_state
 from whet.train.start import resume_run, start_run
 
@@ -74,7 +74,7 @@ def test_without_its_metrics_a_run_still_knows_where_it_began(stopped: Path, who
     assert timeless(stopped) == timeless(whole)  # `before` is that of step 0, not the evaluation of step 6
     assert results(stopped)["lost"] == [sentence]
     assert f"Lost: {sentence}" in write_report(stopped).read_text()
-    assert [row["step"] for row in Run.open(stopped, is_writer=False).metrics()] == [5, 6]
+    assert [row["step"] for row in RunDirectory.open(stopped, is_writer=False).metrics()] == [5, 6]
 
 
 def test_a_checkpoint_of_an_older_version_without_metrics_does_not_guess(stopped: Path) -> None:
@@ -83,14 +83,14 @@ def test_a_checkpoint_of_an_older_version_without_metrics_does_not_guess(stopped
     assert "lost: the evaluation before training is in no file any more" in resume(stopped)
     assert results(stopped)["before"] == {}
     assert results(stopped)["after"]["eval/accuracy"] is not None
-    run = Run.open(stopped, is_writer=False)
+    run = RunDirectory.open(stopped, is_writer=False)
     before, after = evaluations(run.metrics(), run.results(), ACCURACY) or (None, {})
     assert before is after
 
 
 def forget(run: Path, *names: str) -> None:
     """The newest checkpoint without these of its numbers."""
-    newest = Run.open(run, is_writer=False).latest()
+    newest = RunDirectory.open(run, is_writer=False).latest()
     assert newest is not None
     shutil.copytree(newest.path, run / "copy")
 
@@ -98,7 +98,7 @@ def forget(run: Path, *names: str) -> None:
         plain = shutil.ignore_patterns("manifest.json", "state.json")
         shutil.copytree(run / "copy", directory, dirs_exist_ok=True, ignore=plain)
 
-    with Run.open(run) as writer:
+    with RunDirectory.open(run) as writer:
         writer.save(newest.step, fill, {k: v for k, v in newest.state.items() if k not in names}, keep=2)
 
 
@@ -141,7 +141,7 @@ def test_what_is_missing_is_said_and_stays_in_the_results(
     if not name.startswith("best_model"):
         assert timeless(stopped) == timeless(whole)
     else:
-        assert Run.open(stopped, is_writer=False).best_defect() is None  # a later one took its place
+        assert RunDirectory.open(stopped, is_writer=False).best_defect() is None  # a later one took its place
         assert results(stopped)["best"]["step"] == 6
 
 
@@ -184,7 +184,7 @@ def test_killed_before_its_first_checkpoint_a_run_begins_again(stopped: Path, wh
 def test_damaged_results_are_written_again(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (run / "final_results.json").write_bytes((whole / "final_results.json").read_bytes()[:40])
-    assert not Run.open(run, is_writer=False).finished
+    assert not RunDirectory.open(run, is_writer=False).finished
     with pytest.raises(RunFailed, match=r"final_results\.json.*--resume writes it again"):
         write_report(run)
     resume(run)
@@ -211,10 +211,10 @@ class Watching:
 
     def begin(self, label: str, state: str) -> None: ...
 
-    def progress(self, config: Any, run: Run) -> SilentProgress:
+    def progress(self, config: Any, run: RunDirectory) -> SilentProgress:
         return SilentProgress()
 
-    def end(self, run: Run | None, failure: str) -> None: ...
+    def end(self, run: RunDirectory | None, failure: str) -> None: ...
 
     def note(self, text: str) -> None:
         self.said.append(text)

@@ -17,7 +17,7 @@ from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import SweepSetup, sweep_results
 from whet.report.formatting import duration
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
 from whet.train.experiments.jobs import Method, State, do_jobs, job_state
 from whet.train.experiments.pipeline_runs import make_plan, reopened, run_pipeline
@@ -156,7 +156,7 @@ class ConsoleProgress:
         states: Sequence[State],
         recipes: Mapping[str, Recipe],
         *,
-        inside: Callable[[Config, Run], Progress] | None = None,
+        inside: Callable[[Config, RunDirectory], Progress] | None = None,
     ) -> None:
         """Notes keys without effect of `recipes`, by name; `inside` shows the steps of a run, else one line does."""
         self._console = Screen(stderr=True)
@@ -180,13 +180,13 @@ class ConsoleProgress:
         left = "" if rest is None else f", about {duration(rest)} left"
         self.note(f"{self._number}/{self._count}  {label}{STATES[state]}   elapsed {duration(round(elapsed))}{left}")
 
-    def progress(self, config: Config, run: Run) -> Progress:
+    def progress(self, config: Config, run: RunDirectory) -> Progress:
         """Progress display of one run, without its notes: the comparison says itself where runs are."""
         if self._inside is None:
             return StepLine(self._console, config.steps)
         return StepsOnly(self._inside(config, run))
 
-    def end(self, run: Run | None, failure: str) -> None:
+    def end(self, run: RunDirectory | None, failure: str) -> None:
         self._done += self._state != "finished"
         results = run.results() if run else None
         self.note(f"     {_outcome(results)}" if results is not None else f"     failed: {failure}")

@@ -25,7 +25,7 @@ from whet.runs.trackers import Tracker, start_trackers
 WRITE_ERRORS = (OSError, SafetensorError)  # safetensors has its own error for a full disk
 
 
-class Run:
+class RunDirectory:
     """Made by `create` or `open`. Only the writer process (rank 0) writes."""
 
     def __init__(self, path: Path, *, is_writer: bool, lock: WriterLock | None) -> None:
@@ -42,7 +42,7 @@ class Run:
     @classmethod
     def create(
         cls, root: Path, recipe: str, config_yaml: str, *, is_writer: bool = True, path: Path | None = None
-    ) -> Run:
+    ) -> RunDirectory:
         """A new run in `root`, or at `path`, which must be empty or absent."""
         if not is_writer:
             if path is None:
@@ -65,7 +65,7 @@ class Run:
         return cls(made, is_writer=True, lock=lock)
 
     @classmethod
-    def open(cls, path: Path, *, is_writer: bool = True) -> Run:
+    def open(cls, path: Path, *, is_writer: bool = True) -> RunDirectory:
         """An existing run; the writer removes unfinished files of a killed process."""
         if not (path / layout.CONFIG).is_file():
             raise UserError(f"{path} is not a run directory (no {layout.CONFIG}); name one that whet train made")
@@ -81,7 +81,7 @@ class Run:
         return run
 
     @classmethod
-    def find(cls, path: Path) -> Run | None:
+    def find(cls, path: Path) -> RunDirectory | None:
         """The run at `path`, read-only; None if there is none."""
         return cls.open(path, is_writer=False) if (path / layout.CONFIG).is_file() else None
 
@@ -316,7 +316,7 @@ class Run:
             self._lock.release()
             self._lock = None
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:

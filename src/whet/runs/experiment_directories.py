@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.errors import RunFailed, UserError, escaped
 from whet.runs import checkpoints, layout, logs
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.lock import WriterLock
 
 METHODS = "methods"
@@ -141,9 +141,9 @@ class ComparisonDirectory:
         """A run of a sweep."""
         return self.path / layout.slug(method) / f"{layout.SEED}{seed}"
 
-    def run(self, method: str, seed: int) -> Run | None:
+    def run(self, method: str, seed: int) -> RunDirectory | None:
         """A run of a sweep, read-only; None before it was started."""
-        return Run.find(self.run_path(method, seed))
+        return RunDirectory.find(self.run_path(method, seed))
 
     def results(self) -> dict[str, Any]:
         """The numbers; those of another format are rejected."""

@@ -16,7 +16,7 @@ from whet.errors import UserError
 from whet.imports import is_object
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.run.page import write_report
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.tasks.grading.process import withheld
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
@@ -27,7 +27,7 @@ from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
 
-MakeProgress = Callable[[Config, Run], Progress]
+MakeProgress = Callable[[Config, RunDirectory], Progress]
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -48,7 +48,7 @@ def start_run(
     try:
         recipe = replace(recipe, config=with_steps(recipe.config))
         _check(recipe.config, world, resumed="")
-        run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
+        run = _on_every_rank(world, lambda: RunDirectory.create(root, recipe.name, dump(recipe.config), path=path))
         try:
             for key, rows in (given or {}).items():
                 run.write_rows(rows, key)
@@ -81,11 +81,11 @@ def resume_run(
         raise UserError(
             f"{' '.join(overrides)}: a resumed run keeps its config; to change it, start a new run with model={path}"
         )
-    config = saved_config(Run.open(path, is_writer=False))
+    config = saved_config(RunDirectory.open(path, is_writer=False))
     world = World.init(config.device)
     try:
         _check(config, world, resumed=str(path.resolve()))
-        run = _on_every_rank(world, lambda: Run.open(path))
+        run = _on_every_rank(world, lambda: RunDirectory.open(path))
         with run:
             if lacks_report(config, run):
                 return _report(config, run, world, make_progress)
@@ -99,17 +99,17 @@ def resume_run(
         world.close()
 
 
-def saved_config(run: Run) -> Config:
+def saved_config(run: RunDirectory) -> Config:
     """The config of an existing run."""
     return validate(parse_yaml(run.config_yaml(), where=str(run.path)), where=f"{run.path}/config.yaml")
 
 
-def lacks_report(config: Config, run: Run) -> bool:
+def lacks_report(config: Config, run: RunDirectory) -> bool:
     """Whether a run was killed between its last step and its report."""
     return run.finished and not run.has_report and not isinstance(config, CollectConfig)
 
 
-def _report(config: Config, run: Run, world: World, make_progress: MakeProgress) -> Path:
+def _report(config: Config, run: RunDirectory, world: World, make_progress: MakeProgress) -> Path:
     """Writes the missing report of a finished run."""
     with closing(make_progress(config, run)) as progress:
         if world.is_writer:
@@ -137,14 +137,16 @@ def _check(config: Config, world: World, *, resumed: str) -> None:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
 
 
-def _on_every_rank(world: World, make: Callable[[], Run]) -> Run:
+def _on_every_rank(world: World, make: Callable[[], RunDirectory]) -> RunDirectory:
     """The writer creates or opens the run; other ranks open the same directory."""
     run = make() if world.is_writer else None
     path = world.gather(str(run.path) if run else "")[0]
-    return run or Run.open(Path(path), is_writer=False)
+    return run or RunDirectory.open(Path(path), is_writer=False)
 
 
-def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, notes: Sequence[str] = ()) -> Path:
+def _train(
+    config: Config, run: RunDirectory, world: World, make_progress: MakeProgress, notes: Sequence[str] = ()
+) -> Path:
     with run:
         with closing(make_progress(config, run)) as progress:
             for note in notes:
@@ -168,7 +170,7 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
     return run.path
 
 
-def _leave(run: Run, world: World) -> None:
+def _leave(run: RunDirectory, world: World) -> None:
     """Waits for all ranks; a rank lost after the run is finished is ignored. Raises KeyboardInterrupt if stopped."""
     try:
         world.barrier()
@@ -180,7 +182,7 @@ def _leave(run: Run, world: World) -> None:
 
 
 @contextmanager
-def _way_back(run: Run) -> Iterator[None]:
+def _way_back(run: RunDirectory) -> Iterator[None]:
     """Adds how to resume to the error of a lost rank."""
     try:
         yield

@@ -37,7 +37,7 @@ from whet.records import Completion, Example, Message, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
 from whet.rollout import tokenize_prompts
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import START, ComparisonDirectory, earlier_checkpoints
 from whet.tasks.protocol import Gold, Task
 from whet.train.session.session import PROMPTS_ONLY
@@ -108,7 +108,7 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
             verdicts=_verdicts(settings, start_rows, rows, note) if settings.judge_url else {},
             failures=failures,
         ),
-        "curves": read_curves({method: run for method, path in runs.items() if (run := Run.find(path))}),
+        "curves": read_curves({method: run for method, path in runs.items() if (run := RunDirectory.find(path))}),
     }
     comparison = ComparisonDirectory(out)
     for name, completions in {START: start_rows, **{entrant.name: own for entrant, own in rows.items()}}.items():
@@ -247,14 +247,14 @@ class Answers:
 
 def final_model(path: Path) -> Path:
     """The last model of a run (not the best, which evaluation selects), or the model in a directory."""
-    run = Run.find(path)
+    run = RunDirectory.find(path)
     checkpoint = run.latest() if run else None
     return resolve_model(str(path)) if checkpoint is None else checkpoint.path / MODEL
 
 
 def earlier_models(path: Path, most: int) -> dict[int, Path]:
     """Step → earlier model, from the checkpoints that a run still has; at most `most`."""
-    found = earlier_checkpoints(path, most) if most and Run.find(path) else {}
+    found = earlier_checkpoints(path, most) if most and RunDirectory.find(path) else {}
     return {step: directory / MODEL for step, directory in found.items()}
 
 

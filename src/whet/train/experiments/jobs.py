@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Recipe, parse_yaml, plain
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.session.input_files import changed_inputs
 from whet.train.session.session import Progress
 from whet.train.start import lacks_report, resume_run, start_run
@@ -28,9 +28,9 @@ class PlannedRun:
     path: Path
 
     @property
-    def run(self) -> Run | None:
+    def run(self) -> RunDirectory | None:
         """The run, for reading; None before it was started."""
-        return Run.find(self.path)
+        return RunDirectory.find(self.path)
 
 
 class ExperimentProgress(Protocol):
@@ -38,9 +38,9 @@ class ExperimentProgress(Protocol):
 
     def begin(self, label: str, state: State) -> None: ...
 
-    def progress(self, config: Config, run: Run) -> Progress: ...
+    def progress(self, config: Config, run: RunDirectory) -> Progress: ...
 
-    def end(self, run: Run | None, failure: str) -> None: ...
+    def end(self, run: RunDirectory | None, failure: str) -> None: ...
 
     def note(self, text: str) -> None: ...
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.rollout import draw, grade, sample, tokenize_prompts
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
 from whet.train.online.sampling import SampledGroups, describe, rollout_rows
@@ -23,7 +23,7 @@ from whet.train.setup.build import build_parts
 from whet.train.setup.reward_grader import build_grader, held_out_scorer
 
 
-def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> None:
+def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
     """Trains until the last step or Ctrl-C. All randomness is seeded by numbers that checkpoints keep."""
     parts = build_parts(config, world)
     cold_start(parts, config, world, progress)

@@ -17,7 +17,7 @@ from whet.models.load import load_model
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Rollout
 from whet.rollout import Group, draw, grade, sample, tokenize_prompts
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.interrupt import Interrupt
 from whet.streams import stream_key
 from whet.tasks.loading import guarded_task
@@ -27,7 +27,7 @@ from whet.train.setup.build import build_engine, place
 from whet.train.setup.reward_grader import build_grader
 
 
-def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -> None:
+def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Progress) -> None:
     """Samples, judges, selects and writes the rows; what was stopped begins again, with the same rows."""
     if world.size > 1:
         raise UserError(f"loop collect runs in one process and there are {world.size}: start it without torchrun")

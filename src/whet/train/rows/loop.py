@@ -9,7 +9,7 @@ from whet.algorithms.preference.preference_table import Preference, RewardObject
 from whet.config import OfflineConfig
 from whet.config.objective import objective_row
 from whet.distributed.world import World
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.rows.examples import Material, Note, read_material
 from whet.train.rows.preference import Preferring
 from whet.train.rows.reward_training import REWARD_DATA, Rewarding, build_reward_parts
@@ -43,7 +43,7 @@ class Lesson(Protocol):
         ...
 
 
-def train(config: OfflineConfig, run: Run, world: World, progress: Progress) -> None:
+def train(config: OfflineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
     """Trains until the last step or Ctrl-C."""
     parts, lesson = build_lesson(config, world, progress.note)
 

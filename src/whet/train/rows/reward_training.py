@@ -31,7 +31,7 @@ from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.tokenizers import with_padding
 from whet.records import Sequences
 from whet.report.run.reward_figures import reward_figures
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.tasks.protocol import Task
 from whet.train.rows.examples import Material, Note, encoded
 from whet.train.rows.reward_tokens import Judged, groups_of, judged
@@ -151,7 +151,7 @@ class Rewarding:
             )
         return process_report([rows[0] for rows in told], [one.labels for one in data], clusters=clusters)
 
-    def analyse(self, run: Run, note: Note) -> None:
+    def analyse(self, run: RunDirectory, note: Note) -> None:
         """Puts onto the disk where the best model is right and wrong on the held-out rows, the worst mistakes in full.
 
         It has the best weights from then on: they are what the run leaves to others, whichever it ended with.

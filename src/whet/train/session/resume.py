@@ -13,7 +13,7 @@ from whet.errors import RunFailed, UserError
 from whet.imports import has_objects
 from whet.runs import layout
 from whet.runs.checkpoints import Checkpoint
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Inputs
 
 BEFORE, AFTER = "before", "after"
@@ -28,7 +28,7 @@ def how_to_resume(run: Path, *, accept_changes: bool = False) -> str:
     return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}"
 
 
-def refuse_false_start(run: Run, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:
+def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:
     """Refuses to resume from other start weights, or to start again where checkpoints are lost."""
     inputs = run.inputs()
     began = checkpoint.state["origin"] if checkpoint is not None else "" if inputs is None else inputs.origin
@@ -49,7 +49,7 @@ def refuse_false_start(run: Run, checkpoint: Checkpoint | None, origin: str, con
         )
 
 
-def keep_origin(run: Run, origin: str) -> None:
+def keep_origin(run: RunDirectory, origin: str) -> None:
     """Records the fingerprint of the start weights, and accepted changes of inputs."""
     before = run.inputs()
     now = replace(run.accepted_inputs or before or Inputs(), origin=origin)
@@ -57,7 +57,7 @@ def keep_origin(run: Run, origin: str) -> None:
         run.write_inputs(now)
 
 
-def measured_so_far(run: Run, checkpoint: Checkpoint) -> Measured:
+def measured_so_far(run: RunDirectory, checkpoint: Checkpoint) -> Measured:
     """First and newest evaluation up to a checkpoint; from metrics.jsonl if an older version wrote the checkpoint."""
     if "measured" in checkpoint.state:
         kept: Measured = checkpoint.state["measured"]
@@ -73,7 +73,7 @@ def watched(rows: Iterable[Mapping[str, float | None]], settings: EarlyStoppingC
     return [value for value in known if value is not None and math.isfinite(value)]
 
 
-def watched_so_far(run: Run, checkpoint: Checkpoint, stop: EarlyStoppingConfig) -> list[float]:
+def watched_so_far(run: RunDirectory, checkpoint: Checkpoint, stop: EarlyStoppingConfig) -> list[float]:
     """Values of `early_stopping.metric` up to a checkpoint; from metrics.jsonl for an older version's."""
     if "watched" in checkpoint.state:
         kept: list[float] = checkpoint.state["watched"]
@@ -82,7 +82,7 @@ def watched_so_far(run: Run, checkpoint: Checkpoint, stop: EarlyStoppingConfig) 
 
 
 def intact_best(
-    run: Run, checkpoint: Checkpoint, measured: Measured, note: Callable[[str], None], *, processes: int = 1
+    run: RunDirectory, checkpoint: Checkpoint, measured: Measured, note: Callable[[str], None], *, processes: int = 1
 ) -> tuple[dict[str, float], list[str]]:
     """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before."""
     best, known = checkpoint.state["best"], list(checkpoint.state.get("lost", ()))
@@ -104,7 +104,7 @@ def intact_best(
     return best if intact else {}, lost
 
 
-def _best_is_intact(run: Run, best: Mapping[str, Any], step: int) -> tuple[bool, str]:
+def _best_is_intact(run: RunDirectory, best: Mapping[str, Any], step: int) -> tuple[bool, str]:
     """Whether best_model still is the checkpoint's best; and a sentence if it was lost."""
     damage = run.best_defect()
     saved = None if damage is not None else (run.best_info() or {}).get("step")
@@ -126,7 +126,7 @@ def _best_is_intact(run: Run, best: Mapping[str, Any], step: int) -> tuple[bool,
     return True, ""
 
 
-def ends_of(measured: Measured, run: Run) -> Measured:
+def ends_of(measured: Measured, run: RunDirectory) -> Measured:
     """First and last evaluation for the results; a lost first one is empty."""
     if AFTER not in measured:
         raise RunFailed(f"{run.path} holds no evaluation any more, so there is no result: restore its metrics.jsonl")
@@ -144,7 +144,7 @@ def _of_evaluation(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in sorted(row.items()) if name.startswith("eval/")}
 
 
-def lost_lines(run: Run, step: int) -> list[str]:
+def lost_lines(run: RunDirectory, step: int) -> list[str]:
     """Gaps in metrics.jsonl and timings.jsonl up to a step, one sentence each."""
     found = []
     metrics, timings = missing_steps(run.metrics(), 0, step), missing_steps(run.timings(), 1, step)

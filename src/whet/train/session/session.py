@@ -27,7 +27,7 @@ from whet.evaluate.statistics import mean_interval
 from whet.models.protocol import Tokenizer
 from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
@@ -55,7 +55,7 @@ class Session:
     def __init__(
         self,
         config: Training,
-        run: Run,
+        run: RunDirectory,
         world: World,
         parts: Trained,
         progress: Progress,
@@ -320,7 +320,7 @@ HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
 
 
 def held_out_metrics(
-    config: Training, run: Run, world: World, parts: Trained, scorer: HeldOutScorer | None, *, step: int
+    config: Training, run: RunDirectory, world: World, parts: Trained, scorer: HeldOutScorer | None, *, step: int
 ) -> dict[str, float]:
     """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
     if parts.engine is None:

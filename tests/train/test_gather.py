@@ -256,4 +256,4 @@ def test_the_command_makes_pairs_that_another_run_reads(
         better, worse = (task.score(asked, text).reward for text in (pair.chosen, pair.rejected))
         assert pair.margin == pytest.approx(better - worse)
         assert better > worse
-    on_disk.lesson(model, run, "dpo")  # a directory of a run is data
+    on_disk.trainer(model, run, "dpo")  # a directory of a run is data

@@ -19,7 +19,6 @@ from whet.recipe import Recipe
 from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import RunDirectory
 from whet.train.rows import reward_training as rewarding
-from whet.train.rows.loop import build_lesson
 from whet.train.start import resume_run, start_run
 
 CPU = torch.device("cpu")
@@ -61,8 +60,8 @@ def begin(config: OfflineConfig, tmp_path: Path, progress: SilentProgress) -> Pa
 
 def margins(config: OfflineConfig, model: Path) -> list[float]:
     """What a model says of the held-out pairs, from its files alone."""
-    _, lesson = build_lesson(config, on_disk.ALONE, lambda _: None)
-    pairs = [one.data for one in lesson.held_out]  # type: ignore[attr-defined]
+    _, trainer = on_disk.built(config)
+    pairs = [one.data for one in trainer.held_out]  # type: ignore[attr-defined]
     scorer = load_scorer(model, CPU)
     prompts = [pair.prompt for pair in pairs]
     chosen = scorer.score(prompts, [pair.chosen for pair in pairs])
@@ -159,6 +158,6 @@ def test_going_on_takes_the_old_analysis_away(config: OfflineConfig, tmp_path: P
 
 
 def test_without_its_best_model_nothing_is_analysed(config: OfflineConfig, tmp_path: Path) -> None:
-    _, lesson = build_lesson(config, on_disk.ALONE, lambda _: None)
+    _, trainer = on_disk.built(config)
     with RunDirectory.create(tmp_path, "rm", "loop: offline\n") as run, pytest.raises(RunFailed, match="no best model"):
-        lesson.analyse(run, lambda _: None)  # type: ignore[attr-defined]
+        trainer.conclude(run, lambda _: None)  # type: ignore[attr-defined]

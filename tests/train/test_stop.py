@@ -16,7 +16,7 @@ from whet.errors import UserError
 from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
-from whet.train.rows.reward_training import Rewarding
+from whet.train.rows.reward_training import RewardTrainer
 from whet.train.session.resume import watched
 from whet.train.session.session import over_budget, past_best
 from whet.train.start import resume_run, start_run
@@ -224,13 +224,13 @@ def test_a_row_that_another_process_has_logged_already_counts_once(
     stop = {"patience": 2, "metric": "eval/loss"}
     alone, _ = train(rewarding(tmp_path / "a", steps=40, early_stopping=stop), tmp_path / "a" / "runs")
     seen: list[dict[str, float]] = []
-    measure, metrics = Rewarding.measure, RunDirectory.metrics
+    measure, metrics = RewardTrainer.measure, RunDirectory.metrics
 
-    def remembered(self: Rewarding) -> dict[str, float]:
+    def remembered(self: RewardTrainer) -> dict[str, float]:
         seen.append(measure(self))
         return seen[-1]
 
-    monkeypatch.setattr(Rewarding, "measure", remembered)
+    monkeypatch.setattr(RewardTrainer, "measure", remembered)
     monkeypatch.setattr(
         RunDirectory, "metrics", lambda self: [*metrics(self), *({"step": len(seen) - 1, **row} for row in seen[-1:])]
     )

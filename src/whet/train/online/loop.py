@@ -32,6 +32,7 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     grader = build_grader(config.task, config.reward, world.device, parts.task)
     present = build_offloading(learner, grader)
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
+    assert engine is not None
     kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic}
     held_out = held_out_scorer(grader, present)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorer=held_out) as session:

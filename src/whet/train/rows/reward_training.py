@@ -6,9 +6,8 @@ are pairs, completions or steps, over all ranks, so the loss is the same for any
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,12 +18,10 @@ from whet.algorithms.preference.metrics import wins
 from whet.algorithms.preference.preference_table import Kind
 from whet.batching import pad, take
 from whet.config import OfflineConfig
-from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.evaluate.reward_reports import Report, outcome_report, pair_report, process_report, report_metrics
 from whet.models.layers.decoder_config import autocast
-from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel, load_reward_model, new_reward_model, pack_through
 from whet.models.reward.settings import BAD, RewardSettings
 from whet.models.storage.safetensors_files import fingerprint
@@ -32,46 +29,21 @@ from whet.models.text.tokenizers import with_padding
 from whet.records import Sequences
 from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import RunDirectory
-from whet.tasks.protocol import Task
-from whet.train.rows.examples import Material, Note, encoded
+from whet.train.rows.examples import Material, Note
 from whet.train.rows.reward_tokens import Judged, groups_of, judged
+from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import stacked, whole_units
-from whet.train.setup.build import start_model
-from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import ask_loss, descend, finite, make_optimizer
+from whet.train.setup.build import Parts, start_model
+from whet.train.setup.optimizer import ask_loss, finite, make_optimizer
 
 REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RewardParts:
-    """What a reward model's loop works with. It says nothing, so it has no engine."""
-
-    task: Task
-    tokenizer: Tokenizer
-    policy: RewardModel
-    optimizer: torch.optim.Optimizer
-    origin: str  # fingerprint of the weights that the run starts from
-    engine: None = None
-
-    def sync(self, version: int) -> None:
-        """Nothing samples."""
-
-    def save_model(self, directory: Path) -> None:
-        """The reward model and its tokeniser as one loadable directory."""
-        self.policy.save(directory)
-        self.tokenizer.save(directory)
-
-    def saved_weights(self, directory: Path) -> dict[str, Tensor]:
-        """What `save_model` wrote."""
-        return load_reward_model(directory).state_dict()
-
-
-def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> RewardParts:
+def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts[RewardModel]:
     """A reward model on the trunk of the language model that the config names."""
     task, tokenizer, policy = start_model(config, world)
     head = config.reward_head
-    assert config.data is not None  # or there is nothing to learn from
+    assert config.data is not None
     settings = RewardSettings(
         kind=kind,
         classes=head.classes if kind == "process" else 1,
@@ -85,51 +57,42 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Rewar
     origin = fingerprint(model)
     model = model.to(world.device)
     model.gradient_checkpointing = config.model.gradient_checkpointing
-    optimizer = make_optimizer(model, config.optimizer)
-    return RewardParts(task=task, tokenizer=tokenizer, policy=model, optimizer=optimizer, origin=origin)
+    return Parts(
+        task=task,
+        tokenizer=tokenizer,
+        policy=model,
+        load=load_reward_model,
+        engine=None,
+        optimizer=make_optimizer(model, config.optimizer),
+        origin=origin,
+    )
 
 
-class Rewarding:
-    """A reward model's lesson."""
-
-    kept: Mapping[str, Any] = {}
+class RewardTrainer(OfflineTrainer[Judged]):
+    """Trains a reward model."""
 
     def __init__(
-        self, config: OfflineConfig, loss: Cell, parts: RewardParts, material: Material, world: World, note: Note
+        self, config: OfflineConfig, loss: Cell, parts: Parts[RewardModel], world: World, material: Material, note: Note
     ) -> None:
-        self.config, self.loss, self.parts, self.world = config, loss, parts, world
-        self.model = parts.policy
+        self.loss, self.model = loss, parts.policy
+        super().__init__(config, parts, world, material, note)
 
-        def encode(rows: Sequence[Any]) -> list[Judged | None]:
-            return [judged(row, parts.tokenizer, self.model.settings, material.limit) for row in rows]
-
-        self.cluster = clustering([*material.training, *material.held_out])
-        self.epoch_sampler = EpochSampler(encoded(material.training, encode, note), seed=config.seed)
-        self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
-
-    def rows(self, step: int) -> list[Judged]:
-        """The rows of this rank."""
-        return self.world.shard(self.epoch_sampler.draw(self.config.batch_size, step=step))
+    def encode(self, rows: Sequence[Any]) -> list[Judged | None]:
+        return [judged(row, self.parts.tokenizer, self.model.settings, self.limit) for row in rows]
 
     def fit(self, rows: Sequence[Judged]) -> tuple[dict[str, float], int]:
-        """One optimizer step; returns what to log and how many tokens were read."""
         seen: list[Tensor] = []
-        losses = self._losses(rows, seen)
-        descent = descend(losses, [self.parts.optimizer], self.world, max_grad_norm=self.config.update.max_grad_norm)
-        assert descent is not None
+        metrics = self.descend(self._losses(rows, seen))
         tokens = self.world.sum(torch.tensor(sum(len(r.tokens) for one in rows for r in one.rows)))
         right, total, count, scored = self.world.sum(torch.stack(seen).sum(dim=0)).tolist()
-        statistics = {"accuracy": right / max(1.0, count), "score/mean": total / max(1.0, scored)}
-        return {"loss": descent.loss, "grad_norm": descent.grad_norms[0], **statistics}, int(tokens)
+        metrics |= {"accuracy": right / max(1.0, count), "score/mean": total / max(1.0, scored)}
+        return metrics, int(tokens)
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Loss and held-out accuracy with its interval, and what else the kind of model is judged by."""
-        mine = self.world.shard(self.held_out)
-        total = torch.zeros((), dtype=torch.float64)
-        for loss in self._losses(mine, []):
-            total += loss.cpu()
-        return {"eval/loss": float(self.world.sum(total)), **report_metrics(self.report())}
+        """Loss, accuracy with its interval, and the other metrics of this kind of reward model."""
+        loss = self.total(self._losses(self.world.shard(self.held_out), []))
+        return {"eval/loss": loss, **report_metrics(self.report())}
 
     @torch.no_grad()
     def report(self) -> Report:
@@ -151,15 +114,15 @@ class Rewarding:
             )
         return process_report([rows[0] for rows in told], [one.labels for one in data], clusters=clusters)
 
-    def analyse(self, run: RunDirectory, note: Note) -> None:
-        """Puts onto the disk where the best model is right and wrong on the held-out rows, the worst mistakes in full.
+    def conclude(self, run: RunDirectory, note: Note) -> None:
+        """Writes an analysis of the best model on the held-out rows, with its worst mistakes in full.
 
-        It has the best weights from then on: they are what the run leaves to others, whichever it ended with.
+        Loads the best weights, which are the result of the run, whichever it ended with.
         """
         best, info = run.best_model(), run.best_info()
         if best is None or info is None:
             raise RunFailed(f"{run.path} has no best model any more, so there is nothing to analyse")
-        self.model.load_state_dict(self.parts.saved_weights(best))
+        self.model.load_state_dict(self.parts.load(best).state_dict())
         report = self.report()
         worst = [asdict(self.held_out[number].data) for number in report.worst]
         share = report.accuracy

@@ -91,7 +91,7 @@ def _labelled(one: Labelled, texts: Sequence[str], tokenizer: Tokenizer, limit: 
 PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
 
 
-def stacked(rows: list[Row], world: World) -> Sequences:
+def stacked(rows: Sequence[Row], world: World) -> Sequences:
     """Rows as tensors on this process's device."""
     return collate([row.tokens for row in rows], [row.mask for row in rows], world.device)
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import whet
 from whet.config import EarlyStoppingConfig
@@ -33,7 +34,7 @@ from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
 from whet.train.session import resume
-from whet.train.session.trained import Kept, Trained
+from whet.train.setup.build import Parts
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 
 
@@ -49,6 +50,19 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
+class Checkpointed:
+    """State besides model and optimizer that checkpoints save: numbers in state.json, tensors in their own file."""
+
+    def numbers(self) -> dict[str, Any]:
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        raise NotImplementedError
+
+
 class Session:
     """One run of a loop: `steps()` yields the remaining steps, `end_step` logs, evaluates and saves as due."""
 
@@ -57,12 +71,12 @@ class Session:
         config: Training,
         run: RunDirectory,
         world: World,
-        parts: Trained,
+        parts: Parts[Any],
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,
         scorer: HeldOutScorer | None = None,
-        kept: Mapping[str, Kept | None] | None = None,
+        kept: Mapping[str, Checkpointed | None] | None = None,
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
         self.measure = measure  # further metrics of every evaluation
@@ -234,7 +248,7 @@ class Session:
         self.world.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        saved = self.parts.saved_weights(checkpoint.path / "model")
+        saved = self.parts.load(checkpoint.path / "model").state_dict()
         mine = self.parts.policy.state_dict()
         if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:
             raise UserError(f"{checkpoint.path}: the checkpoint is of another model than the run's config describes")
@@ -320,12 +334,12 @@ HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
 
 
 def held_out_metrics(
-    config: Training, run: RunDirectory, world: World, parts: Trained, scorer: HeldOutScorer | None, *, step: int
+    config: Training, run: RunDirectory, world: World, parts: Parts[Any], scorer: HeldOutScorer | None, *, step: int
 ) -> dict[str, float]:
     """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
     if parts.engine is None:
         return {}
-    parts.sync(step)
+    parts.engine.sync(parts.policy, version=step)
     settings = config.eval
     evaluation = evaluate(
         parts.engine,

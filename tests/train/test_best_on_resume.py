@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from whet.config import EarlyStoppingConfig
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Change, Input, Inputs, accept
-from whet.train.session.resume import intact_best, watched_so_far
-from whet.train.session.session import past_best
+from whet.train.session.resume import intact_best
 
 BEST = {"step": 4, "accuracy": 0.5}
 
@@ -31,8 +29,8 @@ def save_best(run: RunDirectory, step: int) -> None:
 
 
 def resumed(run: RunDirectory, step: int = 6) -> tuple[dict[str, float], list[str]]:
-    checkpoint = Checkpoint(path=run.path, step=step, state={"best": BEST})
-    return intact_best(run, checkpoint, {"before": {}}, lambda _: None)
+    checkpoint = Checkpoint(path=run.path, step=step, state={"best": BEST, "lost": [], "processes": 1})
+    return intact_best(run, checkpoint, lambda _: None, processes=1)
 
 
 def accepted(run: RunDirectory, key: str, *, after_step: int) -> None:
@@ -75,26 +73,6 @@ def test_other_data_measure_anew(run: RunDirectory, key: str, pending: bool) -> 
 def test_what_does_not_measure_or_changed_before_leaves_the_best(run: RunDirectory, key: str, after_step: int) -> None:
     accepted(run, key, after_step=after_step)
     assert resumed(run) == (BEST, [])
-
-
-def rows(run: RunDirectory, values: list[float]) -> RunDirectory:
-    for step, value in enumerate(values, start=7):
-        run.log(step, {"eval/accuracy": value})
-    return run
-
-
-@pytest.mark.parametrize(
-    "state", [{"watched": [0.1] * 7 + [0.9, 0.5, 0.4]}, {}], ids=["kept in the checkpoint", "of an older version"]
-)
-def test_early_stopping_remembers_across_a_resume(run: RunDirectory, state: dict[str, Any]) -> None:
-    """Where the checkpoint remembers, it does not matter what became of the metrics."""
-    if not state:
-        rows(run, [0.9, 0.5, 0.4, 0.3])  # the last one is of a step after the checkpoint
-    stop = EarlyStoppingConfig(patience=2, metric="eval/accuracy")
-    seen = watched_so_far(run, Checkpoint(path=run.path, step=9, state=state), stop)
-    assert seen == [0.1] * 7 + [0.9, 0.5, 0.4]
-    assert past_best(seen, stop).startswith("eval/accuracy has been below its best, 0.9, for 2 evaluations")
-    assert past_best(seen[:-1], stop) == ""
 
 
 def test_results_that_were_changed_are_not_believed(tmp_path: Path) -> None:

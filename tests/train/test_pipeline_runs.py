@@ -70,9 +70,9 @@ def test_a_choice_of_methods_can_be_saved_and_read_again(recipe):
 
 def test_what_there_is_decides_what_is_left(recipe, tmp_path):
     directory = PipelineDirectory(tmp_path / "out")
-    assert set(make_plan(read(recipe), directory).states.values()) == {"new"}
+    assert {job.state for job in make_plan(read(recipe), directory).jobs} == {"new"}
     begin(directory, read(recipe), finished=True)
-    assert list(make_plan(read(recipe), directory).states.values()) == ["finished", "new", "new"]
+    assert [job.state for job in make_plan(read(recipe), directory).jobs] == ["finished", "new", "new"]
     with pytest.raises(UserError, match=r"another config \(steps: 1 there, 2 here\)"):
         make_plan(read(recipe, "stages.sft.steps=2"), directory)
 

@@ -198,9 +198,7 @@ def test_dialogues_are_gone_through_and_as_many_are_held_out_as_are_asked_for(pl
     assert len(trainer.held_out) == 2
     epoch_sampler = EpochSampler(trainer.epoch_sampler.rows, seed=5)
     assert trainer.rows(2) == [row for unit in epoch_sampler.draw(3, step=2) for row in unit.rows]
-    assert {trained(row) for unit in epoch_sampler.rows for row in unit.rows} == {
-        "cd" * n for n in (1, 2, 3, 4)
-    }
+    assert {trained(row) for unit in epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3, 4)}
     assert trainer.measure()["eval/loss"] == pytest.approx(mean_loss(parts, trainer.held_out), rel=1e-5)
 
 

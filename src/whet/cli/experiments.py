@@ -19,7 +19,7 @@ from whet.report.comparison.sweep_results import SweepSetup, sweep_results
 from whet.report.formatting import duration
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
-from whet.train.experiments.jobs import Method, State, do_jobs, job_state
+from whet.train.experiments.jobs import Method, State, do_jobs
 from whet.train.experiments.pipeline_runs import make_plan, reopened, run_pipeline
 from whet.train.experiments.sweep import read_sweep
 from whet.train.explain.unused_keys import keys_without_effect
@@ -63,10 +63,10 @@ def compare_methods(
     directory = ComparisonDirectory.create(root, sweep.recipe) if out is None else ComparisonDirectory.open(out)
     with _resumable(directory, [*command, "--out", str(directory.path)]):
         jobs = sweep.jobs(directory)
-        states = [job_state(job) for job in jobs.values()]
+        states = [job.state for job in jobs.values()]
         first = {method: sweep.recipes[method, seeds[0]] for method in methods}
         progress = ConsoleProgress(f"comparison: {directory.path}", states, first)
-        failures = do_jobs(jobs, states, progress)
+        failures = do_jobs(jobs, progress)
     directory.write_results(sweep_results(directory, setup, failures))
     write_page(directory)
     _show_comparison(directory, as_json=as_json)
@@ -131,7 +131,7 @@ def show_pipeline(
     """
     with _resumable(directory, command or ["whet", "train", str(directory.path), "--resume"]):
         plan = make_plan(pipeline, directory, accept_changes=accept_changes)
-        states = list(plan.states.values())
+        states = [job.state for job in plan.jobs]
         progress = ConsoleProgress(f"pipeline: {directory.path}", states, explained or {}, inside=make_progress)
         failures, compared = run_pipeline(plan, progress, accept_changes=accept_changes)
     if compared:

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -31,9 +30,9 @@ from whet.models.layers.decoder_config import autocast
 from whet.models.load import load_model
 from whet.models.logprobs import check_logprobs, token_logprobs
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.models.reward.scoring import load_scorer
+from whet.models.reward.scoring import Scorer, load_scorer
 from whet.models.text.tokenizers import load_tokenizer
-from whet.records import Completion, Example, Message, Sampling
+from whet.records import Completion, Example, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
 from whet.rollout import tokenize_prompts
@@ -44,67 +43,57 @@ from whet.train.session.session import PROMPTS_ONLY
 from whet.train.setup.build import place
 
 Note = Callable[[str], None]
-NONE_FAILED: Mapping[tuple[str, int], str] = MappingProxyType({})
 JUDGE_SECONDS = 120.0  # timeout of one answer of a judge behind a URL
 JUDGE_RETRIES = 5
 PROBE = Compared(id="probe", prompt="Is two an even number?", own="Yes.", start="No.")
 
 
-class CompletionScorer(Protocol):
-    """Scores completions."""
-
-    def score(self, prompts: Sequence[str | tuple[Message, ...]], completions: Sequence[str], /) -> list[float]: ...
-
-
-LoadScorer = Callable[[Path, torch.device], CompletionScorer]
 Scores = Mapping[tuple[str, str], float]  # (example, text) → score
 
 
-def run_contest(  # noqa: PLR0913 - the models that meet, and how
+def run_contest(
     settings: CompareConfig,
     task: Task,
-    start: Path,
     runs: Mapping[tuple[str, int], Path],
-    reward: Path | None,
-    judge: Path | None,
     out: Path,
     *,
     device: torch.device,
-    seed: int = 0,
-    title: str = "methods",
-    failures: Mapping[tuple[str, int], str] = NONE_FAILED,
-    note: Note = lambda _: None,
-    load: LoadScorer = load_scorer,
+    seed: int,
+    title: str,
+    failures: Mapping[tuple[str, int], str],
+    note: Note,
 ) -> dict[str, Any]:
     """Compares finished runs by (method, seed); writes numbers, completions, figures and a page to `out`.
 
     `failures` are the errors of runs that did not finish; they are listed and not compared. Returns comparison.json.
     """
-    if not runs:
-        raise UserError("no run finished, so there is nothing to compare")
-    scorers = {name: resolve_model(str(path)) for name, path in (("proxy", reward), ("judge", judge)) if path}
+    named = {"proxy": settings.reward, "judge": settings.judge}
+    scorers = {name: resolve_model(path) for name, path in named.items() if path}
     if settings.judge_url:
         _ask(settings, [PROBE])  # fails now, not after an hour of sampling
     asked = _asked(settings, task, seed, device)
-    own, others = _answers(settings, asked, resolve_model(str(start)), _models(runs, settings.checkpoints), note)
+    own, others = _answers(settings, asked, resolve_model(settings.start), _models(runs, settings.checkpoints), note)
     scores: dict[str, Scores] = {}
     for name, directory in scorers.items():
         note(f"comparing: scores of the {name} in {directory}")
-        scores[name] = _scored(load(directory, device), chain(*(one.completions for one in (own, *others.values()))))
+        scores[name] = _scored(
+            load_scorer(directory, device), chain(*(one.completions for one in (own, *others.values())))
+        )
         release(device)
     asks_task = settings.gold and task.name != PROMPTS_ONLY
     start_rows = [*_rows(task, own, scores, asks_task=asks_task)]
     rows = {entrant: [*_rows(task, one, scores, asks_task=asks_task)] for entrant, one in others.items()}
     results = {
         **{"kind": "contest", "title": title, "task": task.name, "seed": seed, "prompts": len(asked.examples)},
-        **{"start_name": start.name, "proxy_path": reward and str(reward), "judge_path": judge and str(judge)},
+        **{"start_name": Path(settings.start).name},
+        **{"proxy_path": settings.reward or None, "judge_path": settings.judge or None},
         "settings": settings.model_dump(mode="json"),
         **contest_results(
             start_rows,
             rows,
             samples=settings.samples,
             tie_margin=settings.tie_margin,
-            best_of=settings.best_of if reward else (),
+            best_of=settings.best_of if settings.reward else (),
             verdicts=_verdicts(settings, start_rows, rows, note) if settings.judge_url else {},
             failures=failures,
         ),
@@ -151,7 +140,7 @@ def _answers(
     return own, dict(zip(models, read, strict=True))
 
 
-def _scored(scorer: CompletionScorer, completions: Iterable[Sampled]) -> Scores:
+def _scored(scorer: Scorer, completions: Iterable[Sampled]) -> Scores:
     """Scores each distinct completion once: equal completions tie exactly, however a GPU rounds."""
     different = {(one.example.id, one.completion.text): one.example.prompt for one in completions}
     scores = scorer.score(list(different.values()), [text for _, text in different])

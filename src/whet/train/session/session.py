@@ -260,12 +260,8 @@ class Session:
             path = checkpoint.path / f"{name}.safetensors"
             one.restore(checkpoint.state["kept"][name], load_file(path) if path.exists() else {})
         self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
-        self._ended = checkpoint.state.get("ended", "")
-        self.measured = resume.measured_so_far(self.run, checkpoint)
-        self.watched = resume.watched_so_far(self.run, checkpoint, self.config.early_stopping)
-        self.best, self.lost = resume.intact_best(
-            self.run, checkpoint, self.measured, self.progress.note, processes=self.world.size
-        )
+        self._ended, self.measured, self.watched = (checkpoint.state[name] for name in ("ended", "measured", "watched"))
+        self.best, self.lost = resume.intact_best(self.run, checkpoint, self.progress.note, processes=self.world.size)
 
     def _finish(self) -> None:
         facts = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
@@ -275,7 +271,7 @@ class Session:
             "steps": self.last,
             **({"ended": self._ended} if self._ended else {}),
             "seed": self.config.seed,
-            **resume.ends_of(self.measured, self.run),
+            **{name: self.measured[name] for name in (resume.BEFORE, resume.AFTER)},
             "best": self.best,
             "tokens": self.tokens,
             "seconds": sum(t.get("seconds/step") or 0.0 for t in self.run.timings()),

@@ -6,23 +6,13 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from whet.errors import UserError
 from whet.runs.layout import TENSORBOARD, WANDB_ID
 from whet.runs.logs import write_atomic
 
 DEFAULT_PROJECT = "whet"
-
-
-class Tracker(Protocol):
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def flush(self) -> None:
-        """Makes logged values survive a kill."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -39,6 +29,7 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
+        """Makes logged values survive a kill."""
         self._writer.flush()
 
     def close(self) -> None:
@@ -73,6 +64,9 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         self._run.finish()
+
+
+Tracker = TensorBoard | WeightsAndBiases
 
 
 def start_trackers(names: Sequence[str], run: Path, config: Mapping[str, Any], first_step: int) -> list[Tracker]:

@@ -11,7 +11,6 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -51,7 +50,7 @@ PROBE = Compared(id="probe", prompt="Is two an even number?", own="Yes.", start=
 Scores = Mapping[tuple[str, str], float]  # (example, text) → score
 
 
-def run_contest(
+def run_contest(  # noqa: PLR0913 - the models that are compared, and how
     settings: CompareConfig,
     task: Task,
     runs: Mapping[tuple[str, int], Path],
@@ -73,20 +72,20 @@ def run_contest(
         _ask(settings, [PROBE])  # fails now, not after an hour of sampling
     asked = _asked(settings, task, seed, device)
     own, others = _answers(settings, asked, resolve_model(settings.start), _models(runs, settings.checkpoints), note)
+    everything = [completion for one in (own, *others.values()) for completion in one.completions]
     scores: dict[str, Scores] = {}
     for name, directory in scorers.items():
         note(f"comparing: scores of the {name} in {directory}")
-        scores[name] = _scored(
-            load_scorer(directory, device), chain(*(one.completions for one in (own, *others.values())))
-        )
+        scores[name] = _scored(load_scorer(directory, device), everything)
         release(device)
     asks_task = settings.gold and task.name != PROMPTS_ONLY
     start_rows = [*_rows(task, own, scores, asks_task=asks_task)]
     rows = {entrant: [*_rows(task, one, scores, asks_task=asks_task)] for entrant, one in others.items()}
     results = {
         **{"kind": "contest", "title": title, "task": task.name, "seed": seed, "prompts": len(asked.examples)},
-        **{"start_name": Path(settings.start).name},
-        **{"proxy_path": settings.reward or None, "judge_path": settings.judge or None},
+        "start_name": Path(settings.start).name,
+        "proxy_path": settings.reward or None,
+        "judge_path": settings.judge or None,
         "settings": settings.model_dump(mode="json"),
         **contest_results(
             start_rows,

@@ -58,19 +58,9 @@ def judged(row: Pair | Outcomes | Trace, tokenizer: Tokenizer, settings: RewardS
     if not all(text.prompt for text in texts):
         return None
     return Judged(
-        rows=tuple(_row(text) for text in texts),
-        places=tuple(_marked(text) for text in texts),
+        rows=tuple(Row(tokens=t.tokens, mask=tuple(i >= t.prompt for i in range(len(t.tokens)))) for t in texts),
+        places=tuple(tuple(map(set(t.places).__contains__, range(len(t.tokens)))) for t in texts),
         labels=tuple(labels),
         margin=(row.margin or 0.0) if isinstance(row, Pair) else 0.0,
         data=row,
     )
-
-
-def _row(text: ScoredText) -> Row:
-    return Row(tokens=text.tokens, mask=tuple(place >= text.prompt for place in range(len(text.tokens))))
-
-
-def _marked(text: ScoredText) -> tuple[bool, ...]:
-    """True where the score is read."""
-    asked = set(text.places)
-    return tuple(place in asked for place in range(len(text.tokens)))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.preference.preference_table import Preference
-from whet.batching import collate, packed, take, tokens_that_fit
+from whet.batching import collate, micro_batches, packed, take, tokens_that_fit
 from whet.config.parts import UpdateConfig
 from whet.data.feedback import unpaired
 from whet.data.formats import Record
@@ -39,17 +39,20 @@ def units_of(
     rows: Sequence[Any], row: Preference, tokenizer: Tokenizer, limit: int, cluster: Cluster
 ) -> list[Unit | None]:
     """One or two units for each row of data; None where one does not fit."""
+
+    def unit(data: Pair | Labelled, *texts: str) -> Unit | None:
+        found = completion_rows(tokenizer, data.prompt, texts, limit)
+        label = isinstance(data, Pair) or data.label
+        return None if found is None else Unit(rows=tuple(found), cluster=cluster(data), label=label)
+
     if row.unit == "pair":
-        return [_pair(pair, tokenizer, limit, cluster) for pair in rows]
+        return [unit(pair, pair.chosen, pair.rejected) for pair in rows]
     pairs = [data for data in rows if isinstance(data, Pair)]
     labelled = unpaired(pairs) if pairs else list(rows)
     if not row.needs_mismatched:
-        return [_labelled(one, [one.completion], tokenizer, limit, cluster) for one in labelled]
+        return [unit(one, one.completion) for one in labelled]
     others = strangers(labelled)
-    return [
-        _labelled(one, [one.completion, other.completion], tokenizer, limit, cluster)
-        for one, other in zip(labelled, others, strict=True)
-    ]
+    return [unit(one, one.completion, other.completion) for one, other in zip(labelled, others, strict=True)]
 
 
 def strangers(rows: Sequence[Labelled]) -> list[Labelled]:
@@ -78,16 +81,6 @@ def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
     return found[::-1]
 
 
-def _pair(pair: Pair, tokenizer: Tokenizer, limit: int, cluster: Cluster) -> Unit | None:
-    rows = completion_rows(tokenizer, pair.prompt, [pair.chosen, pair.rejected], limit)
-    return None if rows is None else Unit(rows=tuple(rows), cluster=cluster(pair))
-
-
-def _labelled(one: Labelled, texts: Sequence[str], tokenizer: Tokenizer, limit: int, cluster: Cluster) -> Unit | None:
-    rows = completion_rows(tokenizer, one.prompt, texts, limit)
-    return None if rows is None else Unit(rows=tuple(rows), cluster=cluster(one), label=one.label)
-
-
 PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
 
 
@@ -97,17 +90,10 @@ def stacked(rows: Sequence[Row], world: World) -> Sequences:
 
 
 def whole_units(sequences: Sequences, size: int, settings: UpdateConfig, policy: CausalLM) -> Iterator[Tensor]:
-    """Rows of whole units, `size` rows each, one forward pass after the other; a unit that is too long comes alone."""
+    """The rows of each forward pass, which holds units of `size` rows unsplit; a unit that is too long is alone."""
     most = settings.micro_batch_tokens or tokens_that_fit(policy)
-    lengths = sequences.lengths.view(-1, size).amax(dim=1)
-    order = torch.argsort(lengths, descending=True, stable=True)
-    sizes = lengths[order].tolist()
-    start = 0
-    while start < len(sizes):
-        count = max(1, most // (size * sizes[start]))
-        units = order[start : start + count]
+    for units in micro_batches(sequences.lengths.view(-1, size).amax(dim=1), most // size):
         yield (units[:, None] * size + torch.arange(size, device=units.device)).flatten()
-        start += count
 
 
 def summed_logprobs(

@@ -159,11 +159,6 @@ def restore_optimizer(
         }
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
-
-
 MISTAKES = (ValueError, TypeError, IndexError, KeyError, RuntimeError, AttributeError, ZeroDivisionError)
 
 

@@ -17,12 +17,13 @@ from whet.imports import is_object
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.run.page import write_report
 from whet.runs.directory import RunDirectory
+from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.process import withheld
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
 from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
-from whet.train.session.input_files import begin_inputs, compare_inputs
+from whet.train.session.input_files import compare_inputs, current_inputs
 from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
@@ -52,7 +53,8 @@ def start_run(
         try:
             for key, rows in (given or {}).items():
                 run.write_rows(rows, key)
-            begin_inputs(recipe.config, run, world)
+            if world.is_writer:
+                run.write_inputs(Inputs(known=current_inputs(recipe.config, run.path)))
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
             notes += _hidden_from_rewards(recipe.config)
@@ -122,7 +124,7 @@ def _hidden_from_rewards(config: Config) -> list[str]:
     """A note on environment variables that are withheld from reward functions."""
     if isinstance(config, OfflineConfig) or not config.reward.functions:
         return []
-    if any(is_object(function.use) for function in config.reward.functions):  # they run in this process
+    if any(is_object(function.use) for function in config.reward.functions):  # objects run in this process
         return []
     hidden = ", ".join(withheld(os.environ, config.reward.environment))
     why = f"note: reward functions do not see {hidden}, which look like secrets: name those that they need in "

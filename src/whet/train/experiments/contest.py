@@ -107,12 +107,14 @@ def run_contest(  # noqa: PLR0913 - the models that are compared, and how
 
 
 def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entrant, Path]:
-    """The compared models: the last of each run, and some earlier checkpoints."""
-    models = {}
+    """The last model of each run (not the best, which evaluation selects), and at most `checkpoints` earlier ones."""
+    models: dict[Entrant, Path] = {}
     for (method, seed), path in runs.items():
-        for step, directory in earlier_models(path, checkpoints).items():
-            models[Entrant(method=method, seed=seed, step=step)] = directory
-        models[Entrant(method=method, seed=seed)] = final_model(path)
+        run = RunDirectory.find(path)
+        last = run.latest() if run else None
+        earlier = earlier_checkpoints(path, checkpoints) if run and checkpoints else {}
+        models |= {Entrant(method=method, seed=seed, step=step): place / MODEL for step, place in earlier.items()}
+        models[Entrant(method=method, seed=seed)] = last.path / MODEL if last else resolve_model(str(path))
     return models
 
 
@@ -131,10 +133,16 @@ def _answers(
     answers: list[Answers] = []
     for entrant, directory in models.items():
         note(f"comparing: {entrant.name} answers {len(asked.examples)} prompts")
-        answers.append(answers_of(directory, asked, count=settings.samples))
+        answers.append(answers_of(directory, asked, count=settings.samples)[2])
         release(asked.device)
     note("comparing: the start model answers them and scores the completions of the others")
-    own, read = answers_of_start(start, asked, answers, count=settings.start_samples)
+    policy, tokenizer, own = answers_of(start, asked, count=settings.start_samples)
+    for one in answers:
+        _check_same_ids(start, tokenizer, one.completions)
+    read = [
+        replace(one, logprobs_start=completion_logprobs(policy, one.completions, asked.sampling)) for one in answers
+    ]
+    del policy
     release(asked.device)
     return own, dict(zip(models, read, strict=True))
 
@@ -233,38 +241,23 @@ class Answers:
     logprobs_start: list[list[float]]
 
 
-def final_model(path: Path) -> Path:
-    """The last model of a run (not the best, which evaluation selects), or the model in a directory."""
-    run = RunDirectory.find(path)
-    checkpoint = run.latest() if run else None
-    return resolve_model(str(path)) if checkpoint is None else checkpoint.path / MODEL
+def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> tuple[CausalLM, Tokenizer, Answers]:
+    """The model in a directory, and `count` completions of each example by it; log-probs of the start are its own.
 
-
-def earlier_models(path: Path, most: int) -> dict[int, Path]:
-    """Step → earlier model, from the checkpoints that a run still has; at most `most`."""
-    found = earlier_checkpoints(path, most) if most and RunDirectory.find(path) else {}
-    return {step: directory / MODEL for step, directory in found.items()}
-
-
-def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers:
-    """`count` completions of each example by the model in a directory; without log-probs of the start model."""
-    policy, tokenizer = _opened(directory, asked.device)
-    completions = _sampled(policy, tokenizer, asked, count)
+    Random numbers do not depend on the model: equal models give equal completions.
+    """
+    policy, tokenizer = place(load_model(directory), asked.device), load_tokenizer(directory)
+    engine = NativeEngine(policy, tokenizer, device=asked.device)
+    prompts = tokenize_prompts(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
+    groups = engine.generate(prompts, asked.sampling, count=count)
+    engine.close()
+    completions = [
+        Sampled(example=example, sample=sample, prompt=prompt.tokens, completion=completion)
+        for example, prompt, group in zip(asked.examples, prompts, groups, strict=True)
+        for sample, completion in enumerate(group)
+    ]
     own = completion_logprobs(policy, completions, asked.sampling)
-    return Answers(completions=completions, logprobs=own, logprobs_start=[])
-
-
-def answers_of_start(
-    directory: Path, asked: ContestPrompts, others: Sequence[Answers], *, count: int
-) -> tuple[Answers, list[Answers]]:
-    """The start model's own completions, and those of others with its log-probs."""
-    policy, tokenizer = _opened(directory, asked.device)
-    for other in others:
-        _check_same_ids(directory, tokenizer, other.completions)
-    completions = _sampled(policy, tokenizer, asked, count)
-    own = completion_logprobs(policy, completions, asked.sampling)
-    read = [replace(one, logprobs_start=completion_logprobs(policy, one.completions, asked.sampling)) for one in others]
-    return Answers(completions=completions, logprobs=own, logprobs_start=own), read
+    return policy, tokenizer, Answers(completions=completions, logprobs=own, logprobs_start=own)
 
 
 def release(device: torch.device) -> None:
@@ -292,23 +285,6 @@ def completion_logprobs(policy: CausalLM, completions: Sequence[Sampled], sampli
             found[row] = own[mask].tolist()
             check_logprobs(found[row], policy, prompt=row)
     return found
-
-
-def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]:
-    return place(load_model(directory), device), load_tokenizer(directory)
-
-
-def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Sampled]:
-    """Random numbers do not depend on the model: equal models give equal completions."""
-    engine = NativeEngine(policy, tokenizer, device=asked.device)
-    prompts = tokenize_prompts(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
-    groups = engine.generate(prompts, asked.sampling, count=count)
-    engine.close()
-    return [
-        Sampled(example=example, sample=sample, prompt=prompt.tokens, completion=completion)
-        for example, prompt, group in zip(asked.examples, prompts, groups, strict=True)
-        for sample, completion in enumerate(group)
-    ]
 
 
 def _check_same_ids(directory: Path, tokenizer: Tokenizer, completions: Sequence[Sampled]) -> None:

@@ -136,25 +136,22 @@ class RewardTrainer(OfflineTrainer[Judged]):
         note(f"analysis: {run.write_analysis(analysis, picture)}")
 
     def _meant(self) -> list[list[Tensor]]:
-        """Of each row of each of this rank's: scores, or for outcome and process probabilities, at its places."""
+        """For each row of this rank's held-out data: scores at its places; probabilities for outcome and process."""
         some = self.world.shard(self.held_out)
-        found: list[list[Tensor]] = [[] for _ in some]
-        owners, sequences, places = self._stacked(some)
+        sequences, places = self._stacked(some)
         values: dict[int, Tensor] = {}
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
             read = self.model.meant(self._read(sequences, places, rows)).cpu()
             counts = places[rows].sum(dim=1).tolist()
             values |= dict(zip(rows.tolist(), torch.split(read, counts), strict=True))
-        for row, owner in enumerate(owners):
-            found[owner].append(values[row])
-        return found
+        in_order = (values[row] for row in range(len(values)))
+        return [[next(in_order) for _ in one.rows] for one in some]
 
-    def _stacked(self, some: Sequence[Judged]) -> tuple[list[int], Sequences, Tensor]:
-        """All rows as tensors, whose they are, and where their scores are read."""
-        owners = [index for index, one in enumerate(some) for _ in one.rows]
+    def _stacked(self, some: Sequence[Judged]) -> tuple[Sequences, Tensor]:
+        """All rows as tensors, and where their scores are read."""
         sequences = stacked([row for one in some for row in one.rows], self.world)
         places = pad([place for one in some for place in one.places], torch.bool).to(self.world.device)
-        return owners, sequences, places
+        return sequences, places
 
     def _read(self, sequences: Sequences, places: Tensor, rows: Tensor, groups: Tensor | None = None) -> Tensor:
         """The scores at the places of these rows; those of one group have the same prompt, which is read once."""
@@ -174,7 +171,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
     def _pair_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
         gathered = float(self.world.sum(torch.tensor(len(some))))
         margins = torch.tensor([one.margin for one in some], device=self.world.device)
-        _, sequences, places = self._stacked(some)
+        sequences, places = self._stacked(some)
         groups = groups_of(some).to(self.world.device)
         for rows in whole_units(sequences, 2, self.config.update, self.model.trunk):
             scores = self._read(sequences, places, rows, groups[rows])
@@ -190,7 +187,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
         labels = [label for one in some for label in one.labels]
         count = len(labels) if by_row else sum(map(len, labels))
         gathered = float(self.world.sum(torch.tensor(count)))
-        _, sequences, places = self._stacked(some)
+        sequences, places = self._stacked(some)
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
             scores = self._read(sequences, places, rows)
             mine = [labels[row] for row in rows.tolist()]

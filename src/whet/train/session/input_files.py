@@ -49,12 +49,6 @@ def current_inputs(config: Config, run: Path) -> dict[str, Input]:
     return found
 
 
-def begin_inputs(config: Config, run: RunDirectory, world: World) -> None:
-    """Records the inputs of a new run."""
-    if world.is_writer:
-        run.write_inputs(Inputs(known=current_inputs(config, run.path)))
-
-
 def compare_inputs(
     config: Config, run: RunDirectory, world: World, *, accept_changes: bool, note: Callable[[str], None]
 ) -> None:
@@ -148,7 +142,15 @@ def _start(config: TrainConfig) -> Iterator[Named]:
         weights = {name: path for name, path in files.items() if name.endswith(WEIGHTS)}
         settings = {name: path for name, path in files.items() if name not in {*weights, *MADE_BY_A_RUN}}
         yield "model.path", config.model.path, settings
-        yield WEIGHTS_AT_START, config.model.path, {name: path for name, path in weights.items() if _is_sealed(path)}
+        yield (
+            WEIGHTS_AT_START,
+            config.model.path,
+            {
+                name: path
+                for name, path in weights.items()
+                if name in (sealed_files(path.parent) or {})  # with a checksum
+            },
+        )
     elif new.tokenizer != "characters" and ":" not in new.tokenizer:
         yield "model.new.tokenizer", new.tokenizer, _by_name(read_files(Path(new.tokenizer)))
 
@@ -173,11 +175,6 @@ def _model(text: str) -> Files:
     with suppress(UserError):
         return _by_name(read_files(resolve_model(text)))
     return {}
-
-
-def _is_sealed(path: Path) -> bool:
-    """Whether a manifest has the checksum of a file."""
-    return path.name in (sealed_files(path.parent) or {})
 
 
 def _code(spec: str, what: str) -> Mapping[str, Path | str]:

@@ -216,10 +216,7 @@ class Session:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
-        metrics = {
-            **held_out_metrics(self.config, self.run, self.world, self.parts, self.scorer, step=step),
-            **self.measure(),
-        }
+        metrics = {**self._held_out(step), **self.measure()}
         resume.remember(self.measured, step, plain_numbers(metrics))
         self.watched += resume.watched([metrics], self.config.early_stopping)
         # Ties go to the later model: it has trained for longer.
@@ -228,6 +225,31 @@ class Session:
             self.best = {"step": step, "accuracy": metrics["eval/accuracy"], name: metrics[f"eval/{name}"]}
             self.run.save_best(self.parts.save_model, self.best)
         self._timings["seconds/eval"] = time.perf_counter() - started
+        return metrics
+
+    def _held_out(self, step: int) -> dict[str, float]:
+        """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
+        parts, settings = self.parts, self.config.eval
+        if parts.engine is None:
+            return {}
+        parts.engine.sync(parts.policy, version=step)
+        evaluation = evaluate(
+            parts.engine,
+            parts.tokenizer,
+            parts.task,
+            examples=settings.examples,
+            sampling=self.config.eval_sampling,
+            samples=settings.samples,
+            ks=settings.ks,
+            seed=self.config.seed,
+            world=self.world,
+        )
+        self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
+        metrics = evaluation.metrics()
+        if self.scorer is not None:
+            texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
+            found = mean_interval(self.scorer(parts.task.held_out(settings.examples), texts))
+            metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
         return metrics
 
     def _save(self, step: int) -> None:
@@ -276,7 +298,7 @@ class Session:
             "tokens": self.tokens,
             "seconds": sum(t.get("seconds/step") or 0.0 for t in self.run.timings()),
             "machine": machine(self.world),
-            "versions": versions(),
+            "versions": {module.__name__: module.__version__ for module in (whet, torch, transformers)},
             **{name: sentences for name, sentences in facts.items() if sentences},
         }
         self.run.finish(results)
@@ -329,34 +351,6 @@ PROMPTS_ONLY = "data"  # the task without reference answers
 HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
 
 
-def held_out_metrics(
-    config: Training, run: RunDirectory, world: World, parts: Parts[Any], scorer: HeldOutScorer | None, *, step: int
-) -> dict[str, float]:
-    """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
-    if parts.engine is None:
-        return {}
-    parts.engine.sync(parts.policy, version=step)
-    settings = config.eval
-    evaluation = evaluate(
-        parts.engine,
-        parts.tokenizer,
-        parts.task,
-        examples=settings.examples,
-        sampling=config.eval_sampling,
-        samples=settings.samples,
-        ks=settings.ks,
-        seed=config.seed,
-        world=world,
-    )
-    run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-    metrics = evaluation.metrics()
-    if scorer is not None:
-        texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
-        found = mean_interval(scorer(parts.task.held_out(settings.examples), texts))
-        metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
-    return metrics
-
-
 def best_by(measured: Mapping[str, float], task: str) -> str:
     """The metric that selects the best model: accuracy, or the mean reward if the task has no reference answers."""
     return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
@@ -372,8 +366,3 @@ def machine(world: World) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(world.device) if cuda else platform.machine(),
         "processes": world.size,
     }
-
-
-def versions() -> dict[str, str]:
-    """Library versions that matter for results."""
-    return {"whet": whet.__version__, "torch": torch.__version__, "transformers": transformers.__version__}

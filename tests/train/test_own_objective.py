@@ -146,7 +146,7 @@ def test_every_kind_is_trained(place: Path, name: str, rows: str) -> None:
     ("name", "told"),
     [
         ("scalar", r"'scalar' gave a result of shape \(\) instead of \(\d+,\) \(see whet check-loss\)"),
-        ("stopped", "'stopped' has no gradient in what the model says, so it trains nothing"),
+        ("stopped", "'stopped' has no gradient in the model's outputs, so it trains nothing"),
         ("failing", "'failing' failed: IndexError: index 99 is out of bounds"),
     ],
 )

@@ -159,5 +159,8 @@ def test_going_on_takes_the_old_analysis_away(config: OfflineConfig, tmp_path: P
 
 def test_without_its_best_model_nothing_is_analysed(config: OfflineConfig, tmp_path: Path) -> None:
     _, trainer = on_disk.built(config)
-    with RunDirectory.create(tmp_path, "rm", "loop: offline\n") as run, pytest.raises(RunFailed, match="no best model"):
+    with (
+        RunDirectory.create(tmp_path, "rm", "loop: offline\n") as run,
+        pytest.raises(RunFailed, match="lost its best"),
+    ):
         trainer.conclude(run, lambda _: None)  # type: ignore[attr-defined]

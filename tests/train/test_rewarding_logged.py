@@ -325,7 +325,7 @@ def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pyt
     assert drawn["title"] == "mine: preference reward model"
     assert drawn["subtitle"].startswith("best model, of step 7: ")
     for gone in ({"best_model": lambda: None}, {"best_info": lambda: None}):
-        with pytest.raises(RunFailed, match="has no best model any more"):
+        with pytest.raises(RunFailed, match="has lost its best model"):
             trainer.conclude(SimpleNamespace(**{**vars(run), **gone}), notes.append)
 
 

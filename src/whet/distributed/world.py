@@ -77,13 +77,9 @@ class World:
         """Whether this process (rank 0) writes files and prints."""
         return self.rank == 0
 
-    def owns(self, index: int) -> bool:
-        """Whether this rank processes the item with this global index."""
-        return index % self.size == self.rank
-
     def shard(self, items: Sequence[T]) -> list[T]:
         """The items of this rank, in order."""
-        return [item for index, item in enumerate(items) if self.owns(index)]
+        return list(items[self.rank :: self.size])
 
     def sum(self, tensor: Tensor) -> Tensor:
         """All-reduce: the sum over all ranks."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from whet.algorithms.preference.preference_table import Preference, RewardObjective
@@ -10,16 +9,12 @@ from whet.config import OfflineConfig
 from whet.config.objective import objective_row
 from whet.distributed.world import World
 from whet.runs.directory import RunDirectory
-from whet.train.rows.examples import Material, Note, read_material
+from whet.train.rows.examples import Note
 from whet.train.rows.preference import PreferenceTrainer
-from whet.train.rows.reward_training import REWARD_DATA, RewardTrainer, build_reward_parts
+from whet.train.rows.reward_training import RewardTrainer
 from whet.train.rows.sft import SFTTrainer
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.session.session import Progress, Session
-from whet.train.setup.build import build_parts
-
-SFT_DATA = ("dialogues", "pairs")  # of a pair, the chosen completion
-PREFERENCE_DATA = {"pair": ("pairs",), "label": ("pairs", "labelled")}  # unit of the loss → kinds of rows
 
 
 def train(config: OfflineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
@@ -39,17 +34,9 @@ def train(config: OfflineConfig, run: RunDirectory, world: World, progress: Prog
 
 def build_trainer(config: OfflineConfig, world: World, note: Note) -> OfflineTrainer[Any]:
     """The trainer of the objective, with its model and its rows."""
-    row, what = objective_row(config.objective), f"objective {config.objective.name!r}"
-
-    def read(kinds: Sequence[str], context: int) -> Material:
-        assert config.data is not None
-        return read_material(config.data, kinds, what, context=context, note=note)
-
+    row = objective_row(config.objective)
     if isinstance(row, RewardObjective):
-        scored = build_reward_parts(config, row.kind, world)
-        return RewardTrainer(config, row.loss, scored, world, read(REWARD_DATA[row.kind], scored.policy.context), note)
-    parts = build_parts(config, world)
-    context = parts.policy.context
+        return RewardTrainer(config, row, world, note)
     if isinstance(row, Preference):
-        return PreferenceTrainer(config, row, parts, world, read(PREFERENCE_DATA[row.unit], context), note)
-    return SFTTrainer(config, parts, world, None if config.data is None else read(SFT_DATA, context), note)
+        return PreferenceTrainer(config, row, world, note)
+    return SFTTrainer(config, world, note)

@@ -1,7 +1,7 @@
-"""Learning a policy from preferences: pairs, or completions that were liked or not. Knows the table, but no names.
+"""Direct alignment on pairs or on labelled completions. Calls the loss of a table row without knowing which it is.
 
-A unit is what the loss takes at a time: the two completions of a pair, or one labelled completion. Units are weighed
-alike, over all ranks, and never split between passes: the loss is the same for any micro-batch.
+A unit is what the loss takes at a time: the two completions of a pair, or one labelled completion. All units, over all
+ranks, have the same weight and none is split between passes: the loss is the same for any micro-batch.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from whet.models.load import load_model
 from whet.models.protocol import CausalLM
 from whet.models.storage.safetensors_files import fingerprint
 from whet.records import Sequences
-from whet.train.rows.examples import Material, Note
+from whet.train.rows.examples import Note
 from whet.train.rows.reference_cache import cache_directory, reference_logprobs
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import Unit, stacked, summed_logprobs, units_of, whole_units
 from whet.train.session.session import Checkpointed
-from whet.train.setup.build import Parts, place
+from whet.train.setup.build import build_parts, place
 from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import ask_loss, finite
 
-ROUNDING = 1e-4  # two passes over the same tokens may differ so much: less is a tie
+PREFERENCE_DATA = {"pair": ("pairs",), "label": ("pairs", "labelled")}  # unit of the loss → kinds of rows
+ROUNDING = 1e-4  # two passes over the same tokens may differ by this much: smaller margins are ties
 # Sums over units: of the loss's own measure of right and wrong, of margins, and of implicit rewards.
 TALLY = ("wins", "margins", "chosen", "rejected", "chosen_count", "rejected_count", "units", "tokens")
 
 
 class Tally:
-    """What is counted while units are read: the sums of `TALLY`, and of each unit whether it was right (½: a tie)."""
+    """The sums of `TALLY` over the passes, and for each unit whether it was right (½: a tie)."""
 
     def __init__(self, units: int) -> None:
         self.sums = torch.zeros(len(TALLY), dtype=torch.float64)
@@ -65,18 +66,10 @@ class Means(Checkpointed):
 class PreferenceTrainer(OfflineTrainer[Unit]):
     """Direct alignment by one row of the table."""
 
-    def __init__(
-        self,
-        config: OfflineConfig,
-        row: Preference,
-        parts: Parts[CausalLM],
-        world: World,
-        material: Material,
-        note: Note,
-    ) -> None:
+    def __init__(self, config: OfflineConfig, row: Preference, world: World, note: Note) -> None:
         self.row, self.means = row, Means()
         self.kept = {"means": self.means} if row.needs_means else {}
-        super().__init__(config, parts, world, material, note)
+        super().__init__(config, build_parts(config, world), world, PREFERENCE_DATA[row.unit], note)
         if row.needs_reference:
             self._add_reference(note)
 
@@ -103,7 +96,7 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         won = self.world.interleave(tally.wins.tolist())
         right = share_by_cluster([unit.cluster for unit in self.held_out], won)
         found = dict(zip(("", "_low", "_high"), (right.mean, right.low, right.high), strict=True))
-        # Where the prompts of the data are the task, nothing else says what is right.
+        # A task made of the data's prompts has no reference answers, so this is the accuracy of the run.
         names = ("pair_accuracy", "accuracy") if self.config.task.name == "data" else ("pair_accuracy",)
         shares = {f"eval/{name}{end}": share for name in names for end, share in found.items()}
         return {"eval/loss": loss, "eval/margin": _means(sums)["rewards/margin"], **shares}
@@ -126,7 +119,7 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
 
     @property
     def _read(self) -> int:
-        """Rows of a unit that the loss reads; a mismatched one behind them is only for the point."""
+        """Rows of a unit that the loss reads; a mismatched row after them is only for the reference point."""
         return 2 if self.row.unit == "pair" else 1
 
     def _read_rows(self, sequences: Sequences, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,7 +137,7 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
 
     @torch.no_grad()
     def _point(self, units: Sequence[Unit]) -> Tensor | None:
-        """Where the loss has a reference point: what it is now, over all ranks."""
+        """The reference point of the loss, if it has one, over all ranks."""
         if self.row.point is None:
             return None
         supply = {"means": self.means.means.to(self.world.device)}
@@ -159,7 +152,7 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         return point
 
     def _remember(self, sums: Mapping[str, float]) -> None:
-        """Moves the means by what this step saw, in log-ratios."""
+        """Updates the running means with the log-ratios of this step."""
         seen = [
             (sums[kind] / sums[f"{kind}_count"] / self.row.beta, kind == "chosen")
             for kind in ("rejected", "chosen")
@@ -183,7 +176,7 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         self.held_out = known[len(drawn) :]
 
     def _reference(self) -> tuple[CausalLM, str]:
-        """The model that was named, or the policy before its first step; and the fingerprint of its weights."""
+        """The configured reference, or the policy before its first step; and the fingerprint of its weights."""
         if not self.config.reference:
             return self.parts.policy, f"{self.parts.origin} {_shape(self.parts.policy)}"
         model = load_model(resolve_model(self.config.reference))
@@ -196,7 +189,7 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
 
 
 def _shape(model: CausalLM) -> str:
-    """What changes what a model says besides its weights: the same ones turn by other angles under another config."""
+    """What else determines a model's outputs: the same weights give others with, say, another rotary base."""
     return repr(model.config) if isinstance(model, Decoder) else ""
 
 
@@ -230,7 +223,7 @@ def _counted(row: Preference, supply: Mapping[str, Any]) -> tuple[Tensor, Tensor
 
 
 def _means(sums: Mapping[str, float]) -> dict[str, float]:
-    """What is logged: accuracy (ties are half), margin, and the implicit reward of either kind."""
+    """Metrics: accuracy (ties count half), margin, implicit rewards of chosen and rejected completions."""
     units = max(1.0, sums["units"])
     return {
         "accuracy": sums["wins"] / units,

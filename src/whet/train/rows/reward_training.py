@@ -1,7 +1,7 @@
-"""Learning a reward model: from pairs, from whole answers, or from the steps of solutions.
+"""Reward-model training on pairs, on outcomes of completions, or on steps of solutions.
 
-Scores are read at places: the last token of a completion, all its tokens, or the ends of its steps. What is averaged
-are pairs, completions or steps, over all ranks, so the loss is the same for any micro-batch.
+Scores are read at places: the last token of a completion, all its tokens, or the ends of its steps. The loss is a mean
+over pairs, completions or steps of all ranks, so it is the same for any micro-batch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import Cell
 from whet.algorithms.preference.metrics import wins
-from whet.algorithms.preference.preference_table import Kind
+from whet.algorithms.preference.preference_table import Kind, RewardObjective
 from whet.batching import pad, take
 from whet.config import OfflineConfig
 from whet.distributed.world import World
@@ -29,7 +28,7 @@ from whet.models.text.tokenizers import with_padding
 from whet.records import Sequences
 from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import RunDirectory
-from whet.train.rows.examples import Material, Note
+from whet.train.rows.examples import Note
 from whet.train.rows.reward_tokens import Judged, groups_of, judged
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import stacked, whole_units
@@ -71,11 +70,10 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
 class RewardTrainer(OfflineTrainer[Judged]):
     """Trains a reward model."""
 
-    def __init__(
-        self, config: OfflineConfig, loss: Cell, parts: Parts[RewardModel], world: World, material: Material, note: Note
-    ) -> None:
-        self.loss, self.model = loss, parts.policy
-        super().__init__(config, parts, world, material, note)
+    def __init__(self, config: OfflineConfig, row: RewardObjective, world: World, note: Note) -> None:
+        parts = build_reward_parts(config, row.kind, world)
+        self.loss, self.model = row.loss, parts.policy
+        super().__init__(config, parts, world, REWARD_DATA[row.kind], note)
 
     def encode(self, rows: Sequence[Any]) -> list[Judged | None]:
         return [judged(row, self.parts.tokenizer, self.model.settings, self.limit) for row in rows]
@@ -96,7 +94,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
 
     @torch.no_grad()
     def report(self) -> Report:
-        """How good the model is on the held-out rows of all ranks; intervals know which of them are alike."""
+        """Quality on the held-out rows of all ranks; intervals count clusters of similar rows."""
         told = self.world.interleave([[row.tolist() for row in rows] for rows in self._meant()])
         data = [one.data for one in self.held_out]
         clusters = [self.cluster(row) for row in data]
@@ -121,7 +119,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
         """
         best, info = run.best_model(), run.best_info()
         if best is None or info is None:
-            raise RunFailed(f"{run.path} has no best model any more, so there is nothing to analyse")
+            raise RunFailed(f"{run.path} has lost its best model, so there is nothing to analyse")
         self.model.load_state_dict(self.parts.load(best).state_dict())
         report = self.report()
         worst = [asdict(self.held_out[number].data) for number in report.worst]
@@ -154,7 +152,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
         return sequences, places
 
     def _read(self, sequences: Sequences, places: Tensor, rows: Tensor, groups: Tensor | None = None) -> Tensor:
-        """The scores at the places of these rows; those of one group have the same prompt, which is read once."""
+        """The scores at the places of these rows; rows of one group share their prompt, which is computed once."""
         s = take(sequences, rows)
         at = places[rows, : s.tokens.shape[1]]
         packing = pack_through(s.tokens, s.mask, groups) if self.config.update.padding_free else None
@@ -182,7 +180,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
             yield finite(per_pair.sum() / gathered, chosen=chosen, rejected=rejected)
 
     def _place_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
-        """Outcome: every completion counts the same, however long; process: every step does."""
+        """Every completion (outcome) or every step (process) has the same weight."""
         by_row = self.model.kind == "outcome"
         labels = [label for one in some for label in one.labels]
         count = len(labels) if by_row else sum(map(len, labels))
@@ -194,7 +192,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
             wanted = torch.tensor([label for row in mine for label in row], device=self.world.device)
             shares = [1 / len(row) if by_row else 1.0 for row in mine for _ in row]
             weights = torch.tensor(shares, device=self.world.device) / gathered
-            # As on held-out rows: fine against bad, and of a whole answer what is said at its end.
+            # As on held-out rows: good or neutral against bad, and an outcome is judged by its last token.
             right = (self.model.meant(scores) >= 0.5) == (wanted != BAD)
             ends = torch.tensor([len(row) for row in mine], device=self.world.device).cumsum(dim=0) - 1
             seen.append(_seen(right[ends] if by_row else right, scores))
@@ -203,6 +201,6 @@ class RewardTrainer(OfflineTrainer[Judged]):
 
 
 def _seen(right: Tensor, scores: Tensor) -> Tensor:
-    """(4,): sums and counts of what was right and of scores."""
+    """(4,): sums, then counts, of correct predictions and of scores."""
     sums = torch.stack([right.sum(), scores.detach().double().sum()]).cpu()
     return torch.cat([sums, sums.new_tensor([right.numel(), scores.numel()])])

@@ -19,11 +19,13 @@ from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Dialogue, Example, Pair, Row, Sequences
 from whet.rollout import draw
-from whet.train.rows.examples import Material, Note, completion_rows, dialogue_rows, ended
+from whet.train.rows.examples import Note, completion_rows, dialogue_rows, ended
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import PLAIN, Unit, stacked
-from whet.train.setup.build import Parts
+from whet.train.setup.build import build_parts
 from whet.train.setup.optimizer import descend, finite
+
+SFT_DATA = ("dialogues", "pairs")  # of a pair, the chosen completion
 
 
 def supervised_row(tokenizer: Tokenizer, example: Example, context: int) -> Row:
@@ -64,13 +66,11 @@ def fit(
 class SFTTrainer(OfflineTrainer[Unit]):
     """Supervised fine-tuning on dialogues, or on the answers of the task itself."""
 
-    def __init__(
-        self, config: OfflineConfig, parts: Parts[CausalLM], world: World, material: Material | None, note: Note
-    ) -> None:
-        super().__init__(config, parts, world, material, note)
+    def __init__(self, config: OfflineConfig, world: World, note: Note) -> None:
+        super().__init__(config, build_parts(config, world), world, SFT_DATA, note)
         self.objective = OBJECTIVES[config.objective.name]
-        if material is None:
-            self.held_out = self._answers(parts.task.held_out(config.eval.examples))
+        if config.data is None:
+            self.held_out = self._answers(self.parts.task.held_out(config.eval.examples))
 
     def encode(self, rows: Sequence[Dialogue | Pair]) -> list[Unit | None]:
         assert self.config.data is not None
@@ -99,7 +99,7 @@ class SFTTrainer(OfflineTrainer[Unit]):
         }
         if self.config.task.name != "data":
             return found
-        # Tokens of one conversation are alike, and so are conversations of one cluster: intervals count clusters.
+        # Tokens of one conversation, and conversations of one cluster, are correlated: intervals count clusters.
         right = iter(self._hits(sequences))
         own = [[sum(next(right) for _ in unit.rows), sum(sum(row.mask) for row in unit.rows)] for unit in mine]
         clusters, sums = [unit.cluster for unit in self.held_out], self.world.interleave(own)

@@ -12,7 +12,7 @@ from whet.config import OfflineConfig
 from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.runs.directory import RunDirectory
-from whet.train.rows.examples import Material, Note, encoded
+from whet.train.rows.examples import Note, encoded, read_material
 from whet.train.session.session import Checkpointed
 from whet.train.setup.build import Parts
 from whet.train.setup.epochs import EpochSampler
@@ -27,10 +27,13 @@ class OfflineTrainer(Generic[U]):
     kept: Mapping[str, Checkpointed] = {}
 
     def __init__(
-        self, config: OfflineConfig, parts: Parts[Any], world: World, material: Material | None, note: Note
+        self, config: OfflineConfig, parts: Parts[Any], world: World, kinds: Sequence[str], note: Note
     ) -> None:
+        """Reads rows of these kinds; none if the task itself has the answers."""
         self.config, self.parts, self.world = config, parts, world
-        if material is not None:
+        if config.data is not None:
+            what, context = f"objective {config.objective.name!r}", parts.policy.context
+            material = read_material(config.data, kinds, what, context=context, note=note)
             self.limit = material.limit
             self.cluster = clustering([*material.training, *material.held_out])
             self.epoch_sampler = EpochSampler(encoded(material.training, self.encode, note), seed=config.seed)

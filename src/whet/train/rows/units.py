@@ -1,4 +1,4 @@
-"""Units of a preference loss as token rows (a pair, or one labelled completion), and log-probs of whole completions."""
+"""Units of a preference loss (a pair, or one labelled completion) as token rows, and log-probs of completions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Labelled, Pair, Row, Sampling, Sequences
 from whet.train.rows.examples import completion_rows
 
-Cluster = Callable[[Record], str]  # what rows that are alike have in common
+Cluster = Callable[[Record], str]  # the same for similar rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
     """Rows that belong together, with their log-probs under the reference where the loss has one."""
 
-    rows: tuple[Row, ...]  # chosen and rejected; or one, and behind it the mismatched one where it is needed
-    cluster: str  # the same for units of rows that are alike
+    rows: tuple[Row, ...]  # chosen and rejected; or one, followed by the mismatched one if the loss needs it
+    cluster: str  # the same for units of similar rows
     label: bool = True
     refs: tuple[float, ...] = ()
 
@@ -51,14 +51,14 @@ def units_of(
     labelled = unpaired(pairs) if pairs else list(rows)
     if not row.needs_mismatched:
         return [unit(one, one.completion) for one in labelled]
-    others = strangers(labelled)
+    others = mismatched(labelled)
     return [unit(one, one.completion, other.completion) for one, other in zip(labelled, others, strict=True)]
 
 
-def strangers(rows: Sequence[Labelled]) -> list[Labelled]:
-    """For each row another with its label and another prompt: the same at every start, so that what is cached stays.
+def mismatched(rows: Sequence[Labelled]) -> list[Labelled]:
+    """For each row another with its label and a different prompt, the same at every start: log-probs are cached.
 
-    Of pairs, as many liked as disliked completions stand behind prompts of others.
+    So if the rows come from pairs, desirable and undesirable completions are mismatched equally often.
     """
     found: dict[str, Labelled] = {}
     for label in (False, True):
@@ -72,8 +72,8 @@ def strangers(rows: Sequence[Labelled]) -> list[Labelled]:
 def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
     """For each row the next one with another prompt."""
     if len({row.prompt for row in rows}) < 2:
-        raise UserError("all rows have the same prompt, so no completion can stand behind the prompt of another")
-    following = next(row for row in rows if row.prompt != rows[-1].prompt)  # behind the last row come the first ones
+        raise UserError("all rows have the same prompt, so none can be mismatched: add rows with other prompts")
+    following = next(row for row in rows if row.prompt != rows[-1].prompt)  # the last row continues at the first
     found = [following]
     for row, after in zip(rows[-2::-1], rows[:0:-1], strict=True):
         following = after if after.prompt != row.prompt else following
@@ -81,7 +81,7 @@ def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
     return found[::-1]
 
 
-PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
+PLAIN = Sampling(max_tokens=1)  # temperature 1, no filter: the model's own distribution
 
 
 def stacked(rows: Sequence[Row], world: World) -> Sequences:
@@ -99,7 +99,7 @@ def whole_units(sequences: Sequences, size: int, settings: UpdateConfig, policy:
 def summed_logprobs(
     policy: CausalLM, sequences: Sequences, rows: Tensor, size: int, settings: UpdateConfig, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """(n,) log-prob of each of these rows' trained tokens together, and how many tokens these are."""
+    """(n,) summed log-prob of the trained tokens of each of these rows, and their number."""
     s = take(sequences, rows)
     with autocast(device):
         reading = read_tokens(

@@ -45,7 +45,7 @@ def place(tmp_path, monkeypatch):
 
 
 def sft(place, world=on_disk.ALONE):
-    """Imitation where nothing but the rows says what is right."""
+    """SFT on data whose task has no reference answers."""
     config = on_disk.config(place / "start", place / "rows.jsonl", "sft", eval={"examples": 12, "max_tokens": 8})
     return on_disk.built(config, world)
 

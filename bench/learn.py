@@ -20,7 +20,7 @@ from bench.command import run_command
 from bench.machine import machine
 from bench.results import RESULTS, write_result
 from whet.errors import RunFailed
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 
 RECIPE = "grpo-arithmetic-gpu"
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
         if failed:
             raise RunFailed(f"seed {failed[0]}: {_log(Path(place), failed[0]).read_text('utf-8')[-500:]}")
         seconds = time.perf_counter() - started
-        runs = {str(seed): Run.open(_run(Path(place), seed), is_writer=False) for seed in options.seeds}
+        runs = {str(seed): RunDirectory.open(_run(Path(place), seed), is_writer=False) for seed in options.seeds}
         curves = {seed: curve(run) for seed, run in runs.items()}
         mismatch = {seed: [row["mismatch/mean"] for row in run.metrics() if row["step"]] for seed, run in runs.items()}
     content = {
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     print(path)
 
 
-def curve(run: Run) -> list[dict[str, float]]:
+def curve(run: RunDirectory) -> list[dict[str, float]]:
     """Every evaluation: step, seconds of steps and evaluations up to it, accuracy and its interval."""
     spent = {int(row["step"]): row["seconds/step"] + row.get("seconds/eval", 0.0) for row in run.timings()}
     points = []

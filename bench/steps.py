@@ -16,7 +16,7 @@ from bench.recipe import step_config
 from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.recipe import dump
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.online import loop as online
 
 
@@ -66,6 +66,6 @@ def measure(job: Job) -> dict[str, Any]:
         config = step_config(job, directory)
         world = World.init(config.device)
         watch = Watch(world.device, job.workload.sequences * job.workload.new_tokens[1])
-        with Run.create(directory, "bench", dump(config)) as run:
+        with RunDirectory.create(directory, "bench", dump(config)) as run:
             online.train(config, run, world, watch)
     return {"runs": watch.runs, "start_to_first_step_seconds": watch.begun_seconds, "overrides": list(job.overrides)}

@@ -21,7 +21,7 @@ from typing import Any
 from whet.errors import UserError
 from whet.recipe import parse_yaml
 from whet.runs import layout, logs
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory, is_pipeline, portable
 
 RUNS = "runs.json"
@@ -45,7 +45,7 @@ def gather(sources: Sequence[Path], to: Path) -> list[Path]:
         if is_pipeline(source):
             _take_pipeline(PipelineDirectory.open(source), folder, with_pictures=seed == lowest)
         else:
-            _take_run(Run.open(source, is_writer=False), name, folder, with_pictures=seed == lowest)
+            _take_run(RunDirectory.open(source, is_writer=False), name, folder, with_pictures=seed == lowest)
     return [to / f"{layout.SEED}{seed}" for seed in sorted({seed for seed, _ in named})]
 
 
@@ -56,7 +56,7 @@ def seed_folders(path: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), entry) for entry, match in found.items() if match))
 
 
-def entry(run: Run) -> dict[str, Any]:
+def entry(run: RunDirectory) -> dict[str, Any]:
     """What runs.json says of a run: the evaluations at its ends, seconds, and where a reward model is right."""
     results = _results(run)
     timings, last = run.timings(), run.metrics()[-1]["step"]
@@ -89,7 +89,7 @@ def _placeless(path: str | None) -> str | None:
     return Path(stage).name if stage and not stage.startswith("@") else stage
 
 
-def _results(run: Run) -> dict[str, Any]:
+def _results(run: RunDirectory) -> dict[str, Any]:
     results = run.results()
     if results is None:
         raise UserError(f"{run.path} is not finished; go on with: whet train {run.path} --resume")
@@ -98,13 +98,13 @@ def _results(run: Run) -> dict[str, Any]:
 
 def _seed_and_name(source: Path) -> tuple[int, str]:
     if not is_pipeline(source):
-        run = Run.open(source, is_writer=False)
+        run = RunDirectory.open(source, is_writer=False)
         return int(_results(run)["seed"]), run.recipe
     results = ComparisonDirectory(PipelineDirectory.open(source).comparison_path).results()
     return int(results["seed"]), str(results["title"])
 
 
-def _take_run(run: Run, name: str, folder: Path, *, with_pictures: bool) -> None:
+def _take_run(run: RunDirectory, name: str, folder: Path, *, with_pictures: bool) -> None:
     """A run by itself joins those that are there already."""
     known = logs.read_json(folder / RUNS) if (folder / RUNS).is_file() else {}
     _write_json(folder / RUNS, {**known, name: entry(run)})
@@ -117,7 +117,7 @@ def _take_pipeline(pipeline: PipelineDirectory, folder: Path, *, with_pictures: 
     results = compared.results()
     _write_json(target.results_path, without_places(results))
     finished = {
-        str(path.relative_to(pipeline.path)): Run.open(path, is_writer=False)
+        str(path.relative_to(pipeline.path)): RunDirectory.open(path, is_writer=False)
         for path in (*_stages(pipeline), *_methods(pipeline, results))
     }
     _write_json(folder / RUNS, {place: entry(run) for place, run in finished.items()})
@@ -144,7 +144,7 @@ def _methods(pipeline: PipelineDirectory, results: Mapping[str, Any]) -> list[Pa
     ]
 
 
-def _take_picture(run: Run, target: Path, *, wanted: bool) -> None:
+def _take_picture(run: RunDirectory, target: Path, *, wanted: bool) -> None:
     picture = run.path / layout.ANALYSIS_PICTURE
     if wanted and picture.is_file():
         shutil.copyfile(picture, target)

@@ -14,7 +14,7 @@ from studies.tables import contest_lines, rank_lines
 from tests.small import small_chat_model
 from whet.cli.progress import SilentProgress
 from whet.recipe import Pipeline, is_pipeline, packaged_recipes, read_any, read_recipe
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import PipelineDirectory
 from whet.train.experiments.pipeline_runs import make_plan, run_pipeline
 from whet.train.explain.explanation import explain_pipeline
@@ -211,5 +211,5 @@ def test_the_studies_of_reward_models(place, name):
     short = ["steps=1", "batch_size=4", "eval.examples=6", "eval.every_steps=1", "save.every_steps=1", "device=cpu"]
     recipe = read_recipe(str(STUDIES / "reward_models" / f"{name}.yaml"), [*short, "optimizer.warmup_steps=0"])
     path = start_run(recipe, place / "runs", lambda config, run: SilentProgress())
-    assert Run.open(path, is_writer=False).finished
+    assert RunDirectory.open(path, is_writer=False).finished
     assert (path / "reward_model.png").stat().st_size > 10_000

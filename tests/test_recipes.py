@@ -18,7 +18,7 @@ from whet.recipe import (
     validate,
     validate_pipeline,
 )
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.explain.explanation import explain
 from whet.train.start import start_run
 
@@ -59,7 +59,7 @@ def test_trains_a_step(name, tmp_path):
         recipe = read_recipe(name, [*overrides, "rollout.prompts=4", *cold])
     assert explain(recipe) is not None
     path = start_run(recipe, tmp_path / "runs", lambda config, run: SilentProgress())
-    run = Run.open(path, is_writer=False)
+    run = RunDirectory.open(path, is_writer=False)
     assert [row["step"] for row in run.metrics()] == [0, 1]
     assert run.metrics()[1]["grad_norm"] >= 0
     assert run.finished

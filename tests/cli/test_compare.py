@@ -14,7 +14,7 @@ from whet.cli.experiments import read_seeds
 from whet.cli.progress import SilentProgress
 from whet.errors import UserError
 from whet.recipe import read_recipe
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train import start
 from whet.train.start import start_run
 
@@ -114,7 +114,7 @@ def test_a_stopped_run_is_resumed_to_the_same_end(whet: Whet, made: Path, copied
     assert result.code == 0, result.err
     assert "rloo seed 1, resumed" in result.err
     assert (run / "metrics.jsonl").read_bytes() == before
-    assert Run.open(run, is_writer=False).finished
+    assert RunDirectory.open(run, is_writer=False).finished
 
 
 def test_a_directory_of_another_config_is_refused_before_anything_runs(
@@ -204,7 +204,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, mon
     assert result.code == 0, result.err
     assert "rloo seed 0, already finished" in result.err
     assert "grpo seed 0, resumed" in result.err
-    whole = Run.open(tmp_path / "out" / "grpo" / "seed-0", is_writer=False).metrics()
+    whole = RunDirectory.open(tmp_path / "out" / "grpo" / "seed-0", is_writer=False).metrics()
     assert [row["step"] for row in whole] == list(range(41))
 
 

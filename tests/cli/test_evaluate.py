@@ -10,7 +10,7 @@ import pytest
 from tests.cli.tiny import Whet, bigram_model
 from whet.models.text.tokenizers import EOS
 from whet.recipe import dump, validate
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.tasks.rows import RowsTask
 
 COIN = {"=": {"8": 0.6, "9": 0.4}}  # answers 8 greedily, and 8 or 9 when sampled; then the sequence ends
@@ -117,7 +117,7 @@ def _run(tmp_path: Path, rows: Path, **evaluation: object) -> Path:
         },
         where="test",
     )
-    with Run.create(tmp_path / "runs", "test", dump(config)) as run:
+    with RunDirectory.create(tmp_path / "runs", "test", dump(config)) as run:
         table = {"=": {"8": 0.5, "9": 0.5}, "8": {"8": 1.0}, "9": {EOS: 1.0}}
         run.save_best(lambda directory: bigram_model(directory, table, alphabet="abcdefghij0123456789+="), {"step": 0})
     return run.path
@@ -177,7 +177,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 
 
 def test_a_run_without_a_best_model_says_so(whet: Whet, tmp_path: Path) -> None:
-    with Run.create(tmp_path, "early", "steps: 1\n") as run:
+    with RunDirectory.create(tmp_path, "early", "steps: 1\n") as run:
         path = run.path
     result = whet("eval", path)
     assert (result.code, "has no best model yet" in result.err) == (2, True)

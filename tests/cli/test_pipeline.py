@@ -14,7 +14,7 @@ from tests.cli.tiny import Whet
 from whet.cli.progress import SilentProgress
 from whet.errors import UserError
 from whet.recipe import read_recipe
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train import start
 from whet.train.start import start_run
 
@@ -176,7 +176,7 @@ def test_it_tells_which_run_of_how_many_and_what_has_no_effect(whet: Whet, tmp_p
     assert heads == ["1/2  stage sft", "2/2  grpo seed 4"]
     assert sum(line.startswith("step 2/2  ") for line in lines) == 2
     assert result.out == f"pipeline  {out}\n"
-    assert Run.open(out / "methods/grpo/seed-4", is_writer=False).metrics()[-1]["lr"] == 1e-3
+    assert RunDirectory.open(out / "methods/grpo/seed-4", is_writer=False).metrics()[-1]["lr"] == 1e-3
 
 
 def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,9 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, mon
     result = whet(*said[0].removeprefix("stopped; continue with: whet ").split())
     assert result.code == 0, result.err
     assert "2/2  grpo seed 4, resumed" in result.err
-    assert [row["step"] for row in Run.open(out / "methods/grpo/seed-4", is_writer=False).metrics()] == list(range(10))
+    assert [row["step"] for row in RunDirectory.open(out / "methods/grpo/seed-4", is_writer=False).metrics()] == list(
+        range(10)
+    )
 
 
 def test_a_stage_that_fails_ends_the_pipeline_and_a_method_does_not(whet: Whet, tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_a_stage_that_fails_ends_the_pipeline_and_a_method_does_not(whet: Whet, 
     message = refused(whet, "train", recipe, other, f"methods.grpo.{breaks}", "--runs", tmp_path / "b", code=1)
     (out,) = (tmp_path / "b").iterdir()
     assert message.startswith("1 of 2 runs of methods failed, first grpo seed 4: step 1: ")
-    assert Run.open(out / "methods/rloo/seed-4", is_writer=False).finished
+    assert RunDirectory.open(out / "methods/rloo/seed-4", is_writer=False).finished
     judged = json.loads((out / "comparison" / "comparison.json").read_text())
     failures = {method["method"]: method["seeds"][0]["failure"] for method in judged["methods"]}
     assert failures["rloo"] is None
@@ -239,7 +241,7 @@ def test_compare_makes_the_stages_once_and_the_chosen_methods_with_every_seed(
     assert result.code == 0, result.err
     assert names == ["sft 4", "rloo 0", "rloo 5"]
     assert json.loads(result.out) == json.loads((out / "comparison" / "comparison.json").read_text())
-    assert Run.open(out / "methods/rloo/seed-5", is_writer=False).metrics()[-1]["lr"] == 1e-3
+    assert RunDirectory.open(out / "methods/rloo/seed-5", is_writer=False).metrics()[-1]["lr"] == 1e-3
     more = whet(*(word if word != "rloo" else "grpo,rloo" for word in words))
     assert more.code == 0, more.err
     assert names[3:] == ["grpo 0", "grpo 5"]
@@ -270,7 +272,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
 
 def test_a_pipeline_is_not_taken_for_a_run(made: Path) -> None:
     with pytest.raises(UserError, match="is a pipeline of several runs; name one of them"):
-        Run.open(made, is_writer=False)
+        RunDirectory.open(made, is_writer=False)
 
 
 def test_explain_tells_every_run_before_any_has_begun(whet: Whet, tmp_path: Path) -> None:

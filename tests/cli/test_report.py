@@ -11,7 +11,7 @@ from tests.report.fake_contest import METHODS, fake_contest
 from tests.report.fake_sweep import comparison
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import SweepSetup, sweep_results
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory
 
 ACCURACY = {"eval/accuracy": 0.25, "eval/accuracy_low": 0.125, "eval/accuracy_high": 0.5}
@@ -19,7 +19,7 @@ BETTER = {"eval/accuracy": 0.75, "eval/accuracy_low": 0.5, "eval/accuracy_high":
 
 
 def _run(root: Path, *evaluations: dict[str, float]) -> Path:
-    with Run.create(root, "grpo-test", "steps: 2\nloop: online\n") as run:
+    with RunDirectory.create(root, "grpo-test", "steps: 2\nloop: online\n") as run:
         for step in range(3):
             metrics = {} if step == 0 else {"reward/mean": 0.1 * step, "loss": 1.0 / step}
             run.log(step, {**metrics, **(evaluations[step] if step < len(evaluations) else {})})

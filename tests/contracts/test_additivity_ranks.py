@@ -20,7 +20,7 @@ from whet.algorithms.advantages import whiten
 from whet.distributed.world import World
 from whet.records import Score
 from whet.rollout import Group
-from whet.runs import Run
+from whet.runs.directory import RunDirectory
 
 NEAR = 3e-6
 
@@ -152,7 +152,7 @@ def alike(one: Path, two: Path) -> list[str]:
 
 
 def ids(run: Path) -> list[str]:
-    return [row["id"] + row["text"] for row in Run.open(run, is_writer=False).rollouts(2)]
+    return [row["id"] + row["text"] for row in RunDirectory.open(run, is_writer=False).rollouts(2)]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -166,7 +166,7 @@ def test_two_processes_equal_one(name: str, zygote: Zygote, beginner: Path, tmp_
     if name != "offline":
         assert ids(one) == ids(two)  # the rollouts stand in the order of one process
     if name == "dapo":
-        rows = Run.open(two, is_writer=False).metrics()[1:]
+        rows = RunDirectory.open(two, is_writer=False).metrics()[1:]
         assert max(row["groups/drawn"] for row in rows) > 3  # some step drew again
         assert any("loss" in row for row in rows)
     if name in ("grpo", "offline"):

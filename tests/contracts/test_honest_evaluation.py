@@ -11,7 +11,7 @@ from tests.contracts.command import TASK, Zygote, online
 from tests.contracts.here import train_here
 from whet.evaluate import evaluation
 from whet.evaluate.statistics import wilson
-from whet.runs import Run
+from whet.runs.directory import RunDirectory
 from whet.tasks.procedural import Sorting
 
 SORTING = Sorting(level=1)
@@ -39,13 +39,13 @@ def recipe(model: Path, tmp_path: Path, reward: str, **changes: Any) -> dict[str
 
 
 @pytest.fixture(scope="module")
-def gamed(beginner: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def gamed(beginner: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A run whose reward can be had without being right."""
     directory = tmp_path_factory.mktemp("gamed")
     return train_here(recipe(beginner, directory, "nines"), directory / "run")
 
 
-def dishonesty(run: Run) -> list[str]:
+def dishonesty(run: RunDirectory) -> list[str]:
     """What of a run's evaluations was not measured on held-out examples by the task's own metric."""
     wrong = []
     held_out = {example.id: example for example in SORTING.held_out(10**6)}
@@ -66,7 +66,7 @@ def dishonesty(run: Run) -> list[str]:
     return wrong
 
 
-def test_a_gamed_reward_rises_and_the_accuracy_does_not(gamed: Run) -> None:
+def test_a_gamed_reward_rises_and_the_accuracy_does_not(gamed: RunDirectory) -> None:
     rows = gamed.metrics()
     rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
     assert rewards[-1] > rewards[0] + 0.3  # the policy did learn to please
@@ -86,7 +86,7 @@ def test_a_reward_of_one_for_everything_moves_nothing(beginner: Path, tmp_path: 
     assert dishonesty(run) == []
 
 
-def test_held_out_examples_are_never_rolled_out(gamed: Run) -> None:
+def test_held_out_examples_are_never_rolled_out(gamed: RunDirectory) -> None:
     assert gamed.rollout_steps() == list(range(1, STEPS + 1))
     seen = {row["id"] for step in gamed.rollout_steps() for row in gamed.rollouts(step)}
     posed = {row["id"] for step in gamed.answer_steps() for row in gamed.answers(step)}
@@ -129,7 +129,7 @@ def test_reporting_the_reward_as_the_metric_is_caught(
     assert any("counted anew" in line for line in dishonesty(run))
 
 
-def test_intervals_and_seed_are_reported(gamed: Run) -> None:
+def test_intervals_and_seed_are_reported(gamed: RunDirectory) -> None:
     results = gamed.results()
     assert results is not None
     assert results["seed"] == 5
@@ -140,7 +140,7 @@ def test_intervals_and_seed_are_reported(gamed: Run) -> None:
             assert high - low > 0.05  # 24 examples cannot say it more exactly
 
 
-def test_measured_again_it_is_the_same(gamed: Run, zygote: Zygote) -> None:
+def test_measured_again_it_is_the_same(gamed: RunDirectory, zygote: Zygote) -> None:
     """`whet eval` on the best model, twice, gives the numbers that the run recorded for it."""
     info = gamed.best_info()
     assert info is not None

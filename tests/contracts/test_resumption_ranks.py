@@ -62,7 +62,7 @@ def test_ranks_that_are_killed_one_by_one_and_interrupted_change_no_byte(
 
 
 MOMENTS = {
-    "at the first meeting": ("0", "1 whet.runs.directory:Run.create"),
+    "at the first meeting": ("0", "1 whet.runs.directory:RunDirectory.create"),
     "loading the model": ("1", "1 whet.train.online.loop:build_learner"),
     "in the first evaluation": ("1", "1 whet.train.session.session:evaluate"),
     "in the first best model": ("0", "1 whet.runs.checkpoints:_seal"),

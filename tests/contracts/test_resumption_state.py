@@ -14,7 +14,7 @@ from tests.contracts.command import Zygote, online, only_run, write_recipe
 from tests.contracts.here import train_here
 from tests.contracts.hooks import whereabouts
 from tests.contracts.test_resumption import differing, outcome
-from whet.runs import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.layout import by_step
 from whet.tasks.procedural import Sorting
 from whet.train.online import critic as critic_module
@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on_with_all_that_it_had(
 
 def test_the_run_did_use_what_it_keeps(wholes: dict[str, Path]) -> None:
     """Otherwise the comparison above would compare nothing."""
-    rows = [row for row in Run.open(wholes["ppo"], is_writer=False).metrics() if row["step"] > 0]
+    rows = [row for row in RunDirectory.open(wholes["ppo"], is_writer=False).metrics() if row["step"] > 0]
     assert {row["groups/drawn"] for row in rows} != {4.0}  # some steps drew again
     assert len({row["temperature"] for row in rows}) > 3
     assert len({row["kl_coefficient"] for row in rows}) > 3
@@ -119,7 +119,9 @@ def test_the_run_did_use_what_it_keeps(wholes: dict[str, Path]) -> None:
     reference, policy = load_file(last / "reference.safetensors"), load_file(last / "model" / "model.safetensors")
     assert reference.keys() == policy.keys()
     assert any(not reference[key].equal(policy[key]) for key in policy)
-    coefficients = [row["kl_coefficient"] for row in Run.open(wholes["reinforce"], is_writer=False).metrics()[1:]]
+    coefficients = [
+        row["kl_coefficient"] for row in RunDirectory.open(wholes["reinforce"], is_writer=False).metrics()[1:]
+    ]
     assert coefficients[0] == 0
     assert coefficients == sorted(coefficients)
 
@@ -135,7 +137,7 @@ def test_a_run_that_has_not_taken_a_step_yet_goes_on(
     else:
         recipe["reward"] = {"functions": [f"{Path(__file__).parent / 'digits.py'}:nothing"]}
     train_here({**recipe, "steps": 4}, tmp_path / "whole")
-    rows = Run.open(tmp_path / "whole", is_writer=False).metrics()[1:]
+    rows = RunDirectory.open(tmp_path / "whole", is_writer=False).metrics()[1:]
     assert all("grad_norm" not in row for row in rows[:3])
     assert all(("critic/grad_norm" in row) == (reason == "the critic warms up") for row in rows[:3])
     shutil.copytree(tmp_path / "whole", tmp_path / "run")

@@ -17,7 +17,7 @@ from whet.models.load import load_model
 from whet.models.reward.reward_model import load_reward_model, new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import load_tokenizer
-from whet.runs import Run
+from whet.runs.directory import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (directory / "model").mkdir()
         fill(directory / "model")
 
-    with Run.create(tmp_path_factory.mktemp("runs"), "r", "steps: 1\n") as run:
+    with RunDirectory.create(tmp_path_factory.mktemp("runs"), "r", "steps: 1\n") as run:
         run.save_best(fill, {"step": 1})
         run.save(1, fill_inside, {"step": 1}, keep=1)
     return run.path
@@ -88,7 +88,7 @@ def test_a_reward_model_is_compared_too(tmp_path: Path) -> None:
         judge.save(directory)
         tokenizer.save(directory)
 
-    with Run.create(tmp_path, "r", "steps: 1\n") as run:
+    with RunDirectory.create(tmp_path, "r", "steps: 1\n") as run:
         run.save_best(fill, {"step": 1})
     load_reward_model(run.path / "best_model")
     flip(run.path / "best_model" / "model.safetensors")

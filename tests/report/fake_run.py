@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from whet.evaluate.statistics import wilson
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 
 CONFIG = """\
 loop: online
@@ -33,7 +33,7 @@ def online_run(root: Path, *, steps: int = 200, finished: bool = True, evals: bo
     """Reinforcement learning that goes well: accuracy from about 30 % to about 95 %."""
     draw = random.Random(seed)
     every = max(1, steps // 10)
-    run = Run.create(
+    run = RunDirectory.create(
         root, "grpo-reverse", CONFIG.format(steps=steps, every=every), path=root / "20260314-101500-grpo-reverse"
     )
     recorded = steps if finished else steps * 2 // 3
@@ -62,7 +62,7 @@ def online_run(root: Path, *, steps: int = 200, finished: bool = True, evals: bo
 def supervised_run(root: Path, *, steps: int = 300) -> Path:
     """A supervised run: losses, no rollouts, no accuracy."""
     draw = random.Random(1)
-    run = Run.create(
+    run = RunDirectory.create(
         root, "sft", f"loop: offline\nsteps: {steps}\nseed: 3\n", path=root / "20260314-111500-sft-reverse"
     )
     with run:
@@ -160,7 +160,7 @@ def _results(recipe, loop, steps, before, after):
 
 def hostile_run(root: Path, payload: str) -> Path:
     """Every text that a run can hold is `payload`."""
-    run = Run.create(root, "hostile", f"steps: 2\nnote: {json.dumps(payload)}\n", path=root / "hostile")
+    run = RunDirectory.create(root, "hostile", f"steps: 2\nnote: {json.dumps(payload)}\n", path=root / "hostile")
     answer = {"id": payload, "prompt": payload, "answer": payload, "tokens": 3, "finish": "length", "sample": 0}
     rollout = {"id": payload, "prompt": payload, "text": payload, "finish": "length", "version": 0, "reward": 1.0}
     numbers = {

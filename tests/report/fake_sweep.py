@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from whet.evaluate.statistics import wilson
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory
 
 MACHINE = {"device": "cpu", "threads": 2}
@@ -23,7 +23,7 @@ def write_run(
 ) -> None:
     """A run with this held-out accuracy at steps 0, every, 2·every, …; every step takes `seconds`."""
     steps = every * (len(accuracies) - 1)
-    with Run.create(path.parent, "fake", f"loop: online\nsteps: {steps}\n", path=path) as run:
+    with RunDirectory.create(path.parent, "fake", f"loop: online\nsteps: {steps}\n", path=path) as run:
         for step in range(steps + 1):
             metrics = {} if step == 0 else {"reward/mean": 0.1}
             if step % every == 0:
@@ -48,7 +48,7 @@ def comparison(path: Path, curves: Mapping[str, Sequence[Sequence[float]]], **op
     return directory
 
 
-def _evaluate(run: Run, step: int, accuracy: float, examples: int) -> dict[str, float]:
+def _evaluate(run: RunDirectory, step: int, accuracy: float, examples: int) -> dict[str, float]:
     right = round(accuracy * examples)
     row = {"prompt": "1+1", "answer": "2", "text": "2", "tokens": 2, "finish": "stop"}
     greedy = [{"id": str(i), **row, "correct": i < right, "sample": 0} for i in range(examples)]

@@ -14,7 +14,7 @@ from tests.report.fake_run import hostile_run, online_run, supervised_run
 from whet.errors import RunFailed, UserError
 from whet.report.formatting import ENVIRONMENT
 from whet.report.run.page import write_report
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 
 VOID = frozenset({"br", "input", "meta", "link", "img"})
 
@@ -59,7 +59,7 @@ def finished(tmp_path_factory):
 
 
 def test_the_headline_has_the_measured_numbers(finished):
-    results = Run.open(finished.parent, is_writer=False).results()
+    results = RunDirectory.open(finished.parent, is_writer=False).results()
     _, text = read(finished)
     before, after = results["before"], results["after"]
     assert f"{100 * before['eval/accuracy']:.0f} %" in text
@@ -71,7 +71,7 @@ def test_the_headline_has_the_measured_numbers(finished):
 
 
 def test_before_and_after_marks_equal_the_recorded_answers(finished):
-    run = Run.open(finished.parent, is_writer=False)
+    run = RunDirectory.open(finished.parent, is_writer=False)
     first, last = (run.answers(run.answer_steps()[i]) for i in (0, -1))
     changed = [a["correct"] != b["correct"] for a, b in zip(first, last, strict=True)]
     page, text = read(finished)
@@ -95,7 +95,7 @@ def test_there_are_as_many_charts_as_panels_and_their_data_are_the_metrics(finis
     page, _ = read(finished)
     charts = [json.loads(attrs["data-curves"]) for attrs in page.having("chart")]
     assert len(charts) == 13
-    run = Run.open(finished.parent, is_writer=False)
+    run = RunDirectory.open(finished.parent, is_writer=False)
     accuracies = [row["eval/accuracy"] for row in run.metrics() if "eval/accuracy" in row]
     shown = [float(value) for value in charts[0]["curves"][0]["shown"]]
     assert shown == pytest.approx([100 * value for value in accuracies], rel=5e-3)
@@ -154,7 +154,7 @@ def test_a_partial_run_with_evaluations_shows_what_is_known(tmp_path):
 
 
 def test_a_run_that_has_just_begun(tmp_path):
-    run = Run.create(tmp_path, "new", "steps: 5\n", path=tmp_path / "20260101-000000-new")
+    run = RunDirectory.create(tmp_path, "new", "steps: 5\n", path=tmp_path / "20260101-000000-new")
     run.close()
     page, text = read(write_report(run.path))
     assert "0 of 5 steps" in text
@@ -172,7 +172,7 @@ def test_a_supervised_run_has_its_loss_as_headline(tmp_path):
 
 
 def test_tokens_of_unknown_text_are_a_strip_and_recorded_pieces_are_used(tmp_path):
-    run = Run.create(tmp_path, "bpe", "steps: 1\n", path=tmp_path / "bpe")
+    run = RunDirectory.create(tmp_path, "bpe", "steps: 1\n", path=tmp_path / "bpe")
     row = {"id": "a", "prompt": "p", "text": "hello world", "finish": "stop", "version": 0, "reward": 1.0, "parts": {}}
     row |= {
         "tokens": [5, 6, 7, 2],

@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.report.fake_run import online_run, supervised_run
 from whet.report.run.training_curves import panels, training_curves
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 
 
 def _pixels(png):
@@ -23,7 +23,7 @@ def _blue(pixels):
 
 @pytest.mark.parametrize("steps", [10, 3000])
 def test_every_panel_of_an_online_run_is_drawn(tmp_path, steps):
-    run = Run.open(online_run(tmp_path, steps=steps), is_writer=False)
+    run = RunDirectory.open(online_run(tmp_path, steps=steps), is_writer=False)
     drawn = panels(run.metrics(), run.timings())
     assert len(drawn) == 13
     with warnings.catch_warnings():
@@ -38,7 +38,7 @@ def test_every_panel_of_an_online_run_is_drawn(tmp_path, steps):
 
 
 def test_supervised_runs_and_empty_runs_have_a_picture_too(tmp_path):
-    run = Run.open(supervised_run(tmp_path), is_writer=False)
+    run = RunDirectory.open(supervised_run(tmp_path), is_writer=False)
     drawn = panels(run.metrics(), run.timings())
     titles = [panel.title for panel in drawn]
     assert titles == ["Held-out loss", "Loss", "Gradient norm", "Learning rate", "Time per step", "Speed"]

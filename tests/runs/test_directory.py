@@ -14,13 +14,14 @@ import pytest
 from tests.runs.test_kill import files_of
 from tests.runs.trainer import fill_with
 from whet.errors import RunFailed, UserError
-from whet.runs import Run, layout, logs
+from whet.runs import layout, logs
+from whet.runs.directory import RunDirectory
 
 CHAIN = "ab" * 32
 
 
 def test_a_run_is_named_by_time_and_recipe_and_never_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [Run.create(tmp_path / "runs", "my recipes/grpo.yaml", "x: é\n") for _ in range(3)]
+    made = [RunDirectory.create(tmp_path / "runs", "my recipes/grpo.yaml", "x: é\n") for _ in range(3)]
     assert len({run.path for run in made}) == 3
     assert re.fullmatch(r"\d{8}-\d{6}-my-recipes-grpo\.yaml(-[23])?", made[0].path.name)
     assert made[2].config_yaml() == "x: é\n"
@@ -34,7 +35,7 @@ def test_two_runs_of_one_second_get_numbers(tmp_path: Path, monkeypatch: pytest.
             return cls(2026, 1, 2, 3, 4, 5)
 
     monkeypatch.setattr(layout, "datetime", Clock)
-    names = [Run.create(tmp_path, "grpo", "").path.name for _ in range(3)]
+    names = [RunDirectory.create(tmp_path, "grpo", "").path.name for _ in range(3)]
     assert names == ["20260102-030405-grpo", "20260102-030405-grpo-2", "20260102-030405-grpo-3"]
 
 
@@ -42,18 +43,21 @@ def test_an_exact_path_must_be_empty(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / ".lock").touch()  # killed before the run was made
     (tmp_path / "mine" / ".tmp-config.yaml-00000000").touch()
-    with Run.create(tmp_path, "r", "a: 1\n", path=tmp_path / "mine") as run:
+    with RunDirectory.create(tmp_path, "r", "a: 1\n", path=tmp_path / "mine") as run:
         assert run.path == tmp_path / "mine"
         assert files_of(run.path) == {"config.yaml": b"a: 1\n"}
     with pytest.raises(UserError, match="mine is not empty"):
-        Run.create(tmp_path, "r", "", path=tmp_path / "mine")
+        RunDirectory.create(tmp_path, "r", "", path=tmp_path / "mine")
 
 
 @pytest.mark.parametrize("root", ["/proc/whet", "{tmp}/file/below", "{tmp}/file"])
 def test_a_place_that_cannot_be_written_is_the_users_mistake(tmp_path: Path, root: str) -> None:
     (tmp_path / "file").write_text("a regular file")
     place = Path(root.format(tmp=tmp_path))
-    for make in (lambda: Run.create(place, "r", ""), lambda: Run.create(tmp_path, "r", "", path=place)):
+    for make in (
+        lambda: RunDirectory.create(place, "r", ""),
+        lambda: RunDirectory.create(tmp_path, "r", "", path=place),
+    ):
         with pytest.raises(UserError, match=f"cannot create a run in {place}") as failure:
             make()
         assert "\n" not in str(failure.value)
@@ -62,11 +66,11 @@ def test_a_place_that_cannot_be_written_is_the_users_mistake(tmp_path: Path, roo
 def test_open_wants_a_run(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(UserError, match="is not a run directory"):
-            Run.open(path)
+            RunDirectory.open(path)
 
 
 def test_metrics_are_lines_with_the_step_first_and_sorted_names(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         run.log(1, {"reward": 1 / 3, "kl": math.nan, "accuracy": 1})
         run.log(2, {"reward": math.inf})
         run.log_times(2, {"rollout": 0.25})
@@ -78,7 +82,7 @@ def test_metrics_are_lines_with_the_step_first_and_sorted_names(tmp_path: Path) 
 
 
 def test_rows_come_back_by_step(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         run.record(12, [{"text": "a\nb", "logprobs": (-0.1, 0.0)}])
         run.record_answers(12, [{"text": "c", "reward": math.nan}])
         run.record_answers(0, [])
@@ -92,7 +96,7 @@ def test_rows_come_back_by_step(tmp_path: Path) -> None:
 
 
 def test_a_rewind_leaves_what_a_run_to_that_step_would_have_written(tmp_path: Path) -> None:
-    def work(run: Run, steps: range) -> None:
+    def work(run: RunDirectory, steps: range) -> None:
         for step in steps:
             run.record(step, [{"step": step}])
             run.log(step, {"reward": 1 / step})
@@ -100,9 +104,9 @@ def test_a_rewind_leaves_what_a_run_to_that_step_would_have_written(tmp_path: Pa
             run.record_answers(step, [{"step": step}])
             run.save(step, fill_with(CHAIN), {"step": step}, keep=10)
 
-    with Run.create(tmp_path, "r", "", path=tmp_path / "short") as short:
+    with RunDirectory.create(tmp_path, "r", "", path=tmp_path / "short") as short:
         work(short, range(1, 4))
-    with Run.create(tmp_path, "r", "", path=tmp_path / "long") as long:
+    with RunDirectory.create(tmp_path, "r", "", path=tmp_path / "long") as long:
         work(long, range(1, 8))
         long.finish({"accuracy": 1.0})
         (long.path / "rollouts" / ".tmp-step-000008.jsonl.gz-12345678").write_bytes(b"torn")
@@ -118,7 +122,7 @@ def test_a_rewind_leaves_what_a_run_to_that_step_would_have_written(tmp_path: Pa
 
 
 def test_a_run_is_finished_when_its_results_stand(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         assert (run.finished, run.results()) == (False, None)
         run.finish({"accuracy": 0.875, "interval": [0.75, math.inf]})
         assert run.finished
@@ -129,7 +133,7 @@ def test_a_run_is_finished_when_its_results_stand(tmp_path: Path) -> None:
 
 
 def test_a_failure_keeps_what_it_failed_on(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         first = run.fail("reward raised", {"text": "2+2", "loss": math.nan, "rewards": [1.0, -math.inf]})
         second = run.fail("reward raised", {"error": ValueError("no"), "loss": math.inf})
     assert [path.name for path in (first, second)] == ["reward-raised-001.json", "reward-raised-002.json"]
@@ -139,11 +143,7 @@ def test_a_failure_keeps_what_it_failed_on(tmp_path: Path) -> None:
 
 
 def test_other_ranks_write_nothing_and_read_everything(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must be given the path"):
-        Run.create(tmp_path, "r", "", is_writer=False)
-    early = Run.create(tmp_path, "r", "other", is_writer=False, path=tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-    with Run.create(tmp_path, "r", "mine", path=tmp_path / "run") as run:
+    with RunDirectory.create(tmp_path, "r", "mine", path=tmp_path / "run") as run:
         run.log(1, {"reward": 1.0})
         run.save(1, fill_with(CHAIN), {"seed": 1}, keep=1)
         before = files_of(run.path)
@@ -151,70 +151,70 @@ def test_other_ranks_write_nothing_and_read_everything(tmp_path: Path) -> None:
         def fill(_: Path) -> None:
             pytest.fail("only the writer fills a checkpoint")
 
-        for other in (early, Run.open(run.path, is_writer=False)):
-            other.log(2, {"reward": 2.0})
-            other.log_times(2, {"rollout": 2.0})
-            other.record(2, [{}])
-            other.record_answers(2, [{}])
-            other.save(2, fill, {}, keep=1)
-            other.save_best(fill, {})
-            other.finish({})
-            other.rewind(-1)
-            other.close()
-            assert other.config_yaml() == "mine"
-            assert other.metrics() == [{"step": 1, "reward": 1.0}]
-            latest = other.latest()
-            assert latest is not None
-            assert (latest.step, latest.state) == (1, {"seed": 1})
+        other = RunDirectory.open(run.path, is_writer=False)
+        other.log(2, {"reward": 2.0})
+        other.log_times(2, {"rollout": 2.0})
+        other.record(2, [{}])
+        other.record_answers(2, [{}])
+        other.save(2, fill, {}, keep=1)
+        other.save_best(fill, {})
+        other.finish({})
+        other.rewind(-1)
+        other.close()
+        assert other.config_yaml() == "mine"
+        assert other.metrics() == [{"step": 1, "reward": 1.0}]
+        latest = other.latest()
+        assert latest is not None
+        assert (latest.step, latest.state) == (1, {"seed": 1})
         assert files_of(run.path) == before
 
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from whet.runs import Run
-run = Run.open(Path(sys.argv[1]))
+from whet.runs.directory import RunDirectory
+run = RunDirectory.open(Path(sys.argv[1]))
 print("open", flush=True)
 time.sleep(60)
 """
 
 
 def test_a_second_process_may_not_write(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         pass
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
         with pytest.raises(UserError, match=f"{run.path} is being written by process {holder.pid}"):
-            Run.open(run.path)
-        assert Run.open(run.path, is_writer=False).metrics() == []  # readers need no lock
+            RunDirectory.open(run.path)
+        assert RunDirectory.open(run.path, is_writer=False).metrics() == []  # readers need no lock
     finally:
         holder.kill()
         holder.wait()
-    Run.open(run.path).close()  # a killed process holds nothing
+    RunDirectory.open(run.path).close()  # a killed process holds nothing
 
 
 def test_a_second_writer_in_one_process_is_refused_too(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, "r", "")
+    run = RunDirectory.create(tmp_path, "r", "")
     with pytest.raises(UserError, match="is being written by process"):
-        Run.open(run.path)
+        RunDirectory.open(run.path)
     blocked = subprocess.run([sys.executable, "-c", HOLD, str(run.path)], capture_output=True, text=True)
     assert "UserError" in blocked.stderr  # the refusal above did not give up the lock
     run.close()
     run.close()
     with pytest.raises(ValueError, match="closed"):
         run.log(1, {})
-    reopened = Run.open(run.path)
+    reopened = RunDirectory.open(run.path)
     del reopened  # a run that is dropped without close, as after an error, does not block the next one
-    Run.open(run.path).close()
+    RunDirectory.open(run.path).close()
 
 
 ORPHAN = """
 import os, sys, time
 from pathlib import Path
-from whet.runs import Run
-run = Run.open(Path(sys.argv[1]))
+from whet.runs.directory import RunDirectory
+run = RunDirectory.open(Path(sys.argv[1]))
 child = os.fork()
 if child == 0:
     os.close(1)
@@ -225,19 +225,19 @@ os.kill(os.getpid(), 9)
 
 
 def test_a_worker_that_outlives_a_killed_trainer_does_not_keep_the_lock(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         pass
     trainer = subprocess.run([sys.executable, "-c", ORPHAN, str(run.path)], stdout=subprocess.PIPE, text=True)
     assert trainer.returncode == -9
     worker = int(trainer.stdout)
     try:
-        Run.open(run.path).close()
+        RunDirectory.open(run.path).close()
     finally:
         subprocess.run(["kill", "-9", str(worker)], check=True)
 
 
 def test_a_write_that_fails_is_one_line_with_the_reason(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         (run.path / "rollouts").write_text("in the way")
         (run.path / "metrics.jsonl").mkdir()
         for write in (lambda: run.record(1, [{}]), lambda: run.log(1, {"reward": 1.0})):
@@ -262,7 +262,7 @@ class Gate:
 
 def test_rollouts_are_written_while_the_next_step_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         run.record(1, [{"step": 1}])
         run.log(1, {"reward": 1.0})  # nobody has waited
         assert list((run.path / "rollouts").iterdir()) == []
@@ -274,7 +274,7 @@ def test_rollouts_are_written_while_the_next_step_begins(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("end", ["save", "finish", "rewind", "close", "record"])
 def test_nothing_overtakes_the_rollouts_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     gate = Gate(monkeypatch)
-    run = Run.create(tmp_path, "r", "")
+    run = RunDirectory.create(tmp_path, "r", "")
     run.record(1, [{"step": 1}])
     threading.Timer(0.2, gate.opened.set).start()
     acts = {
@@ -291,14 +291,14 @@ def test_nothing_overtakes_the_rollouts_before_it(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("end", ["save", "finish", "close", "record"])
 def test_a_write_that_fails_behind_the_loop_stops_the_run_and_names_its_step(tmp_path: Path, end: str) -> None:
-    run = Run.create(tmp_path, "r", "")
+    run = RunDirectory.create(tmp_path, "r", "")
     run.record(3, [{"step": 3}])
     run.rollouts(3)
     (run.path / "rollouts" / "step-000003.jsonl.gz").unlink()
     (run.path / "rollouts").rmdir()
     run.save(3, fill_with(CHAIN), {}, keep=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_inside", lambda self, folder: self.path / folder)  # it vanishes after this look
+        patch.setattr(RunDirectory, "_inside", lambda self, folder: self.path / folder)  # it vanishes after this look
         run.record(4, [{"step": 4}])
     acts = {
         "save": lambda: run.save(4, fill_with(CHAIN), {}, keep=1),
@@ -313,7 +313,7 @@ def test_a_write_that_fails_behind_the_loop_stops_the_run_and_names_its_step(tmp
     assert latest is not None
     assert latest.step == 3
     run.close()
-    Run.open(run.path).close()  # the failure does not keep the lock
+    RunDirectory.open(run.path).close()  # the failure does not keep the lock
 
 
 def test_reading_does_not_import_the_rest_of_the_library() -> None:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from whet.runs import Interrupt
+from whet.runs.interrupt import Interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -48,7 +48,7 @@ def test_another_thread_may_use_it_without_effect() -> None:
 
 LOOP = """
 import sys, time
-from whet.runs import Interrupt
+from whet.runs.interrupt import Interrupt
 with Interrupt() as interrupt:
     while not interrupt.requested:
         print("step", flush=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.runs import trainer
-from whet.runs import Run
 from whet.runs.checkpoints import defect
+from whet.runs.directory import RunDirectory
 from whet.runs.layout import by_step
 
 SCRIPT = Path(trainer.__file__)
@@ -46,7 +46,7 @@ def without_spare_checkpoints(files: dict[str, bytes], kept: dict[str, bytes]) -
 
 def check_after_kill(path: Path) -> int:
     """What must hold whenever the process died, seen by a reader that repairs nothing; returns the step to resume."""
-    run = Run.open(path, is_writer=False)
+    run = RunDirectory.open(path, is_writer=False)
     checkpoint = run.latest()
     assert run.warnings == []  # a kill never leaves a checkpoint that looks whole and is not
     assert [defect(made) for made in by_step(path / "checkpoints").values() if defect(made)] == []
@@ -157,7 +157,7 @@ def test_a_line_torn_at_any_byte_is_cut_and_written_again(tmp_path: Path, name: 
     last = whole.rstrip(b"\n").rfind(b"\n") + 1
     for cut in range(last, len(whole)):
         log.write_bytes(whole + whole[last:cut])  # a seventh line, torn
-        run = Run.open(tmp_path / "run")
+        run = RunDirectory.open(tmp_path / "run")
         assert [row["step"] for row in (run.metrics() if name == "metrics.jsonl" else run.timings())] == [*range(1, 7)]
         run.rewind(6)
         run.finish(run.results() or {"chain": json.loads(expected["final_results.json"])["chain"]})

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from whet.errors import RunFailed
 from whet.runs.logs import (
     Appender,
-    RowsWriter,
     atomic_file,
     cut_log,
     json_line,
@@ -145,26 +144,3 @@ def test_a_line_that_does_not_fit_leaves_no_piece(tmp_path: Path) -> None:
     log.append({"step": 2})
     assert [row["step"] for row in read_log(tmp_path / "metrics.jsonl")] == [1, 2]
     log.close()
-
-
-def test_a_writer_returns_at_once_and_its_files_are_those_of_write_rows(tmp_path: Path) -> None:
-    rows = [{"tokens": tuple(range(500)), "logprobs": (-2 / 3,) * 500, "text": "α"}] * 40
-    write_rows(tmp_path / "here.jsonl.gz", rows)
-    writer = RowsWriter()
-    for name in "abc":
-        writer.write(tmp_path / f"{name}.jsonl.gz", rows)
-    assert (tmp_path / "b.jsonl.gz").is_file()  # the third began when the second was whole
-    writer.close()
-    assert {(tmp_path / f"{name}.jsonl.gz").read_bytes() for name in ("a", "b", "c", "here")} == {
-        (tmp_path / "here.jsonl.gz").read_bytes()
-    }
-
-
-def test_what_goes_wrong_on_the_writers_thread_is_raised_once(tmp_path: Path) -> None:
-    writer = RowsWriter()
-    writer.write(tmp_path / "absent" / "a.jsonl.gz", [{}])
-    with pytest.raises(FileNotFoundError, match="absent"):
-        writer.wait()
-    writer.write(tmp_path / "b.jsonl.gz", [{"x": 1}])
-    writer.close()
-    assert read_rows(tmp_path / "b.jsonl.gz") == [{"x": 1}]

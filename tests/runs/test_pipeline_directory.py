@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from whet.errors import UserError
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import PipelineDirectory, is_pipeline, portable
 from whet.runs.layout import recipe_of
 
@@ -14,7 +14,10 @@ from whet.runs.layout import recipe_of
 def begun(tmp_path: Path) -> PipelineDirectory:
     """A pipeline with one finished stage."""
     directory = PipelineDirectory.create(tmp_path, "my pipeline")
-    with directory.writing("loop: pipeline\n"), Run.create(tmp_path, "sft", "a: 1\n", path=directory.stage_path("sft")):
+    with (
+        directory.writing("loop: pipeline\n"),
+        RunDirectory.create(tmp_path, "sft", "a: 1\n", path=directory.stage_path("sft")),
+    ):
         pass
     return directory
 
@@ -32,8 +35,8 @@ def test_where_everything_is(tmp_path: Path) -> None:
 
 def test_runs_are_called_by_their_stage_or_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = begun(tmp_path)
-    assert Run.open(directory.stage_path("sft")).recipe == "sft"
-    with Run.create(tmp_path, "ppo", "a: 1\n", path=directory.method_path("ppo", 12)) as run:
+    assert RunDirectory.open(directory.stage_path("sft")).recipe == "sft"
+    with RunDirectory.create(tmp_path, "ppo", "a: 1\n", path=directory.method_path("ppo", 12)) as run:
         assert run.recipe == "ppo"
     monkeypatch.chdir(directory.method_path("ppo", 12).parent)
     assert recipe_of(Path("seed-12")) == "ppo"
@@ -45,7 +48,7 @@ def test_a_pipeline_is_not_taken_for_a_run(tmp_path: Path) -> None:
     assert is_pipeline(directory.path)
     assert not is_pipeline(directory.stage_path("sft"))
     with pytest.raises(UserError, match="is a pipeline of several runs; name one of them"):
-        Run.open(directory.path)
+        RunDirectory.open(directory.path)
     with pytest.raises(UserError, match="is not the directory of a pipeline"):
         PipelineDirectory.open(directory.stage_path("sft"))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whet.errors import UserError
-from whet.runs import Run
+from whet.runs.directory import RunDirectory
 
 
 class FakeRun:
@@ -49,13 +49,12 @@ def tensorboard_scalars(run: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_shows_a_resumed_run_as_if_it_had_never_stopped(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, "r", "")
+    run = RunDirectory.create(tmp_path, "r", "")
     run.track(["tensorboard"], {}, first_step=1)
-    assert not (run.path / "tensorboard").exists()  # nothing to show yet
     for step in range(1, 7):
         run.log(step, {"reward": float(step), "kl": math.nan})
     run.close()  # steps 4 to 6 are lost: the last checkpoint is that of step 3
-    resumed = Run.open(run.path)
+    resumed = RunDirectory.open(run.path)
     resumed.rewind(3)
     resumed.track(["tensorboard"], {}, first_step=4)
     for step in range(4, 8):
@@ -66,7 +65,7 @@ def test_tensorboard_shows_a_resumed_run_as_if_it_had_never_stopped(tmp_path: Pa
 
 
 def test_what_a_checkpoint_saw_is_on_disk_in_tensorboard_too(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, "r", "")
+    run = RunDirectory.create(tmp_path, "r", "")
     run.track(["tensorboard"], {}, first_step=1)
     run.log(1, {"reward": 0.25})
     run.save(1, lambda directory: None, {}, keep=1)
@@ -75,11 +74,11 @@ def test_what_a_checkpoint_saw_is_on_disk_in_tensorboard_too(tmp_path: Path) -> 
 
 
 def test_one_wandb_run_for_all_resumes(tmp_path: Path, wandb_runs: list[FakeRun]) -> None:
-    run = Run.create(tmp_path, "r", "")
+    run = RunDirectory.create(tmp_path, "r", "")
     run.track(["wandb"], {"steps": 3}, first_step=1)
     run.log(1, {"reward": 0.5, "kl": math.inf})
     run.close()
-    resumed = Run.open(run.path)
+    resumed = RunDirectory.open(run.path)
     resumed.track(["wandb"], {"steps": 3}, first_step=2)
     resumed.log(2, {"reward": 0.75})
     resumed.close()
@@ -100,25 +99,20 @@ def test_wandb_listens_to_its_environment(
 ) -> None:
     monkeypatch.setenv("WANDB_PROJECT", "towers")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         run.track(["tensorboard", "wandb", "wandb"], {}, first_step=1)
     assert [(made.arguments["project"], made.arguments["mode"]) for made in wandb_runs] == [("towers", "offline")]
 
 
 def test_wandb_missing_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # makes the import fail, installed or not
-    with Run.create(tmp_path, "r", "") as run, pytest.raises(UserError, match="pip install wandb"):
+    with RunDirectory.create(tmp_path, "r", "") as run, pytest.raises(UserError, match="pip install wandb"):
         run.track(["wandb"], {}, first_step=1)
 
 
-def test_an_unknown_tracker_names_the_known_ones(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "") as run, pytest.raises(UserError, match=r"'mlflow'.*tensorboard, wandb"):
-        run.track(["mlflow"], {}, first_step=1)
-
-
 def test_other_ranks_track_nothing(tmp_path: Path, wandb_runs: list[FakeRun]) -> None:
-    with Run.create(tmp_path, "r", "") as run:
-        other = Run.open(run.path, is_writer=False)
+    with RunDirectory.create(tmp_path, "r", "") as run:
+        other = RunDirectory.open(run.path, is_writer=False)
         other.track(["tensorboard", "wandb"], {}, first_step=1)
         other.log(1, {"reward": 1.0})
     assert wandb_runs == []

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import whet.runs.directory
-from whet.runs import Run
+from whet.runs.directory import RunDirectory
 
 CONFIG = "recipe: fake\n"
 SAVE_EVERY = 2
@@ -47,7 +47,7 @@ def rows(chain: str) -> Iterator[dict[str, Any]]:
 
 def train(path: Path, steps: int) -> None:
     is_run = (path / "config.yaml").exists()
-    run = Run.open(path) if is_run else Run.create(path.parent, "fake", CONFIG, path=path)
+    run = RunDirectory.open(path) if is_run else RunDirectory.create(path.parent, "fake", CONFIG, path=path)
     checkpoint = run.latest()
     if checkpoint is None:
         start, chain = 0, "00" * 32

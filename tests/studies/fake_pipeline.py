@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.report.fake_contest import METHODS, fake_contest
 from whet.evaluate.reward_reports import pair_report
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 
 SECRET = "a sentence of the data"
 MACHINE = {"platform": "a host", "python": "3.11", "threads": 2, "device": "x86_64", "processes": 1}
@@ -15,7 +15,7 @@ NAMES = ("ppo", "dpo")
 def write_run(path: Path, *, seed: int = 0, accuracy: float = 0.75, finished: bool = True, **more) -> Path:
     """A run of four steps that take half a second each; the evaluation at the end takes as long."""
     ends = {"before": evaluation(0.5), "after": evaluation(accuracy)}
-    with Run.create(path.parent, "fake", "loop: offline\nsteps: 4\n", path=path) as run:
+    with RunDirectory.create(path.parent, "fake", "loop: offline\nsteps: 4\n", path=path) as run:
         run.log(0, ends["before"])
         for step in range(1, 5):
             run.log(step, {"loss": 1.0, **(ends["after"] if step == 4 else {})})
@@ -41,7 +41,7 @@ def write_reward_model(path: Path, *, seed: int = 0, accuracy: float = 0.75) -> 
     report = pair_report([1.0, 2.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.5], lengths=[(4, 2), (3, 5), (7, 1), (2, 2)])
     values = {name: getattr(report, name) for name in report.__dataclass_fields__}
     plain = {**{key: plain_value(value) for key, value in values.items()}, "worst_rows": [{"chosen": SECRET}]}
-    with Run.open(path) as run:
+    with RunDirectory.open(path) as run:
         run.write_analysis(plain, b"picture of a reward model")
     return path
 
@@ -56,7 +56,7 @@ def plain_value(value):
 def write_pipeline(path: Path, *, seed: int = 0, failed=()) -> Path:
     """SFT, reward model, judge and two methods, judged."""
     write_run(path / "stages" / "sft", seed=seed)
-    with Run.create(path, "pairs", "loop: collect\nsteps: 1\n", path=path / "stages" / "pairs") as run:
+    with RunDirectory.create(path, "pairs", "loop: collect\nsteps: 1\n", path=path / "stages" / "pairs") as run:
         run.log(1, {"reward/mean": 0.0})
         run.log_times(1, {"seconds/step": 8.0})
         run.write_rows([{"prompt": SECRET, "chosen": SECRET, "rejected": "b"}])

@@ -1,4 +1,4 @@
-"""A small model and small rows of every kind on disk, and the lessons that learn from them."""
+"""A small model and small rows of every kind on disk, and the trainers that learn from them."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from typing import Any
 from tests.small import small_model
 from whet.config import OfflineConfig
 from whet.distributed.world import World
-from whet.train.rows.loop import build_lesson
+from whet.train.rows.loop import build_trainer
 
 ALONE = World.alone()
 ALPHABET = "abcdefgh"
@@ -83,6 +83,12 @@ def config(model: Path, data: Path, objective: Any, **changes: Any) -> OfflineCo
     )
 
 
-def lesson(model: Path, data: Path, objective: Any, **changes: Any) -> tuple[Any, Any]:
-    """What is trained, and the lesson."""
-    return build_lesson(config(model, data, objective, **changes), ALONE, lambda _: None)
+def trainer(model: Path, data: Path, objective: Any, **changes: Any) -> tuple[Any, Any]:
+    """The parts of a run, and its trainer."""
+    return built(config(model, data, objective, **changes))
+
+
+def built(config: OfflineConfig, world: World = ALONE, note: Any = lambda _: None) -> tuple[Any, Any]:
+    """The same of a config."""
+    found = build_trainer(config, world, note)
+    return found.parts, found

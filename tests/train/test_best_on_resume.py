@@ -6,19 +6,17 @@ from typing import Any
 
 import pytest
 
-from whet.config import EarlyStoppingConfig
 from whet.runs.checkpoints import Checkpoint
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Change, Input, Inputs, accept
-from whet.train.session.resume import intact_best, watched_so_far
-from whet.train.session.session import past_best
+from whet.train.session.resume import intact_best
 
 BEST = {"step": 4, "accuracy": 0.5}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    with Run.create(tmp_path, "r", "loop: offline\n") as made:
+    with RunDirectory.create(tmp_path, "r", "loop: offline\n") as made:
         for step in range(7):
             made.log(step, {"eval/accuracy": 0.1})
             made.log_times(step, {"seconds/step": 1.0})
@@ -26,32 +24,32 @@ def run(tmp_path: Path) -> Any:
         yield made
 
 
-def save_best(run: Run, step: int) -> None:
+def save_best(run: RunDirectory, step: int) -> None:
     run.save_best(lambda directory: None, {**BEST, "step": step})
 
 
-def resumed(run: Run, step: int = 6) -> tuple[dict[str, float], list[str]]:
-    checkpoint = Checkpoint(path=run.path, step=step, state={"best": BEST})
-    return intact_best(run, checkpoint, {"before": {}}, lambda _: None)
+def resumed(run: RunDirectory, step: int = 6) -> tuple[dict[str, float], list[str]]:
+    checkpoint = Checkpoint(path=run.path, step=step, state={"best": BEST, "lost": [], "processes": 1})
+    return intact_best(run, checkpoint, lambda _: None, processes=1)
 
 
-def accepted(run: Run, key: str, *, after_step: int) -> None:
+def accepted(run: RunDirectory, key: str, *, after_step: int) -> None:
     began = Inputs(known={key: Input(path="p", files={"f": "1"})})
     change = Change(key=key, sentence=f"{key} p changed")
     run.write_inputs(accept(began, {key: Input(path="p", files={"f": "2"})}, [change], after_step=after_step))
 
 
-def test_the_best_model_of_the_checkpoint_stands(run: Run) -> None:
+def test_the_best_model_of_the_checkpoint_stands(run: RunDirectory) -> None:
     assert resumed(run) == (BEST, [])
 
 
-def test_one_that_was_saved_after_the_checkpoint_is_found_again_by_the_same_steps(run: Run) -> None:
+def test_one_that_was_saved_after_the_checkpoint_is_found_again_by_the_same_steps(run: RunDirectory) -> None:
     """The run was killed between an evaluation and the next checkpoint: best_model is no longer the one of step 4."""
     save_best(run, 7)
     assert resumed(run) == ({}, [])
 
 
-def test_one_of_another_step_before_the_checkpoint_is_not_it(run: Run) -> None:
+def test_one_of_another_step_before_the_checkpoint_is_not_it(run: RunDirectory) -> None:
     save_best(run, 2)
     best, lost = resumed(run)
     assert best == {}
@@ -60,7 +58,7 @@ def test_one_of_another_step_before_the_checkpoint_is_not_it(run: Run) -> None:
 
 @pytest.mark.parametrize("key", ["task.path", "data.path", "model.path", "reward.model.path"])
 @pytest.mark.parametrize("pending", [False, True])
-def test_other_data_measure_anew(run: Run, key: str, pending: bool) -> None:
+def test_other_data_measure_anew(run: RunDirectory, key: str, pending: bool) -> None:
     """Accepted now, or before the run was killed again ahead of its next checkpoint."""
     accepted(run, key, after_step=6)
     if pending:
@@ -72,33 +70,13 @@ def test_other_data_measure_anew(run: Run, key: str, pending: bool) -> None:
 
 
 @pytest.mark.parametrize(("key", "after_step"), [("reward.functions.0", 6), ("algorithm.loss", 6), ("data.path", 3)])
-def test_what_does_not_measure_or_changed_before_leaves_the_best(run: Run, key: str, after_step: int) -> None:
+def test_what_does_not_measure_or_changed_before_leaves_the_best(run: RunDirectory, key: str, after_step: int) -> None:
     accepted(run, key, after_step=after_step)
     assert resumed(run) == (BEST, [])
 
 
-def rows(run: Run, values: list[float]) -> Run:
-    for step, value in enumerate(values, start=7):
-        run.log(step, {"eval/accuracy": value})
-    return run
-
-
-@pytest.mark.parametrize(
-    "state", [{"watched": [0.1] * 7 + [0.9, 0.5, 0.4]}, {}], ids=["kept in the checkpoint", "of an older version"]
-)
-def test_early_stopping_remembers_across_a_resume(run: Run, state: dict[str, Any]) -> None:
-    """Where the checkpoint remembers, it does not matter what became of the metrics."""
-    if not state:
-        rows(run, [0.9, 0.5, 0.4, 0.3])  # the last one is of a step after the checkpoint
-    stop = EarlyStoppingConfig(patience=2, metric="eval/accuracy")
-    seen = watched_so_far(run, Checkpoint(path=run.path, step=9, state=state), stop)
-    assert seen == [0.1] * 7 + [0.9, 0.5, 0.4]
-    assert past_best(seen, stop).startswith("eval/accuracy has been below its best, 0.9, for 2 evaluations")
-    assert past_best(seen[:-1], stop) == ""
-
-
 def test_results_that_were_changed_are_not_believed(tmp_path: Path) -> None:
-    with Run.create(tmp_path, "r", "loop: offline\n") as run:
+    with RunDirectory.create(tmp_path, "r", "loop: offline\n") as run:
         run.finish({"after": {"eval/accuracy": 0.25}, "best": {"step": 3}})
         assert run.results() == {"after": {"eval/accuracy": 0.25}, "best": {"step": 3}}
         file = run.path / "final_results.json"
@@ -109,8 +87,8 @@ def test_results_that_were_changed_are_not_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ['"0.1"', "[]", "true", "{}"])
-@pytest.mark.parametrize("read", [Run.metrics, Run.timings])
-def test_a_line_with_another_type_is_named(run: Run, damage: str, read: Callable[[Run], Any]) -> None:
+@pytest.mark.parametrize("read", [RunDirectory.metrics, RunDirectory.timings])
+def test_a_line_with_another_type_is_named(run: RunDirectory, damage: str, read: Callable[[RunDirectory], Any]) -> None:
     name = {"metrics": "metrics.jsonl", "timings": "timings.jsonl"}[read.__name__]
     file = run.path / name
     lines = file.read_text().splitlines()

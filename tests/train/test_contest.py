@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Example, Score
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, earlier_checkpoints
 from whet.tasks.procedural import Arithmetic
 from whet.train.experiments.contest import run_contest
@@ -70,7 +71,7 @@ def model(directory, a):
 
 def run(path, a, *, earlier=(), finished=True):
     """A finished run whose last checkpoint says a with probability `a`, after checkpoints with others."""
-    with Run.create(path.parent, "fake", "loop: online\nsteps: 30\n", path=path) as run:
+    with RunDirectory.create(path.parent, "fake", "loop: online\nsteps: 30\n", path=path) as run:
         chances = [*earlier, a]
         run.log(0, {"reward/mean": 0.5})
         for index, chance in enumerate(chances):
@@ -112,18 +113,14 @@ def judge(tmp_path, start, runs, given=None, *, task=None, scorers=None, **optio
         made[name] = tmp_path / name
         made[name].mkdir()
         (made[name] / "config.json").write_text("{}")
-    return run_contest(
-        given or settings(),
-        task or Letters(),
-        start,
-        runs,
-        made.get("reward"),
-        made.get("judge"),
-        tmp_path / "comparison",
-        device=CPU,
-        load=lambda path, device: scorers[path.name],
-        **options,
-    )
+    models = {"start": str(start), **{name: str(path) for name, path in made.items()}}
+    with patch("whet.train.experiments.contest.load_scorer", lambda path, device: scorers[path.name]):
+        return contest((given or settings()).model_copy(update=models), task or Letters(), runs, tmp_path, **options)
+
+
+def contest(given, task, runs, place, **options):
+    usual = {"seed": 0, "title": "methods", "failures": {}, "note": lambda _: None}
+    return run_contest(given, task, runs, place / "comparison", device=CPU, **{**usual, **options})
 
 
 @pytest.mark.usefixtures("no_page")
@@ -268,16 +265,9 @@ def test_with_real_reward_models(tmp_path, start):
         (tmp_path / name).mkdir()
         new_reward_model(policy, RewardSettings(kind="preference"), seed=seed).save(tmp_path / name)
         tokenizer.save(tmp_path / name)
-    found = run_contest(
-        settings(prompts=20),
-        Letters(),
-        start,
-        {("m", 0): run(tmp_path / "m", 0.8)},
-        tmp_path / "reward",
-        tmp_path / "judge",
-        tmp_path / "comparison",
-        device=CPU,
-    )
+    models = {"start": str(start), "reward": str(tmp_path / "reward"), "judge": str(tmp_path / "judge")}
+    given = settings(prompts=20, **models)
+    found = contest(given, Letters(), {("m", 0): run(tmp_path / "m", 0.8)}, tmp_path)
     rows = ComparisonDirectory(tmp_path / "comparison").samples("m-seed-0")
     assert len({(row["text"], row["proxy"]) for row in rows}) > 2  # prompts matter too
     assert all(row["proxy"] != row["judge"] for row in rows)
@@ -311,8 +301,6 @@ def test_a_server_that_is_not_there_is_known_before_anything_is_sampled(tmp_path
 
 
 def test_wrong_input_is_one_line(tmp_path, start):
-    with pytest.raises(UserError, match="nothing to compare"):
-        judge(tmp_path, start, {})
     other = bigram_model(tmp_path / "other", {">": {"a": 1.0}}, alphabet="x" + ALPHABET)
     with pytest.raises(UserError, match=r"different tokenizers.*compare.start"):
         judge(tmp_path, other, {("m", 0): run(tmp_path / "m", 0.8)})

@@ -12,7 +12,7 @@ from whet.cli.progress import SilentProgress
 from whet.config import OfflineConfig
 from whet.errors import UserError
 from whet.recipe import Recipe, validate
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.explain.explanation import explain
 from whet.train.setup.epochs import load_sides, with_steps
 from whet.train.start import resume_run, start_run
@@ -56,7 +56,7 @@ def test_a_run_keeps_the_steps_that_its_epochs_came_to(tmp_path: Path) -> None:
     saved = yaml.safe_load((path / "config.yaml").read_text())
     steps = with_steps(asked).steps
     assert (saved["steps"], saved["epochs"]) == (steps, None)
-    assert len([row for row in Run.open(path, is_writer=False).metrics() if "loss" in row]) == steps
+    assert len([row for row in RunDirectory.open(path, is_writer=False).metrics() if "loss" in row]) == steps
     with pytest.raises(UserError, match="is finished"):
         resume_run(path, [], lambda *_: SilentProgress())
 

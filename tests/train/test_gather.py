@@ -17,7 +17,7 @@ from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, read_recipe
 from whet.records import Example, Finish, Message, Outcomes, Pair, Rollout, Score
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.tasks.procedural import Sorting
 from whet.train.rows.collect import collect, selected
 from whet.train.start import resume_run, start_run
@@ -176,7 +176,7 @@ def test_stopped_and_resumed_it_makes_the_same_rows(tmp_path: Path, model: Path)
         start(tmp_path / "stopped", config(model), Asking(2))
     (stopped,) = (tmp_path / "stopped").iterdir()
     assert not (stopped / "rows.jsonl").exists()
-    assert [row["step"] for row in Run.open(stopped, is_writer=False).metrics()] == [1, 2]
+    assert [row["step"] for row in RunDirectory.open(stopped, is_writer=False).metrics()] == [1, 2]
     resume_run(stopped, [], lambda *_: SilentProgress())
     for name in ("rows.jsonl", "metrics.jsonl"):
         assert (stopped / name).read_bytes() == (whole / name).read_bytes()
@@ -215,7 +215,7 @@ def test_where_nothing_is_selected_the_run_fails_with_the_reason(tmp_path: Path,
 
 
 def test_it_wants_one_process_and_a_model_that_exists(tmp_path: Path, model: Path) -> None:
-    with Run.create(tmp_path, "rows", "") as run:
+    with RunDirectory.create(tmp_path, "rows", "") as run:
         many = World(rank=0, size=2, device=World.alone().device)
         with pytest.raises(UserError, match="runs in one process and there are 2"):
             collect(config(model), run, many, SilentProgress())
@@ -246,4 +246,4 @@ def test_a_run_makes_pairs_that_another_run_reads(
         better, worse = (task.score(asked, text).reward for text in (pair.chosen, pair.rejected))
         assert pair.margin == pytest.approx(better - worse)
         assert better > worse
-    on_disk.lesson(model, run, "dpo")  # a directory of a run is data
+    on_disk.trainer(model, run, "dpo")  # a directory of a run is data

@@ -13,7 +13,7 @@ from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import load_tokenizer, with_padding
 from whet.recipe import read_recipe
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.setup.offloading import weights
 from whet.train.start import resume_run, start_run
 
@@ -25,7 +25,7 @@ PLACES = ("never", "always")
 def train(recipe, tmp_path, *overrides):
     settings = read_recipe(recipe, ["device=cuda", *overrides])
     path = start_run(settings, tmp_path / "runs", lambda config, run: SilentProgress())
-    return Run.open(path, is_writer=False)
+    return RunDirectory.open(path, is_writer=False)
 
 
 def test_online(tmp_path):

@@ -15,7 +15,6 @@ from tests.train import rows_on_disk as on_disk
 from tests.train.test_preferring import logprob, moved
 from whet.evaluate.calibration import clustered_share
 from whet.evaluate.statistics import wilson
-from whet.train.rows.loop import build_lesson
 from whet.train.rows.preference import ROUNDING
 
 Z = 1.959963984540054
@@ -46,9 +45,9 @@ def place(tmp_path, monkeypatch):
 
 
 def sft(place, world=on_disk.ALONE):
-    """Imitation where nothing but the rows says what is right."""
+    """SFT on data whose task has no reference answers."""
     config = on_disk.config(place / "start", place / "rows.jsonl", "sft", eval={"examples": 12, "max_tokens": 8})
-    return build_lesson(config, world, lambda _: None)
+    return on_disk.built(config, world)
 
 
 def test_tokens_of_a_row_belong_together(place):
@@ -58,11 +57,11 @@ def test_tokens_of_a_row_belong_together(place):
         {"prompt": f"{on_disk.words(g, 2, 5)}=", "completion": g.choice(letters) * g.randint(2, 9)} for _ in range(60)
     ]
     on_disk.write(place / "rows.jsonl", rows)
-    parts, lesson = sft(place)
+    parts, trainer = sft(place)
     for step in range(1, 7):
-        lesson.fit(lesson.rows(step))
+        trainer.fit(trainer.rows(step))
     clusters = []
-    for unit in lesson.held_out:
+    for unit in trainer.held_out:
         hits = []
         for row in unit.rows:
             with torch.no_grad():
@@ -70,18 +69,18 @@ def test_tokens_of_a_row_belong_together(place):
                 likeliest = parts.policy.head(states)[0].argmax(dim=-1)
             hits += [float(likeliest[t - 1] == row.tokens[t]) for t in range(len(row.tokens)) if row.mask[t]]
         clusters.append(hits)
-    found = lesson.measure()
+    found = trainer.measure()
     assert measured(found, "accuracy") == pytest.approx(by_hand(clusters))
     every = [hit for cluster in clusters for hit in cluster]
     alone = wilson(sum(every), len(every))
     assert found["eval/accuracy_high"] - found["eval/accuracy_low"] > 1.1 * (alone.high - alone.low)
     # A conversation that became two rows is still one, and so are two of one cluster.
-    twos = list(zip(lesson.held_out[::2], lesson.held_out[1::2], strict=True))
+    twos = list(zip(trainer.held_out[::2], trainer.held_out[1::2], strict=True))
     joined = by_hand([a + b for a, b in zip(clusters[::2], clusters[1::2], strict=True)])
-    lesson.held_out = [replace(a, rows=a.rows + b.rows) for a, b in twos]
-    assert measured(lesson.measure(), "accuracy") == pytest.approx(joined)
-    lesson.held_out = [a for a, _ in twos] + [replace(b, cluster=a.cluster) for a, b in twos]
-    assert measured(lesson.measure(), "accuracy") == pytest.approx(joined)
+    trainer.held_out = [replace(a, rows=a.rows + b.rows) for a, b in twos]
+    assert measured(trainer.measure(), "accuracy") == pytest.approx(joined)
+    trainer.held_out = [a for a, _ in twos] + [replace(b, cluster=a.cluster) for a, b in twos]
+    assert measured(trainer.measure(), "accuracy") == pytest.approx(joined)
 
 
 def test_ranks_measure_what_one_process_does(place):
@@ -103,9 +102,9 @@ def test_ranks_measure_what_one_process_does(place):
 def preferring(place, objective, world=on_disk.ALONE):
     given = {"name": objective, "beta": BETA}
     config = on_disk.config(place / "start", place / "rows.jsonl", given, eval={"examples": 24, "max_tokens": 8})
-    parts, lesson = build_lesson(config, world, lambda _: None)
+    parts, trainer = on_disk.built(config, world)
     moved(parts)
-    return parts, lesson
+    return parts, trainer
 
 
 def repeated(path):
@@ -124,9 +123,9 @@ def repeated(path):
 def test_completions_of_a_prompt_belong_together(place, objective):
     """KTO's two halves of a pair; and pairs, of which a prompt may have several."""
     (on_disk.pairs if objective == "kto" else repeated)(place / "rows.jsonl")
-    parts, lesson = preferring(place, objective)
-    units = lesson.held_out
-    point = float(lesson._point(units)) if objective == "kto" else 0.0
+    parts, trainer = preferring(place, objective)
+    units = trainer.held_out
+    point = float(trainer._point(units)) if objective == "kto" else 0.0
     clusters = {}
     for unit in units:
         rewards = [BETA * (logprob(parts.policy, row) - ref) for row, ref in zip(unit.rows, unit.refs, strict=True)]
@@ -136,7 +135,7 @@ def test_completions_of_a_prompt_belong_together(place, objective):
         clusters.setdefault(unit.cluster, []).append(float(gap > 0))
     assert max(map(len, clusters.values())) > 1
     assert len(clusters) > 1
-    assert measured(lesson.measure(), "pair_accuracy") == pytest.approx(by_hand(list(clusters.values())))
+    assert measured(trainer.measure(), "pair_accuracy") == pytest.approx(by_hand(list(clusters.values())))
 
 
 def talks(path, **said):
@@ -189,16 +188,16 @@ def test_a_conversation_that_recurs_with_more_turns_counts_once(place, objective
         eval={"examples": 100, "max_tokens": 8},
         reward_head={"separator": "h"},
     )
-    _, lesson = build_lesson(config, on_disk.ALONE, lambda _: None)
-    told = lesson._meant()
+    _, trainer = on_disk.built(config)
+    told = trainer._meant()
     clusters, prompts = {}, {}
-    for one, rows in zip(lesson.held_out, told, strict=True):
+    for one, rows in zip(trainer.held_out, told, strict=True):
         right = decisions(objective, one.data, rows)
         clusters.setdefault(one.data.prompt[0].content, []).extend(right)
         prompts.setdefault(one.data.prompt, []).extend(right)
     assert len(prompts) == 3 * len(clusters) > 3
-    assert lesson.report().accuracy == clustered_share(list(clusters.values()))
-    assert lesson.report().accuracy != clustered_share(list(prompts.values()))
+    assert trainer.report().accuracy == clustered_share(list(clusters.values()))
+    assert trainer.report().accuracy != clustered_share(list(prompts.values()))
 
 
 def decisions(objective, row, told):
@@ -215,9 +214,9 @@ def test_units_of_a_conversation_that_recurs_are_of_one_cluster(place, objective
     talks(place / "rows.jsonl", chosen=word, rejected=word)
     evaluated = {"examples": 1000, "max_tokens": 8}
     config = on_disk.config(chat_model(place / "chat"), place / "rows.jsonl", objective, eval=evaluated)
-    _, lesson = build_lesson(config, on_disk.ALONE, lambda _: None)
+    _, trainer = on_disk.built(config)
     beginnings = {}
-    for unit in lesson.held_out:
+    for unit in trainer.held_out:
         text = spelled(unit.rows[0].tokens)
         beginnings.setdefault(unit.cluster, []).append(text.split("<eos>")[0])
     assert len(beginnings) > 1

@@ -23,7 +23,7 @@ from whet.manifests import sha256
 from whet.recipe import Recipe, validate
 from whet.report.run.page import write_report
 from whet.runs.checkpoints import write_directory
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Input, Inputs, changes, to_json
 from whet.train.session.input_files import _file_or_folder, compare_inputs, current_inputs
 from whet.train.start import resume_run, saved_config, start_run
@@ -183,7 +183,7 @@ def test_a_run_of_an_older_version_goes_on_and_says_that_it_cannot_compare(stopp
     (stopped / "run" / "inputs.json").unlink()
     notes = resume(stopped / "run")
     assert [note for note in notes if note.startswith("inputs: not recorded")]
-    assert Run.open(stopped / "run", is_writer=False).finished
+    assert RunDirectory.open(stopped / "run", is_writer=False).finished
 
 
 def test_a_run_that_was_killed_before_it_began_is_new(stopped: Path) -> None:
@@ -316,7 +316,7 @@ def test_ranks_decide_alike(stopped: Path) -> None:
         def gather(self, value: Any) -> list[Any]:
             return [("data.path changed", None), value]
 
-    run = Run.open(stopped / "run", is_writer=False)
+    run = RunDirectory.open(stopped / "run", is_writer=False)
     other = Other(rank=1, size=2, device=World.alone().device)
     with pytest.raises(UserError, match=r"^data\.path changed$"):
         compare_inputs(saved_config(run), run, other, accept_changes=False, note=lambda _: None)
@@ -333,8 +333,8 @@ def test_differences_are_told_by_name() -> None:
 
 def test_ranks_hear_what_was_accepted(stopped: Path) -> None:
     swapped(stopped / "pairs.jsonl")
-    run = Run.open(stopped / "run", is_writer=False)
-    with Run.open(stopped / "run") as writer:
+    run = RunDirectory.open(stopped / "run", is_writer=False)
+    with RunDirectory.open(stopped / "run") as writer:
         compare_inputs(saved_config(run), writer, World.alone(), accept_changes=True, note=lambda _: None)
         assert writer.accepted_inputs is not None
         heard = to_json(writer.accepted_inputs)
@@ -367,7 +367,7 @@ def test_weights_of_a_stage_that_were_replaced_are_a_change_and_never_accepted(t
     assert "best.json" not in before["model.path"].files
     write_directory(model, lambda place: on_disk.saved_model(place, seed=3, context=32), "best.json", {"step": 2})
     assert [change.key for change in changes(before, current_inputs(config, NOWHERE))] == ["model.weights"]
-    with Run.create(tmp_path, "r", "") as run:
+    with RunDirectory.create(tmp_path, "r", "") as run:
         run.write_inputs(Inputs(known=before))
         with pytest.raises(UserError, match=r"^model\.weights \S+ changed since .*: restore the weights that the run "):
             compare_inputs(config, run, World.alone(), accept_changes=True, note=lambda _: None)

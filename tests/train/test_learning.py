@@ -5,13 +5,13 @@ import pytest
 from whet.algorithms.table import ALGORITHMS
 from whet.cli.progress import SilentProgress
 from whet.recipe import read_recipe
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.start import start_run
 
 
 def train(recipe, tmp_path, *overrides):
     path = start_run(read_recipe(recipe, ["device=cpu", *overrides]), tmp_path, lambda config, run: SilentProgress())
-    return Run.open(path, is_writer=False)
+    return RunDirectory.open(path, is_writer=False)
 
 
 @pytest.mark.learning
@@ -77,7 +77,7 @@ def test_the_demo_keeps_its_promise(seed, tmp_path, capsys):
 
     demo(seed=seed, runs=tmp_path)
     (path,) = tmp_path.glob("*-demo-grpo")
-    results = Run.open(path, is_writer=False).results()
+    results = RunDirectory.open(path, is_writer=False).results()
     assert results["before"]["eval/accuracy"] <= 0.40
     assert results["after"]["eval/accuracy"] >= 0.90
     assert "report" in capsys.readouterr().out

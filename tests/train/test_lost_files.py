@@ -14,8 +14,8 @@ from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
 from whet.report.run.page import ACCURACY, evaluations, write_report
-from whet.runs.directory import Run
-from whet.train.experiments.jobs import PlannedRun, do_job, job_state
+from whet.runs.directory import RunDirectory
+from whet.train.experiments.jobs import do_job, plan_run
 from whet.train.start import resume_run, start_run
 
 RECIPE = {
@@ -69,43 +69,12 @@ def test_nothing_lost_is_nothing_said(stopped: Path, whole: Path) -> None:
 
 def test_without_its_metrics_a_run_still_knows_where_it_began(stopped: Path, whole: Path) -> None:
     (stopped / "metrics.jsonl").unlink()
-    sentence = "metrics.jsonl has no lines of steps 0 to 4, so curves and report do without"
+    sentence = "metrics.jsonl lacks 5 of the lines of steps 0 to 4, so curves and report do without"
     assert f"lost: {sentence}" in resume(stopped)
     assert timeless(stopped) == timeless(whole)  # `before` is that of step 0, not the evaluation of step 6
     assert results(stopped)["lost"] == [sentence]
     assert f"Lost: {sentence}" in write_report(stopped).read_text()
-    assert [row["step"] for row in Run.open(stopped, is_writer=False).metrics()] == [5, 6]
-
-
-def test_a_checkpoint_of_an_older_version_without_metrics_does_not_guess(stopped: Path) -> None:
-    forget(stopped, "measured", "lost")
-    (stopped / "metrics.jsonl").unlink()
-    assert "lost: the evaluation before training is in no file any more" in resume(stopped)
-    assert results(stopped)["before"] == {}
-    assert results(stopped)["after"]["eval/accuracy"] is not None
-    run = Run.open(stopped, is_writer=False)
-    before, after = evaluations(run.metrics(), run.results(), ACCURACY) or (None, {})
-    assert before is after
-
-
-def forget(run: Path, *names: str) -> None:
-    """The newest checkpoint without these of its numbers."""
-    newest = Run.open(run, is_writer=False).latest()
-    assert newest is not None
-    shutil.copytree(newest.path, run / "copy")
-
-    def fill(directory: Path) -> None:
-        plain = shutil.ignore_patterns("manifest.json", "state.json")
-        shutil.copytree(run / "copy", directory, dirs_exist_ok=True, ignore=plain)
-
-    with Run.open(run) as writer:
-        writer.save(newest.step, fill, {k: v for k, v in newest.state.items() if k not in names}, keep=2)
-
-
-def test_a_checkpoint_of_an_older_version_takes_both_ends_from_the_metrics(stopped: Path, whole: Path) -> None:
-    forget(stopped, "measured", "lost")
-    assert not [note for note in resume(stopped) if note.startswith("lost")]
-    assert timeless(stopped) == timeless(whole)
+    assert [row["step"] for row in RunDirectory.open(stopped, is_writer=False).metrics()] == [5, 6]
 
 
 def test_an_unfinished_run_without_its_first_lines_shows_no_before() -> None:
@@ -124,9 +93,9 @@ def tear(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "spoil", "said"),
     [
-        ("metrics.jsonl", tear, "metrics.jsonl has no lines of steps 3 to 4"),
-        ("timings.jsonl", tear, "timings.jsonl has no lines of steps 3 to 4"),
-        ("timings.jsonl", Path.unlink, "timings.jsonl has no lines of steps 1 to 4"),
+        ("metrics.jsonl", tear, "metrics.jsonl lacks 2 of the lines of steps 3 to 4"),
+        ("timings.jsonl", tear, "timings.jsonl lacks 2 of the lines of steps 3 to 4"),
+        ("timings.jsonl", Path.unlink, "timings.jsonl lacks 4 of the lines of steps 1 to 4"),
         ("best_model", shutil.rmtree, "the best model, of step"),
         ("best_model/config.json", Path.unlink, "the best model, of step"),
     ],
@@ -141,7 +110,7 @@ def test_what_is_missing_is_said_and_stays_in_the_results(
     if not name.startswith("best_model"):
         assert timeless(stopped) == timeless(whole)
     else:
-        assert Run.open(stopped, is_writer=False).best_defect() is None  # a later one took its place
+        assert RunDirectory.open(stopped, is_writer=False).best_defect() is None  # a later one took its place
         assert results(stopped)["best"]["step"] == 6
 
 
@@ -162,7 +131,7 @@ def test_lost_checkpoints_are_no_reason_to_begin_again(stopped: Path, with_metri
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_nor_in_a_run_of_an_older_version(stopped: Path) -> None:
+def test_nor_where_their_mark_is_lost_too(stopped: Path) -> None:
     shutil.rmtree(stopped / "checkpoints")
     (stopped / "saved.json").unlink()
     with pytest.raises(UserError, match="would overwrite its metrics of 6 steps: restore its checkpoints"):
@@ -184,7 +153,7 @@ def test_killed_before_its_first_checkpoint_a_run_begins_again(stopped: Path, wh
 def test_damaged_results_are_written_again(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (run / "final_results.json").write_bytes((whole / "final_results.json").read_bytes()[:40])
-    assert not Run.open(run, is_writer=False).finished
+    assert not RunDirectory.open(run, is_writer=False).finished
     with pytest.raises(RunFailed, match=r"final_results\.json.*--resume writes it again"):
         write_report(run)
     resume(run)
@@ -211,10 +180,10 @@ class Watching:
 
     def begin(self, label: str, state: str) -> None: ...
 
-    def progress(self, config: Any, run: Run) -> SilentProgress:
+    def progress(self, config: Any, run: RunDirectory) -> SilentProgress:
         return SilentProgress()
 
-    def end(self, run: Run | None, failure: str) -> None: ...
+    def end(self, run: RunDirectory | None, failure: str) -> None: ...
 
     def note(self, text: str) -> None:
         self.said.append(text)
@@ -223,8 +192,8 @@ class Watching:
 def test_among_several_runs_too(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (run / "report.html").unlink()
-    job = PlannedRun(label="one", recipe=Recipe(name="r", config=validate(RECIPE, where="test"), written={}), path=run)
-    assert do_job(job, job_state(job), Watching()) == ""
+    job = plan_run("one", Recipe(name="r", config=validate(RECIPE, where="test"), written={}), run)
+    assert do_job(job, Watching()) == ""
     assert (run / "report.html").is_file()
 
 

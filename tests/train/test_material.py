@@ -27,7 +27,7 @@ def test_rows_are_parted_by_prompt_and_counted(tmp_path):
     assert len(sides[0]) + len(sides[1]) == 40
     told = (
         f"data: {len(material.training)} pairs to learn from and {len(material.held_out)} held out, "
-        "split by prompt, those alike together"
+        "split by prompt, similar rows together"
     )
     assert notes == [told]
 
@@ -44,7 +44,7 @@ def test_where_near_repetitions_are_parted_that_is_told(tmp_path):
     _, notes = read(write_lines(tmp_path / "a.jsonl", rows))
     assert notes[0].endswith("held out, split by prompt")  # and nothing of those alike
     assert notes[1:] == [
-        "data: rows that are alike may be on both sides of the split: "
+        "data: similar rows may be on both sides of the split: "
         "too many share the same words or steps to keep them all together"
     ]
 

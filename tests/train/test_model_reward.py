@@ -17,7 +17,7 @@ from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import with_padding
 from whet.recipe import Recipe, validate
 from whet.records import Example
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.tasks.grading.graders import DirectGrader, GradingFailed
 from whet.tasks.loading import guarded_task
 from whet.tasks.procedural import Sorting
@@ -158,7 +158,7 @@ def test_a_run_learns_from_the_model_and_is_evaluated_by_the_task(judge: Path, t
     policy = on_disk.saved_model(tmp_path / "policy")
     config = validate(recipe(policy, judge, save={"every_steps": 2}), where="test")
     path = start_run(Recipe(name="rm", config=config, written={}), tmp_path / "runs", lambda *_: SilentProgress())
-    run = Run.open(path, is_writer=False)
+    run = RunDirectory.open(path, is_writer=False)
     for step in (1, 2):
         rows = run.rollouts(step)
         assert len(rows) == 12

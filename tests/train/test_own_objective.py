@@ -59,10 +59,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def lesson_of(place: Path, name: str, rows: str = "pairs", **more: Any) -> Any:
+def trainer_of(place: Path, name: str, rows: str = "pairs", **more: Any) -> Any:
     objective, head = {"name": f"losses.py:{name}", **more}, {"separator": "+"}
-    _, lesson = on_disk.lesson(place / "start", place / f"{rows}.jsonl", objective, reward_head=head)
-    return lesson
+    _, trainer = on_disk.trainer(place / "start", place / f"{rows}.jsonl", objective, reward_head=head)
+    return trainer
 
 
 def row_of(name: str, **given: Any) -> Any:
@@ -127,8 +127,8 @@ def test_a_mistake_is_one_line(place: Path, objective: Any, told: str) -> None:
 
 
 def test_it_trains_as_the_packaged_loss_that_it_repeats(place: Path) -> None:
-    own = lesson_of(place, "mine", beta=0.3)
-    _, packaged = on_disk.lesson(place / "start", place / "pairs.jsonl", {"name": "dpo", "beta": 0.3})
+    own = trainer_of(place, "mine", beta=0.3)
+    _, packaged = on_disk.trainer(place / "start", place / "pairs.jsonl", {"name": "dpo", "beta": 0.3})
     for step in (1, 2):
         assert own.fit(own.rows(step)) == packaged.fit(packaged.rows(step))
     assert own.measure() == packaged.measure()
@@ -139,24 +139,24 @@ def test_it_trains_as_the_packaged_loss_that_it_repeats(place: Path) -> None:
     [("liked", "pairs"), ("with_point", "pairs"), ("scored", "pairs"), ("right", "outcomes"), ("steps", "traces")],
 )
 def test_every_kind_is_trained(place: Path, name: str, rows: str) -> None:
-    lesson = lesson_of(place, name, rows)
-    first, _ = lesson.fit(lesson.rows(1))
+    trainer = trainer_of(place, name, rows)
+    first, _ = trainer.fit(trainer.rows(1))
     assert 0 < first["loss"] < 10
-    assert torch.isfinite(torch.tensor(lesson.measure()["eval/loss"]))
+    assert torch.isfinite(torch.tensor(trainer.measure()["eval/loss"]))
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
         ("scalar", r"'scalar' gave a result of shape \(\) instead of \(\d+,\) \(see whet check-loss\)"),
-        ("stopped", "'stopped' has no gradient in what the model says, so it trains nothing"),
+        ("stopped", "'stopped' has no gradient in the model's outputs, so it trains nothing"),
         ("failing", "'failing' failed: IndexError: index 99 is out of bounds"),
     ],
 )
 def test_what_it_cannot_do_is_a_sentence(place: Path, name: str, told: str) -> None:
-    lesson = lesson_of(place, name)
+    trainer = trainer_of(place, name)
     with pytest.raises(RunFailed, match=told):
-        lesson.fit(lesson.rows(1))
+        trainer.fit(trainer.rows(1))
 
 
 def test_its_file_is_an_input_of_the_run_and_its_formula_is_explained(place: Path) -> None:

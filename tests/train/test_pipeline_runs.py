@@ -6,7 +6,7 @@ import pytest
 
 from whet.errors import UserError
 from whet.recipe import Pipeline, dump, parse_yaml, read_any, validate_pipeline
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import PipelineDirectory
 from whet.train.experiments.pipeline_runs import chosen, make_plan, reopened
 
@@ -38,7 +38,7 @@ def read(recipe: str, *overrides: str) -> Pipeline:
 def begin(directory: PipelineDirectory, pipeline: Pipeline, *, finished: bool) -> None:
     """The first stage as if it had run."""
     job = make_plan(pipeline, directory).stages["sft"]
-    with Run.create(job.path.parent, "sft", dump(job.recipe.config), path=job.path) as run:
+    with RunDirectory.create(job.path.parent, "sft", dump(job.recipe.config), path=job.path) as run:
         if finished:
             run.finish({})
 
@@ -70,9 +70,9 @@ def test_a_choice_of_methods_can_be_saved_and_read_again(recipe):
 
 def test_what_there_is_decides_what_is_left(recipe, tmp_path):
     directory = PipelineDirectory(tmp_path / "out")
-    assert set(make_plan(read(recipe), directory).states.values()) == {"new"}
+    assert {job.state for job in make_plan(read(recipe), directory).jobs} == {"new"}
     begin(directory, read(recipe), finished=True)
-    assert list(make_plan(read(recipe), directory).states.values()) == ["finished", "new", "new"]
+    assert [job.state for job in make_plan(read(recipe), directory).jobs] == ["finished", "new", "new"]
     with pytest.raises(UserError, match=r"another config \(steps: 1 there, 2 here\)"):
         make_plan(read(recipe, "stages.sft.steps=2"), directory)
 
@@ -81,7 +81,7 @@ def test_a_method_that_began_from_a_stage_that_is_gone_is_refused(recipe, tmp_pa
     directory = PipelineDirectory(tmp_path / "out")
     begin(directory, read(recipe), finished=False)
     method = make_plan(read(recipe), directory).methods["grpo", 2]
-    with Run.create(method.path.parent, "grpo", dump(method.recipe.config), path=method.path):
+    with RunDirectory.create(method.path.parent, "grpo", dump(method.recipe.config), path=method.path):
         pass
     with pytest.raises(UserError, match=r"grpo/seed-2 was made from stage sft, but .*/stages/sft is not finished"):
         make_plan(read(recipe), directory)

@@ -17,7 +17,6 @@ from whet.algorithms.cells import bind
 from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.train.rows.loop import build_lesson
 from whet.train.rows.preference import Means, Tally, _counted, _shape
 from whet.train.setup.optimizer import NotFinite
 
@@ -35,19 +34,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield path
 
 
-def lesson_of(place: Any, name: str, world: World = on_disk.ALONE, **changes: Any) -> tuple[Any, Any]:
+def trainer_of(place: Any, name: str, world: World = on_disk.ALONE, **changes: Any) -> tuple[Any, Any]:
     """Nothing moves in it, and the policy is a little away from its reference."""
     given = {"name": name, "beta": BETA}
     config = on_disk.config(place / "start", place / "pairs.jsonl", given, **{"seed": 3, "steps": 2, **changes})
-    parts, lesson = build_lesson(config, world, lambda _: None)
+    parts, trainer = on_disk.built(config, world)
     if "reference" not in changes:
         moved(parts)
     for group in parts.optimizer.param_groups:  # type: ignore[attr-defined]
         group["lr"] = 0.0
-    return parts, lesson
+    return parts, trainer
 
 
-def qualities(parts: Any, lesson: Any, name: str, unit: Any) -> list[float]:
+def qualities(parts: Any, trainer: Any, name: str, unit: Any) -> list[float]:
     """Of the rows that the loss reads: log π/π_ref, or SimPO's mean log π."""
     rows = unit.rows[: 2 if name in {"dpo", "simpo"} else 1]
     found = [logprob(parts.policy, row) for row in rows]
@@ -60,11 +59,11 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def by_hand(parts: Any, lesson: Any, name: str, units: Any, point: float = 0.0) -> dict[str, float]:
+def by_hand(parts: Any, trainer: Any, name: str, units: Any, point: float = 0.0) -> dict[str, float]:
     """Everything that is logged but for the norm of the gradient."""
     losses, gaps, rewards = [], [], {True: [], False: []}
     for unit in units:
-        own = [BETA * value for value in qualities(parts, lesson, name, unit)]
+        own = [BETA * value for value in qualities(parts, trainer, name, unit)]
         if name in {"dpo", "simpo"}:
             gap = own[0] - own[1]
             rewards[True].append(own[0])
@@ -93,21 +92,21 @@ def learned(units: Any, name: str) -> int:
 
 @pytest.mark.parametrize("name", ["dpo", "simpo", "kto", "bco"])
 def test_a_step_by_hand(place: Any, name: str) -> None:
-    parts, lesson = lesson_of(place, name, **({"reference": str(place / "other")} if name == "kto" else {}))
-    units = lesson.rows(2)
+    parts, trainer = trainer_of(place, name, **({"reference": str(place / "other")} if name == "kto" else {}))
+    units = trainer.rows(2)
     assert {unit.label for unit in units} == ({True} if name in {"dpo", "simpo"} else {True, False})
-    point = float(lesson._point(units)) if name in {"kto", "bco"} else 0.0
+    point = float(trainer._point(units)) if name in {"kto", "bco"} else 0.0
     assert (point > 0.1) == (name == "kto")
     if name == "kto":
         drifts = [logprob(parts.policy, unit.rows[1]) - unit.refs[1] for unit in units]
         assert point == pytest.approx(np.mean(drifts), rel=1e-4)
-    logged, tokens = lesson.fit(units)
-    assert lesson.means.means.any() == (name == "bco")  # nobody else remembers
+    logged, tokens = trainer.fit(units)
+    assert trainer.means.means.any() == (name == "bco")  # nobody else remembers
     pulled = [parameter.grad for parameter in parts.policy.parameters()]
-    wanted = by_hand(parts, lesson, name, units, point)
+    wanted = by_hand(parts, trainer, name, units, point)
     assert tokens == learned(units, name)
     norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in pulled))
-    clip = lesson.config.update.max_grad_norm
+    clip = trainer.config.update.max_grad_norm
     assert norm == pytest.approx(min(clip, logged.pop("grad_norm")), rel=1e-4)
     assert logged == pytest.approx(wanted | ({"point": point} if name in {"kto", "bco"} else {}), rel=1e-4, abs=1e-6)
 
@@ -119,11 +118,11 @@ def test_the_held_out_side_by_hand(place: Any, name: str, task: str) -> None:
     changes: dict[str, Any] = {"update": {"micro_batch_tokens": 1}, "eval": {"examples": 7, "max_tokens": 8}}
     if task != "data":
         changes["task"] = {"name": task, "level": 1}
-    parts, lesson = lesson_of(place, name, **changes)
-    assert len(lesson.held_out) == 7
-    point = float(lesson._point(lesson.held_out)) if name == "kto" else 0.0
-    wanted = by_hand(parts, lesson, name, lesson.held_out, point)
-    found = lesson.measure()
+    parts, trainer = trainer_of(place, name, **changes)
+    assert len(trainer.held_out) == 7
+    point = float(trainer._point(trainer.held_out)) if name == "kto" else 0.0
+    wanted = by_hand(parts, trainer, name, trainer.held_out, point)
+    found = trainer.measure()
     assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
     assert found["eval/loss"] != float(np.float32(found["eval/loss"]))  # many are added in double precision
     assert found["eval/margin"] == pytest.approx(wanted["rewards/margin"], rel=1e-4)
@@ -141,9 +140,9 @@ def test_ranks_log_what_one_process_does(place: Any, name: str, rows: int) -> No
     """With two rows the third rank has none."""
 
     def work(world: World) -> Any:
-        parts, lesson = lesson_of(place, name, world, batch_size=rows)
-        found = [lesson.fit(lesson.rows(step)) for step in (1, 2)]
-        return found, [p.grad.clone() for p in parts.policy.parameters()], lesson.means.means.tolist()
+        parts, trainer = trainer_of(place, name, world, batch_size=rows)
+        found = [trainer.fit(trainer.rows(step)) for step in (1, 2)]
+        return found, [p.grad.clone() for p in parts.policy.parameters()], trainer.means.means.tolist()
 
     logged, gradient, means = work(on_disk.ALONE)
     for said, pulled, remembered in on_ranks(3, work):
@@ -156,32 +155,32 @@ def test_ranks_log_what_one_process_does(place: Any, name: str, rows: int) -> No
 
 def test_what_bco_remembers_by_hand(place: Any) -> None:
     """A tenth of the mean log-ratio of each kind; a step without one kind leaves its mean; the point is halfway."""
-    parts, lesson = lesson_of(place, "bco")
-    assert lesson.kept == {"means": lesson.means}
-    assert lesson.means.numbers() == {"means": [0.0, 0.0]}
-    assert lesson.means.tensors() == {}
-    units = lesson.rows(2)
+    parts, trainer = trainer_of(place, "bco")
+    assert trainer.kept == {"means": trainer.means}
+    assert trainer.means.numbers() == {"means": [0.0, 0.0]}
+    assert trainer.means.tensors() == {}
+    units = trainer.rows(2)
 
     def mean(label: bool) -> float:
-        return float(np.mean([qualities(parts, lesson, "bco", unit)[0] for unit in units if unit.label is label]))
+        return float(np.mean([qualities(parts, trainer, "bco", unit)[0] for unit in units if unit.label is label]))
 
-    lesson.fit(units)
+    trainer.fit(units)
     bad, good = 0.1 * mean(False), 0.1 * mean(True)
-    assert lesson.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
-    logged, _ = lesson.fit([unit for unit in units if unit.label])
+    assert trainer.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
+    logged, _ = trainer.fit([unit for unit in units if unit.label])
     assert logged["point"] == pytest.approx((bad + good) / 2, rel=1e-4)
     assert logged["rewards/rejected"] == 0.0
     good = 0.9 * good + 0.1 * mean(True)
-    assert lesson.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
+    assert trainer.means.means.tolist() == pytest.approx([bad, good], rel=1e-4)
 
 
 @pytest.mark.parametrize("label", [True, False])
 def test_one_unit_of_one_kind_by_hand(place: Any, label: bool) -> None:
-    parts, lesson = lesson_of(place, "kto")
-    unit = next(unit for unit in lesson.rows(1) if unit.label is label)
-    point = float(lesson._point([unit]))
-    reward = BETA * qualities(parts, lesson, "kto", unit)[0]
-    logged, _ = lesson.fit([unit])
+    parts, trainer = trainer_of(place, "kto")
+    unit = next(unit for unit in trainer.rows(1) if unit.label is label)
+    point = float(trainer._point([unit]))
+    reward = BETA * qualities(parts, trainer, "kto", unit)[0]
+    logged, _ = trainer.fit([unit])
     own, other = ("chosen", "rejected") if label else ("rejected", "chosen")
     assert logged[f"rewards/{own}"] == pytest.approx(reward, rel=1e-4)
     assert logged[f"rewards/{other}"] == 0.0
@@ -191,23 +190,23 @@ def test_one_unit_of_one_kind_by_hand(place: Any, label: bool) -> None:
 def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
     notes: list[str] = []
     config = on_disk.config(place / "start", place / "pairs.jsonl", "dpo", steps=2, batch_size=3, seed=3)
-    parts, lesson = build_lesson(config, on_disk.ALONE, notes.append)
-    known = [unit for unit in lesson.epoch_sampler.rows if unit.refs]  # type: ignore[attr-defined]
-    drawn = [unit for step in (1, 2) for unit in lesson.rows(step)]
+    parts, trainer = on_disk.built(config, on_disk.ALONE, notes.append)
+    known = [unit for unit in trainer.epoch_sampler.rows if unit.refs]  # type: ignore[attr-defined]
+    drawn = [unit for step in (1, 2) for unit in trainer.rows(step)]
     assert len(known) == len(drawn) == 6
     assert all(unit in known for unit in drawn)
-    for unit in [*drawn, *lesson.held_out]:  # type: ignore[attr-defined]
+    for unit in [*drawn, *trainer.held_out]:  # type: ignore[attr-defined]
         assert unit.refs == pytest.approx([logprob(parts.policy, row) for row in unit.rows], rel=1e-5)
-    count = 2 * (6 + len(lesson.held_out))  # type: ignore[attr-defined]
+    count = 2 * (6 + len(trainer.held_out))  # type: ignore[attr-defined]
     assert f"reference: log-probs of {count} completions under the start" in notes
 
 
 def test_all_rows_but_one_are_drawn(place: Any) -> None:
-    _, lesson = lesson_of(place, "dpo")
-    count = len(lesson.epoch_sampler.rows) - 1
-    _, lesson = lesson_of(place, "dpo", batch_size=count, steps=1)
-    assert all(unit.refs for unit in lesson.rows(1))
-    assert lesson.epoch_sampler.rows[-1].refs  # it is not the last one that is left out
+    _, trainer = trainer_of(place, "dpo")
+    count = len(trainer.epoch_sampler.rows) - 1
+    _, trainer = trainer_of(place, "dpo", batch_size=count, steps=1)
+    assert all(unit.refs for unit in trainer.rows(1))
+    assert trainer.epoch_sampler.rows[-1].refs  # it is not the last one that is left out
 
 
 def test_a_reference_with_other_ids_is_refused(place: Any, tmp_path: Any) -> None:
@@ -215,13 +214,13 @@ def test_a_reference_with_other_ids_is_refused(place: Any, tmp_path: Any) -> Non
     model.save(tmp_path)
     tokenizer.save(tmp_path)
     with pytest.raises(UserError, match="has 40 ids and the policy"):
-        lesson_of(place, "dpo", reference=str(tmp_path))
+        trainer_of(place, "dpo", reference=str(tmp_path))
 
 
 def test_without_a_reference_none_is_computed(place: Any) -> None:
-    _, lesson = lesson_of(place, "simpo")
-    assert all(unit.refs == () for unit in [*lesson.epoch_sampler.rows, *lesson.held_out])
-    assert lesson.kept == {}
+    _, trainer = trainer_of(place, "simpo")
+    assert all(unit.refs == () for unit in [*trainer.epoch_sampler.rows, *trainer.held_out])
+    assert trainer.kept == {}
 
 
 def test_a_difference_that_is_rounding_is_a_tie() -> None:
@@ -238,16 +237,16 @@ def test_a_difference_that_is_rounding_is_a_tie() -> None:
 
 def test_a_loss_that_is_no_number_says_what_it_was_computed_from(place: Any) -> None:
     for name, terms in (("dpo", "chosen"), ("kto", "logprobs")):
-        parts, lesson = lesson_of(place, name)
+        parts, trainer = trainer_of(place, name)
         with torch.no_grad():
             next(parts.policy.parameters()).fill_(math.nan)
         with pytest.raises(NotFinite, match="the loss is nan") as failure:
-            lesson.fit(lesson.rows(1))
+            trainer.fit(trainer.rows(1))
         assert terms in failure.value.culprit
 
 
 def test_what_changes_what_a_model_says_besides_its_weights(place: Any) -> None:
-    parts, _ = lesson_of(place, "simpo")
+    parts, _ = trainer_of(place, "simpo")
     assert _shape(parts.policy) == repr(parts.policy.config)
     assert _shape(Table()) == ""  # type: ignore[arg-type]
     assert _shape(SimpleNamespace(config="x")) == ""  # type: ignore[arg-type]
@@ -261,10 +260,10 @@ def test_means_are_put_back() -> None:
 
 def test_the_reference_point_is_a_constant_in_the_loss(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its passes keep no graph in memory."""
-    _, lesson = lesson_of(place, "kto")
-    read, seen = lesson._read_rows, []
-    monkeypatch.setattr(lesson, "_read_rows", lambda *given: (seen.append(torch.is_grad_enabled()), read(*given))[1])
-    assert not lesson._point(lesson.rows(2)).requires_grad
+    _, trainer = trainer_of(place, "kto")
+    read, seen = trainer._read_rows, []
+    monkeypatch.setattr(trainer, "_read_rows", lambda *given: (seen.append(torch.is_grad_enabled()), read(*given))[1])
+    assert not trainer._point(trainer.rows(2)).requires_grad
     assert seen
     assert not any(seen)
 

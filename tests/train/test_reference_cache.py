@@ -142,7 +142,7 @@ def test_the_same_weights_under_another_config_are_another_name(tmp_path, monkey
     made = []
     for start, changes in (("one", {}), ("two", {}), ("one", {"reference": "one"}), ("one", {"reference": "two"})):
         named = {key: str(tmp_path / name) for key, name in changes.items()}
-        on_disk.lesson(tmp_path / start, pairs, "dpo", steps=1, **named)
+        on_disk.trainer(tmp_path / start, pairs, "dpo", steps=1, **named)
         made.append(len(list(cache_directory().iterdir())))
     assert made == [1, 2, 2, 2]
 

@@ -17,9 +17,8 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe
 from whet.report.run.reward_figures import reward_figures
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.rows import reward_training as rewarding
-from whet.train.rows.loop import build_lesson
 from whet.train.start import resume_run, start_run
 
 CPU = torch.device("cpu")
@@ -61,8 +60,8 @@ def begin(config: OfflineConfig, tmp_path: Path, progress: SilentProgress) -> Pa
 
 def margins(config: OfflineConfig, model: Path) -> list[float]:
     """What a model says of the held-out pairs, from its files alone."""
-    _, lesson = build_lesson(config, on_disk.ALONE, lambda _: None)
-    pairs = [one.data for one in lesson.held_out]  # type: ignore[attr-defined]
+    _, trainer = on_disk.built(config)
+    pairs = [one.data for one in trainer.held_out]  # type: ignore[attr-defined]
     scorer = load_scorer(model, CPU)
     prompts = [pair.prompt for pair in pairs]
     chosen = scorer.score(prompts, [pair.chosen for pair in pairs])
@@ -72,7 +71,7 @@ def margins(config: OfflineConfig, model: Path) -> list[float]:
 
 def check_analysis(config: OfflineConfig, path: Path) -> dict[str, Any]:
     """It is that of the model that the run's name stands for."""
-    run = Run.open(path, is_writer=False)
+    run = RunDirectory.open(path, is_writer=False)
     analysis: dict[str, Any] = json.loads((path / "reward_model.json").read_text())
     info = run.best_info()
     assert info is not None
@@ -87,7 +86,7 @@ def test_the_best_model_is_analysed_and_not_the_last(config: OfflineConfig, tmp_
     path = begin(config, tmp_path, SilentProgress())
     analysis = check_analysis(config, path)
     assert analysis["step"] < STEPS
-    latest = Run.open(path, is_writer=False).latest()
+    latest = RunDirectory.open(path, is_writer=False).latest()
     assert latest is not None
     last = margins(config, latest.path / "model")
     assert max(abs(a - b) for a, b in zip(analysis["margins"], last, strict=True)) > 0.1
@@ -98,7 +97,7 @@ def test_an_interrupted_run_is_analysed_and_a_resumed_one_again(config: OfflineC
     with pytest.raises(KeyboardInterrupt):
         begin(config, tmp_path, Interrupting(1))
     path = tmp_path / "run"
-    assert not Run.open(path, is_writer=False).finished
+    assert not RunDirectory.open(path, is_writer=False).finished
     assert check_analysis(config, path)["step"] <= 2  # the step in which Ctrl-C came is completed
     resume_run(path, [], lambda *_: SilentProgress())
     check_analysis(config, path)
@@ -127,12 +126,12 @@ def test_a_run_is_not_finished_before_it_is_analysed(
     with pytest.raises(KeyboardInterrupt):
         begin(config, tmp_path, SilentProgress())
     path = tmp_path / "run"
-    stopped = Run.open(path, is_writer=False)
+    stopped = RunDirectory.open(path, is_writer=False)
     assert not (path / "reward_model.json").exists()
     assert not stopped.finished
     resume_run(path, [], lambda *_: SilentProgress())
     check_analysis(config, path)
-    assert Run.open(path, is_writer=False).finished
+    assert RunDirectory.open(path, is_writer=False).finished
     for name in ("reward_model.json", "metrics.jsonl"):
         assert (path / name).read_bytes() == (whole / name).read_bytes()
 
@@ -144,7 +143,7 @@ def test_one_ctrl_c_lets_the_analysis_end(
     ctrl_c_while_drawing(monkeypatch, 1)
     path = begin(config, tmp_path, SilentProgress())
     check_analysis(config, path)
-    assert Run.open(path, is_writer=False).finished
+    assert RunDirectory.open(path, is_writer=False).finished
 
 
 def test_going_on_takes_the_old_analysis_away(config: OfflineConfig, tmp_path: Path) -> None:
@@ -152,13 +151,16 @@ def test_going_on_takes_the_old_analysis_away(config: OfflineConfig, tmp_path: P
     with pytest.raises(KeyboardInterrupt):
         begin(config, tmp_path, Interrupting(1))
     path = tmp_path / "run"
-    with Run.open(path) as run:
+    with RunDirectory.open(path) as run:
         run.rewind(1)
     assert not (path / "reward_model.json").exists()
     assert not (path / "reward_model.png").exists()
 
 
 def test_without_its_best_model_nothing_is_analysed(config: OfflineConfig, tmp_path: Path) -> None:
-    _, lesson = build_lesson(config, on_disk.ALONE, lambda _: None)
-    with Run.create(tmp_path, "rm", "loop: offline\n") as run, pytest.raises(RunFailed, match="no best model"):
-        lesson.analyse(run, lambda _: None)  # type: ignore[attr-defined]
+    _, trainer = on_disk.built(config)
+    with (
+        RunDirectory.create(tmp_path, "rm", "loop: offline\n") as run,
+        pytest.raises(RunFailed, match="lost its best"),
+    ):
+        trainer.conclude(run, lambda _: None)  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ from tests.train.test_preferring import gradient
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered_share
 from whet.models.reward.scoring import load_scorer
-from whet.train.rows.loop import build_lesson
 
 DATA = {"bradley_terry": on_disk.pairs, "outcome": on_disk.outcomes, "process": on_disk.traces}
 NEAR = 3e-6
@@ -26,11 +25,11 @@ def place(tmp_path):
     return tmp_path
 
 
-def lesson_of(place, name, *, max_tokens=None, **changes):
+def trainer_of(place, name, *, max_tokens=None, **changes):
     changes = {"reward_head": {"separator": "+"}, **changes}  # a character that the tokeniser knows
     config = on_disk.config(place / "start", place / f"{name}.jsonl", name, **changes)
     data = config.data.model_copy(update={"max_tokens": max_tokens})
-    return build_lesson(config.model_copy(update={"data": data}), on_disk.ALONE, lambda _: None)
+    return on_disk.built(config.model_copy(update={"data": data}))
 
 
 def score(parts, row, place):
@@ -42,19 +41,19 @@ def score(parts, row, place):
 
 
 def test_bradley_terry_by_hand(place):
-    parts, lesson = lesson_of(place, "bradley_terry")
-    some = lesson.rows(1)
+    parts, trainer = trainer_of(place, "bradley_terry")
+    some = trainer.rows(1)
     gaps = [float((score(parts, one.rows[0], -1) - score(parts, one.rows[1], -1))[0]) for one in some]
-    logged, _, _ = gradient(parts, lesson, some)
+    logged, _, _ = gradient(parts, trainer, some)
     assert logged["loss"] == pytest.approx(np.mean([np.log1p(np.exp(-gap)) for gap in gaps]), rel=1e-5)
     assert logged["accuracy"] == np.mean([gap > 0 for gap in gaps])
 
 
 def test_margins_count_where_they_are_asked_for(place):
-    parts, lesson = lesson_of(place, "bradley_terry")
-    some = lesson.rows(1)
+    parts, trainer = trainer_of(place, "bradley_terry")
+    some = trainer.rows(1)
     gaps = [float((score(parts, one.rows[0], -1) - score(parts, one.rows[1], -1))[0]) for one in some]
-    parts, strict = on_disk.lesson(
+    parts, strict = on_disk.trainer(
         place / "start", place / "bradley_terry.jsonl", {"name": "bradley_terry", "use_margins": True}
     )
     logged, _, _ = gradient(parts, strict, strict.rows(1))
@@ -64,22 +63,22 @@ def test_margins_count_where_they_are_asked_for(place):
 
 @pytest.mark.parametrize("every_token", [True, False])
 def test_outcome_by_hand(place, every_token):
-    parts, lesson = lesson_of(place, "outcome", reward_head={"every_token": every_token})
-    some = lesson.rows(1)
+    parts, trainer = trainer_of(place, "outcome", reward_head={"every_token": every_token})
+    some = trainer.rows(1)
     losses = []
     for one in some:
         for row, right in zip(one.rows, one.data.correct, strict=True):
             places = [t for t in range(len(row.tokens)) if row.mask[t]] if every_token else [len(row.tokens) - 1]
             values = [float(score(parts, row, t)[0]) for t in places]
             losses.append(np.mean([np.log1p(np.exp(-v if right else v)) for v in values]))
-    logged, _, _ = gradient(parts, lesson, some)
+    logged, _, _ = gradient(parts, trainer, some)
     assert logged["loss"] == pytest.approx(np.mean(losses), rel=1e-5)  # a long completion counts as much as a short one
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_process_by_hand(place, classes):
-    parts, lesson = lesson_of(place, "process", reward_head={"separator": "+", "classes": classes})
-    some = lesson.rows(1)
+    parts, trainer = trainer_of(place, "process", reward_head={"separator": "+", "classes": classes})
+    some = trainer.rows(1)
     losses = []
     for one in some:
         (row,), plus = one.rows, parts.tokenizer.encode("+")[0]
@@ -89,15 +88,15 @@ def test_process_by_hand(place, classes):
             values = score(parts, row, t)
             wanted = {1: classes - 1, 0: classes // 2, -1: 0}[label]
             losses.append(np.log(np.exp(values).sum()) - values[wanted])
-    logged, _, _ = gradient(parts, lesson, some)
+    logged, _, _ = gradient(parts, trainer, some)
     assert logged["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 def test_a_step_is_right_if_fine_and_bad_are_told_apart_in_training_too(place):
     """With three classes a neutral step that is called good is right: only bad against the others counts."""
     on_disk.write(place / "process.jsonl", neutral_traces())
-    parts, lesson = lesson_of(place, "process", reward_head={"separator": "+", "classes": 3}, batch_size=16)
-    some = lesson.rows(1)
+    parts, trainer = trainer_of(place, "process", reward_head={"separator": "+", "classes": 3}, batch_size=16)
+    some = trainer.rows(1)
     fine, exact = [], []
     for one in some:
         ends = [t for t, on in enumerate(one.places[0]) if on]
@@ -105,11 +104,11 @@ def test_a_step_is_right_if_fine_and_bad_are_told_apart_in_training_too(place):
             bad, neither, good = np.exp(score(parts, one.rows[0], t))
             fine.append((neither + good >= bad) == (label >= 0))
             exact.append(int(np.argmax([bad, neither, good])) == label + 1)
-    logged, _, _ = gradient(parts, lesson, some)
+    logged, _, _ = gradient(parts, trainer, some)
     assert logged["accuracy"] == pytest.approx(np.mean(fine))
     assert np.mean(exact) != np.mean(fine)
-    lesson.held_out = some
-    assert lesson.measure()["eval/accuracy"] == pytest.approx(logged["accuracy"])
+    trainer.held_out = some
+    assert trainer.measure()["eval/accuracy"] == pytest.approx(logged["accuracy"])
 
 
 def neutral_traces():
@@ -127,25 +126,25 @@ def neutral_traces():
 @pytest.mark.parametrize("name", ["outcome", "process"])
 def test_training_and_held_out_accuracy_are_the_same_number_of_the_same_rows(place, name):
     """Also of an outcome model that learns at every token: an answer is judged at its end."""
-    parts, lesson = lesson_of(place, name, reward_head={"separator": "+", "every_token": True})
-    some = lesson.rows(1)
-    logged, _, _ = gradient(parts, lesson, some)
-    lesson.held_out = some
-    assert logged["accuracy"] == pytest.approx(lesson.measure()["eval/accuracy"])
+    parts, trainer = trainer_of(place, name, reward_head={"separator": "+", "every_token": True})
+    some = trainer.rows(1)
+    logged, _, _ = gradient(parts, trainer, some)
+    trainer.held_out = some
+    assert logged["accuracy"] == pytest.approx(trainer.measure()["eval/accuracy"])
 
 
 @pytest.mark.parametrize("limit", [64, 11])  # with 11 tokens the two prompts of a pair are often cut differently
 @pytest.mark.parametrize("name", DATA)
 def test_no_split_or_packing_changes_loss_or_gradient(place, name, limit):
-    parts, lesson = lesson_of(place, name, max_tokens=limit if name != "process" else limit + 9)
-    some = lesson.rows(1)
-    whole, _, pull = gradient(parts, lesson, some, micro_batch_tokens=10**6, padding_free=False)
+    parts, trainer = trainer_of(place, name, max_tokens=limit if name != "process" else limit + 9)
+    some = trainer.rows(1)
+    whole, _, pull = gradient(parts, trainer, some, micro_batch_tokens=10**6, padding_free=False)
     for settings in (
         {"micro_batch_tokens": 1, "padding_free": False},
         {"micro_batch_tokens": 50},
         {"micro_batch_tokens": 10**6, "padding_free": True},
     ):
-        logged, _, other = gradient(parts, lesson, some, **settings)
+        logged, _, other = gradient(parts, trainer, some, **settings)
         assert logged["loss"] == pytest.approx(whole["loss"], abs=1e-6), settings
         assert max(float((a - b).abs().max()) for a, b in zip(pull, other, strict=True)) < NEAR, settings
 
@@ -154,16 +153,16 @@ def test_no_split_or_packing_changes_loss_or_gradient(place, name, limit):
 @pytest.mark.parametrize("name", DATA)
 def test_what_is_saved_scores_as_what_was_measured(place, name, limit):
     limit = limit + 9 if limit and name == "process" else limit
-    parts, lesson = lesson_of(place, name, max_tokens=limit)
-    assert any(len(row.tokens) == limit for one in lesson.held_out for row in one.rows) == (limit is not None)
+    parts, trainer = trainer_of(place, name, max_tokens=limit)
+    assert any(len(row.tokens) == limit for one in trainer.held_out for row in one.rows) == (limit is not None)
     for step in range(1, 5):
-        lesson.fit(lesson.rows(step))
+        trainer.fit(trainer.rows(step))
     (place / "saved").mkdir()
     parts.save_model(place / "saved")
     scorer = load_scorer(place / "saved", torch.device("cpu"))
     with torch.no_grad():
-        told = lesson._meant()
-    for one, rows in zip(lesson.held_out, told, strict=True):
+        told = trainer._meant()
+    for one, rows in zip(trainer.held_out, told, strict=True):
         if name == "process":
             found = scorer.steps([one.data.prompt], ["+".join(one.data.steps)])[0]
             assert found == pytest.approx(rows[0].tolist(), abs=1e-5)
@@ -183,9 +182,9 @@ def test_a_report_on_cut_pairs_compares_completions_and_knows_their_prompts(plac
         for _ in range(3)
     ]
     on_disk.write(place / "bradley_terry.jsonl", rows)
-    _, lesson = lesson_of(place, "bradley_terry", max_tokens=10, eval={"examples": 100, "max_tokens": 8})
-    report = lesson.report()
-    pairs = [one.data for one in lesson.held_out]
+    _, trainer = trainer_of(place, "bradley_terry", max_tokens=10, eval={"examples": 100, "max_tokens": 8})
+    report = trainer.report()
+    pairs = [one.data for one in trainer.held_out]
     longer = [(len(pair.chosen) > len(pair.rejected)) + (len(pair.chosen) == len(pair.rejected)) / 2 for pair in pairs]
     assert report.longer.mean == pytest.approx(np.mean(longer))
     right = {}
@@ -198,12 +197,12 @@ def test_a_report_on_cut_pairs_compares_completions_and_knows_their_prompts(plac
 
 def test_a_rule_is_learned_from_pairs(place):
     on_disk.pairs(place / "bradley_terry.jsonl", 200)
-    _, lesson = lesson_of(
+    _, trainer = trainer_of(
         place, "bradley_terry", optimizer={"lr": 3e-3}, batch_size=24, eval={"examples": 100, "max_tokens": 8}
     )
     for step in range(1, 41):
-        lesson.fit(lesson.rows(step))
-    found = lesson.measure()
+        trainer.fit(trainer.rows(step))
+    found = trainer.measure()
     assert found["eval/accuracy_low"] > 0.8
     assert found["eval/margin"] > 0
     assert math.isfinite(found["eval/calibration_error"])
@@ -211,4 +210,4 @@ def test_a_rule_is_learned_from_pairs(place):
 
 def test_rows_of_another_kind_are_refused(place):
     with pytest.raises(UserError, match="holds outcomes, and objective 'bradley_terry' learns from pairs"):
-        on_disk.lesson(place / "start", place / "outcome.jsonl", "bradley_terry")
+        on_disk.trainer(place / "start", place / "outcome.jsonl", "bradley_terry")

@@ -1,4 +1,4 @@
-"""What a reward model's lesson logs, measures and analyses, by hand in double precision, on one rank and on several."""
+"""What the trainer of reward models logs, measures and analyses, by hand in float64, on one rank and on several."""
 
 import json
 import math
@@ -22,7 +22,6 @@ from whet.models.reward.settings import RewardSettings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.tokenizers import load_tokenizer, with_padding
 from whet.train.rows import reward_training as module
-from whet.train.rows.loop import build_lesson
 from whet.train.rows.reward_training import REWARD_DATA
 from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import NotFinite
@@ -44,12 +43,12 @@ def config_of(place: Any, name: str, **changes: Any) -> Any:
     return on_disk.config(place / "start", place / f"{name}.jsonl", name, **given)
 
 
-def lesson_of(place: Any, name: str, world: World = on_disk.ALONE, **changes: Any) -> tuple[Any, Any]:
+def trainer_of(place: Any, name: str, world: World = on_disk.ALONE, **changes: Any) -> tuple[Any, Any]:
     """Nothing moves in it."""
-    parts, lesson = build_lesson(config_of(place, name, **changes), world, lambda _: None)
+    parts, trainer = on_disk.built(config_of(place, name, **changes), world)
     for group in parts.optimizer.param_groups:  # type: ignore[attr-defined]
         group["lr"] = 0.0
-    return parts, lesson
+    return parts, trainer
 
 
 def read(parts: Any, row: Any, places: Any) -> list[Any]:
@@ -83,10 +82,10 @@ def by_hand(parts: Any, name: str, some: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", DATA)
 def test_a_step_by_hand(place: Any, name: str) -> None:
-    parts, lesson = lesson_of(place, name, update={"max_grad_norm": 0.01})
-    some = lesson.rows(2)
-    assert some == EpochSampler(lesson.epoch_sampler.rows, seed=3).draw(8, step=2)
-    logged, tokens = lesson.fit(some)
+    parts, trainer = trainer_of(place, name, update={"max_grad_norm": 0.01})
+    some = trainer.rows(2)
+    assert some == EpochSampler(trainer.epoch_sampler.rows, seed=3).draw(8, step=2)
+    logged, tokens = trainer.fit(some)
     pulled = math.sqrt(
         sum(float(p.grad.double().square().sum()) for p in parts.policy.parameters() if p.grad is not None)
     )
@@ -99,11 +98,11 @@ def test_a_step_by_hand(place: Any, name: str) -> None:
 @pytest.mark.parametrize("name", DATA)
 def test_one_row_by_hand(place: Any, name: str) -> None:
     """One pair, one completion, one step: no count of one is taken for two."""
-    parts, lesson = lesson_of(place, name, reward_head={**HEAD, "every_token": False})
+    parts, trainer = trainer_of(place, name, reward_head={**HEAD, "every_token": False})
     if name == "bradley_terry":
-        one = lesson.rows(1)[0]
+        one = trainer.rows(1)[0]
     elif name == "outcome":
-        whole = lesson.rows(1)[0]
+        whole = trainer.rows(1)[0]
         one = SimpleNamespace(
             rows=whole.rows[:1],
             places=whole.places[:1],
@@ -111,17 +110,17 @@ def test_one_row_by_hand(place: Any, name: str) -> None:
             data=SimpleNamespace(correct=whole.data.correct[:1]),
         )
     else:
-        one = next(one for one in lesson.epoch_sampler.rows if len(one.data.labels) == 1)
-    logged, _ = lesson.fit([one])
+        one = next(one for one in trainer.epoch_sampler.rows if len(one.data.labels) == 1)
+    logged, _ = trainer.fit([one])
     logged.pop("grad_norm")
     assert logged == pytest.approx(by_hand(parts, name, [one]), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", DATA)
 def test_the_held_out_side_by_hand(place: Any, name: str) -> None:
-    parts, lesson = lesson_of(place, name, update={"micro_batch_tokens": 1}, eval={"examples": 7, "max_tokens": 8})
-    assert len(lesson.held_out) == 7
-    found, wanted = lesson.measure(), by_hand(parts, name, lesson.held_out)
+    parts, trainer = trainer_of(place, name, update={"micro_batch_tokens": 1}, eval={"examples": 7, "max_tokens": 8})
+    assert len(trainer.held_out) == 7
+    found, wanted = trainer.measure(), by_hand(parts, name, trainer.held_out)
     assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
     assert found["eval/loss"] != float(np.float32(found["eval/loss"]))  # many are added in double precision
     assert found["eval/accuracy"] == pytest.approx(wanted["accuracy"])
@@ -138,9 +137,9 @@ def test_ranks_log_what_one_process_does(place: Any, name: str) -> None:
     }
 
     def work(world: World) -> Any:
-        parts, lesson = lesson_of(place, name, world, **few)
-        logged, tokens = lesson.fit(lesson.rows(1))
-        return {**logged, "tokens": tokens, **lesson.measure()}, [p.grad for p in parts.policy.parameters()]
+        parts, trainer = trainer_of(place, name, world, **few)
+        logged, tokens = trainer.fit(trainer.rows(1))
+        return {**logged, "tokens": tokens, **trainer.measure()}, [p.grad for p in parts.policy.parameters()]
 
     logged, gradient = work(on_disk.ALONE)
     for said, pulled in on_ranks(3, work):
@@ -158,7 +157,7 @@ def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, 
     changes = {"loop": "offline", "objective": name, "data": data, "reward_head": HEAD, "steps": 1, "device": "cpu"}
     model = {"path": str(place / "start"), "gradient_checkpointing": True}
     config = config_of(place, name).model_validate({**changes, "model": model, "seed": 3})
-    parts, _ = build_lesson(config, on_disk.ALONE, lambda _: None)
+    parts, _ = on_disk.built(config)
     kind = {"bradley_terry": "preference"}.get(name, name)
     assert parts.policy.settings == RewardSettings(  # type: ignore[attr-defined]
         kind=kind,  # type: ignore[arg-type]
@@ -172,7 +171,7 @@ def test_the_model_is_what_the_recipe_says(place: Any, name: str, classes: int, 
     assert parts.policy.pad == with_padding(load_tokenizer(place / "start"))[1]
     assert parts.origin == fingerprint(parts.policy)
     assert parts.engine is None
-    other, _ = build_lesson(config.model_copy(update={"seed": 4}), on_disk.ALONE, lambda _: None)
+    other, _ = on_disk.built(config.model_copy(update={"seed": 4}))
     assert not torch.equal(other.policy.head.weight, parts.policy.head.weight)
     assert REWARD_DATA[kind] == {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}[kind]
 
@@ -181,23 +180,23 @@ def test_margins_that_were_stated_by_hand(place: Any) -> None:
     config = on_disk.config(
         place / "start", place / "bradley_terry.jsonl", {"name": "bradley_terry", "use_margins": True}, seed=3
     )
-    parts, lesson = build_lesson(config, on_disk.ALONE, lambda _: None)
-    some = lesson.rows(1)
+    parts, trainer = on_disk.built(config)
+    some = trainer.rows(1)
     assert len({one.margin for one in some}) > 1
     losses = []
     for one in some:
         chosen, rejected = (read(parts, row, at)[0] for row, at in zip(one.rows, one.places, strict=True))
         losses.append(math.log1p(math.exp(one.data.margin - float(chosen[0] - rejected[0]))))
-    assert lesson.fit(some)[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert trainer.fit(some)[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 def test_what_is_as_likely_right_as_wrong_is_called_right(place: Any) -> None:
-    parts, lesson = lesson_of(place, "outcome")
-    some = lesson.rows(1)
+    parts, trainer = trainer_of(place, "outcome")
+    some = trainer.rows(1)
     with torch.no_grad():
         for parameter in parts.policy.head.parameters():
             parameter.zero_()
-    assert lesson.fit(some)[0]["accuracy"] == pytest.approx(
+    assert trainer.fit(some)[0]["accuracy"] == pytest.approx(
         np.mean([right for one in some for right in one.data.correct])
     )
 
@@ -215,7 +214,7 @@ def test_the_padding_is_the_tokenisers_also_where_the_model_has_more_ids(place: 
     model.save(tmp_path)
     tokenizer.save(tmp_path)
     config = on_disk.config(tmp_path, place / "bradley_terry.jsonl", "bradley_terry")
-    parts, _ = build_lesson(config, on_disk.ALONE, lambda _: None)
+    parts, _ = on_disk.built(config)
     assert parts.policy.pad == tokenizer.vocab_size < 40  # type: ignore[attr-defined]
 
 
@@ -228,20 +227,20 @@ def test_the_prompt_of_a_pair_is_packed_once(place: Any, monkeypatch: pytest.Mon
         return packing
 
     monkeypatch.setattr(module, "pack_through", noted)
-    _, lesson = lesson_of(place, "bradley_terry")
-    some = lesson.rows(1)
-    lesson.fit(some)
+    _, trainer = trainer_of(place, "bradley_terry")
+    some = trainer.rows(1)
+    trainer.fit(some)
     rows = [row for one in some for row in one.rows]
     prompts = [one.rows[0].mask.index(True) for one in some]
     assert lengths == [sum(len(row.tokens) for row in rows) - sum(prompts)]
-    _, padded = lesson_of(place, "bradley_terry", update={"padding_free": False})
+    _, padded = trainer_of(place, "bradley_terry", update={"padding_free": False})
     padded.fit(padded.rows(1))
     assert len(lengths) == 1
 
 
 @pytest.mark.parametrize("name", DATA)
 def test_what_a_report_is_made_of(place: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, lesson = lesson_of(place, name, eval={"examples": 4, "max_tokens": 8})
+    parts, trainer = trainer_of(place, name, eval={"examples": 4, "max_tokens": 8})
     asked: list[Any] = []
 
     def note(*given: Any) -> None:
@@ -250,11 +249,11 @@ def test_what_a_report_is_made_of(place: Any, name: str, monkeypatch: pytest.Mon
 
     for report in ("pair_report", "outcome_report", "process_report"):
         monkeypatch.setattr(module, report, lambda *given, of=report, **more: note(of, given, more))
-    lesson.report()
+    trainer.report()
     ((of, given, more),) = asked
-    data = [one.data for one in lesson.held_out]
-    assert more.pop("clusters") == [lesson.cluster(row) for row in data]
-    ends = [[score(parts, row, -1) for row in one.rows] for one in lesson.held_out]
+    data = [one.data for one in trainer.held_out]
+    assert more.pop("clusters") == [trainer.cluster(row) for row in data]
+    ends = [[score(parts, row, -1) for row in one.rows] for one in trainer.held_out]
     if name == "bradley_terry":
         assert given[0] == pytest.approx([float(rows[0][0]) for rows in ends], rel=1e-4)
         assert given[1] == pytest.approx([float(rows[1][0]) for rows in ends], rel=1e-4)
@@ -274,32 +273,31 @@ def test_what_a_report_is_made_of(place: Any, name: str, monkeypatch: pytest.Mon
 
 
 def test_an_outcome_is_learned_at_its_end_unless_asked_otherwise(place: Any) -> None:
-    _, lesson = lesson_of(place, "outcome", reward_head={**HEAD, "every_token": False})
-    assert not lesson.model.settings.every_token
-    assert {sum(places) for one in lesson.epoch_sampler.rows for places in one.places} == {1}
+    _, trainer = trainer_of(place, "outcome", reward_head={**HEAD, "every_token": False})
+    assert not trainer.model.settings.every_token
+    assert {sum(places) for one in trainer.epoch_sampler.rows for places in one.places} == {1}
 
 
 def test_a_saved_model_is_loaded_as_it_was(place: Any, tmp_path: Path) -> None:
-    parts, lesson = lesson_of(place, "bradley_terry")
-    assert lesson.kept == {}
-    parts.sync(1)
+    parts, trainer = trainer_of(place, "bradley_terry")
+    assert trainer.kept == {}
     parts.save_model(tmp_path)
-    saved, own = parts.saved_weights(tmp_path), parts.policy.state_dict()
+    saved, own = parts.load(tmp_path).state_dict(), parts.policy.state_dict()
     assert saved.keys() == own.keys()
     assert all(torch.equal(saved[name], own[name]) for name in own)
     scorer = load_scorer(tmp_path, torch.device("cpu"))  # with its tokeniser
-    pair = lesson.held_out[0]
-    assert scorer.score([pair.data.prompt], [pair.data.chosen]) == pytest.approx([lesson._meant()[0][0][-1].item()])
+    pair = trainer.held_out[0]
+    assert scorer.score([pair.data.prompt], [pair.data.chosen]) == pytest.approx([trainer._meant()[0][0][-1].item()])
 
 
 def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the place of the last one, and its worst mistakes are written out."""
-    parts, lesson = lesson_of(place, "bradley_terry")
+    parts, trainer = trainer_of(place, "bradley_terry")
     parts.save_model(tmp_path)
-    expected = asdict(lesson.report())
+    expected = asdict(trainer.report())
     with torch.no_grad():
         parts.policy.head.weight.mul_(-1)
-    assert asdict(lesson.report()) != expected
+    assert asdict(trainer.report()) != expected
     written: list[Any] = []
     drawn: dict[str, Any] = {}
 
@@ -316,9 +314,9 @@ def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pyt
         best_model=lambda: tmp_path, best_info=lambda: {"step": 7}, recipe="mine", path=tmp_path, write_analysis=keep
     )
     notes: list[str] = []
-    lesson.analyse(run, notes.append)
+    trainer.conclude(run, notes.append)
     analysis, picture = written
-    worst = [asdict(lesson.held_out[number].data) for number in expected["worst"]]
+    worst = [asdict(trainer.held_out[number].data) for number in expected["worst"]]
     assert worst
     assert analysis == {"step": 7, **expected, "worst_rows": worst}
     assert json.dumps(analysis)
@@ -327,15 +325,15 @@ def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pyt
     assert drawn["title"] == "mine: preference reward model"
     assert drawn["subtitle"].startswith("best model, of step 7: ")
     for gone in ({"best_model": lambda: None}, {"best_info": lambda: None}):
-        with pytest.raises(RunFailed, match="has no best model any more"):
-            lesson.analyse(SimpleNamespace(**{**vars(run), **gone}), notes.append)
+        with pytest.raises(RunFailed, match="has lost its best model"):
+            trainer.conclude(SimpleNamespace(**{**vars(run), **gone}), notes.append)
 
 
 @pytest.mark.parametrize("name", DATA)
 def test_a_loss_that_is_no_number_says_what_it_was_computed_from(place: Any, name: str) -> None:
-    parts, lesson = lesson_of(place, name)
+    parts, trainer = trainer_of(place, name)
     with torch.no_grad():
         parts.policy.head.weight.fill_(math.nan)
     with pytest.raises(NotFinite, match="the loss is nan") as failure:
-        lesson.fit(lesson.rows(1))
+        trainer.fit(trainer.rows(1))
     assert failure.value.culprit.keys() == ({"chosen", "rejected"} if name == "bradley_terry" else {"scores"})

@@ -15,8 +15,8 @@ from whet.config import EarlyStoppingConfig
 from whet.errors import UserError
 from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe, validate
-from whet.runs.directory import Run
-from whet.train.rows.reward_training import Rewarding
+from whet.runs.directory import RunDirectory
+from whet.train.rows.reward_training import RewardTrainer
 from whet.train.session.resume import watched
 from whet.train.session.session import over_budget, past_best
 from whet.train.start import resume_run, start_run
@@ -75,19 +75,19 @@ class Listening(SilentProgress):
         self.notes.append(text)
 
 
-def train(written: dict[str, Any], directory: Path) -> tuple[Run, list[str]]:
+def train(written: dict[str, Any], directory: Path) -> tuple[RunDirectory, list[str]]:
     progress = Listening()
     config = validate(written, where="test")
     path = start_run(Recipe(name="stop", config=config, written={}), directory, lambda *_: progress)
-    return Run.open(path, is_writer=False), progress.notes
+    return RunDirectory.open(path, is_writer=False), progress.notes
 
 
-def results(run: Run) -> dict[str, Any]:
+def results(run: RunDirectory) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run.path / "final_results.json").read_text())
     return found
 
 
-def check_end(run: Run, notes: list[str], reason: str, *, before: int) -> int:
+def check_end(run: RunDirectory, notes: list[str], reason: str, *, before: int) -> int:
     """The run ended early, for this reason, evaluated and saved at its last step; returns the step."""
     found = results(run)
     last = found["steps"]
@@ -128,12 +128,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spent(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[str]]:
+def spent(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, list[str]]:
     """A run that has spent its KL."""
     return train(drifting(model, early_stopping={"kl": 0.5}), tmp_path_factory.mktemp("spent"))
 
 
-def test_a_run_ends_when_its_kl_is_spent(spent: tuple[Run, list[str]]) -> None:
+def test_a_run_ends_when_its_kl_is_spent(spent: tuple[RunDirectory, list[str]]) -> None:
     run, notes = spent
     last = check_end(run, notes, "nats from the reference, above early_stopping.kl 0.5", before=40)
     drift = [row["kl_rollout"] for row in run.metrics() if row["step"] > 0]
@@ -142,7 +142,9 @@ def test_a_run_ends_when_its_kl_is_spent(spent: tuple[Run, list[str]]) -> None:
     assert last in run.answer_steps()  # looked at once more, although no evaluation was due
 
 
-def test_killed_after_the_last_checkpoint_it_still_ends_there(spent: tuple[Run, list[str]], tmp_path: Path) -> None:
+def test_killed_after_the_last_checkpoint_it_still_ends_there(
+    spent: tuple[RunDirectory, list[str]], tmp_path: Path
+) -> None:
     """What ended the run is saved with it: resumed equals never stopped."""
     run, _ = spent
     copy = Path(shutil.copytree(run.path, tmp_path / run.path.name))
@@ -150,7 +152,7 @@ def test_killed_after_the_last_checkpoint_it_still_ends_there(spent: tuple[Run, 
     resume_run(copy, [], lambda *_: SilentProgress())
     for name in ("metrics.jsonl", "checkpoints/step-{:06d}/model/model.safetensors".format(results(run)["steps"])):
         assert (copy / name).read_bytes() == (run.path / name).read_bytes()
-    again = results(Run.open(copy, is_writer=False))
+    again = results(RunDirectory.open(copy, is_writer=False))
     same = ("steps", "ended", "before", "after", "best", "tokens")
     assert {key: again[key] for key in same} == {key: results(run)[key] for key in same}
 
@@ -222,15 +224,15 @@ def test_a_row_that_another_process_has_logged_already_counts_once(
     stop = {"patience": 2, "metric": "eval/loss"}
     alone, _ = train(rewarding(tmp_path / "a", steps=40, early_stopping=stop), tmp_path / "a" / "runs")
     seen: list[dict[str, float]] = []
-    measure, metrics = Rewarding.measure, Run.metrics
+    measure, metrics = RewardTrainer.measure, RunDirectory.metrics
 
-    def remembered(self: Rewarding) -> dict[str, float]:
+    def remembered(self: RewardTrainer) -> dict[str, float]:
         seen.append(measure(self))
         return seen[-1]
 
-    monkeypatch.setattr(Rewarding, "measure", remembered)
+    monkeypatch.setattr(RewardTrainer, "measure", remembered)
     monkeypatch.setattr(
-        Run, "metrics", lambda self: [*metrics(self), *({"step": len(seen) - 1, **row} for row in seen[-1:])]
+        RunDirectory, "metrics", lambda self: [*metrics(self), *({"step": len(seen) - 1, **row} for row in seen[-1:])]
     )
     late, _ = train(rewarding(tmp_path / "b", steps=40, early_stopping=stop), tmp_path / "b" / "runs")
     assert results(late)["steps"] == results(alone)["steps"]

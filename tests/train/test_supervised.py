@@ -21,8 +21,8 @@ from whet.errors import UserError
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Example, Row
 from whet.train.rows import sft as module
-from whet.train.rows.loop import build_lesson
 from whet.train.rows.sft import fit, supervised_row
+from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import NotFinite
 
 PLAIN = character_tokenizer(ALPHABET)
@@ -138,10 +138,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return path
 
 
-def lesson_of(place: Any, world: World = ALONE, *, note: Any = lambda _: None, **changes: Any) -> tuple[Any, Any]:
+def trainer_of(place: Any, world: World = ALONE, *, note: Any = lambda _: None, **changes: Any) -> tuple[Any, Any]:
     data = {"path": str(place / "talks.jsonl"), "held_out_share": 0.25}
     written = {"loop": "offline", "steps": 4, "model": str(place / "start"), "data": data, "device": "cpu", **changes}
-    return build_lesson(OfflineConfig.model_validate({"track": [], **written}), world, note)
+    return on_disk.built(OfflineConfig.model_validate({"track": [], **written}), world, note)
 
 
 def trained(row: Row) -> str:
@@ -162,45 +162,44 @@ TASK = {
 
 
 def test_the_answers_of_a_task_are_drawn_by_seed_and_step(place: Any) -> None:
-    parts, lesson = lesson_of(place, **TASK, seed=4)
-    assert lesson.epoch_sampler is None
-    assert lesson.kept == {}
+    parts, trainer = trainer_of(place, **TASK, seed=4)
+    assert trainer.kept == {}
     for step in (1, 2):
         wanted = [supervised_row(parts.tokenizer, one, 64) for one in parts.task.draw(6, seed=(4, step))]
-        assert lesson.rows(step) == wanted
-        shares = on_ranks(4, lambda world, step=step: lesson_of(place, world, **TASK, seed=4)[1].rows(step))
+        assert trainer.rows(step) == wanted
+        shares = on_ranks(4, lambda world, step=step: trainer_of(place, world, **TASK, seed=4)[1].rows(step))
         assert shares == [wanted[rank::4] for rank in range(4)]
-    logged, tokens = lesson.fit(wanted)
+    logged, tokens = trainer.fit(wanted)
     assert tokens == sum(sum(row.mask) for row in wanted)
     assert logged["loss"] > 0
 
 
 def test_of_a_task_the_held_out_loss_is_measured_and_nothing_else(place: Any) -> None:
     """How often it is right is measured by asking it."""
-    parts, lesson = lesson_of(place, **TASK)
+    parts, trainer = trainer_of(place, **TASK)
     held_out = parts.task.held_out(5)
-    assert [unit.rows for unit in lesson.held_out] == [(supervised_row(PLAIN, one, 64),) for one in held_out]
-    assert [unit.cluster for unit in lesson.held_out] == [one.twin or one.id for one in held_out]
-    alone, twin = lesson._answers([example(), example(twin="like 3")])
+    assert [unit.rows for unit in trainer.held_out] == [(supervised_row(PLAIN, one, 64),) for one in held_out]
+    assert [unit.cluster for unit in trainer.held_out] == [one.twin or one.id for one in held_out]
+    alone, twin = trainer._answers([example(), example(twin="like 3")])
     assert (alone.cluster, twin.cluster) == ("7", "like 3")
-    found = lesson.measure()
-    assert found == {"eval/loss": pytest.approx(mean_loss(parts, lesson.held_out), rel=1e-5)}
+    found = trainer.measure()
+    assert found == {"eval/loss": pytest.approx(mean_loss(parts, trainer.held_out), rel=1e-5)}
     assert not any(parameter.grad is not None for parameter in parts.policy.parameters())
-    for one in on_ranks(3, lambda world: lesson_of(place, world, **TASK)[1].measure()):
+    for one in on_ranks(3, lambda world: trainer_of(place, world, **TASK)[1].measure()):
         assert one == pytest.approx(found, rel=1e-5)
-    _, split = lesson_of(place, **TASK, update={"micro_batch_tokens": 1})
+    _, split = trainer_of(place, **TASK, update={"micro_batch_tokens": 1})
     (total,) = split.measure().values()
     assert total == pytest.approx(found["eval/loss"], rel=1e-6)
     assert total != float(torch.tensor(total, dtype=torch.float32))  # the sum of many is in double precision
 
 
 def test_dialogues_are_gone_through_and_as_many_are_held_out_as_are_asked_for(place: Any) -> None:
-    parts, lesson = lesson_of(place, batch_size=3, eval={"examples": 2, "max_tokens": 8}, seed=5)
-    assert len(lesson.held_out) == 2
-    epoch_sampler = module.EpochSampler(lesson.epoch_sampler.rows, seed=5)
-    assert lesson.rows(2) == [row for unit in epoch_sampler.draw(3, step=2) for row in unit.rows]
-    assert {trained(row) for unit in lesson.epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3, 4)}
-    assert lesson.measure()["eval/loss"] == pytest.approx(mean_loss(parts, lesson.held_out), rel=1e-5)
+    parts, trainer = trainer_of(place, batch_size=3, eval={"examples": 2, "max_tokens": 8}, seed=5)
+    assert len(trainer.held_out) == 2
+    epoch_sampler = EpochSampler(trainer.epoch_sampler.rows, seed=5)
+    assert trainer.rows(2) == [row for unit in epoch_sampler.draw(3, step=2) for row in unit.rows]
+    assert {trained(row) for unit in epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3, 4)}
+    assert trainer.measure()["eval/loss"] == pytest.approx(mean_loss(parts, trainer.held_out), rel=1e-5)
 
 
 @pytest.mark.parametrize(("turns", "said"), [("last", "de<eos>"), ("all", "b<eos>de<eos>")])
@@ -213,44 +212,43 @@ def test_the_turns_that_are_imitated(place: Any, tmp_path: Any, turns: str, said
         for talk in ([("user", f"{'a' * n}"), ("assistant", "b"), ("user", "c")] for n in range(1, 13))
     ]
     data = {"path": str(on_disk.write(tmp_path / "rows.jsonl", rows)), "held_out_share": 0.25, "turns": turns}
-    _, lesson = lesson_of(place, model=str(tmp_path), data=data)
-    for unit in [*lesson.epoch_sampler.rows, *lesson.held_out]:
+    _, trainer = trainer_of(place, model=str(tmp_path), data=data)
+    for unit in [*trainer.epoch_sampler.rows, *trainer.held_out]:
         (row,) = unit.rows
         assert spelled(token for token, on in zip(row.tokens, row.mask, strict=True) if on) == said
 
 
 def test_of_a_pair_the_better_completion_is_imitated(place: Any) -> None:
-    _, lesson = lesson_of(place, data=str(place / "pairs.jsonl"))
-    assert all("h" not in trained(row) for unit in lesson.epoch_sampler.rows for row in unit.rows)
+    _, trainer = trainer_of(place, data=str(place / "pairs.jsonl"))
+    assert all("h" not in trained(row) for unit in trainer.epoch_sampler.rows for row in unit.rows)
 
 
 def test_what_is_too_long_is_left_out_and_said(place: Any) -> None:
     notes: list[str] = []
     data = {"path": str(place / "talks.jsonl"), "held_out_share": 0.25, "max_tokens": 8}
-    _, lesson = lesson_of(place, data=data, note=notes.append)
-    assert {trained(row) for unit in lesson.epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3)}
+    _, trainer = trainer_of(place, data=data, note=notes.append)
+    assert {trained(row) for unit in trainer.epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3)}
     assert sum("too long and are left out" in note for note in notes) == 2  # of both sides
 
 
 def test_where_the_task_is_prompts_of_data_nothing_else_says_what_is_right(place: Any) -> None:
     """Its first completions are learned as answers; it calls none of them right, so likeliest tokens are counted."""
     task = {"name": "data", "path": str(place / "talks.jsonl"), "held_out_share": 0.25}
-    parts, lesson = lesson_of(place, task=task, data=None, batch_size=8, optimizer={"lr": 1e-2})
-    assert lesson.epoch_sampler is None
+    parts, trainer = trainer_of(place, task=task, data=None, batch_size=8, optimizer={"lr": 1e-2})
     for step in range(1, 7):
-        lesson.fit(lesson.rows(step))
+        trainer.fit(trainer.rows(step))
     hits = []
-    for unit in lesson.held_out:
+    for unit in trainer.held_out:
         (row,) = unit.rows
         with torch.no_grad():
             states = parts.policy.hidden(torch.tensor([row.tokens]), torch.tensor([len(row.tokens)]))
         likeliest = parts.policy.head(states)[0].argmax(dim=-1)
         hits += [bool(likeliest[t - 1] == row.tokens[t]) for t in range(len(row.tokens)) if row.mask[t]]
-    found = lesson.measure()
+    found = trainer.measure()
     assert found["eval/accuracy"] == pytest.approx(sum(hits) / len(hits))
     assert found["eval/accuracy_low"] < found["eval/accuracy"] < found["eval/accuracy_high"]
 
 
 def test_where_a_task_says_what_is_right_tokens_are_not_counted(place: Any) -> None:
-    _, lesson = lesson_of(place, task={"name": "sorting", "level": 1})
-    assert list(lesson.measure()) == ["eval/loss"]
+    _, trainer = trainer_of(place, task={"name": "sorting", "level": 1})
+    assert list(trainer.measure()) == ["eval/loss"]

@@ -10,7 +10,7 @@ from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.errors import UserError
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Labelled, Pair
-from whet.train.rows.units import Unit, strangers, units_of
+from whet.train.rows.units import Unit, mismatched, units_of
 
 
 def rows_of(kinds: list[tuple[int, bool]]) -> list[Labelled]:
@@ -24,7 +24,7 @@ def test_the_next_row_of_the_same_label_and_another_prompt() -> None:
     """Two completions of one prompt stand side by side, as every file of pairs has them."""
     rows = rows_of([(0, True), (0, True), (0, False), (1, True), (1, False), (2, False), (0, True)])
     # 0 and 1 pass over each other; the last one goes round to the first of another prompt.
-    assert [other.id for other in strangers(rows)] == ["3", "3", "4", "6", "5", "2", "3"]
+    assert [other.id for other in mismatched(rows)] == ["3", "3", "4", "6", "5", "2", "3"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=12))
@@ -32,9 +32,9 @@ def test_no_completion_stands_behind_its_own_prompt(kinds: list[tuple[int, bool]
     rows = rows_of(kinds)
     if len({row.prompt for row in rows}) == 1:
         with pytest.raises(UserError, match="same prompt"):
-            strangers(rows)
+            mismatched(rows)
         return
-    for row, other in zip(rows, strangers(rows), strict=True):
+    for row, other in zip(rows, mismatched(rows), strict=True):
         assert other.prompt != row.prompt
         several = len({one.prompt for one in rows if one.label is row.label}) > 1
         assert other.label is row.label or not several

@@ -76,7 +76,7 @@ def flat(logprobs: Tensor) -> Tensor:
 def test_a_surrogate_that_trains_nothing_is_refused() -> None:
     policy, config = Table(), config_of({"preset": "reinforce", "surrogate": f"{__name__}:flat"})
     batch, _ = prepared(policy, config)
-    with pytest.raises(RunFailed, match="'flat' has no gradient in what the model says, so it trains nothing"):
+    with pytest.raises(RunFailed, match="'flat' has no gradient in the model's outputs, so it trains nothing"):
         follow(policy, batch, config)
 
 

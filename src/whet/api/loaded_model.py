@@ -27,7 +27,7 @@ from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
 from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
 from whet.rollout import tokenize_prompts
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.setup.build import place
@@ -228,7 +228,7 @@ def find_model(
             raise UserError(f"{option} is for a server, and {text} is not its URL (http://…): leave it out")
     path = Path(text).expanduser()
     try:
-        run = Run.open(path, is_writer=False)
+        run = RunDirectory.open(path, is_writer=False)
     except UserError:
         directory = str(resolve_model(text))
         return Target(name=directory, path=directory)

@@ -13,7 +13,7 @@ from whet.errors import UserError, nearest
 from whet.imports import passing
 from whet.recipe import parse_yaml
 from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
-from whet.runs.directory import Run as RunDirectory
+from whet.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     from whet.api.loaded_model import Model

@@ -15,7 +15,7 @@ from whet.errors import UserError
 from whet.imports import passing
 from whet.recipe import Config, Pipeline, parse_yaml, plain, validate, validated
 from whet.runs import layout
-from whet.runs.directory import Run as RunDirectory
+from whet.runs.directory import RunDirectory
 from whet.train.session.session import Progress
 from whet.train.start import resume_run, saved_config, start_run
 

@@ -17,9 +17,9 @@ from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import SweepSetup, sweep_results
 from whet.report.formatting import duration
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
-from whet.train.experiments.jobs import Method, State, do_jobs, job_state
+from whet.train.experiments.jobs import Method, State, do_jobs
 from whet.train.experiments.pipeline_runs import make_plan, reopened, run_pipeline
 from whet.train.experiments.sweep import read_sweep
 from whet.train.explain.unused_keys import keys_without_effect
@@ -63,10 +63,10 @@ def compare_methods(
     directory = ComparisonDirectory.create(root, sweep.recipe) if out is None else ComparisonDirectory.open(out)
     with _resumable(directory, [*command, "--out", str(directory.path)]):
         jobs = sweep.jobs(directory)
-        states = [job_state(job) for job in jobs.values()]
+        states = [job.state for job in jobs.values()]
         first = {method: sweep.recipes[method, seeds[0]] for method in methods}
         progress = ConsoleProgress(f"comparison: {directory.path}", states, first)
-        failures = do_jobs(jobs, states, progress)
+        failures = do_jobs(jobs, progress)
     directory.write_results(sweep_results(directory, setup, failures))
     write_page(directory)
     _show_comparison(directory, as_json=as_json)
@@ -131,7 +131,7 @@ def show_pipeline(
     """
     with _resumable(directory, command or ["whet", "train", str(directory.path), "--resume"]):
         plan = make_plan(pipeline, directory, accept_changes=accept_changes)
-        states = list(plan.states.values())
+        states = [job.state for job in plan.jobs]
         progress = ConsoleProgress(f"pipeline: {directory.path}", states, explained or {}, inside=make_progress)
         failures, compared = run_pipeline(plan, progress, accept_changes=accept_changes)
     if compared:
@@ -156,7 +156,7 @@ class ConsoleProgress:
         states: Sequence[State],
         recipes: Mapping[str, Recipe],
         *,
-        inside: Callable[[Config, Run], Progress] | None = None,
+        inside: Callable[[Config, RunDirectory], Progress] | None = None,
     ) -> None:
         """Notes keys without effect of `recipes`, by name; `inside` shows the steps of a run, else one line does."""
         self._console = Screen(stderr=True)
@@ -180,13 +180,13 @@ class ConsoleProgress:
         left = "" if rest is None else f", about {duration(rest)} left"
         self.note(f"{self._number}/{self._count}  {label}{STATES[state]}   elapsed {duration(round(elapsed))}{left}")
 
-    def progress(self, config: Config, run: Run) -> Progress:
+    def progress(self, config: Config, run: RunDirectory) -> Progress:
         """Progress display of one run, without its notes: the comparison says itself where runs are."""
         if self._inside is None:
             return StepLine(self._console, config.steps)
         return StepsOnly(self._inside(config, run))
 
-    def end(self, run: Run | None, failure: str) -> None:
+    def end(self, run: RunDirectory | None, failure: str) -> None:
         self._done += self._state != "finished"
         results = run.results() if run else None
         self.note(f"     {_outcome(results)}" if results is not None else f"     failed: {failure}")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from whet.cli.terminal import Screen, say
 from whet.config.loops import Config
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.session.session import Progress
 
 SHOWN = {  # metric → (label, format)
@@ -28,7 +28,7 @@ SHOWN = {  # metric → (label, format)
 SECONDS_BETWEEN_LINES = 2.0
 
 
-def make_progress(config: Config, _run: Run) -> Progress:
+def make_progress(config: Config, _run: RunDirectory) -> Progress:
     """A live table in a terminal, plain lines elsewhere, nothing on other ranks."""
     if os.environ.get("RANK", "0") != "0":
         return SilentProgress()

@@ -77,13 +77,9 @@ class World:
         """Whether this process (rank 0) writes files and prints."""
         return self.rank == 0
 
-    def owns(self, index: int) -> bool:
-        """Whether this rank processes the item with this global index."""
-        return index % self.size == self.rank
-
     def shard(self, items: Sequence[T]) -> list[T]:
         """The items of this rank, in order."""
-        return [item for index, item in enumerate(items) if self.owns(index)]
+        return list(items[self.rank :: self.size])
 
     def sum(self, tensor: Tensor) -> Tensor:
         """All-reduce: the sum over all ranks."""
@@ -108,15 +104,10 @@ class World:
         if self.size == 1:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.device)
-        sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
-        with self._together():
-            dist.all_gather(sizes, torch.tensor([data.numel()], device=self.device))
+        sizes = self._all_gather(torch.tensor([data.numel()], device=self.device))
         padded = torch.zeros(int(max(int(s) for s in sizes)), dtype=torch.uint8, device=self.device)
         padded[: data.numel()] = data
-        pieces = [torch.empty_like(padded) for _ in range(self.size)]
-        with self._together():
-            dist.all_gather(pieces, padded)
-        sized = zip(pieces, sizes, strict=True)
+        sized = zip(self._all_gather(padded), sizes, strict=True)
         return [json.loads(piece[: int(size)].cpu().numpy().tobytes()) for piece, size in sized]
 
     def interleave(self, items: Sequence[Any]) -> list[Any]:
@@ -133,10 +124,8 @@ class World:
         largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
         padded = torch.zeros(largest, dtype=tensor.dtype, device=self.device)
         padded[tuple(slice(size) for size in tensor.shape)] = tensor.to(self.device)
-        pieces = [torch.empty_like(padded) for _ in range(self.size)]
-        with self._together():
-            dist.all_gather(pieces, padded)
-        return torch.cat([piece[: shape[0]] for piece, shape in zip(pieces, shapes, strict=True)]).to(tensor.device)
+        pieces = zip(self._all_gather(padded), shapes, strict=True)
+        return torch.cat([piece[: shape[0]] for piece, shape in pieces]).to(tensor.device)
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """All-reduces the gradients in flat buckets."""
@@ -165,6 +154,13 @@ class World:
     def close(self) -> None:
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, which have the same shape."""
+        pieces = [torch.empty_like(tensor) for _ in range(self.size)]
+        with self._together():
+            dist.all_gather(pieces, tensor)
+        return pieces
 
     @contextmanager
     def _together(self) -> Iterator[None]:

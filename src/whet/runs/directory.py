@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from whet.runs.trackers import Tracker, start_trackers
 WRITE_ERRORS = (OSError, SafetensorError)  # safetensors has its own error for a full disk
 
 
-class Run:
+class RunDirectory:
     """Made by `create` or `open`. Only the writer process (rank 0) writes."""
 
     def __init__(self, path: Path, *, is_writer: bool, lock: WriterLock | None) -> None:
@@ -36,26 +37,17 @@ class Run:
         self._lock = lock
         self._appenders: dict[str, logs.Appender] = {}
         self._trackers: list[Tracker] = []
-        self._rollouts = logs.RowsWriter()
-        self._recorded = 0  # the step of the last rollouts
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="whet-rows")  # starts with its first task
+        self._pending: tuple[int, Future[None]] | None = None  # rollouts that are being written, and their step
 
     @classmethod
-    def create(
-        cls, root: Path, recipe: str, config_yaml: str, *, is_writer: bool = True, path: Path | None = None
-    ) -> Run:
+    def create(cls, root: Path, recipe: str, config_yaml: str, *, path: Path | None = None) -> RunDirectory:
         """A new run in `root`, or at `path`, which must be empty or absent."""
-        if not is_writer:
-            if path is None:
-                raise ValueError("a process that does not write must be given the path of the run")
-            return cls(path, is_writer=False, lock=None)
         try:
             made = layout.fresh_directory(root, recipe) if path is None else layout.empty_directory(path)
-            lock = WriterLock(made / layout.LOCK, made)
             try:
-                logs.remove_leftovers(made)
-                logs.write_atomic(made / layout.CONFIG, config_yaml.encode())  # last: it marks a run
+                lock = layout.begin(made, config_yaml)
             except OSError:
-                lock.release()
                 if path is None:
                     shutil.rmtree(made, ignore_errors=True)
                 raise
@@ -65,7 +57,7 @@ class Run:
         return cls(made, is_writer=True, lock=lock)
 
     @classmethod
-    def open(cls, path: Path, *, is_writer: bool = True) -> Run:
+    def open(cls, path: Path, *, is_writer: bool = True) -> RunDirectory:
         """An existing run; the writer removes unfinished files of a killed process."""
         if not (path / layout.CONFIG).is_file():
             raise UserError(f"{path} is not a run directory (no {layout.CONFIG}); name one that whet train made")
@@ -74,14 +66,14 @@ class Run:
         if not is_writer:
             return cls(path, is_writer=False, lock=None)
         try:
-            run = cls(path, is_writer=True, lock=WriterLock(path / layout.LOCK, path))
+            run = cls(path, is_writer=True, lock=WriterLock(path / layout.LOCK))
             run._clear()
         except OSError as error:
             raise UserError(f"cannot write to run {path}: {logs.reason(error)}; copy it to another place") from error
         return run
 
     @classmethod
-    def find(cls, path: Path) -> Run | None:
+    def find(cls, path: Path) -> RunDirectory | None:
         """The run at `path`, read-only; None if there is none."""
         return cls.open(path, is_writer=False) if (path / layout.CONFIG).is_file() else None
 
@@ -138,8 +130,8 @@ class Run:
         if self.is_writer:
             self._settle()
             with self._writing(f"{layout.ROLLOUTS} of step {step}"):
-                self._rollouts.write(self._file(layout.ROLLOUTS, step), rows)
-                self._recorded = step
+                file = self._file(layout.ROLLOUTS, step)
+            self._pending = step, self._thread.submit(logs.write_rows, file, rows)
 
     def record_answers(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         if self.is_writer:
@@ -183,8 +175,6 @@ class Run:
 
     def save(self, step: int, fill: Fill, state: Mapping[str, Any], *, keep: int) -> Path:
         """Saves a checkpoint with the files that `fill` writes, and keeps the newest `keep`."""
-        if keep < 1:
-            raise ValueError(f"keep is {keep}; a run keeps at least one checkpoint")
         target = self.path / layout.CHECKPOINTS / logs.step_name(step)
         if not self.is_writer:
             return target
@@ -311,12 +301,12 @@ class Run:
                 for tracker in self._trackers:
                     tracker.close()
         finally:
-            self._rollouts.close()
+            self._thread.shutdown()
             self._trackers = []
             self._lock.release()
             self._lock = None
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -334,9 +324,10 @@ class Run:
 
     def _settle(self) -> None:
         """Waits until the last rollouts are on disk."""
-        if self._lock is not None:
-            with self._writing(f"{layout.ROLLOUTS} of step {self._recorded}"):
-                self._rollouts.wait()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            with self._writing(f"{layout.ROLLOUTS} of step {pending[0]}"):
+                pending[1].result()
 
     def _appender(self, name: str) -> logs.Appender:
         if name not in self._appenders:

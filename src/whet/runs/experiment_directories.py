@@ -14,14 +14,12 @@ from typing import Any
 
 from whet.errors import RunFailed, UserError, escaped
 from whet.runs import checkpoints, layout, logs
-from whet.runs.directory import Run
-from whet.runs.lock import WriterLock
+from whet.runs.directory import RunDirectory
 
 METHODS = "methods"
 COMPARISON = "comparison"
 FORMAT = 2  # of comparison.json
 RESULTS, TABLE, PAGE = "comparison.json", "comparison.md", "comparison.html"
-RESULTS_1 = "final_results.json"  # the results of a pipeline in format 1
 SAMPLES, ENDING = "samples", ".jsonl.gz"
 START = "start"  # the name of the start model's completions
 
@@ -77,13 +75,7 @@ class PipelineDirectory:
         """Locks the pipeline for the block, and writes its configuration."""
         try:
             (self.path / layout.STAGES).mkdir(parents=True, exist_ok=True)
-            lock = WriterLock(self.path / layout.LOCK, self.path)
-            try:
-                logs.remove_leftovers(self.path)
-                logs.write_atomic(self.path / layout.CONFIG, config_yaml.encode())
-            except OSError:
-                lock.release()
-                raise
+            lock = layout.begin(self.path, config_yaml)
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {logs.reason(error)}; choose another place") from error
         try:
@@ -141,15 +133,15 @@ class ComparisonDirectory:
         """A run of a sweep."""
         return self.path / layout.slug(method) / f"{layout.SEED}{seed}"
 
-    def run(self, method: str, seed: int) -> Run | None:
+    def run(self, method: str, seed: int) -> RunDirectory | None:
         """A run of a sweep, read-only; None before it was started."""
-        return Run.find(self.run_path(method, seed))
+        return RunDirectory.find(self.run_path(method, seed))
 
     def results(self) -> dict[str, Any]:
         """The numbers; those of another format are rejected."""
         if not is_comparison(self.path):
             raise UserError(f"{self.path} holds no comparison (no {RESULTS}); name one that whet made")
-        found = logs.read_json(self.results_path) if self.results_path.is_file() else {}
+        found = logs.read_json(self.results_path)
         if found.get("format") != FORMAT:
             raise UserError(
                 f"{self.path} holds no comparison of format {FORMAT}, the only one that is read here: make it again, "
@@ -191,8 +183,7 @@ def is_pipeline(path: Path) -> bool:
 
 
 def is_comparison(path: Path) -> bool:
-    """Also true for format 1, whose results had the file name of a run's."""
-    return (path / RESULTS).is_file() or ((path / RESULTS_1).is_file() and not (path / layout.CONFIG).exists())
+    return (path / RESULTS).is_file()
 
 
 def portable(text: str) -> str:

@@ -9,7 +9,8 @@ from itertools import count
 from pathlib import Path
 
 from whet.errors import UserError
-from whet.runs.logs import TEMPORARY, reason, sync_directory
+from whet.runs.lock import WriterLock
+from whet.runs.logs import TEMPORARY, reason, remove_leftovers, sync_directory, write_atomic
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
@@ -65,6 +66,18 @@ def fresh_directory(root: Path, recipe: str) -> Path:
         sync_directory(root)
         return path
     raise AssertionError("unreachable")
+
+
+def begin(directory: Path, config_yaml: str) -> WriterLock:
+    """Locks a directory, removes unfinished files, and writes its configuration, which marks it as a run."""
+    lock = WriterLock(directory / LOCK)
+    try:
+        remove_leftovers(directory)
+        write_atomic(directory / CONFIG, config_yaml.encode())
+    except OSError:
+        lock.release()
+        raise
+    return lock
 
 
 def recipe_of(path: Path) -> str:

@@ -18,10 +18,10 @@ _held: weakref.WeakValueDictionary[tuple[int, int], WriterLock] = weakref.WeakVa
 class WriterLock:
     """Released by `release`, by garbage collection, and by the end of the process."""
 
-    def __init__(self, path: Path, run: Path) -> None:
-        """Locks `path`; the error names the process that writes `run`."""
+    def __init__(self, path: Path) -> None:
+        """Locks a file of the run's directory; the error names the process that holds it."""
         if path.exists() and _identity(path) in _held:
-            raise _refusal(run, str(os.getpid()))
+            raise _refusal(path.parent, str(os.getpid()))
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._close = weakref.finalize(self, os.close, file)
         try:
@@ -29,7 +29,7 @@ class WriterLock:
         except (BlockingIOError, PermissionError) as error:
             holder = os.pread(file, 32, 0).decode(errors="replace").strip()
             self._close()
-            raise _refusal(run, holder or "(unknown)") from error
+            raise _refusal(path.parent, holder or "(unknown)") from error
         with suppress(OSError):  # only for the error above; a full disk must not prevent a resume
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)

@@ -12,7 +12,6 @@ import secrets
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -49,30 +48,6 @@ class Appender:
 
     def close(self) -> None:
         os.close(self._file)
-
-
-class RowsWriter:
-    """Writes one file of rows at a time in a background thread; `wait` raises its error."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="whet-rows")  # starts with its first task
-        self._pending: Future[None] | None = None
-
-    def write(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Starts `write_rows` after the previous file; the rows must not change any more."""
-        self.wait()
-        self._pending = self._thread.submit(write_rows, path, rows)
-
-    def wait(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def close(self) -> None:
-        try:
-            self.wait()
-        finally:
-            self._thread.shutdown()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

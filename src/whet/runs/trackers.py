@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from whet.errors import UserError
 from whet.runs.layout import TENSORBOARD, WANDB_ID
@@ -15,41 +15,25 @@ from whet.runs.logs import write_atomic
 DEFAULT_PROJECT = "whet"
 
 
-class Tracker(Protocol):
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def flush(self) -> None:
-        """Makes logged values survive a kill."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class TensorBoard:
-    """Event files in a directory, created with the first value."""
+    """Event files in a directory."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
         """Hides events of `first_step` and later from an earlier process."""
-        self._directory = directory
-        self._first_step = first_step
-        self._writer: Any = None
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(directory), purge_step=first_step, flush_secs=10)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._directory), purge_step=self._first_step, flush_secs=10)
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
+        """Makes logged values survive a kill."""
+        self._writer.flush()
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._writer.close()
 
 
 class WeightsAndBiases:
@@ -82,14 +66,14 @@ class WeightsAndBiases:
         self._run.finish()
 
 
+Tracker = TensorBoard | WeightsAndBiases
+
+
 def start_trackers(names: Sequence[str], run: Path, config: Mapping[str, Any], first_step: int) -> list[Tracker]:
     makers: dict[str, Callable[[], Tracker]] = {
         "tensorboard": lambda: TensorBoard(run / TENSORBOARD, first_step),
         "wandb": lambda: WeightsAndBiases(run, config),
     }
-    for name in names:
-        if name not in makers:
-            raise UserError(f"unknown tracker {name!r}; choose from {', '.join(makers)}")
     return [makers[name]() for name in dict.fromkeys(names)]
 
 

@@ -16,18 +16,19 @@ from whet.errors import UserError
 from whet.imports import is_object
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.run.page import write_report
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
+from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.process import withheld
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
 from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
-from whet.train.session.input_files import begin_inputs, compare_inputs
+from whet.train.session.input_files import compare_inputs, current_inputs
 from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
 
-MakeProgress = Callable[[Config, Run], Progress]
+MakeProgress = Callable[[Config, RunDirectory], Progress]
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -48,11 +49,12 @@ def start_run(
     try:
         recipe = replace(recipe, config=with_steps(recipe.config))
         _check(recipe.config, world, resumed="")
-        run = _on_every_rank(world, lambda: Run.create(root, recipe.name, dump(recipe.config), path=path))
+        run = _on_every_rank(world, lambda: RunDirectory.create(root, recipe.name, dump(recipe.config), path=path))
         try:
             for key, rows in (given or {}).items():
                 run.write_rows(rows, key)
-            begin_inputs(recipe.config, run, world)
+            if world.is_writer:
+                run.write_inputs(Inputs(known=current_inputs(recipe.config, run.path)))
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
             notes += _hidden_from_rewards(recipe.config)
@@ -81,11 +83,11 @@ def resume_run(
         raise UserError(
             f"{' '.join(overrides)}: a resumed run keeps its config; to change it, start a new run with model={path}"
         )
-    config = saved_config(Run.open(path, is_writer=False))
+    config = saved_config(RunDirectory.open(path, is_writer=False))
     world = World.init(config.device)
     try:
         _check(config, world, resumed=str(path.resolve()))
-        run = _on_every_rank(world, lambda: Run.open(path))
+        run = _on_every_rank(world, lambda: RunDirectory.open(path))
         with run:
             if lacks_report(config, run):
                 return _report(config, run, world, make_progress)
@@ -99,17 +101,17 @@ def resume_run(
         world.close()
 
 
-def saved_config(run: Run) -> Config:
+def saved_config(run: RunDirectory) -> Config:
     """The config of an existing run."""
     return validate(parse_yaml(run.config_yaml(), where=str(run.path)), where=f"{run.path}/config.yaml")
 
 
-def lacks_report(config: Config, run: Run) -> bool:
+def lacks_report(config: Config, run: RunDirectory) -> bool:
     """Whether a run was killed between its last step and its report."""
     return run.finished and not run.has_report and not isinstance(config, CollectConfig)
 
 
-def _report(config: Config, run: Run, world: World, make_progress: MakeProgress) -> Path:
+def _report(config: Config, run: RunDirectory, world: World, make_progress: MakeProgress) -> Path:
     """Writes the missing report of a finished run."""
     with closing(make_progress(config, run)) as progress:
         if world.is_writer:
@@ -122,7 +124,7 @@ def _hidden_from_rewards(config: Config) -> list[str]:
     """A note on environment variables that are withheld from reward functions."""
     if isinstance(config, OfflineConfig) or not config.reward.functions:
         return []
-    if any(is_object(function.use) for function in config.reward.functions):  # they run in this process
+    if any(is_object(function.use) for function in config.reward.functions):  # objects run in this process
         return []
     hidden = ", ".join(withheld(os.environ, config.reward.environment))
     why = f"note: reward functions do not see {hidden}, which look like secrets: name those that they need in "
@@ -137,14 +139,16 @@ def _check(config: Config, world: World, *, resumed: str) -> None:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
 
 
-def _on_every_rank(world: World, make: Callable[[], Run]) -> Run:
+def _on_every_rank(world: World, make: Callable[[], RunDirectory]) -> RunDirectory:
     """The writer creates or opens the run; other ranks open the same directory."""
     run = make() if world.is_writer else None
     path = world.gather(str(run.path) if run else "")[0]
-    return run or Run.open(Path(path), is_writer=False)
+    return run or RunDirectory.open(Path(path), is_writer=False)
 
 
-def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, notes: Sequence[str] = ()) -> Path:
+def _train(
+    config: Config, run: RunDirectory, world: World, make_progress: MakeProgress, notes: Sequence[str] = ()
+) -> Path:
     with run:
         with closing(make_progress(config, run)) as progress:
             for note in notes:
@@ -168,7 +172,7 @@ def _train(config: Config, run: Run, world: World, make_progress: MakeProgress, 
     return run.path
 
 
-def _leave(run: Run, world: World) -> None:
+def _leave(run: RunDirectory, world: World) -> None:
     """Waits for all ranks; a rank lost after the run is finished is ignored. Raises KeyboardInterrupt if stopped."""
     try:
         world.barrier()
@@ -180,7 +184,7 @@ def _leave(run: Run, world: World) -> None:
 
 
 @contextmanager
-def _way_back(run: Run) -> Iterator[None]:
+def _way_back(run: RunDirectory) -> Iterator[None]:
     """Adds how to resume to the error of a lost rank."""
     try:
         yield

@@ -10,7 +10,7 @@ import typer
 from whet.cli.terminal import say
 
 if TYPE_CHECKING:
-    from whet.runs.directory import Run
+    from whet.runs.directory import RunDirectory
 
 SHOWN = 6  # held-out examples, before and after
 
@@ -25,7 +25,7 @@ def demo(
     """
     from whet.cli.progress import make_progress
     from whet.recipe import read_recipe
-    from whet.runs.directory import Run
+    from whet.runs.directory import RunDirectory
     from whet.train.start import start_run
 
     say("1/2  supervised start: a GPT from nothing reads 768 sorted examples")
@@ -33,7 +33,7 @@ def demo(
     say("2/2  reinforcement: it tries, is graded, and GRPO makes what scored better likelier")
     recipe = read_recipe("demo-grpo", [f"seed={seed}", "model.new=null", f"model.path={start}"])
     path = start_run(recipe, runs, make_progress)
-    run = Run.open(path, is_writer=False)
+    run = RunDirectory.open(path, is_writer=False)
     results = run.results()
     assert results is not None
     say()
@@ -45,7 +45,7 @@ def demo(
     say(f"model    {run.best_model()}   (try: whet sample {path})")
 
 
-def _samples(run: Run) -> None:
+def _samples(run: RunDirectory) -> None:
     steps = run.answer_steps()
     before, after = ({row["id"]: row for row in run.answers(step)} for step in (steps[0], steps[-1]))
     say(f"{'prompt':<10}{'before':<12}{'after':<12}right answer")

@@ -33,7 +33,7 @@ def report(
 
 def _write(path: Path) -> Report:
     """Writes the page of a run, comparison or pipeline."""
-    from whet.runs.directory import Run
+    from whet.runs.directory import RunDirectory
     from whet.runs.experiment_directories import PipelineDirectory, first_of_several, is_comparison, is_pipeline
 
     if is_pipeline(path):
@@ -43,7 +43,7 @@ def _write(path: Path) -> Report:
         return _comparison(compared)
     if is_comparison(path):
         return _comparison(path)
-    if Run.find(path) is not None:
+    if RunDirectory.find(path) is not None:
         return _run(path)
     one = first_of_several(path)
     if one is not None:
@@ -61,10 +61,10 @@ def _comparison(path: Path) -> Report:
 
 def _run(path: Path) -> Report:
     from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
-    from whet.runs.directory import Run
+    from whet.runs.directory import RunDirectory
 
     page = write_report(path)
-    run = Run.open(path, is_writer=False)
+    run = RunDirectory.open(path, is_writer=False)
     metrics, results = run.metrics(), run.results()
     lines = []
     for label, names, shown in (

@@ -58,8 +58,8 @@ def train(
 
 
 def _show(path: Path, *, as_json: bool) -> None:
-    from whet.runs.directory import Run
+    from whet.runs.directory import RunDirectory
 
     if as_json and os.environ.get("RANK", "0") == "0":
-        results = Run.open(path, is_writer=False).results()
+        results = RunDirectory.open(path, is_writer=False).results()
         say_json({"run": str(path), **(results or {})})

@@ -9,7 +9,7 @@ from typing import Any
 
 from whet.report.formatting import number
 from whet.report.series import Series, series, thin
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 
 Values = Mapping[str, Any]  # a part of comparison.json
 
@@ -92,7 +92,7 @@ def document(comparison: ComparisonView, pictures: Sequence[tuple[str, str]]) ->
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def read_curves(runs: Mapping[tuple[str, int], Run]) -> dict[str, dict[str, Any]]:
+def read_curves(runs: Mapping[tuple[str, int], RunDirectory]) -> dict[str, dict[str, Any]]:
     """Method → seed → metric → steps and values, thinned, from runs by (method, seed)."""
     found: dict[str, dict[str, Any]] = {}
     for (method, seed), run in runs.items():

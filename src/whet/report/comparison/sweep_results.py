@@ -14,7 +14,7 @@ from whet.report.comparison.entries import Cell, ComparisonView, Entry, Values, 
 from whet.report.comparison.verdict import SweepVerdict, compare_with_best
 from whet.report.formatting import number, percent
 from whet.report.series import Series, series
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory
 
 
@@ -162,7 +162,7 @@ def sweep_view(results: Values) -> ComparisonView:
     )
 
 
-def _read(run: Run | None, seed: int, failure: str) -> SeedResult:
+def _read(run: RunDirectory | None, seed: int, failure: str) -> SeedResult:
     curve = series(run.metrics() if run else (), "eval/accuracy")
     seconds = math.fsum(row.get("seconds/step") or 0.0 for row in run.timings()) if run else 0.0
     results = run.results() if run else None

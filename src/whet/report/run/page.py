@@ -18,7 +18,7 @@ from whet.report.formatting import duration, number, own_source, percent, render
 from whet.report.run.charts import chart
 from whet.report.run.health import HealthFinding, findings
 from whet.report.run.training_curves import Panel, panels, training_curves
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.logs import reason, write_atomic
 from whet.runs.recorded_inputs import Inputs
 
@@ -35,7 +35,7 @@ LABELS = {"eval/length": "Answer length", "eval/truncated": "Truncated", "eval/l
 
 def write_report(run_path: Path) -> Path:
     """Writes training_curves.png and report.html into a run directory; returns the path of the report."""
-    run = Run.open(run_path, is_writer=False)
+    run = RunDirectory.open(run_path, is_writer=False)
     metrics, results = run.metrics(), run.results()
     drawn = panels(metrics, run.timings())
     title, facts = _title(run, results), _facts(run, results, metrics)
@@ -62,7 +62,7 @@ def evaluations(metrics: Sequence[Row], results: Row | None, names: Sequence[str
     return rows[0] if rows[0].get("step", 0) == 0 else rows[-1], rows[-1]
 
 
-def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) -> str:
+def _page(run: RunDirectory, title: str, facts: Sequence[str], drawn: Sequence[Panel]) -> str:
     metrics, results = run.metrics(), run.results()
     script = own_source("page.js")
     sampled = run.rollout_steps()
@@ -85,11 +85,11 @@ def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) ->
     )
 
 
-def _title(run: Run, results: Row | None) -> str:
+def _title(run: RunDirectory, results: Row | None) -> str:
     return str(results["recipe"]) if results else re.sub(r"^\d{8}-\d{6}-", "", run.path.name)
 
 
-def _facts(run: Run, results: Row | None, metrics: Sequence[Row]) -> list[str]:
+def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> list[str]:
     try:
         config = yaml.safe_load(run.config_yaml())
     except yaml.YAMLError as error:
@@ -104,14 +104,14 @@ def _facts(run: Run, results: Row | None, metrics: Sequence[Row]) -> list[str]:
     return [run.path.name, f"{results['loop']} loop", f"{results['steps']:,} steps", f"seed {results['seed']}", time]
 
 
-def _doubts(run: Run, results: Row | None) -> list[HealthFinding]:
+def _doubts(run: RunDirectory, results: Row | None) -> list[HealthFinding]:
     """Warnings about input files that changed and run files that were lost."""
     changed = (run.inputs() or Inputs()).accepted_sentences
     lost = [f"lost: {sentence}" for sentence in (results or {}).get("lost", ())]
     return [HealthFinding("warning", sentence) for sentence in (*changed, *lost)]
 
 
-def _changes(run: Run) -> dict[str, Any] | None:
+def _changes(run: RunDirectory) -> dict[str, Any] | None:
     steps = run.answer_steps()
     if len(steps) < 2:
         return None

@@ -11,11 +11,9 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -31,84 +29,74 @@ from whet.models.layers.decoder_config import autocast
 from whet.models.load import load_model
 from whet.models.logprobs import check_logprobs, token_logprobs
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.models.reward.scoring import load_scorer
+from whet.models.reward.scoring import Scorer, load_scorer
 from whet.models.text.tokenizers import load_tokenizer
-from whet.records import Completion, Example, Message, Sampling
+from whet.records import Completion, Example, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
 from whet.rollout import tokenize_prompts
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import START, ComparisonDirectory, earlier_checkpoints
 from whet.tasks.protocol import Gold, Task
 from whet.train.session.session import PROMPTS_ONLY
 from whet.train.setup.build import place
 
 Note = Callable[[str], None]
-NONE_FAILED: Mapping[tuple[str, int], str] = MappingProxyType({})
 JUDGE_SECONDS = 120.0  # timeout of one answer of a judge behind a URL
 JUDGE_RETRIES = 5
 PROBE = Compared(id="probe", prompt="Is two an even number?", own="Yes.", start="No.")
 
 
-class CompletionScorer(Protocol):
-    """Scores completions."""
-
-    def score(self, prompts: Sequence[str | tuple[Message, ...]], completions: Sequence[str], /) -> list[float]: ...
-
-
-LoadScorer = Callable[[Path, torch.device], CompletionScorer]
 Scores = Mapping[tuple[str, str], float]  # (example, text) → score
 
 
-def run_contest(  # noqa: PLR0913 - the models that meet, and how
+def run_contest(  # noqa: PLR0913 - the models that are compared, and how
     settings: CompareConfig,
     task: Task,
-    start: Path,
     runs: Mapping[tuple[str, int], Path],
-    reward: Path | None,
-    judge: Path | None,
     out: Path,
     *,
     device: torch.device,
-    seed: int = 0,
-    title: str = "methods",
-    failures: Mapping[tuple[str, int], str] = NONE_FAILED,
-    note: Note = lambda _: None,
-    load: LoadScorer = load_scorer,
+    seed: int,
+    title: str,
+    failures: Mapping[tuple[str, int], str],
+    note: Note,
 ) -> dict[str, Any]:
     """Compares finished runs by (method, seed); writes numbers, completions, figures and a page to `out`.
 
     `failures` are the errors of runs that did not finish; they are listed and not compared. Returns comparison.json.
     """
-    if not runs:
-        raise UserError("no run finished, so there is nothing to compare")
-    scorers = {name: resolve_model(str(path)) for name, path in (("proxy", reward), ("judge", judge)) if path}
+    named = {"proxy": settings.reward, "judge": settings.judge}
+    scorers = {name: resolve_model(path) for name, path in named.items() if path}
     if settings.judge_url:
         _ask(settings, [PROBE])  # fails now, not after an hour of sampling
     asked = _asked(settings, task, seed, device)
-    own, others = _answers(settings, asked, resolve_model(str(start)), _models(runs, settings.checkpoints), note)
+    own, others = _answers(settings, asked, resolve_model(settings.start), _models(runs, settings.checkpoints), note)
+    everything = [completion for one in (own, *others.values()) for completion in one.completions]
     scores: dict[str, Scores] = {}
     for name, directory in scorers.items():
         note(f"comparing: scores of the {name} in {directory}")
-        scores[name] = _scored(load(directory, device), chain(*(one.completions for one in (own, *others.values()))))
+        scores[name] = _scored(load_scorer(directory, device), everything)
         release(device)
     asks_task = settings.gold and task.name != PROMPTS_ONLY
     start_rows = [*_rows(task, own, scores, asks_task=asks_task)]
     rows = {entrant: [*_rows(task, one, scores, asks_task=asks_task)] for entrant, one in others.items()}
     results = {
         **{"kind": "contest", "title": title, "task": task.name, "seed": seed, "prompts": len(asked.examples)},
-        **{"start_name": start.name, "proxy_path": reward and str(reward), "judge_path": judge and str(judge)},
+        "start_name": Path(settings.start).name,
+        "proxy_path": settings.reward or None,
+        "judge_path": settings.judge or None,
         "settings": settings.model_dump(mode="json"),
         **contest_results(
             start_rows,
             rows,
             samples=settings.samples,
             tie_margin=settings.tie_margin,
-            best_of=settings.best_of if reward else (),
+            best_of=settings.best_of if settings.reward else (),
             verdicts=_verdicts(settings, start_rows, rows, note) if settings.judge_url else {},
             failures=failures,
         ),
-        "curves": read_curves({method: run for method, path in runs.items() if (run := Run.find(path))}),
+        "curves": read_curves({method: run for method, path in runs.items() if (run := RunDirectory.find(path))}),
     }
     comparison = ComparisonDirectory(out)
     for name, completions in {START: start_rows, **{entrant.name: own for entrant, own in rows.items()}}.items():
@@ -119,12 +107,14 @@ def run_contest(  # noqa: PLR0913 - the models that meet, and how
 
 
 def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entrant, Path]:
-    """The compared models: the last of each run, and some earlier checkpoints."""
-    models = {}
+    """The last model of each run (not the best, which evaluation selects), and at most `checkpoints` earlier ones."""
+    models: dict[Entrant, Path] = {}
     for (method, seed), path in runs.items():
-        for step, directory in earlier_models(path, checkpoints).items():
-            models[Entrant(method=method, seed=seed, step=step)] = directory
-        models[Entrant(method=method, seed=seed)] = final_model(path)
+        run = RunDirectory.find(path)
+        last = run.latest() if run else None
+        earlier = earlier_checkpoints(path, checkpoints) if run and checkpoints else {}
+        models |= {Entrant(method=method, seed=seed, step=step): place / MODEL for step, place in earlier.items()}
+        models[Entrant(method=method, seed=seed)] = last.path / MODEL if last else resolve_model(str(path))
     return models
 
 
@@ -143,15 +133,21 @@ def _answers(
     answers: list[Answers] = []
     for entrant, directory in models.items():
         note(f"comparing: {entrant.name} answers {len(asked.examples)} prompts")
-        answers.append(answers_of(directory, asked, count=settings.samples))
+        answers.append(answers_of(directory, asked, count=settings.samples)[2])
         release(asked.device)
     note("comparing: the start model answers them and scores the completions of the others")
-    own, read = answers_of_start(start, asked, answers, count=settings.start_samples)
+    policy, tokenizer, own = answers_of(start, asked, count=settings.start_samples)
+    for one in answers:
+        _check_same_ids(start, tokenizer, one.completions)
+    read = [
+        replace(one, logprobs_start=completion_logprobs(policy, one.completions, asked.sampling)) for one in answers
+    ]
+    del policy
     release(asked.device)
     return own, dict(zip(models, read, strict=True))
 
 
-def _scored(scorer: CompletionScorer, completions: Iterable[Sampled]) -> Scores:
+def _scored(scorer: Scorer, completions: Iterable[Sampled]) -> Scores:
     """Scores each distinct completion once: equal completions tie exactly, however a GPU rounds."""
     different = {(one.example.id, one.completion.text): one.example.prompt for one in completions}
     scores = scorer.score(list(different.values()), [text for _, text in different])
@@ -245,38 +241,23 @@ class Answers:
     logprobs_start: list[list[float]]
 
 
-def final_model(path: Path) -> Path:
-    """The last model of a run (not the best, which evaluation selects), or the model in a directory."""
-    run = Run.find(path)
-    checkpoint = run.latest() if run else None
-    return resolve_model(str(path)) if checkpoint is None else checkpoint.path / MODEL
+def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> tuple[CausalLM, Tokenizer, Answers]:
+    """The model in a directory, and `count` completions of each example by it; log-probs of the start are its own.
 
-
-def earlier_models(path: Path, most: int) -> dict[int, Path]:
-    """Step → earlier model, from the checkpoints that a run still has; at most `most`."""
-    found = earlier_checkpoints(path, most) if most and Run.find(path) else {}
-    return {step: directory / MODEL for step, directory in found.items()}
-
-
-def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> Answers:
-    """`count` completions of each example by the model in a directory; without log-probs of the start model."""
-    policy, tokenizer = _opened(directory, asked.device)
-    completions = _sampled(policy, tokenizer, asked, count)
+    Random numbers do not depend on the model: equal models give equal completions.
+    """
+    policy, tokenizer = place(load_model(directory), asked.device), load_tokenizer(directory)
+    engine = NativeEngine(policy, tokenizer, device=asked.device)
+    prompts = tokenize_prompts(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
+    groups = engine.generate(prompts, asked.sampling, count=count)
+    engine.close()
+    completions = [
+        Sampled(example=example, sample=sample, prompt=prompt.tokens, completion=completion)
+        for example, prompt, group in zip(asked.examples, prompts, groups, strict=True)
+        for sample, completion in enumerate(group)
+    ]
     own = completion_logprobs(policy, completions, asked.sampling)
-    return Answers(completions=completions, logprobs=own, logprobs_start=[])
-
-
-def answers_of_start(
-    directory: Path, asked: ContestPrompts, others: Sequence[Answers], *, count: int
-) -> tuple[Answers, list[Answers]]:
-    """The start model's own completions, and those of others with its log-probs."""
-    policy, tokenizer = _opened(directory, asked.device)
-    for other in others:
-        _check_same_ids(directory, tokenizer, other.completions)
-    completions = _sampled(policy, tokenizer, asked, count)
-    own = completion_logprobs(policy, completions, asked.sampling)
-    read = [replace(one, logprobs_start=completion_logprobs(policy, one.completions, asked.sampling)) for one in others]
-    return Answers(completions=completions, logprobs=own, logprobs_start=own), read
+    return policy, tokenizer, Answers(completions=completions, logprobs=own, logprobs_start=own)
 
 
 def release(device: torch.device) -> None:
@@ -304,23 +285,6 @@ def completion_logprobs(policy: CausalLM, completions: Sequence[Sampled], sampli
             found[row] = own[mask].tolist()
             check_logprobs(found[row], policy, prompt=row)
     return found
-
-
-def _opened(directory: Path, device: torch.device) -> tuple[CausalLM, Tokenizer]:
-    return place(load_model(directory), device), load_tokenizer(directory)
-
-
-def _sampled(policy: CausalLM, tokenizer: Tokenizer, asked: ContestPrompts, count: int) -> list[Sampled]:
-    """Random numbers do not depend on the model: equal models give equal completions."""
-    engine = NativeEngine(policy, tokenizer, device=asked.device)
-    prompts = tokenize_prompts(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
-    groups = engine.generate(prompts, asked.sampling, count=count)
-    engine.close()
-    return [
-        Sampled(example=example, sample=sample, prompt=prompt.tokens, completion=completion)
-        for example, prompt, group in zip(asked.examples, prompts, groups, strict=True)
-        for sample, completion in enumerate(group)
-    ]
 
 
 def _check_same_ids(directory: Path, tokenizer: Tokenizer, completions: Sequence[Sampled]) -> None:

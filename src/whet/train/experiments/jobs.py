@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Recipe, parse_yaml, plain
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.session.input_files import changed_inputs
 from whet.train.session.session import Progress
 from whet.train.start import lacks_report, resume_run, start_run
@@ -26,11 +26,12 @@ class PlannedRun:
     label: str
     recipe: Recipe
     path: Path
+    state: State  # when the experiment was started
 
     @property
-    def run(self) -> Run | None:
+    def run(self) -> RunDirectory | None:
         """The run, for reading; None before it was started."""
-        return Run.find(self.path)
+        return RunDirectory.find(self.path)
 
 
 class ExperimentProgress(Protocol):
@@ -38,26 +39,31 @@ class ExperimentProgress(Protocol):
 
     def begin(self, label: str, state: State) -> None: ...
 
-    def progress(self, config: Config, run: Run) -> Progress: ...
+    def progress(self, config: Config, run: RunDirectory) -> Progress: ...
 
-    def end(self, run: Run | None, failure: str) -> None: ...
+    def end(self, run: RunDirectory | None, failure: str) -> None: ...
 
     def note(self, text: str) -> None: ...
 
 
-def job_state(
-    job: PlannedRun, *, normalize: Callable[[Any], Any] = lambda value: value, accept_changes: bool = False
-) -> State:
-    """Whether a run is new, stopped or finished. Refuses one with another config, compared after `normalize`.
+def plan_run(
+    label: str,
+    recipe: Recipe,
+    path: Path,
+    *,
+    normalize: Callable[[Any], Any] = lambda value: value,
+    accept_changes: bool = False,
+) -> PlannedRun:
+    """A run that is new, stopped or finished. Refuses one with another config, compared after `normalize`.
 
     Also refuses a finished run whose input files have changed since, unless accepted: the other runs of the experiment
     would be trained on different files.
     """
-    run = job.run
+    run = RunDirectory.find(path)
     if run is None:
-        return "new"
+        return PlannedRun(label=label, recipe=recipe, path=path, state="new")
     saved = dict(_values(parse_yaml(run.config_yaml(), where=str(run.path))))
-    wanted = dict(_values(plain(job.recipe.config)))
+    wanted = dict(_values(plain(recipe.config)))
     different = [key for key in {**wanted, **saved} if normalize(wanted.get(key)) != normalize(saved.get(key))]
     if different:
         key = different[0]
@@ -65,24 +71,22 @@ def job_state(
             f"{run.path} was made with another config ({key}: {saved.get(key)!r} there, {wanted.get(key)!r} here); "
             "remove that run, repeat the command that it was made with, or choose another --out"
         )
-    if not run.finished:
-        return "stopped"
-    changed = [] if accept_changes else changed_inputs(job.recipe.config, run)
+    changed = changed_inputs(recipe.config, run) if run.finished and not accept_changes else []
     if changed:
         raise UserError(
             f"{run.path} is finished, and {changed[0].sentence}: put back what it was made from, or remove that run"
         )
-    return "finished"
+    return PlannedRun(label=label, recipe=recipe, path=path, state="finished" if run.finished else "stopped")
 
 
-def do_job(job: PlannedRun, state: State, progress: ExperimentProgress, *, accept_changes: bool = False) -> str:
+def do_job(job: PlannedRun, progress: ExperimentProgress, *, accept_changes: bool = False) -> str:
     """Starts or resumes a run, or leaves a finished one alone; returns the error of a failed run, else ""."""
-    progress.begin(job.label, state)
+    progress.begin(job.label, job.state)
     failure = ""
     try:
-        if state == "new":
+        if job.state == "new":
             start_run(job.recipe, job.path.parent, progress.progress, path=job.path)
-        elif state == "stopped" or (job.run is not None and lacks_report(job.recipe.config, job.run)):
+        elif job.state == "stopped" or (job.run is not None and lacks_report(job.recipe.config, job.run)):
             resume_run(job.path, [], progress.progress, accept_changes=accept_changes, say=progress.note)
         elif accept_changes and job.run is not None:
             for change in changed_inputs(job.recipe.config, job.run):
@@ -97,20 +101,13 @@ def do_job(job: PlannedRun, state: State, progress: ExperimentProgress, *, accep
 
 
 def do_jobs(
-    jobs: Mapping[Method, PlannedRun],
-    states: Sequence[State],
-    progress: ExperimentProgress,
-    *,
-    accept_changes: bool = False,
+    jobs: Mapping[Method, PlannedRun], progress: ExperimentProgress, *, accept_changes: bool = False
 ) -> dict[Method, str]:
     """Makes the missing runs; returns the errors of failed ones by (method, seed).
 
     A failed run does not stop the others; wrong input and Ctrl-C do, and the same call continues from there.
     """
-    ends = {
-        method: do_job(job, state, progress, accept_changes=accept_changes)
-        for (method, job), state in zip(jobs.items(), states, strict=True)
-    }
+    ends = {method: do_job(job, progress, accept_changes=accept_changes) for method, job in jobs.items()}
     return {method: failure for method, failure in ends.items() if failure}
 
 

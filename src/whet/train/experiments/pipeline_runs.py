@@ -14,20 +14,23 @@ from whet.recipe import Pipeline, Recipe, apply_override, dump, parse_yaml, plai
 from whet.runs.experiment_directories import PipelineDirectory, portable
 from whet.tasks.loading import guarded_task
 from whet.train.experiments.contest import run_contest
-from whet.train.experiments.jobs import ExperimentProgress, Method, PlannedRun, State, do_job, do_jobs, job_state
+from whet.train.experiments.jobs import ExperimentProgress, Method, PlannedRun, do_job, do_jobs, plan_run
 from whet.train.experiments.sweep import check_methods
 from whet.train.setup.build import require_family
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The runs of a pipeline, and which of them are stopped or finished already."""
+    """The runs of a pipeline."""
 
     pipeline: Pipeline
     directory: PipelineDirectory
     stages: Mapping[str, PlannedRun]
     methods: Mapping[Method, PlannedRun]
-    states: Mapping[Path, State]
+
+    @property
+    def jobs(self) -> list[PlannedRun]:
+        return [*self.stages.values(), *self.methods.values()]
 
 
 def chosen(source: str, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]) -> Pipeline:
@@ -64,29 +67,26 @@ def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_change
 
     Methods go seed by seed: stopped half-way, all methods can be compared on the seeds so far.
     """
-    config = pipeline.config
+    recipes = [(recipe, recipe.config.seed) for recipe in pipeline.methods()]
+    if pipeline.config.seeds:
+        recipes = [(recipe, seed) for seed in pipeline.config.seeds for recipe, _ in recipes]
+
+    def planned(label: str, recipe: Recipe, path: Path, seed: int | None = None) -> PlannedRun:
+        placed = _placed(recipe, directory, seed=seed)
+        require_family(placed.config.model)
+        return plan_run(label, placed, path, normalize=_portable, accept_changes=accept_changes)
+
     stages = {
-        recipe.name: PlannedRun(
-            label=f"stage {recipe.name}", recipe=_placed(recipe, directory), path=directory.stage_path(recipe.name)
-        )
+        recipe.name: planned(f"stage {recipe.name}", recipe, directory.stage_path(recipe.name))
         for recipe in pipeline.stages()
     }
-    recipes = [(recipe, recipe.config.seed) for recipe in pipeline.methods()]
-    if config.seeds:
-        recipes = [(recipe, seed) for seed in config.seeds for recipe, _ in recipes]
     methods = {
-        (recipe.name, seed): PlannedRun(
-            label=f"{recipe.name} seed {seed}",
-            recipe=_placed(recipe, directory, seed=seed),
-            path=directory.method_path(recipe.name, seed),
+        (recipe.name, seed): planned(
+            f"{recipe.name} seed {seed}", recipe, directory.method_path(recipe.name, seed), seed
         )
         for recipe, seed in recipes
     }
-    jobs = [*stages.values(), *methods.values()]
-    for job in jobs:
-        require_family(job.recipe.config.model)
-    states = {job.path: job_state(job, normalize=_portable, accept_changes=accept_changes) for job in jobs}
-    plan = Plan(pipeline=pipeline, directory=directory, stages=stages, methods=methods, states=states)
+    plan = Plan(pipeline=pipeline, directory=directory, stages=stages, methods=methods)
     _refuse_stale(plan)
     return plan
 
@@ -101,11 +101,10 @@ def run_pipeline(
     """
     with plan.directory.writing(dump(plan.pipeline.config)):
         for job in plan.stages.values():
-            failure = do_job(job, plan.states[job.path], progress, accept_changes=accept_changes)
+            failure = do_job(job, progress, accept_changes=accept_changes)
             if failure:
                 raise RunFailed(f"{job.label}: {failure}")
-        states = [plan.states[job.path] for job in plan.methods.values()]
-        failures = do_jobs(plan.methods, states, progress, accept_changes=accept_changes)
+        failures = do_jobs(plan.methods, progress, accept_changes=accept_changes)
         settings = plan.pipeline.config.compare
         compared = settings is not None and len(failures) < len(plan.methods)
         if settings is not None and compared:
@@ -113,7 +112,7 @@ def run_pipeline(
     return failures, compared
 
 
-def _placed(recipe: Recipe, directory: PipelineDirectory, *, seed: int | None = None) -> Recipe:
+def _placed(recipe: Recipe, directory: PipelineDirectory, *, seed: int | None) -> Recipe:
     """The recipe with `@name` replaced by paths, and with this seed."""
     values = _resolved(plain(recipe.config), directory)
     values |= {} if seed is None else {"seed": seed}
@@ -132,8 +131,8 @@ def _refuse_stale(plan: Plan) -> None:
     made = [(job, config.stages[name]) for name, job in plan.stages.items()]
     made += [(job, config.methods[name]) for (name, _), job in plan.methods.items()]
     for job, written in made:
-        for name in references(plain(written)) if plan.states[job.path] != "new" else ():
-            if plan.states[plan.stages[name].path] != "finished":
+        for name in references(plain(written)) if job.state != "new" else ():
+            if plan.stages[name].state != "finished":
                 raise UserError(
                     f"{job.path} was made from stage {name}, but {plan.stages[name].path} is not finished: "
                     "restore that stage, or remove the runs that start from it"
@@ -152,10 +151,7 @@ def _compare(plan: Plan, settings: CompareConfig, failures: Mapping[Method, str]
     run_contest(
         placed,
         guarded_task(first.task.name, first.task.options),
-        Path(placed.start),
         {method: job.path for method, job in plan.methods.items() if method not in failures},
-        Path(placed.reward) if placed.reward else None,
-        Path(placed.judge) if placed.judge else None,
         plan.directory.comparison_path,
         device=World.init(first.device).device,
         seed=config.seed,

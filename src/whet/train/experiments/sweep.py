@@ -11,7 +11,7 @@ from whet.config import OnlineConfig
 from whet.errors import UserError, nearest
 from whet.recipe import Config, Recipe, read_recipe
 from whet.runs.experiment_directories import ComparisonDirectory
-from whet.train.experiments.jobs import PlannedRun
+from whet.train.experiments.jobs import PlannedRun, plan_run
 
 OURS = ("algorithm", "algorithm.preset", "seed")  # keys that a comparison sets
 
@@ -27,9 +27,7 @@ class Sweep:
     def jobs(self, directory: ComparisonDirectory) -> dict[tuple[str, int], PlannedRun]:
         """The runs of the sweep, seed by seed: stopped half-way, all methods can be compared on the seeds so far."""
         return {
-            (method, seed): PlannedRun(
-                label=f"{method} seed {seed}", recipe=recipe, path=directory.run_path(method, seed)
-            )
+            (method, seed): plan_run(f"{method} seed {seed}", recipe, directory.run_path(method, seed))
             for (method, seed), recipe in self.recipes.items()
         }
 

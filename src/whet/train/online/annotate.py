@@ -11,7 +11,7 @@ does not change the advantages of other rollouts, except through scaling: `white
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ def annotate(
     everything = collate([r.tokens for r in rollouts], [r.mask for r in rollouts], world.device)
     dropped = torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
     sequences = replace(everything, mask=everything.mask & ~dropped.to(world.device)[:, None])
-    everyone = Everyone(world=world, numbers=[groups.numbers[place] for place in places], group=config.rollout.group)
+    everyone = Everyone(world, list(groups.numbers.values()), config.rollout.group)
     prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
     frozen = read(learner, everything, prompts, sampled, settings)
@@ -87,22 +87,14 @@ def annotate(
     return batch, outcome, metrics
 
 
-@dataclass(frozen=True, kw_only=True)
 class Everyone:
     """Groups of all ranks in the order of their numbers, and back to the rows of this rank."""
 
-    world: World
-    numbers: Sequence[int]  # of this rank's groups
-    group: int
-    order: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "order", torch.argsort(self.world.concat(self.own_numbers)))
-
-    @property
-    def own_numbers(self) -> Tensor:
-        """(p,)"""
-        return torch.tensor(self.numbers, dtype=torch.int64)
+    def __init__(self, world: World, numbers: Sequence[int], group: int) -> None:
+        """`numbers` are those of this rank's groups."""
+        self.world, self.group = world, group
+        self.own_numbers = torch.tensor(numbers, dtype=torch.int64)  # (p,)
+        self.order = torch.argsort(world.concat(self.own_numbers))  # (P,)
 
     def groups(self, local: Tensor) -> Tensor:
         """(p, …) of this rank → (P, …) of all."""

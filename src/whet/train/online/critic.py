@@ -15,6 +15,7 @@ from whet.models.logprobs import ValueHead, token_values
 from whet.models.protocol import CausalLM
 from whet.models.reward.reward_model import LinearValue
 from whet.records import Sequences
+from whet.train.session.session import Checkpointed
 from whet.train.setup.optimizer import (
     learning_rate,
     make_optimizer,
@@ -26,7 +27,7 @@ from whet.train.setup.optimizer import (
 WEIGHT = "weight/"
 
 
-class Critic(nn.Module):
+class Critic(nn.Module, Checkpointed):
     """A value head on the policy's trunk or on a copy of it, with its own optimizer."""
 
     def __init__(self, policy: CausalLM, config: OnlineConfig) -> None:
@@ -68,9 +69,6 @@ class Critic(nn.Module):
     def _detached(self, states: Tensor) -> Tensor:
         values: Tensor = self.head(states.detach())
         return values
-
-    def numbers(self) -> dict[str, Any]:
-        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         weights = {f"{WEIGHT}{name}": parameter.detach() for name, parameter in self.named_parameters()}

@@ -26,7 +26,7 @@ from whet.tasks.protocol import Grader
 from whet.train.online.critic import Critic
 from whet.train.online.reference import Reference, build_reference
 from whet.train.rows.sft import fit, supervised_row
-from whet.train.session.session import Progress
+from whet.train.session.session import Checkpointed, Progress
 from whet.train.setup.build import Parts, build_algorithm
 from whet.train.setup.offloading import Present, moments, present_in, size_of, to_offload, weights
 from whet.train.setup.optimizer import make_optimizer
@@ -70,8 +70,9 @@ class Learner:
             optimizer.zero_grad(set_to_none=True)
 
 
-def build_learner(parts: Parts, config: OnlineConfig, world: World) -> Learner:
+def build_learner(parts: Parts[CausalLM], config: OnlineConfig, world: World) -> Learner:
     """Policy, and reference and critic where the algorithm needs them."""
+    assert parts.engine is not None
     algorithm = build_algorithm(config.algorithm)
     return Learner(
         policy=parts.policy,
@@ -123,7 +124,7 @@ class StepOutcome:
 
 
 @dataclass(slots=True)
-class ControllerState:
+class ControllerState(Checkpointed):
     """State of all controllers; `draws` counts sampling rounds and seeds the next one."""
 
     kl_coefficient: float
@@ -163,9 +164,6 @@ class ControllerState:
     def numbers(self) -> dict[str, Any]:
         return asdict(self)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
         self.kl_coefficient, self.draws = numbers["kl_coefficient"], numbers["draws"]
         self.deviation, self.history = numbers["deviation"], list(numbers["history"])
@@ -176,7 +174,7 @@ class ControllerState:
 COLD_START = 0  # between seed and step in the random stream of cold-start draws: rollouts have no such number
 
 
-def cold_start(parts: Parts, config: OnlineConfig, world: World, progress: Progress) -> None:
+def cold_start(parts: Parts[CausalLM], config: OnlineConfig, world: World, progress: Progress) -> None:
     """A few supervised steps on the task's own answers: a policy that is never right gets no learning signal.
 
     They are repeated, not restored, on resume: same seed, same steps.

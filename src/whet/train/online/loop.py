@@ -13,7 +13,7 @@ from contextlib import closing
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.rollout import draw, grade, sample, tokenize_prompts
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
 from whet.train.online.sampling import SampledGroups, describe, rollout_rows
@@ -23,7 +23,7 @@ from whet.train.setup.build import build_parts
 from whet.train.setup.reward_grader import build_grader, held_out_scorer
 
 
-def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> None:
+def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
     """Trains until the last step or Ctrl-C. All randomness is seeded by numbers that checkpoints keep."""
     parts = build_parts(config, world)
     cold_start(parts, config, world, progress)
@@ -32,6 +32,7 @@ def train(config: OnlineConfig, run: Run, world: World, progress: Progress) -> N
     grader = build_grader(config.task, config.reward, world.device, parts.task)
     present = build_offloading(learner, grader)
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
+    assert engine is not None
     kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic}
     held_out = held_out_scorer(grader, present)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorer=held_out) as session:

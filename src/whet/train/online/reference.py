@@ -14,13 +14,14 @@ from whet.config import OnlineConfig
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.references import Bigram, Uniform
 from whet.tasks.protocol import Task
+from whet.train.session.session import Checkpointed
 from whet.train.setup.build import random_policy
 
 BIGRAM_EXAMPLES = 10_000  # training examples whose tokens are counted
 OTHER_SEED = 1  # added to the seed: random weights other than the policy's
 
 
-class Reference:
+class Reference(Checkpointed):
     """The reference model, and its sync schedule if it has one."""
 
     def __init__(self, model: Any, *, sync_steps: int | None = None, ema: float = 0.0, is_saved: bool = False) -> None:
@@ -37,9 +38,6 @@ class Reference:
         new = dict(policy.named_parameters())
         for name, parameter in self.model.named_parameters():
             parameter.lerp_(new[name], 1 - self.ema)
-
-    def numbers(self) -> dict[str, Any]:
-        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights, unless they are those of the start model."""

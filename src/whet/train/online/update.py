@@ -33,7 +33,7 @@ class TokenSums:
         self.agreement: Agreement | None = None  # set while the sampler is to be compared with the policy
 
     def add(self, **sums: Tensor) -> None:
-        """Adds one micro-batch; __ in a keyword stands for / in a metric."""
+        """Adds one micro-batch; __ in a keyword means / in a metric."""
         for key, value in sums.items():
             self.sums[key.replace("__", "/")] += value.detach()
 

@@ -1,4 +1,4 @@
-"""The loop that makes rows for others to learn from: prompts → completions → rewards → pairs, dialogues, outcomes."""
+"""The loop that makes training rows: prompts → completions → rewards → pairs, dialogues or outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whet.models.load import load_model
 from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Rollout
 from whet.rollout import Group, draw, grade, sample, tokenize_prompts
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.interrupt import Interrupt
 from whet.streams import stream_key
 from whet.tasks.loading import guarded_task
@@ -27,8 +27,8 @@ from whet.train.setup.build import build_engine, place
 from whet.train.setup.reward_grader import build_grader
 
 
-def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -> None:
-    """Samples, judges, selects and writes the rows; what was stopped begins again, with the same rows."""
+def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Progress) -> None:
+    """Samples, grades, selects and writes the rows; a stopped run starts again and gives the same rows."""
     if world.size > 1:
         raise UserError(f"loop collect runs in one process and there are {world.size}: start it without torchrun")
     if not config.model.path:
@@ -60,7 +60,7 @@ def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -
     if not rows:
         raise RunFailed(
             f"no completion of {len(groups)} prompts was selected: all rewards of a prompt may be the same, or all "
-            "completions were cut off (then raise rollout.max_tokens)"
+            "completions were truncated (then raise rollout.max_tokens)"
         )
     run.write_rows(rows)
     run.finish(
@@ -70,11 +70,11 @@ def collect(config: CollectConfig, run: Run, world: World, progress: Progress) -
 
 
 def selected(config: CollectConfig, groups: Sequence[Group], task: Task) -> Iterator[dict[str, Any]]:
-    """The rows that are kept, as the loaders of data read them: those of completions that say something.
+    """The selected rows, as the loaders of data read them; blank completions are left out.
 
-    What was cut off is imitated only if the config says so: it may lose against another, or be a wrong solution.
+    Truncated ones are imitated only with `truncated: keep`, but may be rejected or counted as wrong.
     """
-    groups = [said for group in groups if (said := [rollout for rollout in group if rollout.text.strip()])]
+    groups = [written for group in groups if (written := [rollout for rollout in group if rollout.text.strip()])]
     if config.select == "outcomes":
         for group in groups:
             right = [bool(task.correct(rollout.example, rollout.text)) for rollout in group]
@@ -82,19 +82,19 @@ def selected(config: CollectConfig, groups: Sequence[Group], task: Task) -> Iter
         return
     if config.select in ("pairs", "extremes"):
         choose = selection.neighbours if config.select == "pairs" else selection.extremes
-        may_win = [[_is_model(rollout, config) for rollout in group] for group in groups]
+        may_win = [[_may_win(rollout, config) for rollout in group] for group in groups]
         for (row, better), (_, worse) in choose(_rewards(groups), gap=config.gap, may_win=may_win):
             chosen, rejected = groups[row][better], groups[row][worse]
             margin = chosen.score.reward - rejected.score.reward
             yield {**_asked(chosen), "chosen": chosen.text, "rejected": rejected.text, "margin": margin}
         return
-    groups = [whole for group in groups if (whole := [rollout for rollout in group if _is_model(rollout, config)])]
+    groups = [some for group in groups if (some := [rollout for rollout in group if _may_win(rollout, config)])]
     for row, index in _chosen(config, _rewards(groups)):
         yield {**_asked(groups[row][index]), "completion": groups[row][index].text}
 
 
-def _is_model(rollout: Rollout, config: CollectConfig) -> bool:
-    """Whether it may be imitated: whoever imitates what was cut off learns to end there."""
+def _may_win(rollout: Rollout, config: CollectConfig) -> bool:
+    """Whether to imitate a completion: a policy that imitates truncated ones learns to stop too early."""
     return config.truncated == "keep" or rollout.finish != "length"
 
 
@@ -114,16 +114,14 @@ def _chosen(config: CollectConfig, rewards: Sequence[Sequence[float]]) -> list[P
 
 
 def _asked(rollout: Rollout) -> dict[str, Any]:
-    """The columns of a row that say what was asked: the prompt, and by what name the task knows its twins."""
+    """The prompt of a row, and its leakage group if the task names one."""
     return {"prompt": rollout.example.plain_prompt} | ({"twin": rollout.example.twin} if rollout.example.twin else {})
 
 
 def _metrics(groups: Sequence[Group]) -> dict[str, float]:
-    rewards = [rollout.score.reward for group in groups for rollout in group]
-    lengths = [sum(rollout.mask) for group in groups for rollout in group]
-    cut = [rollout.finish == "length" for group in groups for rollout in group]
+    rollouts = [rollout for group in groups for rollout in group]
     return {
-        "reward/mean": sum(rewards) / len(rewards),
-        "length/mean": sum(lengths) / len(lengths),
-        "truncated": sum(cut) / len(cut),
+        "reward/mean": sum(rollout.score.reward for rollout in rollouts) / len(rollouts),
+        "length/mean": sum(sum(rollout.mask) for rollout in rollouts) / len(rollouts),
+        "truncated": sum(rollout.finish == "length" for rollout in rollouts) / len(rollouts),
     }

@@ -1,4 +1,4 @@
-"""The rows that an offline run learns from: read, split, encoded as tokens; what is left out is said and bounded."""
+"""Rows of an offline run: read, split, encoded as tokens. Rows that are too long are counted, reported and bounded."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Material:
 
 
 def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, context: int, note: Note) -> Material:
-    """The rows that a config names, if they are of a kind that the objective can learn from."""
+    """The rows that a config names, if they are of a kind that the objective trains on."""
     loaded, training, held_out = load_sides(config)
     if loaded.kind not in kinds:
         raise UserError(f"{config.path} holds {loaded.kind}, and {what} learns from {' or '.join(kinds)}")
-    # In an order of their own: an evaluation may look at the first ones alone, and files come in parts.
+    # In a hashed order: an evaluation may use only the first ones, and files are often sorted by source.
     held_out = first_held_out(held_out, len(held_out))
     if not training or not held_out:
         raise UserError(
@@ -42,12 +42,12 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
     left_out = ", ".join(f"{count} {reason}" for reason, count in loaded.skipped.items())
     note(
         f"data: {len(training):,} {loaded.kind} to learn from and {len(held_out):,} held out, "
-        f"split by prompt{'' if loaded.twins_parted else ', those alike together'}"
+        f"split by prompt{'' if loaded.twins_parted else ', similar rows together'}"
         + (f"; left out: {left_out}" if left_out else "")
     )
     if loaded.twins_parted:
         note(
-            "data: rows that are alike may be on both sides of the split: "
+            "data: similar rows may be on both sides of the split: "
             "too many share the same words or steps to keep them all together"
         )
     limit = context if config.max_tokens is None else min(context, config.max_tokens)
@@ -55,7 +55,7 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
 
 
 def encoded(rows: Sequence[Any], encode: Callable[[Sequence[Any]], list[U | None]], note: Note) -> list[U]:
-    """What fits of the encoded rows; more than half too long is a mistake."""
+    """The encoded rows that fit; refuses data of which more than half is too long."""
     found = encode(rows)
     kept = [one for one in found if one is not None]
     missing = len(found) - len(kept)
@@ -84,14 +84,14 @@ def completion_rows(tokenizer: Tokenizer, prompt: Asked, texts: Sequence[str], l
 
 
 def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit: int) -> list[Row] | None:
-    """The assistant's last turn, or all of them, as one row where the chat template allows it; None: too long.
+    """The assistant's last turn, or all of them, as one row where the chat template allows it; None if too long.
 
-    A template that writes earlier turns differently once others follow needs a row for each turn.
+    If the template renders earlier turns differently once others follow, each turn needs a row of its own.
     """
     if turns == "last" or isinstance(dialogue.prompt, str):
         return completion_rows(tokenizer, dialogue.prompt, [dialogue.completion], limit)
     messages = (*dialogue.prompt, Message(role="assistant", content=dialogue.completion))
-    # What opens a conversation answers nothing.
+    # An assistant message that opens a conversation has no prompt.
     spoken = [i for i, message in enumerate(messages) if message.role == "assistant" and i > 0]
     tokens: list[int] = []
     mask: list[bool] = []
@@ -108,7 +108,7 @@ def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit
 
 
 def _apart(tokenizer: Tokenizer, messages: tuple[Message, ...], spoken: Sequence[int], limit: int) -> list[Row] | None:
-    """A row for each turn, each with what came before it."""
+    """A row for each turn, with the messages before it as its prompt."""
     found = [completion_rows(tokenizer, messages[:turn], [messages[turn].content], limit) for turn in spoken]
     return [row for rows in found for row in rows] if all(rows is not None for rows in found) else None  # type: ignore[union-attr]
 

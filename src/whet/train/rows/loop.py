@@ -1,81 +1,42 @@
-"""The loop that learns from rows that already exist: rows → loss → step."""
+"""The offline loop, which trains on rows that exist: rows → loss → step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from whet.algorithms.preference.preference_table import Preference, RewardObjective
 from whet.config import OfflineConfig
 from whet.config.objective import objective_row
 from whet.distributed.world import World
-from whet.runs.directory import Run
-from whet.train.rows.examples import Material, Note, read_material
-from whet.train.rows.preference import Preferring
-from whet.train.rows.reward_training import REWARD_DATA, Rewarding, build_reward_parts
-from whet.train.rows.sft import Imitation
+from whet.runs.directory import RunDirectory
+from whet.train.rows.examples import Note
+from whet.train.rows.preference import PreferenceTrainer
+from whet.train.rows.reward_training import RewardTrainer
+from whet.train.rows.sft import SFTTrainer
+from whet.train.rows.trainer import OfflineTrainer
 from whet.train.session.session import Progress, Session
-from whet.train.session.trained import Kept, Trained
-from whet.train.setup.build import build_parts
-
-IMITATION_DATA = ("dialogues", "pairs")  # of a pair, what was preferred
-PREFERENCE_DATA = {"pair": ("pairs",), "label": ("pairs", "labelled")}  # unit of the loss → kinds of rows
 
 
-class Lesson(Protocol):
-    """What is learned, and from which rows. Rows are named by (seed, step), so resuming needs no state of theirs."""
-
-    @property
-    def kept(self) -> Mapping[str, Kept]:
-        """What has a state besides the weights."""
-        ...
-
-    def rows(self, step: int) -> Sequence[Any]:
-        """This rank's part of a step."""
-        ...
-
-    def fit(self, rows: Sequence[Any]) -> tuple[dict[str, float], int]:
-        """One optimizer step; what to log, and how many tokens were learned, over all ranks."""
-        ...
-
-    def measure(self) -> dict[str, float]:
-        """What the held-out rows show."""
-        ...
-
-
-def train(config: OfflineConfig, run: Run, world: World, progress: Progress) -> None:
+def train(config: OfflineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
     """Trains until the last step or Ctrl-C."""
-    parts, lesson = build_lesson(config, world, progress.note)
-
-    def conclude() -> None:
-        if isinstance(lesson, Rewarding):
-            lesson.analyse(run, progress.note)  # also of a run that was interrupted: its best model can be used
-
-    with Session(config, run, world, parts, progress, measure=lesson.measure, kept=lesson.kept) as session:
-        for step in session.steps(conclude):
+    trainer = build_trainer(config, world, progress.note)
+    parts, kept = trainer.parts, trainer.kept
+    with Session(config, run, world, parts, progress, measure=trainer.measure, kept=kept) as session:
+        for step in session.steps(lambda: trainer.conclude(run, progress.note)):
             with session.timed("rows"):
-                rows = lesson.rows(step)
+                rows = trainer.rows(step)
 
             with session.timed("update"):
-                statistics, tokens = lesson.fit(rows)
+                metrics, tokens = trainer.fit(rows)
 
-            session.end_step(step, statistics, tokens=tokens)
+            session.end_step(step, metrics, tokens=tokens)
 
 
-def build_lesson(config: OfflineConfig, world: World, note: Note) -> tuple[Trained, Lesson]:
-    """What the objective trains, and how."""
-    row, what = objective_row(config.objective), f"objective {config.objective.name!r}"
-
-    def read(kinds: Sequence[str], context: int) -> Material:
-        assert config.data is not None
-        return read_material(config.data, kinds, what, context=context, note=note)
-
+def build_trainer(config: OfflineConfig, world: World, note: Note) -> OfflineTrainer[Any]:
+    """The trainer of the objective, with its model and its rows."""
+    row = objective_row(config.objective)
     if isinstance(row, RewardObjective):
-        judge = build_reward_parts(config, row.kind, world)
-        material = read(REWARD_DATA[row.kind], judge.policy.context)
-        return judge, Rewarding(config, row.loss, judge, material, world, note)
-    parts = build_parts(config, world)
+        return RewardTrainer(config, row, world, note)
     if isinstance(row, Preference):
-        return parts, Preferring(config, row, parts, read(PREFERENCE_DATA[row.unit], parts.policy.context), world, note)
-    rows = None if config.data is None else read(IMITATION_DATA, parts.policy.context)
-    return parts, Imitation(config, parts, rows, world, note)
+        return PreferenceTrainer(config, row, world, note)
+    return SFTTrainer(config, world, note)

@@ -1,7 +1,7 @@
-"""Learning a policy from preferences: pairs, or completions that were liked or not. Knows the table, but no names.
+"""Direct alignment on pairs or on labelled completions. Calls the loss of a table row without knowing which it is.
 
-A unit is what the loss takes at a time: the two completions of a pair, or one labelled completion. Units are weighed
-alike, over all ranks, and never split between passes: the loss is the same for any micro-batch.
+A unit is what the loss takes at a time: the two completions of a pair, or one labelled completion. All units, over all
+ranks, have the same weight and none is split between passes: the loss is the same for any micro-batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from whet.algorithms.preference.losses import moving_means
 from whet.algorithms.preference.metrics import margins, wins
 from whet.algorithms.preference.preference_table import Preference, implicit_rewards
 from whet.config import OfflineConfig
-from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import share_by_cluster
@@ -28,98 +27,79 @@ from whet.models.load import load_model
 from whet.models.protocol import CausalLM
 from whet.models.storage.safetensors_files import fingerprint
 from whet.records import Sequences
-from whet.train.rows.examples import Material, Note, encoded
+from whet.train.rows.examples import Note
 from whet.train.rows.reference_cache import cache_directory, reference_logprobs
+from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import Unit, stacked, summed_logprobs, units_of, whole_units
-from whet.train.session.trained import Kept
-from whet.train.setup.build import Parts, place
+from whet.train.session.session import Checkpointed
+from whet.train.setup.build import build_parts, place
 from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import ask_loss, descend, finite
+from whet.train.setup.optimizer import ask_loss, finite
 
-ROUNDING = 1e-4  # two passes over the same tokens may differ so much: less is a tie
+PREFERENCE_DATA = {"pair": ("pairs",), "label": ("pairs", "labelled")}  # unit of the loss → kinds of rows
+ROUNDING = 1e-4  # two passes over the same tokens may differ by this much: smaller margins are ties
 # Sums over units: of the loss's own measure of right and wrong, of margins, and of implicit rewards.
 TALLY = ("wins", "margins", "chosen", "rejected", "chosen_count", "rejected_count", "units", "tokens")
 
 
 class Tally:
-    """What is counted while units are read: the sums of `TALLY`, and of each unit whether it was right (½: a tie)."""
+    """The sums of `TALLY` over the passes, and for each unit whether it was right (½: a tie)."""
 
     def __init__(self, units: int) -> None:
         self.sums = torch.zeros(len(TALLY), dtype=torch.float64)
         self.wins = torch.zeros(units)
 
 
-class Means:
-    """What a reference point remembers of the steps before: two means, of undesirable and desirable completions."""
+class Means(Checkpointed):
+    """Running means of the log-ratios of undesirable and of desirable completions, for a reference point."""
 
     def __init__(self) -> None:
         self.means = torch.zeros(2)
 
     def numbers(self) -> dict[str, Any]:
-        """The means."""
         return {"means": self.means.tolist()}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """None."""
-        return {}
-
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
-        """Puts back what `numbers` gave."""
         self.means = torch.tensor(numbers["means"])
 
 
-class Preferring:
+class PreferenceTrainer(OfflineTrainer[Unit]):
     """Direct alignment by one row of the table."""
 
-    def __init__(
-        self, config: OfflineConfig, row: Preference, parts: Parts, material: Material, world: World, note: Note
-    ) -> None:
-        self.config, self.row, self.parts, self.world = config, row, parts, world
-        self.means = Means()
-        self.kept: dict[str, Kept] = {"means": self.means} if self.row.needs_means else {}
-        cluster = clustering([*material.training, *material.held_out])
-        trained, held_out = (
-            encoded(side, lambda some: units_of(some, self.row, parts.tokenizer, material.limit, cluster), note)
-            for side in (material.training, material.held_out)
-        )
-        held_out = held_out[: config.eval.examples]
-        if self.row.needs_reference:
-            trained, held_out = self._referred(trained, held_out, note)
-        self.epoch_sampler, self.held_out = EpochSampler(trained, seed=config.seed), held_out
+    def __init__(self, config: OfflineConfig, row: Preference, world: World, note: Note) -> None:
+        self.row, self.means = row, Means()
+        self.kept = {"means": self.means} if row.needs_means else {}
+        super().__init__(config, build_parts(config, world), world, PREFERENCE_DATA[row.unit], note)
+        if row.needs_reference:
+            self._add_reference(note)
 
-    def rows(self, step: int) -> list[Unit]:
-        """The units of this rank."""
-        return self.world.shard(self.epoch_sampler.draw(self.config.batch_size, step=step))
+    def encode(self, rows: Sequence[Any]) -> list[Unit | None]:
+        return units_of(rows, self.row, self.parts.tokenizer, self.limit, self.cluster)
 
-    def fit(self, units: Sequence[Unit]) -> tuple[dict[str, float], int]:
-        """One optimizer step; returns what to log and how many tokens were learned."""
-        tally = Tally(len(units))
-        point = self._point(units)
-        losses = self._losses(units, point, tally)
-        descent = descend(losses, [self.parts.optimizer], self.world, max_grad_norm=self.config.update.max_grad_norm)
-        assert descent is not None
+    def fit(self, rows: Sequence[Unit]) -> tuple[dict[str, float], int]:
+        tally = Tally(len(rows))
+        point = self._point(rows)
+        metrics = self.descend(self._losses(rows, point, tally))
         sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
         if self.row.needs_means:
             self._remember(sums)
         at = {} if point is None else {"point": float(point)}
-        return {"loss": descent.loss, "grad_norm": descent.grad_norms[0], **at, **_means(sums)}, int(sums["tokens"])
+        return {**metrics, **at, **_means(sums)}, int(sums["tokens"])
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Loss, accuracy and margin on the held-out units; the interval knows which of them are alike."""
+        """Loss, accuracy and margin; the interval of the accuracy counts clusters of similar rows."""
         units = self.world.shard(self.held_out)
         tally = Tally(len(units))
-        total = torch.zeros((), dtype=torch.float64)
-        for loss in self._losses(units, self._point(units), tally):
-            total += loss.cpu()
+        loss = self.total(self._losses(units, self._point(units), tally))
         sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
         won = self.world.interleave(tally.wins.tolist())
         right = share_by_cluster([unit.cluster for unit in self.held_out], won)
         found = dict(zip(("", "_low", "_high"), (right.mean, right.low, right.high), strict=True))
-        # Where the prompts of the data are the task, nothing else says what is right.
+        # A task made of the data's prompts has no reference answers, so this is the accuracy of the run.
         names = ("pair_accuracy", "accuracy") if self.config.task.name == "data" else ("pair_accuracy",)
         shares = {f"eval/{name}{end}": share for name in names for end, share in found.items()}
-        return {"eval/loss": float(self.world.sum(total)), "eval/margin": _means(sums)["rewards/margin"], **shares}
+        return {"eval/loss": loss, "eval/margin": _means(sums)["rewards/margin"], **shares}
 
     def _losses(self, units: Sequence[Unit], point: Tensor | None, tally: Tally) -> Iterator[Tensor]:
         """The loss of each pass; they add up to the mean over the units of all ranks."""
@@ -139,7 +119,7 @@ class Preferring:
 
     @property
     def _read(self) -> int:
-        """Rows of a unit that the loss reads; a mismatched one behind them is only for the point."""
+        """Rows of a unit that the loss reads; a mismatched row after them is only for the reference point."""
         return 2 if self.row.unit == "pair" else 1
 
     def _read_rows(self, sequences: Sequences, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +137,7 @@ class Preferring:
 
     @torch.no_grad()
     def _point(self, units: Sequence[Unit]) -> Tensor | None:
-        """Where the loss has a reference point: what it is now, over all ranks."""
+        """The reference point of the loss, if it has one, over all ranks."""
         if self.row.point is None:
             return None
         supply = {"means": self.means.means.to(self.world.device)}
@@ -172,7 +152,7 @@ class Preferring:
         return point
 
     def _remember(self, sums: Mapping[str, float]) -> None:
-        """Moves the means by what this step saw, in log-ratios."""
+        """Updates the running means with the log-ratios of this step."""
         seen = [
             (sums[kind] / sums[f"{kind}_count"] / self.row.beta, kind == "chosen")
             for kind in ("rejected", "chosen")
@@ -181,24 +161,22 @@ class Preferring:
         ratios, labels = torch.tensor([ratio for ratio, _ in seen]), torch.tensor([label for _, label in seen])
         self.means.means = moving_means(self.means.means, ratios, labels)
 
-    def _referred(self, trained: list[Unit], held_out: list[Unit], note: Note) -> tuple[list[Unit], list[Unit]]:
-        """The units with what the reference says of them: of all that will be drawn, and the held-out ones."""
-        drawn = EpochSampler(range(len(trained)), seed=self.config.seed).needed(
-            self.config.batch_size, steps=self.config.steps
-        )
-        units = [*(trained[number] for number in drawn), *held_out]
+    def _add_reference(self, note: Note) -> None:
+        """Adds log-probs under the reference to the units that will be drawn, and to the held-out ones."""
+        trained, places = self.epoch_sampler.rows, range(len(self.epoch_sampler.rows))
+        drawn = EpochSampler(places, seed=self.config.seed).needed(self.config.batch_size, steps=self.config.steps)
+        units = [*(trained[number] for number in drawn), *self.held_out]
         rows = [row for unit in units for row in unit.rows]
         model, name = self._reference()
         note(f"reference: log-probs of {len(rows):,} completions under {self.config.reference or 'the start'}")
         found = iter(reference_logprobs(model, name, rows, self.config.update, self.world, cache_directory(), note))
         known = [replace(unit, refs=tuple(next(found) for _ in unit.rows)) for unit in units]
-        trained = list(trained)
-        for number, unit in zip(drawn, known, strict=False):
-            trained[number] = unit
-        return trained, known[len(drawn) :]
+        at = dict(zip(drawn, known, strict=False))
+        self.epoch_sampler.rows = [at.get(number, trained[number]) for number in places]
+        self.held_out = known[len(drawn) :]
 
     def _reference(self) -> tuple[CausalLM, str]:
-        """The model that was named, or the policy before its first step; and the fingerprint of its weights."""
+        """The configured reference, or the policy before its first step; and the fingerprint of its weights."""
         if not self.config.reference:
             return self.parts.policy, f"{self.parts.origin} {_shape(self.parts.policy)}"
         model = load_model(resolve_model(self.config.reference))
@@ -211,7 +189,7 @@ class Preferring:
 
 
 def _shape(model: CausalLM) -> str:
-    """What changes what a model says besides its weights: the same ones turn by other angles under another config."""
+    """What else determines a model's outputs: the same weights give others with, say, another rotary base."""
     return repr(model.config) if isinstance(model, Decoder) else ""
 
 
@@ -245,7 +223,7 @@ def _counted(row: Preference, supply: Mapping[str, Any]) -> tuple[Tensor, Tensor
 
 
 def _means(sums: Mapping[str, float]) -> dict[str, float]:
-    """What is logged: accuracy (ties are half), margin, and the implicit reward of either kind."""
+    """Metrics: accuracy (ties count half), margin, implicit rewards of chosen and rejected completions."""
     units = max(1.0, sums["units"])
     return {
         "accuracy": sums["wins"] / units,

@@ -1,15 +1,14 @@
-"""Log-probs of rows under a model that does not change: computed once, and kept on disk by a hash of the content."""
+"""Log-probs of rows under a fixed model: computed once, and cached on disk by a hash of model and rows."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from whet.config.parts import UpdateConfig
@@ -17,6 +16,7 @@ from whet.distributed.world import World
 from whet.files import home_directory
 from whet.models.protocol import CausalLM
 from whet.records import Row
+from whet.runs.logs import write_atomic
 from whet.train.rows.units import stacked, summed_logprobs, whole_units
 
 LOGPROBS, CHECKSUM = "logprobs", "sha256"  # the tensor in a file, and the key of its checksum in the header
@@ -45,7 +45,7 @@ def reference_logprobs(
     if world.is_writer:
         try:
             _write(path, found)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             note(f"reference: the log-probs cannot be kept in {path} ({error}), so the next start computes them again")
     return found
 
@@ -72,29 +72,22 @@ def _digest(name: str, rows: Sequence[Row], device: str) -> str:
 
 
 def _read(path: Path, count: int) -> list[float] | None:
-    """What was kept, unless anything of it is not as it was written."""
+    """The cached log-probs; None if the file is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             kept, checksum = file.get_tensor(LOGPROBS), (file.metadata() or {}).get(CHECKSUM)
     except (OSError, SafetensorError):
         return None
-    is_whole = kept.shape == (count,) and kept.dtype == torch.float32 and checksum == _checksum(path, kept)
-    return kept.tolist() if is_whole else None
+    is_intact = kept.shape == (count,) and kept.dtype == torch.float32 and checksum == _checksum(path, kept)
+    return kept.tolist() if is_intact else None
 
 
 def _write(path: Path, found: Sequence[float]) -> None:
-    """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}")
     logprobs = torch.tensor(found, dtype=torch.float32)
-    try:
-        save_file({LOGPROBS: logprobs}, part, metadata={CHECKSUM: _checksum(path, logprobs)})
-        part.replace(path)
-    except (OSError, SafetensorError):
-        part.unlink(missing_ok=True)
-        raise
+    write_atomic(path, save({LOGPROBS: logprobs}, metadata={CHECKSUM: _checksum(path, logprobs)}))
 
 
 def _checksum(path: Path, logprobs: Tensor) -> str:
-    """Of the numbers and of the file's name, which says what they are of."""
+    """SHA-256 of the numbers and of the file's name, which is the hash of model and rows."""
     return hashlib.sha256(path.stem.encode() + logprobs.contiguous().numpy().tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Rows of data as a reward model learns them: the very tokens that it is later asked about."""
+"""Rows of data as tokens for training a reward model, encoded exactly as when it scores texts later."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from whet.records import Outcomes, Pair, Row, Trace
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """Completions of one prompt (or one solution) with what is known of them."""
+    """Completions of one prompt (or one solution) with their labels."""
 
     rows: tuple[Row, ...]  # mask: the completion
     places: tuple[tuple[bool, ...], ...]  # of each row: where its score is read
     labels: tuple[tuple[int, ...], ...]  # of each row: one for each place; a pair has none
     margin: float
-    data: Any = None  # the row of data, for those who look at mistakes
+    data: Any = None  # the row of data, for the report on mistakes
 
 
 def groups_of(some: Sequence[Judged]) -> Tensor:
-    """(rows,) numbers, equal for completions of one prompt before which the same of it is left."""
+    """(rows,) numbers, equal for completions of one prompt that was truncated alike."""
     begun = [(index, row.tokens[: row.mask.index(True)]) for index, one in enumerate(some) for row in one.rows]
     numbers = {beginning: number for number, beginning in enumerate(begun)}
     return torch.tensor([numbers[beginning] for beginning in begun], dtype=torch.int64)
@@ -36,8 +36,8 @@ def groups_of(some: Sequence[Judged]) -> Tensor:
 def judged(row: Pair | Outcomes | Trace, tokenizer: Tokenizer, settings: RewardSettings, limit: int) -> Judged | None:
     """A row of data as tokens, each text as a `Scorer` reads it; None where one does not fit.
 
-    Of a trace it is the text that its steps make when each is `one_step`. One with a blank step is left out: a `Scorer`
-    passes over such a step, so that its label could not be learned or checked anywhere.
+    A trace is the text of its steps, each as `one_step` writes it. One with a blank step is left out: a `Scorer` skips
+    blank steps, so their labels could be neither trained nor checked.
     """
 
     def whole(completion: str) -> ScoredText:
@@ -58,19 +58,9 @@ def judged(row: Pair | Outcomes | Trace, tokenizer: Tokenizer, settings: RewardS
     if not all(text.prompt for text in texts):
         return None
     return Judged(
-        rows=tuple(_row(text) for text in texts),
-        places=tuple(_marked(text) for text in texts),
+        rows=tuple(Row(tokens=t.tokens, mask=tuple(i >= t.prompt for i in range(len(t.tokens)))) for t in texts),
+        places=tuple(tuple(map(set(t.places).__contains__, range(len(t.tokens)))) for t in texts),
         labels=tuple(labels),
         margin=(row.margin or 0.0) if isinstance(row, Pair) else 0.0,
         data=row,
     )
-
-
-def _row(text: ScoredText) -> Row:
-    return Row(tokens=text.tokens, mask=tuple(place >= text.prompt for place in range(len(text.tokens))))
-
-
-def _marked(text: ScoredText) -> tuple[bool, ...]:
-    """True where the score is read."""
-    asked = set(text.places)
-    return tuple(place in asked for place in range(len(text.tokens)))

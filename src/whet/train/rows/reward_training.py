@@ -1,77 +1,48 @@
-"""Learning a reward model: from pairs, from whole answers, or from the steps of solutions.
+"""Reward-model training on pairs, on outcomes of completions, or on steps of solutions.
 
-Scores are read at places: the last token of a completion, all its tokens, or the ends of its steps. What is averaged
-are pairs, completions or steps, over all ranks, so the loss is the same for any micro-batch.
+Scores are read at places: the last token of a completion, all its tokens, or the ends of its steps. The loss is a mean
+over pairs, completions or steps of all ranks, so it is the same for any micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whet.algorithms.cells import Cell
 from whet.algorithms.preference.metrics import wins
-from whet.algorithms.preference.preference_table import Kind
+from whet.algorithms.preference.preference_table import Kind, RewardObjective
 from whet.batching import pad, take
 from whet.config import OfflineConfig
-from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.evaluate.reward_reports import Report, outcome_report, pair_report, process_report, report_metrics
 from whet.models.layers.decoder_config import autocast
-from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel, load_reward_model, new_reward_model, pack_through
 from whet.models.reward.settings import BAD, RewardSettings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.tokenizers import with_padding
 from whet.records import Sequences
 from whet.report.run.reward_figures import reward_figures
-from whet.runs.directory import Run
-from whet.tasks.protocol import Task
-from whet.train.rows.examples import Material, Note, encoded
+from whet.runs.directory import RunDirectory
+from whet.train.rows.examples import Note
 from whet.train.rows.reward_tokens import Judged, groups_of, judged
+from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import stacked, whole_units
-from whet.train.setup.build import start_model
-from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import ask_loss, descend, finite, make_optimizer
+from whet.train.setup.build import Parts, start_model
+from whet.train.setup.optimizer import ask_loss, finite, make_optimizer
 
 REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RewardParts:
-    """What a reward model's loop works with. It says nothing, so it has no engine."""
-
-    task: Task
-    tokenizer: Tokenizer
-    policy: RewardModel
-    optimizer: torch.optim.Optimizer
-    origin: str  # fingerprint of the weights that the run starts from
-    engine: None = None
-
-    def sync(self, version: int) -> None:
-        """Nothing samples."""
-
-    def save_model(self, directory: Path) -> None:
-        """The reward model and its tokeniser as one loadable directory."""
-        self.policy.save(directory)
-        self.tokenizer.save(directory)
-
-    def saved_weights(self, directory: Path) -> dict[str, Tensor]:
-        """What `save_model` wrote."""
-        return load_reward_model(directory).state_dict()
-
-
-def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> RewardParts:
+def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts[RewardModel]:
     """A reward model on the trunk of the language model that the config names."""
     task, tokenizer, policy = start_model(config, world)
     head = config.reward_head
-    assert config.data is not None  # or there is nothing to learn from
+    assert config.data is not None
     settings = RewardSettings(
         kind=kind,
         classes=head.classes if kind == "process" else 1,
@@ -85,55 +56,45 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Rewar
     origin = fingerprint(model)
     model = model.to(world.device)
     model.gradient_checkpointing = config.model.gradient_checkpointing
-    optimizer = make_optimizer(model, config.optimizer)
-    return RewardParts(task=task, tokenizer=tokenizer, policy=model, optimizer=optimizer, origin=origin)
+    return Parts(
+        task=task,
+        tokenizer=tokenizer,
+        policy=model,
+        load=load_reward_model,
+        engine=None,
+        optimizer=make_optimizer(model, config.optimizer),
+        origin=origin,
+    )
 
 
-class Rewarding:
-    """A reward model's lesson."""
+class RewardTrainer(OfflineTrainer[Judged]):
+    """Trains a reward model."""
 
-    kept: Mapping[str, Any] = {}
+    def __init__(self, config: OfflineConfig, row: RewardObjective, world: World, note: Note) -> None:
+        parts = build_reward_parts(config, row.kind, world)
+        self.loss, self.model = row.loss, parts.policy
+        super().__init__(config, parts, world, REWARD_DATA[row.kind], note)
 
-    def __init__(
-        self, config: OfflineConfig, loss: Cell, parts: RewardParts, material: Material, world: World, note: Note
-    ) -> None:
-        self.config, self.loss, self.parts, self.world = config, loss, parts, world
-        self.model = parts.policy
-
-        def encode(rows: Sequence[Any]) -> list[Judged | None]:
-            return [judged(row, parts.tokenizer, self.model.settings, material.limit) for row in rows]
-
-        self.cluster = clustering([*material.training, *material.held_out])
-        self.epoch_sampler = EpochSampler(encoded(material.training, encode, note), seed=config.seed)
-        self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
-
-    def rows(self, step: int) -> list[Judged]:
-        """The rows of this rank."""
-        return self.world.shard(self.epoch_sampler.draw(self.config.batch_size, step=step))
+    def encode(self, rows: Sequence[Any]) -> list[Judged | None]:
+        return [judged(row, self.parts.tokenizer, self.model.settings, self.limit) for row in rows]
 
     def fit(self, rows: Sequence[Judged]) -> tuple[dict[str, float], int]:
-        """One optimizer step; returns what to log and how many tokens were read."""
         seen: list[Tensor] = []
-        losses = self._losses(rows, seen)
-        descent = descend(losses, [self.parts.optimizer], self.world, max_grad_norm=self.config.update.max_grad_norm)
-        assert descent is not None
+        metrics = self.descend(self._losses(rows, seen))
         tokens = self.world.sum(torch.tensor(sum(len(r.tokens) for one in rows for r in one.rows)))
         right, total, count, scored = self.world.sum(torch.stack(seen).sum(dim=0)).tolist()
-        statistics = {"accuracy": right / max(1.0, count), "score/mean": total / max(1.0, scored)}
-        return {"loss": descent.loss, "grad_norm": descent.grad_norms[0], **statistics}, int(tokens)
+        metrics |= {"accuracy": right / max(1.0, count), "score/mean": total / max(1.0, scored)}
+        return metrics, int(tokens)
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Loss and held-out accuracy with its interval, and what else the kind of model is judged by."""
-        mine = self.world.shard(self.held_out)
-        total = torch.zeros((), dtype=torch.float64)
-        for loss in self._losses(mine, []):
-            total += loss.cpu()
-        return {"eval/loss": float(self.world.sum(total)), **report_metrics(self.report())}
+        """Loss, accuracy with its interval, and the other metrics of this kind of reward model."""
+        loss = self.total(self._losses(self.world.shard(self.held_out), []))
+        return {"eval/loss": loss, **report_metrics(self.report())}
 
     @torch.no_grad()
     def report(self) -> Report:
-        """How good the model is on the held-out rows of all ranks; intervals know which of them are alike."""
+        """Quality on the held-out rows of all ranks; intervals count clusters of similar rows."""
         told = self.world.interleave([[row.tolist() for row in rows] for rows in self._meant()])
         data = [one.data for one in self.held_out]
         clusters = [self.cluster(row) for row in data]
@@ -151,15 +112,15 @@ class Rewarding:
             )
         return process_report([rows[0] for rows in told], [one.labels for one in data], clusters=clusters)
 
-    def analyse(self, run: Run, note: Note) -> None:
-        """Puts onto the disk where the best model is right and wrong on the held-out rows, the worst mistakes in full.
+    def conclude(self, run: RunDirectory, note: Note) -> None:
+        """Writes an analysis of the best model on the held-out rows, with its worst mistakes in full.
 
-        It has the best weights from then on: they are what the run leaves to others, whichever it ended with.
+        Loads the best weights, which are the result of the run, whichever it ended with.
         """
         best, info = run.best_model(), run.best_info()
         if best is None or info is None:
-            raise RunFailed(f"{run.path} has no best model any more, so there is nothing to analyse")
-        self.model.load_state_dict(self.parts.saved_weights(best))
+            raise RunFailed(f"{run.path} has lost its best model, so there is nothing to analyse")
+        self.model.load_state_dict(self.parts.load(best).state_dict())
         report = self.report()
         worst = [asdict(self.held_out[number].data) for number in report.worst]
         share = report.accuracy
@@ -173,28 +134,25 @@ class Rewarding:
         note(f"analysis: {run.write_analysis(analysis, picture)}")
 
     def _meant(self) -> list[list[Tensor]]:
-        """Of each row of each of this rank's: scores, or for outcome and process probabilities, at its places."""
+        """For each row of this rank's held-out data: scores at its places; probabilities for outcome and process."""
         some = self.world.shard(self.held_out)
-        found: list[list[Tensor]] = [[] for _ in some]
-        owners, sequences, places = self._stacked(some)
+        sequences, places = self._stacked(some)
         values: dict[int, Tensor] = {}
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
             read = self.model.meant(self._read(sequences, places, rows)).cpu()
             counts = places[rows].sum(dim=1).tolist()
             values |= dict(zip(rows.tolist(), torch.split(read, counts), strict=True))
-        for row, owner in enumerate(owners):
-            found[owner].append(values[row])
-        return found
+        in_order = (values[row] for row in range(len(values)))
+        return [[next(in_order) for _ in one.rows] for one in some]
 
-    def _stacked(self, some: Sequence[Judged]) -> tuple[list[int], Sequences, Tensor]:
-        """All rows as tensors, whose they are, and where their scores are read."""
-        owners = [index for index, one in enumerate(some) for _ in one.rows]
+    def _stacked(self, some: Sequence[Judged]) -> tuple[Sequences, Tensor]:
+        """All rows as tensors, and where their scores are read."""
         sequences = stacked([row for one in some for row in one.rows], self.world)
         places = pad([place for one in some for place in one.places], torch.bool).to(self.world.device)
-        return owners, sequences, places
+        return sequences, places
 
     def _read(self, sequences: Sequences, places: Tensor, rows: Tensor, groups: Tensor | None = None) -> Tensor:
-        """The scores at the places of these rows; those of one group have the same prompt, which is read once."""
+        """The scores at the places of these rows; rows of one group share their prompt, which is computed once."""
         s = take(sequences, rows)
         at = places[rows, : s.tokens.shape[1]]
         packing = pack_through(s.tokens, s.mask, groups) if self.config.update.padding_free else None
@@ -211,7 +169,7 @@ class Rewarding:
     def _pair_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
         gathered = float(self.world.sum(torch.tensor(len(some))))
         margins = torch.tensor([one.margin for one in some], device=self.world.device)
-        _, sequences, places = self._stacked(some)
+        sequences, places = self._stacked(some)
         groups = groups_of(some).to(self.world.device)
         for rows in whole_units(sequences, 2, self.config.update, self.model.trunk):
             scores = self._read(sequences, places, rows, groups[rows])
@@ -222,19 +180,19 @@ class Rewarding:
             yield finite(per_pair.sum() / gathered, chosen=chosen, rejected=rejected)
 
     def _place_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
-        """Outcome: every completion counts the same, however long; process: every step does."""
+        """Every completion (outcome) or every step (process) has the same weight."""
         by_row = self.model.kind == "outcome"
         labels = [label for one in some for label in one.labels]
         count = len(labels) if by_row else sum(map(len, labels))
         gathered = float(self.world.sum(torch.tensor(count)))
-        _, sequences, places = self._stacked(some)
+        sequences, places = self._stacked(some)
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
             scores = self._read(sequences, places, rows)
             mine = [labels[row] for row in rows.tolist()]
             wanted = torch.tensor([label for row in mine for label in row], device=self.world.device)
             shares = [1 / len(row) if by_row else 1.0 for row in mine for _ in row]
             weights = torch.tensor(shares, device=self.world.device) / gathered
-            # As on held-out rows: fine against bad, and of a whole answer what is said at its end.
+            # As on held-out rows: good or neutral against bad, and an outcome is judged by its last token.
             right = (self.model.meant(scores) >= 0.5) == (wanted != BAD)
             ends = torch.tensor([len(row) for row in mine], device=self.world.device).cumsum(dim=0) - 1
             seen.append(_seen(right[ends] if by_row else right, scores))
@@ -243,6 +201,6 @@ class Rewarding:
 
 
 def _seen(right: Tensor, scores: Tensor) -> Tensor:
-    """(4,): sums and counts of what was right and of scores."""
+    """(4,): sums, then counts, of correct predictions and of scores."""
     sums = torch.stack([right.sum(), scores.detach().double().sum()]).cpu()
     return torch.cat([sums, sums.new_tensor([right.numel(), scores.numel()])])

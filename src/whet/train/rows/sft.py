@@ -1,18 +1,16 @@
-"""Rows for supervised learning, one optimizer step on them, and their held-out loss."""
+"""Supervised fine-tuning: rows, one optimizer step on them, and the loss on held-out rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from whet.algorithms.cells import call
 from whet.algorithms.table import OBJECTIVES, Objective
-from whet.batching import collate, global_weights, packed, passes, take
+from whet.batching import global_weights, packed, passes, take
 from whet.config import OfflineConfig, TrainConfig
-from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered, share_of_sums
@@ -21,15 +19,17 @@ from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Dialogue, Example, Pair, Row, Sequences
 from whet.rollout import draw
-from whet.train.rows.examples import Material, Note, completion_rows, dialogue_rows, encoded, ended
-from whet.train.rows.units import PLAIN, Unit
-from whet.train.setup.build import Parts
-from whet.train.setup.epochs import EpochSampler
+from whet.train.rows.examples import Note, completion_rows, dialogue_rows, ended
+from whet.train.rows.trainer import OfflineTrainer
+from whet.train.rows.units import PLAIN, Unit, stacked
+from whet.train.setup.build import build_parts
 from whet.train.setup.optimizer import descend, finite
+
+SFT_DATA = ("dialogues", "pairs")  # of a pair, the chosen completion
 
 
 def supervised_row(tokenizer: Tokenizer, example: Example, context: int) -> Row:
-    """Prompt and answer; the answer and the end of the sequence are learned, the prompt is not."""
+    """Prompt and answer; only the answer and the end of the sequence are trained."""
     if not example.answer:
         columns = ", ".join(example.columns) or "none"
         raise UserError(f"example {example.id!r} has no answer to learn (other columns: {columns}): name it 'answer'")
@@ -51,8 +51,8 @@ def fit(
     config: TrainConfig,
     world: World,
 ) -> tuple[dict[str, float], int]:
-    """One optimizer step; returns what to log and how many tokens were learned, over all ranks."""
-    sequences = _collate(rows, world)
+    """One optimizer step; returns metrics and the number of trained tokens, over all ranks."""
+    sequences = stacked(rows, world)
     entropies: list[Tensor] = []
     losses = _losses(policy, sequences, objective, config, world, entropies)
     descent = descend(losses, [optimizer], world, max_grad_norm=config.update.max_grad_norm)
@@ -63,57 +63,43 @@ def fit(
     return statistics, int(tokens)
 
 
-class Imitation:
-    """Supervised learning of the task's own answers, or of dialogues."""
+class SFTTrainer(OfflineTrainer[Unit]):
+    """Supervised fine-tuning on dialogues, or on the answers of the task itself."""
 
-    kept: Mapping[str, Any] = {}
-
-    def __init__(
-        self, config: OfflineConfig, parts: Parts, material: Material | None, world: World, note: Note
-    ) -> None:
-        self.config, self.parts, self.world = config, parts, world
+    def __init__(self, config: OfflineConfig, world: World, note: Note) -> None:
+        super().__init__(config, build_parts(config, world), world, SFT_DATA, note)
         self.objective = OBJECTIVES[config.objective.name]
-        self.epoch_sampler: EpochSampler[Unit] | None = None
-        if material is None:
-            self.held_out = self._answers(parts.task.held_out(config.eval.examples))
-            return
-        assert config.data is not None  # where the rows come from
-        turns = config.data.turns
-        cluster = clustering([*material.training, *material.held_out])
+        if config.data is None:
+            self.held_out = self._answers(self.parts.task.held_out(config.eval.examples))
 
-        def encode(some: Sequence[Dialogue | Pair]) -> list[Unit | None]:
-            found = [_rows(parts.tokenizer, one, turns, material.limit) for one in some]
-            return [
-                None if rows is None else Unit(rows=tuple(rows), cluster=cluster(one))
-                for one, rows in zip(some, found, strict=True)
-            ]
-
-        self.epoch_sampler = EpochSampler(encoded(material.training, encode, note), seed=config.seed)
-        self.held_out = encoded(material.held_out, encode, note)[: config.eval.examples]
+    def encode(self, rows: Sequence[Dialogue | Pair]) -> list[Unit | None]:
+        assert self.config.data is not None
+        turns = self.config.data.turns
+        found = [(row, _rows(self.parts.tokenizer, row, turns, self.limit)) for row in rows]
+        return [None if some is None else Unit(rows=tuple(some), cluster=self.cluster(row)) for row, some in found]
 
     def rows(self, step: int) -> list[Row]:
-        """The rows of this rank."""
-        if self.epoch_sampler is None:
-            drawn = self._answers(draw(self.parts.task, self.config.batch_size, seed=(self.config.seed, step)))
+        if self.config.data is None:
+            answers = draw(self.parts.task, self.config.batch_size, seed=(self.config.seed, step))
+            units: Sequence[Unit] = self.world.shard(self._answers(answers))
         else:
-            drawn = self.epoch_sampler.draw(self.config.batch_size, step=step)
-        return [row for unit in self.world.shard(drawn) for row in unit.rows]
+            units = super().rows(step)
+        return [row for unit in units for row in unit.rows]
 
     def fit(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
-        """One optimizer step; returns what to log and how many tokens were learned."""
         return fit(self.parts.policy, self.parts.optimizer, rows, self.objective, self.config, self.world)
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """The held-out loss; where nothing else says what is right, the share of tokens that are the likeliest."""
+        """The loss; if the task has no reference answers, also the share of tokens that the policy predicts."""
         mine = self.world.shard(self.held_out)
-        sequences = _collate([row for unit in mine for row in unit.rows], self.world)
-        losses = _losses(self.parts.policy, sequences, self.objective, self.config, self.world, [])
-        total = sum((loss.cpu() for loss in losses), torch.zeros((), dtype=torch.float64))
-        found = {"eval/loss": float(self.world.sum(total))}
+        sequences = stacked([row for unit in mine for row in unit.rows], self.world)
+        found = {
+            "eval/loss": self.total(_losses(self.parts.policy, sequences, self.objective, self.config, self.world, []))
+        }
         if self.config.task.name != "data":
             return found
-        # Tokens of one conversation are alike, and so are conversations of one cluster: intervals count clusters.
+        # Tokens of one conversation, and conversations of one cluster, are correlated: intervals count clusters.
         right = iter(self._hits(sequences))
         own = [[sum(next(right) for _ in unit.rows), sum(sum(row.mask) for row in unit.rows)] for unit in mine]
         clusters, sums = [unit.cluster for unit in self.held_out], self.world.interleave(own)
@@ -122,7 +108,7 @@ class Imitation:
         return found | {"eval/accuracy": share.mean, "eval/accuracy_low": share.low, "eval/accuracy_high": share.high}
 
     def _hits(self, sequences: Sequences) -> list[int]:
-        """How many tokens of each row the policy thinks likeliest."""
+        """For each row, how many of its trained tokens are the policy's most likely ones."""
         hits = torch.zeros(len(sequences.lengths), dtype=torch.int64, device=self.world.device)
         alone = torch.arange(len(hits), device=self.world.device)
         for rows in passes(sequences, alone, self.config.update, self.parts.policy):
@@ -161,11 +147,7 @@ def _losses(
 
 
 def _rows(tokenizer: Tokenizer, one: Dialogue | Pair, turns: str, limit: int) -> list[Row] | None:
-    """What is imitated of a dialogue, or the better completion of a pair."""
+    """The trained turns of a dialogue, or the chosen completion of a pair."""
     if isinstance(one, Pair):
         return completion_rows(tokenizer, one.prompt, [one.chosen], limit)
     return dialogue_rows(tokenizer, one, turns=turns, limit=limit)
-
-
-def _collate(rows: Sequence[Row], world: World) -> Sequences:
-    return collate([row.tokens for row in rows], [row.mask for row in rows], world.device)

@@ -1,4 +1,4 @@
-"""Units of a preference loss as token rows (a pair, or one labelled completion), and log-probs of whole completions."""
+"""Units of a preference loss (a pair, or one labelled completion) as token rows, and log-probs of completions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.preference.preference_table import Preference
-from whet.batching import collate, packed, take, tokens_that_fit
+from whet.batching import collate, micro_batches, packed, take, tokens_that_fit
 from whet.config.parts import UpdateConfig
 from whet.data.feedback import unpaired
 from whet.data.formats import Record
@@ -22,15 +22,15 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Labelled, Pair, Row, Sampling, Sequences
 from whet.train.rows.examples import completion_rows
 
-Cluster = Callable[[Record], str]  # what rows that are alike have in common
+Cluster = Callable[[Record], str]  # the same for similar rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
     """Rows that belong together, with their log-probs under the reference where the loss has one."""
 
-    rows: tuple[Row, ...]  # chosen and rejected; or one, and behind it the mismatched one where it is needed
-    cluster: str  # the same for units of rows that are alike
+    rows: tuple[Row, ...]  # chosen and rejected; or one, followed by the mismatched one if the loss needs it
+    cluster: str  # the same for units of similar rows
     label: bool = True
     refs: tuple[float, ...] = ()
 
@@ -39,23 +39,26 @@ def units_of(
     rows: Sequence[Any], row: Preference, tokenizer: Tokenizer, limit: int, cluster: Cluster
 ) -> list[Unit | None]:
     """One or two units for each row of data; None where one does not fit."""
+
+    def unit(data: Pair | Labelled, *texts: str) -> Unit | None:
+        found = completion_rows(tokenizer, data.prompt, texts, limit)
+        label = isinstance(data, Pair) or data.label
+        return None if found is None else Unit(rows=tuple(found), cluster=cluster(data), label=label)
+
     if row.unit == "pair":
-        return [_pair(pair, tokenizer, limit, cluster) for pair in rows]
+        return [unit(pair, pair.chosen, pair.rejected) for pair in rows]
     pairs = [data for data in rows if isinstance(data, Pair)]
     labelled = unpaired(pairs) if pairs else list(rows)
     if not row.needs_mismatched:
-        return [_labelled(one, [one.completion], tokenizer, limit, cluster) for one in labelled]
-    others = strangers(labelled)
-    return [
-        _labelled(one, [one.completion, other.completion], tokenizer, limit, cluster)
-        for one, other in zip(labelled, others, strict=True)
-    ]
+        return [unit(one, one.completion) for one in labelled]
+    others = mismatched(labelled)
+    return [unit(one, one.completion, other.completion) for one, other in zip(labelled, others, strict=True)]
 
 
-def strangers(rows: Sequence[Labelled]) -> list[Labelled]:
-    """For each row another with its label and another prompt: the same at every start, so that what is cached stays.
+def mismatched(rows: Sequence[Labelled]) -> list[Labelled]:
+    """For each row another with its label and a different prompt, the same at every start: log-probs are cached.
 
-    Of pairs, as many liked as disliked completions stand behind prompts of others.
+    So if the rows come from pairs, desirable and undesirable completions are mismatched equally often.
     """
     found: dict[str, Labelled] = {}
     for label in (False, True):
@@ -69,8 +72,8 @@ def strangers(rows: Sequence[Labelled]) -> list[Labelled]:
 def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
     """For each row the next one with another prompt."""
     if len({row.prompt for row in rows}) < 2:
-        raise UserError("all rows have the same prompt, so no completion can stand behind the prompt of another")
-    following = next(row for row in rows if row.prompt != rows[-1].prompt)  # behind the last row come the first ones
+        raise UserError("all rows have the same prompt, so none can be mismatched: add rows with other prompts")
+    following = next(row for row in rows if row.prompt != rows[-1].prompt)  # the last row continues at the first
     found = [following]
     for row, after in zip(rows[-2::-1], rows[:0:-1], strict=True):
         following = after if after.prompt != row.prompt else following
@@ -78,42 +81,25 @@ def _next_others(rows: Sequence[Labelled]) -> list[Labelled]:
     return found[::-1]
 
 
-def _pair(pair: Pair, tokenizer: Tokenizer, limit: int, cluster: Cluster) -> Unit | None:
-    rows = completion_rows(tokenizer, pair.prompt, [pair.chosen, pair.rejected], limit)
-    return None if rows is None else Unit(rows=tuple(rows), cluster=cluster(pair))
+PLAIN = Sampling(max_tokens=1)  # temperature 1, no filter: the model's own distribution
 
 
-def _labelled(one: Labelled, texts: Sequence[str], tokenizer: Tokenizer, limit: int, cluster: Cluster) -> Unit | None:
-    rows = completion_rows(tokenizer, one.prompt, texts, limit)
-    return None if rows is None else Unit(rows=tuple(rows), cluster=cluster(one), label=one.label)
-
-
-PLAIN = Sampling(max_tokens=1)  # temperature 1, nothing cut off: the model's own distribution
-
-
-def stacked(rows: list[Row], world: World) -> Sequences:
+def stacked(rows: Sequence[Row], world: World) -> Sequences:
     """Rows as tensors on this process's device."""
     return collate([row.tokens for row in rows], [row.mask for row in rows], world.device)
 
 
 def whole_units(sequences: Sequences, size: int, settings: UpdateConfig, policy: CausalLM) -> Iterator[Tensor]:
-    """Rows of whole units, `size` rows each, one forward pass after the other; a unit that is too long comes alone."""
+    """The rows of each forward pass, which holds units of `size` rows unsplit; a unit that is too long is alone."""
     most = settings.micro_batch_tokens or tokens_that_fit(policy)
-    lengths = sequences.lengths.view(-1, size).amax(dim=1)
-    order = torch.argsort(lengths, descending=True, stable=True)
-    sizes = lengths[order].tolist()
-    start = 0
-    while start < len(sizes):
-        count = max(1, most // (size * sizes[start]))
-        units = order[start : start + count]
+    for units in micro_batches(sequences.lengths.view(-1, size).amax(dim=1), most // size):
         yield (units[:, None] * size + torch.arange(size, device=units.device)).flatten()
-        start += count
 
 
 def summed_logprobs(
     policy: CausalLM, sequences: Sequences, rows: Tensor, size: int, settings: UpdateConfig, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """(n,) log-prob of each of these rows' trained tokens together, and how many tokens these are."""
+    """(n,) summed log-prob of the trained tokens of each of these rows, and their number."""
     s = take(sequences, rows)
     with autocast(device):
         reading = read_tokens(

@@ -26,7 +26,7 @@ from whet.manifests import sha256
 from whet.models.download.model_hub import resolve_model
 from whet.models.storage.checksums import MADE_BY_A_RUN, WEIGHTS, read_files, sealed_files
 from whet.recipe import Config
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Change, Input, Inputs, accept, changes, from_json, to_json
 from whet.tasks.loading import ELSEWHERE, TASKS
 from whet.train.session.resume import how_to_resume
@@ -49,14 +49,8 @@ def current_inputs(config: Config, run: Path) -> dict[str, Input]:
     return found
 
 
-def begin_inputs(config: Config, run: Run, world: World) -> None:
-    """Records the inputs of a new run."""
-    if world.is_writer:
-        run.write_inputs(Inputs(known=current_inputs(config, run.path)))
-
-
 def compare_inputs(
-    config: Config, run: Run, world: World, *, accept_changes: bool, note: Callable[[str], None]
+    config: Config, run: RunDirectory, world: World, *, accept_changes: bool, note: Callable[[str], None]
 ) -> None:
     """Refuses to resume a run with changed inputs, on every rank alike, unless accepted."""
     refusal = accepted = ""
@@ -74,14 +68,14 @@ def compare_inputs(
         note(accepted)
 
 
-def changed_inputs(config: Config, run: Run) -> list[Change]:
+def changed_inputs(config: Config, run: RunDirectory) -> list[Change]:
     """Inputs of a finished run that have changed since; missing ones are ignored."""
     began = run.inputs()
     now = {} if began is None else current_inputs(config, run.path)
     return [] if began is None else changes({key: one for key, one in began.known.items() if key in now}, now)
 
 
-def _compared(config: Config, run: Run, *, accept_changes: bool) -> tuple[str, str]:
+def _compared(config: Config, run: RunDirectory, *, accept_changes: bool) -> tuple[str, str]:
     """Why the run must not be resumed (else empty), and a note for the user if it is."""
     began, now = run.inputs(), current_inputs(config, run.path)
     if began is None:
@@ -148,7 +142,15 @@ def _start(config: TrainConfig) -> Iterator[Named]:
         weights = {name: path for name, path in files.items() if name.endswith(WEIGHTS)}
         settings = {name: path for name, path in files.items() if name not in {*weights, *MADE_BY_A_RUN}}
         yield "model.path", config.model.path, settings
-        yield WEIGHTS_AT_START, config.model.path, {name: path for name, path in weights.items() if _is_sealed(path)}
+        yield (
+            WEIGHTS_AT_START,
+            config.model.path,
+            {
+                name: path
+                for name, path in weights.items()
+                if name in (sealed_files(path.parent) or {})  # with a checksum
+            },
+        )
     elif new.tokenizer != "characters" and ":" not in new.tokenizer:
         yield "model.new.tokenizer", new.tokenizer, _by_name(read_files(Path(new.tokenizer)))
 
@@ -173,11 +175,6 @@ def _model(text: str) -> Files:
     with suppress(UserError):
         return _by_name(read_files(resolve_model(text)))
     return {}
-
-
-def _is_sealed(path: Path) -> bool:
-    """Whether a manifest has the checksum of a file."""
-    return path.name in (sealed_files(path.parent) or {})
 
 
 def _code(spec: str, what: str) -> Mapping[str, Path | str]:

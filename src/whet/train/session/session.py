@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import whet
 from whet.config import EarlyStoppingConfig
@@ -27,13 +28,13 @@ from whet.evaluate.statistics import mean_interval
 from whet.models.protocol import Tokenizer
 from whet.records import Example
 from whet.runs.checkpoints import Checkpoint
-from whet.runs.directory import Run
+from whet.runs.directory import RunDirectory
 from whet.runs.interrupt import Interrupt
 from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
 from whet.train.session import resume
-from whet.train.session.trained import Kept, Trained
+from whet.train.setup.build import Parts
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 
 
@@ -49,20 +50,33 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
+class Checkpointed:
+    """State besides model and optimizer that checkpoints save: numbers in state.json, tensors in their own file."""
+
+    def numbers(self) -> dict[str, Any]:
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        raise NotImplementedError
+
+
 class Session:
     """One run of a loop: `steps()` yields the remaining steps, `end_step` logs, evaluates and saves as due."""
 
     def __init__(
         self,
         config: Training,
-        run: Run,
+        run: RunDirectory,
         world: World,
-        parts: Trained,
+        parts: Parts[Any],
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,
         scorer: HeldOutScorer | None = None,
-        kept: Mapping[str, Kept | None] | None = None,
+        kept: Mapping[str, Checkpointed | None] | None = None,
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
         self.measure = measure  # further metrics of every evaluation
@@ -202,10 +216,7 @@ class Session:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
-        metrics = {
-            **held_out_metrics(self.config, self.run, self.world, self.parts, self.scorer, step=step),
-            **self.measure(),
-        }
+        metrics = {**self._held_out(step), **self.measure()}
         resume.remember(self.measured, step, plain_numbers(metrics))
         self.watched += resume.watched([metrics], self.config.early_stopping)
         # Ties go to the later model: it has trained for longer.
@@ -214,6 +225,31 @@ class Session:
             self.best = {"step": step, "accuracy": metrics["eval/accuracy"], name: metrics[f"eval/{name}"]}
             self.run.save_best(self.parts.save_model, self.best)
         self._timings["seconds/eval"] = time.perf_counter() - started
+        return metrics
+
+    def _held_out(self, step: int) -> dict[str, float]:
+        """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
+        parts, settings = self.parts, self.config.eval
+        if parts.engine is None:
+            return {}
+        parts.engine.sync(parts.policy, version=step)
+        evaluation = evaluate(
+            parts.engine,
+            parts.tokenizer,
+            parts.task,
+            examples=settings.examples,
+            sampling=self.config.eval_sampling,
+            samples=settings.samples,
+            ks=settings.ks,
+            seed=self.config.seed,
+            world=self.world,
+        )
+        self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
+        metrics = evaluation.metrics()
+        if self.scorer is not None:
+            texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
+            found = mean_interval(self.scorer(parts.task.held_out(settings.examples), texts))
+            metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
         return metrics
 
     def _save(self, step: int) -> None:
@@ -234,7 +270,7 @@ class Session:
         self.world.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        saved = self.parts.saved_weights(checkpoint.path / "model")
+        saved = self.parts.load(checkpoint.path / "model").state_dict()
         mine = self.parts.policy.state_dict()
         if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:
             raise UserError(f"{checkpoint.path}: the checkpoint is of another model than the run's config describes")
@@ -246,12 +282,8 @@ class Session:
             path = checkpoint.path / f"{name}.safetensors"
             one.restore(checkpoint.state["kept"][name], load_file(path) if path.exists() else {})
         self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
-        self._ended = checkpoint.state.get("ended", "")
-        self.measured = resume.measured_so_far(self.run, checkpoint)
-        self.watched = resume.watched_so_far(self.run, checkpoint, self.config.early_stopping)
-        self.best, self.lost = resume.intact_best(
-            self.run, checkpoint, self.measured, self.progress.note, processes=self.world.size
-        )
+        self._ended, self.measured, self.watched = (checkpoint.state[name] for name in ("ended", "measured", "watched"))
+        self.best, self.lost = resume.intact_best(self.run, checkpoint, self.progress.note, processes=self.world.size)
 
     def _finish(self) -> None:
         facts = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
@@ -261,12 +293,12 @@ class Session:
             "steps": self.last,
             **({"ended": self._ended} if self._ended else {}),
             "seed": self.config.seed,
-            **resume.ends_of(self.measured, self.run),
+            **{name: self.measured[name] for name in (resume.BEFORE, resume.AFTER)},
             "best": self.best,
             "tokens": self.tokens,
             "seconds": sum(t.get("seconds/step") or 0.0 for t in self.run.timings()),
             "machine": machine(self.world),
-            "versions": versions(),
+            "versions": {module.__name__: module.__version__ for module in (whet, torch, transformers)},
             **{name: sentences for name, sentences in facts.items() if sentences},
         }
         self.run.finish(results)
@@ -319,34 +351,6 @@ PROMPTS_ONLY = "data"  # the task without reference answers
 HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
 
 
-def held_out_metrics(
-    config: Training, run: Run, world: World, parts: Trained, scorer: HeldOutScorer | None, *, step: int
-) -> dict[str, float]:
-    """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
-    if parts.engine is None:
-        return {}
-    parts.sync(step)
-    settings = config.eval
-    evaluation = evaluate(
-        parts.engine,
-        parts.tokenizer,
-        parts.task,
-        examples=settings.examples,
-        sampling=config.eval_sampling,
-        samples=settings.samples,
-        ks=settings.ks,
-        seed=config.seed,
-        world=world,
-    )
-    run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-    metrics = evaluation.metrics()
-    if scorer is not None:
-        texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
-        found = mean_interval(scorer(parts.task.held_out(settings.examples), texts))
-        metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
-    return metrics
-
-
 def best_by(measured: Mapping[str, float], task: str) -> str:
     """The metric that selects the best model: accuracy, or the mean reward if the task has no reference answers."""
     return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
@@ -362,8 +366,3 @@ def machine(world: World) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(world.device) if cuda else platform.machine(),
         "processes": world.size,
     }
-
-
-def versions() -> dict[str, str]:
-    """Library versions that matter for results."""
-    return {"whet": whet.__version__, "torch": torch.__version__, "transformers": transformers.__version__}

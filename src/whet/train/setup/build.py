@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
 
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
@@ -22,6 +23,7 @@ from whet.models.decoder.families import family_named
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model, new_model
 from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.reward.reward_model import RewardModel
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
@@ -33,39 +35,42 @@ TIKTOKEN = "tiktoken:"
 VLLM_SEQUENCES = 256  # default number of parallel sequences
 
 
+M = TypeVar("M", bound=CausalLM | RewardModel)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class Parts(Generic[M]):
     """The built parts that all loops use."""
 
     task: Task
     tokenizer: Tokenizer
-    policy: CausalLM
-    engine: Engine
+    policy: M  # the model in training
+    load: Callable[[Path], M]  # reads what `save_model` wrote
+    engine: Engine | None  # None for reward models, which do not generate
     optimizer: torch.optim.Optimizer
     origin: str  # fingerprint of the start weights
 
-    def sync(self, version: int) -> None:
-        """The engine samples from the current weights."""
-        self.engine.sync(self.policy, version=version)
-
     def save_model(self, directory: Path) -> None:
-        """Saves policy and tokenizer as one loadable directory."""
+        """Saves model and tokenizer as one loadable directory."""
         self.policy.save(directory)
         self.tokenizer.save(directory)
 
-    def saved_weights(self, directory: Path) -> dict[str, Tensor]:
-        return load_model(directory).state_dict()
 
-
-def build_parts(config: TrainConfig, world: World) -> Parts:
+def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     """All parts of a run, on this process's device."""
     task, tokenizer, policy = start_model(config, world)
     origin = fingerprint(policy)
     policy = place(policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
-    engine = build_engine(config.engine, policy, tokenizer, world)
-    optimizer = make_optimizer(policy, config.optimizer)
-    return Parts(task=task, tokenizer=tokenizer, policy=policy, engine=engine, optimizer=optimizer, origin=origin)
+    return Parts(
+        task=task,
+        tokenizer=tokenizer,
+        policy=policy,
+        load=load_model,
+        engine=build_engine(config.engine, policy, tokenizer, world),
+        optimizer=make_optimizer(policy, config.optimizer),
+        origin=origin,
+    )
 
 
 def start_model(config: TrainConfig, world: World) -> tuple[Task, Tokenizer, CausalLM]:

@@ -58,7 +58,6 @@ Present = Callable[[str], AbstractContextManager[object]]
 
 
 def present_in(offloaded: Mapping[str, Offloaded]) -> Present:
-    """Of these by name; others are always on the device."""
     return lambda name: offloaded.get(name, nullcontext())
 
 

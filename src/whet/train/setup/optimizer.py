@@ -159,16 +159,11 @@ def restore_optimizer(
         }
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.nn.Parameter]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
-
-
 MISTAKES = (ValueError, TypeError, IndexError, KeyError, RuntimeError, AttributeError, ZeroDivisionError)
 
 
 def ask(cell: cells.Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequence[int]]) -> Tensor:
-    """What the cell makes of the terms that it names, in one of these shapes."""
+    """The result of a cell on the terms that it names; it must have one of these shapes."""
     try:
         answer: Tensor = cells.call(cell, supply)
         shape = tuple(answer.shape)
@@ -185,8 +180,8 @@ def ask(cell: cells.Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequenc
 
 
 def ask_loss(cell: cells.Cell, supply: Mapping[str, Any], *, shapes: Sequence[Sequence[int]]) -> Tensor:
-    """The same of a loss, which must hang together with what is trained."""
+    """`ask` for a loss, which must have a gradient."""
     losses = ask(cell, supply, shapes=shapes)
     if torch.is_grad_enabled() and not losses.requires_grad:
-        raise RunFailed(f"{cells.name(cell)!r} has no gradient in what the model says, so it trains nothing")
+        raise RunFailed(f"{cells.name(cell)!r} has no gradient in the model's outputs, so it trains nothing")
     return losses

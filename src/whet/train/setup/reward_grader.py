@@ -30,30 +30,23 @@ class ModelGrader:
         """Scores completions; `parts` holds the scores of the reward model, of functions and of the task."""
         given = self._inner.grade(examples, texts)
         found = self._scorer.score([example.prompt for example in examples], texts)
-        scores = [self._joined(score, number) for score, number in zip(given, found, strict=True)]
-        for row, score in enumerate(scores):
-            if not all(is_reward(value) for value in (score.reward, score.parts["model"])):
-                raise self._too_large(score, examples[row], texts[row])
+        scores = []
+        for score, number, example, text in zip(given, found, examples, texts, strict=True):
+            reward = self._weight * number + (score.reward if self._has_functions else 0.0)
+            task = {} if self._has_functions else {"task": score.reward}
+            if not is_reward(reward) or not is_reward(number):
+                raise GradingFailed(
+                    f"the reward model gave {number:g}, which with weight {self._weight:g} makes a reward of "
+                    f"{reward:g} for example {example.id}{too_large(reward if is_reward(number) else number)} "
+                    "(reward.model.weight)",
+                    example=example,
+                    text=text,
+                )
+            scores.append(Score(reward=reward, parts={**score.parts, **task, "model": number}))
         return scores
 
     def close(self) -> None:
         self._inner.close()
-
-    def _joined(self, given: Score, number: float) -> Score:
-        own = self._weight * number
-        if self._has_functions:
-            return Score(reward=given.reward + own, parts={**given.parts, "model": number})
-        return Score(reward=own, parts={**given.parts, "task": given.reward, "model": number})
-
-    def _too_large(self, score: Score, example: Example, text: str) -> GradingFailed:
-        number = score.parts["model"]
-        worst = score.reward if is_reward(number) else number
-        return GradingFailed(
-            f"the reward model gave {number:g}, which with weight {self._weight:g} makes a reward of {score.reward:g} "
-            f"for example {example.id}{too_large(worst)} (reward.model.weight)",
-            example=example,
-            text=text,
-        )
 
 
 def held_out_scorer(

@@ -1,0 +1,69 @@
+"""What all offline trainers share: the rows of a step, an optimizer step on them, the loss on held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from whet.config import OfflineConfig
+from whet.data.split import clustering
+from whet.distributed.world import World
+from whet.runs.directory import RunDirectory
+from whet.train.rows.examples import Note, encoded, read_material
+from whet.train.session.session import Checkpointed
+from whet.train.setup.build import Parts
+from whet.train.setup.epochs import EpochSampler
+from whet.train.setup.optimizer import descend
+
+U = TypeVar("U")
+
+
+class OfflineTrainer(Generic[U]):
+    """Trains on rows that exist, each encoded as a `U`. They are drawn by (seed, step), so resuming needs no state."""
+
+    kept: Mapping[str, Checkpointed] = {}
+
+    def __init__(
+        self, config: OfflineConfig, parts: Parts[Any], world: World, kinds: Sequence[str], note: Note
+    ) -> None:
+        """Reads rows of these kinds; none if the task itself has the answers."""
+        self.config, self.parts, self.world = config, parts, world
+        if config.data is not None:
+            what, context = f"objective {config.objective.name!r}", parts.policy.context
+            material = read_material(config.data, kinds, what, context=context, note=note)
+            self.limit = material.limit
+            self.cluster = clustering([*material.training, *material.held_out])
+            self.epoch_sampler = EpochSampler(encoded(material.training, self.encode, note), seed=config.seed)
+            self.held_out = encoded(material.held_out, self.encode, note)[: config.eval.examples]
+
+    def encode(self, rows: Sequence[Any]) -> list[U | None]:
+        """Rows of data as tokens; None for one that does not fit."""
+        raise NotImplementedError
+
+    def rows(self, step: int) -> Sequence[Any]:
+        """This rank's share of the rows of a step."""
+        return self.world.shard(self.epoch_sampler.draw(self.config.batch_size, step=step))
+
+    def fit(self, rows: Sequence[Any]) -> tuple[dict[str, float], int]:
+        """One optimizer step; returns metrics and the number of trained tokens, over all ranks."""
+        raise NotImplementedError
+
+    def measure(self) -> dict[str, float]:
+        """Metrics of the held-out rows."""
+        raise NotImplementedError
+
+    def conclude(self, run: RunDirectory, note: Note) -> None:
+        """Called once after the last step, also of an interrupted run."""
+
+    def descend(self, losses: Iterable[Tensor]) -> dict[str, float]:
+        """One optimizer step on the sum of these losses."""
+        descent = descend(losses, [self.parts.optimizer], self.world, max_grad_norm=self.config.update.max_grad_norm)
+        assert descent is not None
+        return {"loss": descent.loss, "grad_norm": descent.grad_norms[0]}
+
+    def total(self, losses: Iterable[Tensor]) -> float:
+        """The sum of these losses over all ranks."""
+        return float(self.world.sum(sum((loss.cpu() for loss in losses), torch.zeros((), dtype=torch.float64))))

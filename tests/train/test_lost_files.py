@@ -69,12 +69,27 @@ def test_nothing_lost_is_nothing_said(stopped: Path, whole: Path) -> None:
 
 def test_without_its_metrics_a_run_still_knows_where_it_began(stopped: Path, whole: Path) -> None:
     (stopped / "metrics.jsonl").unlink()
-    sentence = "metrics.jsonl lacks 5 of the lines of steps 0 to 4, so curves and report do without"
+    sentence = "metrics.jsonl lacks the lines of steps 0, 1, 2, 3, 4, so curves and report do without"
     assert f"lost: {sentence}" in resume(stopped)
     assert timeless(stopped) == timeless(whole)  # `before` is that of step 0, not the evaluation of step 6
     assert results(stopped)["lost"] == [sentence]
     assert f"Lost: {sentence}" in write_report(stopped).read_text()
     assert [row["step"] for row in RunDirectory.open(stopped, is_writer=False).metrics()] == [5, 6]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_with_what_to_do(stopped: Path) -> None:
+    newest = RunDirectory.open(stopped, is_writer=False).latest()
+    assert newest is not None
+    shutil.copytree(newest.path, stopped / "copy")
+
+    def fill(directory: Path) -> None:
+        plain = shutil.ignore_patterns("manifest.json", "state.json")
+        shutil.copytree(stopped / "copy", directory, dirs_exist_ok=True, ignore=plain)
+
+    with RunDirectory.open(stopped) as writer:
+        writer.save(newest.step, fill, {k: v for k, v in newest.state.items() if k != "measured"}, keep=2)
+    with pytest.raises(UserError, match=r"has no 'measured' in its state\.json, so an earlier version of whet wrote it"):
+        resume(stopped)
 
 
 def test_an_unfinished_run_without_its_first_lines_shows_no_before() -> None:
@@ -93,9 +108,9 @@ def tear(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "spoil", "said"),
     [
-        ("metrics.jsonl", tear, "metrics.jsonl lacks 2 of the lines of steps 3 to 4"),
-        ("timings.jsonl", tear, "timings.jsonl lacks 2 of the lines of steps 3 to 4"),
-        ("timings.jsonl", Path.unlink, "timings.jsonl lacks 4 of the lines of steps 1 to 4"),
+        ("metrics.jsonl", tear, "metrics.jsonl lacks the lines of steps 3, 4"),
+        ("timings.jsonl", tear, "timings.jsonl lacks the lines of steps 3, 4"),
+        ("timings.jsonl", Path.unlink, "timings.jsonl lacks the lines of steps 1, 2, 3, 4"),
         ("best_model", shutil.rmtree, "the best model, of step"),
         ("best_model/config.json", Path.unlink, "the best model, of step"),
     ],

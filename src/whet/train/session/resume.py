@@ -122,6 +122,6 @@ def _lost_lines(run: RunDirectory, step: int) -> list[str]:
     for name, (rows, first, effect) in effects.items():
         missing = sorted(set(range(first, step + 1)) - {row["step"] for row in rows})
         if missing:
-            span = f"steps {missing[0]} to {missing[-1]}"
-            found.append(f"{name} lacks {len(missing)} of the lines of {span}, so {effect}")
+            steps = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
+            found.append(f"{name} lacks the lines of steps {steps}, so {effect}")
     return found

@@ -270,6 +270,12 @@ class Session:
         self.world.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
+        absent = {"ended", "kept", "lost", "measured", "processes", "watched"} - checkpoint.state.keys()
+        if absent:
+            raise UserError(
+                f"{checkpoint.path} has no {min(absent)!r} in its state.json, so an earlier version of whet wrote it: "
+                f"resume with that version, or start a new run from model.path={checkpoint.path / 'model'}"
+            )
         saved = self.parts.load(checkpoint.path / "model").state_dict()
         mine = self.parts.policy.state_dict()
         if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,20 @@ def sheet(width: float, height: float, *, title: str, subtitle: str) -> Iterator
         figure.text(LEFT / width, 1 - 0.4 / height, literal(title), size=15, weight="bold", color=INK, va="center")
         figure.text(LEFT / width, 1 - 0.7 / height, literal(subtitle), size=9.5, color=QUIET, va="center")
         yield figure
+
+
+@contextmanager
+def grid(
+    count: int, columns: int, *, height: float, title: str, subtitle: str
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure with `count` axes in rows of `columns`, each row `height` inches high."""
+    rows = max(1, math.ceil(count / columns))
+    width, total = max(6.4, 4.3 * columns), height * rows + 1.05
+    with sheet(width, total, title=title, subtitle=subtitle) as figure:
+        # Margins in inches: the same for any number of rows.
+        edges = {"left": LEFT / width, "right": 1 - 0.3 / width, "top": 1 - 1.4 / total, "bottom": 0.55 / total}
+        cells = figure.add_gridspec(rows, columns, hspace=0.66, wspace=0.24, **edges)
+        yield figure, [figure.add_subplot(cells[index // columns, index % columns]) for index in range(count)]
 
 
 def axes_at(figure: Figure, *, left: float, top: float, width: float, height: float) -> Axes:

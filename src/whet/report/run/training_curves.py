@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,18 +18,13 @@ BUCKETS = 400  # of the faint raw curve: about one per two pixels
 
 def training_curves(panels: Sequence[Panel], *, title: str, subtitle: str) -> bytes:
     columns = max(1, min(COLUMNS, len(panels)))
-    rows = max(1, math.ceil(len(panels) / columns))
-    width, height = max(6.4, 4.3 * columns), 2.55 * rows + 1.05
-    with fig.sheet(width, height, title=title, subtitle=subtitle) as figure:
+    with fig.grid(len(panels), columns, height=2.55, title=title, subtitle=subtitle) as (figure, every_axes):
         if not panels:
             figure.text(0.5, 0.4, "no metrics yet", size=11, color=fig.QUIET, ha="center", va="center")
-        # Margins in inches: the same for any number of rows.
-        edges = {"left": fig.LEFT / width, "right": 1 - 0.3 / width, "top": 1 - 1.4 / height, "bottom": 0.55 / height}
-        grid = figure.add_gridspec(rows, columns, hspace=0.66, wspace=0.24, **edges)
         # All headings at one height, above the legend if any panel has one.
         above = 20 if any(len(panel.lines) > 1 for panel in panels) else 8
-        for index, panel in enumerate(panels):
-            _draw(figure.add_subplot(grid[index // columns, index % columns]), panel, above)
+        for panel, axes in zip(panels, every_axes, strict=True):
+            _draw(axes, panel, above)
         return fig.png(figure)
 
 

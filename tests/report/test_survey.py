@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_the_overview_says_what_was_counted(tmp_path: Path) -> None:
 def test_bins_have_round_widths(low: int, high: int, width: float) -> None:
     edges = bin_edges([low, high], zero=True)
     assert edges[0] <= low < high + 1e-9 < edges[-1]
-    assert [right - left for left, right in zip(edges, edges[1:], strict=False)] == [width] * (len(edges) - 1)
+    assert [right - left for left, right in itertools.pairwise(edges)] == [width] * (len(edges) - 1)
     assert len(edges) - 1 <= BINS + 1
 
 

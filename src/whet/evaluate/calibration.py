@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from whet.evaluate.statistics import Interval, t_quantile, wilson
 
@@ -88,22 +89,22 @@ def quartiles(
     return tuple(slices)
 
 
-def clustered(keys: Sequence[Hashable], values: Sequence[float]) -> list[list[float]]:
-    """The values grouped by key, in order of appearance."""
-    together: dict[Hashable, list[float]] = {}
+def clustered(keys: Sequence[Hashable], values: Sequence[float]) -> dict[Any, list[float]]:
+    """Key → its values, in order of appearance."""
+    together: dict[Any, list[float]] = {}
     for key, value in zip(keys, values, strict=True):
         together.setdefault(key, []).append(value)
-    return list(together.values())
+    return together
 
 
 def share_by_cluster(clusters: Sequence[Hashable], outcomes: Sequence[float]) -> Interval:
     """The mean over all values in [0, 1], with an interval for values correlated within clusters."""
-    return clustered_share(clustered(clusters, outcomes))
+    return share_of_sums([(math.fsum(own), len(own)) for own in clustered(clusters, outcomes).values()])
 
 
 def mean_by_cluster(clusters: Sequence[Hashable], values: Sequence[float]) -> Interval:
     """The mean over all values, with Student's t interval over clusters; infinite for one cluster."""
-    sums = [(math.fsum(cluster), len(cluster)) for cluster in clustered(clusters, values)]
+    sums = [(math.fsum(cluster), len(cluster)) for cluster in clustered(clusters, values).values()]
     if not sums:
         raise ValueError("a mean needs at least one value")
     mean = math.fsum(total for total, _ in sums) / len(values)
@@ -111,11 +112,6 @@ def mean_by_cluster(clusters: Sequence[Hashable], values: Sequence[float]) -> In
         return Interval(mean, -math.inf, math.inf)
     half = t_quantile(len(sums) - 1) * math.sqrt(_variance(sums, mean))
     return Interval(mean, mean - half, mean + half)
-
-
-def clustered_share(clusters: Sequence[Sequence[float]]) -> Interval:
-    """As `share_by_cluster`, from the values of each cluster."""
-    return share_of_sums([(math.fsum(cluster), len(cluster)) for cluster in clusters])
 
 
 def share_of_sums(clusters: Sequence[tuple[float, int]]) -> Interval:

@@ -46,9 +46,7 @@ def sheet(width: float, height: float, *, title: str, subtitle: str) -> Iterator
 
 
 @contextmanager
-def grid(
-    count: int, columns: int, *, height: float, title: str, subtitle: str
-) -> Iterator[tuple[Figure, list[Axes]]]:
+def grid(count: int, columns: int, *, height: float, title: str, subtitle: str) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure with `count` axes in rows of `columns`, each row `height` inches high."""
     rows = max(1, math.ceil(count / columns))
     width, total = max(6.4, 4.3 * columns), height * rows + 1.05

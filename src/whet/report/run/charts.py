@@ -31,7 +31,14 @@ def chart(panel: Panel) -> dict[str, Any]:
         "ticks": [(scale.x(step), f"{int(step):,}") for step in steps],
         "lines": lines,
         "data": _data(panel, scale),
-        **{"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM},
+        **{
+            "width": WIDTH,
+            "height": HEIGHT,
+            "left": LEFT,
+            "right": WIDTH - RIGHT,
+            "top": TOP,
+            "bottom": HEIGHT - BOTTOM,
+        },
     }
 
 

@@ -10,7 +10,7 @@ from tests.cli.tiny import Whet
 from tests.report.fake_contest import METHODS, fake_contest
 from tests.report.fake_sweep import comparison
 from whet.report.comparison.comparison_page import write_page
-from whet.report.comparison.sweep_results import SweepSetup, sweep_results
+from whet.report.comparison.sweep_results import sweep_results
 from whet.runs.directory import Run
 from whet.runs.experiment_directories import ComparisonDirectory
 
@@ -115,14 +115,16 @@ def test_a_comparison_of_an_older_format_is_refused(whet: Whet, tmp_path: Path, 
 def compared(path: Path) -> ComparisonDirectory:
     """Two methods with two seeds, one of which failed, as `whet compare` leaves them."""
     directory = comparison(path, {"rloo": [[0.1, 0.5], [0.1, 0.6]], "grpo": [[0.1, 0.9], []]})
-    setup = SweepSetup(
+    results = sweep_results(
+        directory,
+        {("grpo", 1): "step 3: the loss is not finite"},
         recipe="grpo-test",
         command="whet compare --methods rloo,grpo --seeds 2 grpo-test",
         overrides={"rloo": (), "grpo": ("update.epochs=2",)},
         seeds=[0, 1],
         target=0.8,
     )
-    directory.write_results(sweep_results(directory, setup, {("grpo", 1): "step 3: the loss is not finite"}))
+    directory.write_results(results)
     write_page(directory)
     return directory
 

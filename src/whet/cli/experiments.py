@@ -15,7 +15,7 @@ from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
-from whet.report.comparison.sweep_results import SweepSetup, sweep_results
+from whet.report.comparison.sweep_results import sweep_results
 from whet.report.formatting import duration
 from whet.runs.directory import Run
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
@@ -53,13 +53,6 @@ def compare_methods(
     command = compare_command(source, methods, seeds, overrides, changes)
     command += [] if target == TARGET else ["--target", f"{target:g}"]
     sweep = read_sweep(source, methods, seeds, overrides, changes)
-    setup = SweepSetup(
-        recipe=sweep.recipe,
-        command=shlex.join(command if out is None else [*command, "--out", str(out)]),
-        overrides=sweep.overrides,
-        seeds=seeds,
-        target=target,
-    )
     directory = ComparisonDirectory.create(root, sweep.recipe) if out is None else ComparisonDirectory.open(out)
     with _resumable(directory, [*command, "--out", str(directory.path)]):
         jobs = sweep.jobs(directory)
@@ -67,7 +60,16 @@ def compare_methods(
         first = {method: sweep.recipes[method, seeds[0]] for method in methods}
         progress = ConsoleProgress(f"comparison: {directory.path}", states, first)
         failures = do_jobs(jobs, states, progress)
-    directory.write_results(sweep_results(directory, setup, failures))
+    results = sweep_results(
+        directory,
+        failures,
+        recipe=sweep.recipe,
+        command=shlex.join(command if out is None else [*command, "--out", str(out)]),
+        overrides=sweep.overrides,
+        seeds=seeds,
+        target=target,
+    )
+    directory.write_results(results)
     write_page(directory)
     _show_comparison(directory, as_json=as_json)
     _refuse_failures(failures, len(jobs))

@@ -44,6 +44,26 @@ def test_a_single_evaluation_and_none(whet: Whet, tmp_path: Path) -> None:
     assert "no evaluation yet" in whet("report", _run(tmp_path / "none")).out
 
 
+def test_the_report_as_json(whet: Whet, tmp_path: Path) -> None:
+    run = _run(tmp_path, ACCURACY, {}, BETTER)
+    told = json.loads(whet("report", run, "--json").out)
+    assert Path(told["report"]).is_file()
+    assert Path(told["curves"]).is_file()
+    assert told["finished"] is False
+    assert told["held_out"] == {"held-out accuracy": [ACCURACY, BETTER]}
+    assert {
+        "level": "note",
+        "sentence": "held-out accuracy went from 25 % to 75 %: intervals overlap, may be chance",
+    } in (told["health"])
+
+
+def test_a_comparison_as_json(whet: Whet, tmp_path: Path) -> None:
+    directory = compared(tmp_path)
+    told = json.loads(whet("report", tmp_path, "--json").out)
+    assert (told["report"], told["numbers"]) == (str(directory.page_path), str(directory.results_path))
+    assert told["verdict"] == [json.loads(directory.results_path.read_bytes())["verdict"]]
+
+
 def test_open_shows_the_page(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("typer.launch", opened.append)

@@ -13,7 +13,7 @@ from tests.train.test_stop import Listening
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
-from whet.report.run.page import ACCURACY, evaluations, write_report
+from whet.report.run.page import evaluations, write_report
 from whet.runs.directory import Run
 from whet.train.experiments.jobs import PlannedRun, do_job, job_state
 from whet.train.start import resume_run, start_run
@@ -84,8 +84,7 @@ def test_a_checkpoint_of_an_older_version_without_metrics_does_not_guess(stopped
     assert results(stopped)["before"] == {}
     assert results(stopped)["after"]["eval/accuracy"] is not None
     run = Run.open(stopped, is_writer=False)
-    before, after = evaluations(run.metrics(), run.results(), ACCURACY) or (None, {})
-    assert before is after
+    assert len(evaluations(run.metrics(), run.results())["held-out accuracy"]) == 1
 
 
 def forget(run: Path, *names: str) -> None:
@@ -112,7 +111,7 @@ def test_an_unfinished_run_without_its_first_lines_shows_no_before() -> None:
     rows = [
         {"step": step, "eval/accuracy": 0.1, "eval/accuracy_low": 0.0, "eval/accuracy_high": 1.0} for step in (4, 6)
     ]
-    assert evaluations(rows, None, ACCURACY) == (rows[1], rows[1])
+    assert evaluations(rows, None) == {"held-out accuracy": [rows[1]]}
 
 
 def tear(path: Path) -> None:

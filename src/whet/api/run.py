@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from whet.errors import UserError, nearest
 from whet.imports import passing
 from whet.recipe import parse_yaml
-from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
+from whet.report.run.page import main_result, write_report
 from whet.runs.directory import Run as RunDirectory
 
 if TYPE_CHECKING:
@@ -124,9 +124,4 @@ class Run:
         rows, results = self._directory.metrics(), self._directory.results() if self.finished else None
         done = max((row["step"] for row in rows), default=0)
         text = f"{done} of {self.config['steps']} steps{'' if self.finished else ', not finished'}"
-        for names, what, form in ((ACCURACY, "held-out accuracy", "{:.1%}"), (LOSS, "held-out loss", "{:.4f}")):
-            ends = evaluations(rows, results, names)
-            if ends is not None:
-                shown = dict.fromkeys(form.format(row[names[0]]) for row in ends)
-                return f"{text}, {what} {' → '.join(shown)}"
-        return text
+        return ", ".join(filter(None, (text, main_result(rows, results))))

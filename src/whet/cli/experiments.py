@@ -17,6 +17,7 @@ from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import sweep_results
 from whet.report.formatting import duration
+from whet.report.run.page import main_result
 from whet.runs.directory import Run
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
 from whet.train.experiments.jobs import Method, State, do_jobs, job_state
@@ -27,7 +28,6 @@ from whet.train.session.session import Progress
 
 TARGET = 0.8  # held-out accuracy of "steps to 80 %"
 STATES = {"new": "", "stopped": ", resumed", "finished": ", already finished"}
-SHOWN = {"eval/accuracy": ("held-out accuracy", "{:.1%}"), "eval/loss": ("held-out loss", "{:.4f}")}  # the first found
 
 
 def compare_methods(
@@ -262,13 +262,7 @@ def _refuse_failures(failures: Mapping[Method, str], count: int) -> None:
 
 
 def _outcome(results: Mapping[str, Any]) -> str:
-    """Rows collected, or the measurement before and after training; and the time."""
+    """Rows collected, or the result before and after training with the time."""
     if "rows" in results:
         return f"{results['rows']:,} rows"
-    before, after = results["before"], results["after"]
-    measured = [
-        f"{label} {form.format(before[key])} → {form.format(after[key])}, "
-        for key, (label, form) in SHOWN.items()
-        if key in before and key in after
-    ]
-    return "".join(measured[:1]) + f"{results['seconds']:.1f} s of training"
+    return ", ".join(filter(None, (main_result((), results), f"{results['seconds']:.1f} s of training")))

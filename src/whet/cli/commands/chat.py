@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli import arguments
 from whet.cli.terminal import say, say_text
 from whet.errors import UserError
 
@@ -27,7 +28,7 @@ def chat(
     system: str = typer.Option("", "--system", metavar="TEXT", help="System message."),
     temperature: float = typer.Option(0.0, help="Sampling temperature; 0 is greedy, which suits small models."),
     max_tokens: int = typer.Option(256, help="Longest answer, in tokens."),
-    seed: int = typer.Option(0, min=0, help="The same seed and questions give the same answers."),
+    seed: arguments.Seed = 0,
 ) -> None:
     """Chat with a model that has a chat template. Piped input is read as one user message per line.
 
@@ -37,14 +38,13 @@ def chat(
       echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --system "Answer briefly."
     """
     from whet.api.loaded_model import choose_sampling, find_model, is_chat, is_url
-    from whet.cli.target import sampling_status
     from whet.engines.native.native_engine import NativeEngine
 
     sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})
     if is_url(model):
         raise UserError(f"{model} is a server, and chat needs local weights: use `whet eval` or `whet sample`")
     target = find_model(model)
-    with sampling_status(model):
+    with arguments.sampling_status(model):
         tokenizer, engine = target.open()
     assert isinstance(engine, NativeEngine)
     if not is_chat(tokenizer):

@@ -7,24 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
-from whet.cli.terminal import Screen, say, say_json, say_text
+from whet.cli import arguments
+from whet.cli.terminal import say, say_json, say_table, say_text
 from whet.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from whet.records import Example
     from whet.tasks.protocol import Task
 
-AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
-
 
 def tasks(
     name: str = typer.Argument(None, metavar="NAME", help="A task to show and check; your own: file.py:Class."),
-    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task, e.g. level=3."),
+    options: arguments.TaskOptions = None,
     count: int = typer.Option(3, min=1, help="Training and held-out prompts to show, each."),
     seed: int = typer.Option(0, min=0, help="Seed of the training prompts that are shown."),
-    as_json: bool = AS_JSON,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """List the tasks, or check one and show its prompts. A task is prompts with a reward.
 
@@ -33,7 +31,6 @@ def tasks(
       whet tasks
       whet tasks arithmetic level=3
     """
-    from whet.cli.target import read_options
     from whet.tasks.check import check_task
     from whet.tasks.loading import TASKS, find_task, load_task
 
@@ -41,7 +38,7 @@ def tasks(
         _list_tasks([_about_task(key, kind) for key, kind in TASKS.items()], as_json=as_json)
         return
     about = _about_task(name, find_task(name))
-    task = load_task(name, read_options(options or []))
+    task = load_task(name, arguments.read_options(options or []))
     check_task(task)
     sides = {"training": task.draw(count, seed=(seed,)), "held out": task.held_out(count)}
     if as_json:
@@ -58,7 +55,7 @@ def tasks(
 
 
 def recipes(
-    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."), as_json: bool = AS_JSON
+    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."), as_json: arguments.AsJson = False
 ) -> None:
     """List the packaged recipes, or print one as YAML.
 
@@ -82,10 +79,7 @@ def recipes(
     if as_json:
         say_json(rows)
         return
-    table = Table("recipe", "about")
-    for row in rows:
-        table.add_row(row["name"], row["about"])
-    Screen().print(table)
+    say_table([tuple(row.values()) for row in rows], "recipe", "about")
     say("print one: whet recipes NAME    what it does: whet explain NAME    run it: whet train NAME")
 
 
@@ -93,10 +87,7 @@ def _list_tasks(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     if as_json:
         say_json(rows)
         return
-    table = Table("task", "about", "options")
-    for row in rows:
-        table.add_row(row["name"], row["about"], _spell(row["options"]))
-    Screen().print(table)
+    say_table([(row["name"], row["about"], _spell(row["options"])) for row in rows], "task", "about", "options")
     say("look at one: whet tasks NAME [KEY=VALUE]...    your own: module:Class")
 
 

@@ -59,7 +59,7 @@ def _gaps(best: Values, others: Sequence[Values]) -> dict[str, Values]:
     own = {seed["seed"]: seed["accuracy"] for seed in finished(best)}
     shared = {other["method"]: [seed for seed in finished(other) if seed["seed"] in own] for other in others}
     compared = [other for other in others if len(shared[other["method"]]) >= PAIRS]
-    gaps = {}
+    gaps: dict[str, Values] = {}
     for other in compared:
         seeds = shared[other["method"]]
         interval = paired_interval(

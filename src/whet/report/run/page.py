@@ -26,6 +26,7 @@ Row = Mapping[str, Any]
 
 ACCURACY = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
 LOSS = ("eval/loss",)
+MEASURES = {"held-out accuracy": (ACCURACY, "{:.1%}"), "held-out loss": (LOSS, "{:.4f}")}  # metrics, and their format
 CHANGED, SAME = 40, 20  # examples shown: those that became right or wrong, and others
 GROUPS, ROLLOUTS = 2, 8  # groups shown, and rollouts of each
 HEAT = 6  # shades; the last is a log-prob of -3 (5 %) or less
@@ -49,17 +50,35 @@ def write_report(run_path: Path) -> Path:
     return run.report_path
 
 
-def evaluations(metrics: Sequence[Row], results: Row | None, names: Sequence[str]) -> tuple[Row, Row] | None:
-    """First and last evaluation, from the final results or else from the metrics so far.
+def evaluations(metrics: Sequence[Row], results: Row | None) -> dict[str, list[Row]]:
+    """Each of `MEASURES` that was evaluated → its evaluations before and after training.
 
-    The last one twice if the evaluation before training is lost.
+    From the final results or else from the metrics so far; only the last if the evaluation before training is lost.
     """
-    if results is not None and _has(results.get("after"), names):
-        return results["before" if _has(results.get("before"), names) else "after"], results["after"]
-    rows = [row for row in metrics if _has(row, names)]
-    if not rows:
-        return None
-    return rows[0] if rows[0].get("step", 0) == 0 else rows[-1], rows[-1]
+    found = {}
+    for label, (names, _) in MEASURES.items():
+        logged = [row for row in metrics if _has(row, names)]
+        ends = [logged[0], logged[-1]] if len(logged) > 1 and logged[0].get("step", 0) == 0 else logged[-1:]
+        if results is not None and _has(results.get("after"), names):
+            ends = [row for row in (results.get("before"), results["after"]) if row is not None and _has(row, names)]
+        if ends:
+            found[label] = ends
+    return found
+
+
+def main_result(metrics: Sequence[Row], results: Row | None) -> str:
+    """The first of `MEASURES` that was evaluated, before and after training, in words; empty if none was."""
+    for label, rows in evaluations(metrics, results).items():
+        names, form = MEASURES[label]
+        return f"{label} {' → '.join(dict.fromkeys(form.format(row[names[0]]) for row in rows))}"
+    return ""
+
+
+def run_health(run: Run) -> list[HealthFinding]:
+    """Findings on the metrics of a run, after warnings about input files that changed and run files that were lost."""
+    changed = (run.inputs() or Inputs()).accepted_sentences
+    lost = [f"lost: {sentence}" for sentence in (run.results() or {}).get("lost", ())]
+    return [*(HealthFinding("warning", sentence) for sentence in (*changed, *lost)), *findings(run.metrics())]
 
 
 def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) -> str:
@@ -74,7 +93,7 @@ def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) ->
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         script=script,
         headline=_headline(metrics, results),
-        findings=[*_doubts(run, results), *findings(metrics)],
+        findings=run_health(run),
         charts=[chart(panel) for panel in drawn],
         changes=_changes(run),
         groups=_rollout_groups(run.rollouts(sampled[-1])) if sampled else [],
@@ -104,13 +123,6 @@ def _facts(run: Run, results: Row | None, metrics: Sequence[Row]) -> list[str]:
     return [run.path.name, f"{results['loop']} loop", f"{results['steps']:,} steps", f"seed {results['seed']}", time]
 
 
-def _doubts(run: Run, results: Row | None) -> list[HealthFinding]:
-    """Warnings about input files that changed and run files that were lost."""
-    changed = (run.inputs() or Inputs()).accepted_sentences
-    lost = [f"lost: {sentence}" for sentence in (results or {}).get("lost", ())]
-    return [HealthFinding("warning", sentence) for sentence in (*changed, *lost)]
-
-
 def _changes(run: Run) -> dict[str, Any] | None:
     steps = run.answer_steps()
     if len(steps) < 2:
@@ -121,13 +133,10 @@ def _changes(run: Run) -> dict[str, Any] | None:
 
 def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:
     """The main result: before and after, with intervals and details."""
-    for label, names in (("Held-out accuracy", ACCURACY), ("Held-out loss", LOSS)):
-        ends = evaluations(metrics, results, names)
-        if ends is not None:
-            before, after = ends
-            rows = {"after": after} if before is after else {"before": before, "after": after}
-            values = _accuracies(rows) if names is ACCURACY else _losses(rows)
-            return {"label": label, "details": _details(before, after, results), **values}
+    for label, rows in evaluations(metrics, results).items():
+        named = dict(zip(("before", "after")[-len(rows) :], rows, strict=True))
+        values = _accuracies(named) if MEASURES[label][0] is ACCURACY else _losses(named)
+        return {"label": label.capitalize(), "details": _details(rows, results), **values}
     return {"label": "Held-out result", "values": [], "spans": [], "note": "No evaluation yet.", "details": []}
 
 
@@ -149,33 +158,23 @@ def _has(row: Row | None, names: Sequence[str]) -> bool:
     return row is not None and all(row.get(name) is not None for name in names)
 
 
-def _details(before: Row, after: Row, results: Row | None) -> list[tuple[str, str]]:
-    sampled = [name for name in after if name.startswith("eval/pass@") and name[10:].isdigit()]
-    return [
-        *_best(results),
-        *_change(before, after, sorted(sampled, key=lambda name: int(name[10:])), percent),
-        *_change(before, after, ["eval/length"], lambda value: f"{number(value)} tokens"),
-        *_change(before, after, ["eval/truncated"], percent),
-        # Without an accuracy the loss is the headline.
-        *_change(before, after, LOSS if _has(after, ACCURACY) else (), number),
-    ]
-
-
-def _best(results: Row | None) -> list[tuple[str, str]]:
+def _details(rows: Sequence[Row], results: Row | None) -> list[tuple[str, str]]:
+    """Best model, pass@k, length, truncation and loss, before and after."""
+    sampled = [name for name in rows[-1] if name.startswith("eval/pass@") and name[10:].isdigit()]
+    shown: dict[str, Callable[[float], str]] = dict.fromkeys(sorted(sampled, key=lambda name: int(name[10:])), percent)
+    shown |= {"eval/length": lambda value: f"{number(value)} tokens", "eval/truncated": percent}
+    if _has(rows[-1], ACCURACY):  # else the loss is the headline
+        shown["eval/loss"] = number
+    details = []
     best = results.get("best") if results else None
-    if not best:
-        return []
-    value = best.get("accuracy")
-    return [("Best model", f"step {best['step']:,}" + (f", {percent(value)}" if value is not None else ""))]
-
-
-def _change(before: Row, after: Row, names: Sequence[str], show: Callable[[float], str]) -> list[tuple[str, str]]:
-    rows = []
-    for name in (name for name in names if after.get(name) is not None):
-        ends = [after] if before is after or before.get(name) is None else [before, after]
-        label = LABELS.get(name, name.removeprefix("eval/"))
-        rows.append((label, " → ".join(show(row[name]) for row in ends)))
-    return rows
+    if best:
+        value = best.get("accuracy")
+        details.append(("Best model", f"step {best['step']:,}" + (f", {percent(value)}" if value is not None else "")))
+    for name, show in shown.items():
+        if rows[-1].get(name) is not None:
+            values = [show(row[name]) for row in rows if row.get(name) is not None]
+            details.append((LABELS.get(name, name.removeprefix("eval/")), " → ".join(values)))
+    return details
 
 
 def _before_after(first: Sequence[Row], last: Sequence[Row]) -> tuple[str, list[tuple[Row, Row]]]:

@@ -107,7 +107,7 @@ def train_pipeline(pipeline: Pipeline, root: Path) -> Path:
     """Runs a pipeline in a new directory below `root`, which is returned."""
     refuse_ranks("a pipeline")
     directory = PipelineDirectory.create(root, pipeline.name)
-    show_pipeline(pipeline, directory, explained=pipeline.runs())
+    show_pipeline(pipeline, directory)
     return directory.path
 
 
@@ -123,18 +123,14 @@ def show_pipeline(
     directory: PipelineDirectory,
     command: Sequence[str] = (),
     *,
-    explained: Mapping[str, Recipe] | None = None,
     accept_changes: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop.
-
-    Keys without effect are noted for the recipes in `explained`.
-    """
+    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop."""
     with _resumable(directory, command or ["whet", "train", str(directory.path), "--resume"]):
         plan = make_plan(pipeline, directory, accept_changes=accept_changes)
         states = list(plan.states.values())
-        progress = ConsoleProgress(f"pipeline: {directory.path}", states, explained or {}, inside=make_progress)
+        progress = ConsoleProgress(f"pipeline: {directory.path}", states, pipeline.runs(), inside=make_progress)
         failures, compared = run_pipeline(plan, progress, accept_changes=accept_changes)
     if compared:
         _show_comparison(ComparisonDirectory(directory.comparison_path), as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whet.distributed.world import World
@@ -108,21 +108,19 @@ def _generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, 
 
 
 def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    """One JSON row per completion, the greedy one first."""
+    """The fields of an `Answer` per completion, the greedy one first: plain values that ranks exchange."""
     return [
-        asdict(
-            Answer(
-                id=example.id,
-                prompt=example.prompt_text,
-                answer=example.answer,
-                text=completion.text,
-                correct=bool(task.correct(example, completion.text)),
-                tokens=len(completion.tokens),
-                finish=completion.finish,
-                sample=sample,
-                gold=task.gold(example, completion.text) if isinstance(task, Gold) else None,
-            )
-        )
+        {
+            "id": example.id,
+            "prompt": example.prompt_text,
+            "answer": example.answer,
+            "text": completion.text,
+            "correct": bool(task.correct(example, completion.text)),
+            "tokens": len(completion.tokens),
+            "finish": completion.finish,
+            "sample": sample,
+            "gold": task.gold(example, completion.text) if isinstance(task, Gold) else None,
+        }
         for sample, completion in enumerate(completions)
     ]
 

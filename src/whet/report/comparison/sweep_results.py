@@ -10,7 +10,7 @@ from typing import Any
 
 from whet.errors import RunFailed
 from whet.evaluate.statistics import clipped, mean_interval
-from whet.report.comparison.entries import Cell, ComparisonView, Entry, Values, curves_of, failed_runs, read_curves
+from whet.report.comparison.entries import Cell, ComparisonView, Values, failed_runs, method_entry, read_curves
 from whet.report.comparison.verdict import compare_with_best, finished
 from whet.report.formatting import number, percent
 from whet.report.series import series
@@ -81,12 +81,7 @@ def sweep_view(results: Values) -> ComparisonView:
             *(f"steps to {percent(target)}", "seconds"),
         ],
         entries=[
-            Entry(
-                name=method["method"],
-                colour=method["colour"],
-                cells=[Cell(main=text) for text in _row(method, results["best"])],
-                curves=curves_of(results, method["method"]),
-            )
+            method_entry(results, method, [Cell(main=text) for text in _row(method, results["best"])])
             for method in results["methods"]
         ],
         notes=[*_legend(target), *results["notes"]],

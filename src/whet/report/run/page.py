@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
 from whet.errors import RunFailed, UserError
-from whet.report.formatting import duration, number, own_source, percent, render
+from whet.report.formatting import duration, number, percent, render
 from whet.report.run.charts import chart
 from whet.report.run.health import HealthFinding, findings
-from whet.report.run.training_curves import Panel, panels, training_curves
+from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import Run
 from whet.runs.logs import reason, write_atomic
 from whet.runs.recorded_inputs import Inputs
@@ -39,12 +40,30 @@ def write_report(run_path: Path) -> Path:
     run = Run.open(run_path, is_writer=False)
     metrics, results = run.metrics(), run.results()
     drawn = panels(metrics, run.timings())
-    title, facts = _title(run, results), _facts(run, results, metrics)
+    title = str(results["recipe"]) if results else re.sub(r"^\d{8}-\d{6}-", "", run.path.name)
+    facts, sampled = _facts(run, results, metrics), run.rollout_steps()
     picture = training_curves(drawn, title=title, subtitle="   ".join(facts))
-    page = _page(run, title, facts, drawn).encode()
+    script = Markup(render("page.js"))  # noqa: S704 - our own, so it is not escaped
+    page = render(
+        "run.html",
+        title=title,
+        facts=facts,
+        # Content security policy: no network, and no script but ours, whatever a completion contains.
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        script=script,
+        headline=_headline(metrics, results),
+        findings=run_health(run),
+        charts=[chart(panel) for panel in drawn],
+        changes=_changes(run),
+        groups=_rollout_groups(run.rollouts(sampled[-1])) if sampled else [],
+        rollout_step=sampled[-1] if sampled else None,
+        config=run.config_yaml().strip(),
+        setup=[(key.capitalize(), results[key]) for key in ("machine", "versions") if results and results.get(key)],
+        directory=run.path.name,
+    )
     try:
         write_atomic(run.curves_path, picture)
-        write_atomic(run.report_path, page)
+        write_atomic(run.report_path, page.encode())
     except OSError as error:
         raise RunFailed(f"cannot write the report of {run_path}: {reason(error)}") from error
     return run.report_path
@@ -70,7 +89,7 @@ def main_result(metrics: Sequence[Row], results: Row | None) -> str:
     """The first of `MEASURES` that was evaluated, before and after training, in words; empty if none was."""
     for label, rows in evaluations(metrics, results).items():
         names, form = MEASURES[label]
-        return f"{label} {' → '.join(dict.fromkeys(form.format(row[names[0]]) for row in rows))}"
+        return f"{label} {' → '.join(form.format(row[names[0]]) for row in rows)}"
     return ""
 
 
@@ -79,33 +98,6 @@ def run_health(run: Run) -> list[HealthFinding]:
     changed = (run.inputs() or Inputs()).accepted_sentences
     lost = [f"lost: {sentence}" for sentence in (run.results() or {}).get("lost", ())]
     return [*(HealthFinding("warning", sentence) for sentence in (*changed, *lost)), *findings(run.metrics())]
-
-
-def _page(run: Run, title: str, facts: Sequence[str], drawn: Sequence[Panel]) -> str:
-    metrics, results = run.metrics(), run.results()
-    script = own_source("page.js")
-    sampled = run.rollout_steps()
-    return render(
-        "run.html",
-        title=title,
-        facts=facts,
-        # Content security policy: no network, and no script but ours, whatever a completion contains.
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        script=script,
-        headline=_headline(metrics, results),
-        findings=run_health(run),
-        charts=[chart(panel) for panel in drawn],
-        changes=_changes(run),
-        groups=_rollout_groups(run.rollouts(sampled[-1])) if sampled else [],
-        rollout_step=sampled[-1] if sampled else None,
-        config=run.config_yaml().strip(),
-        setup=[(key.capitalize(), results[key]) for key in ("machine", "versions") if results and results.get(key)],
-        directory=run.path.name,
-    )
-
-
-def _title(run: Run, results: Row | None) -> str:
-    return str(results["recipe"]) if results else re.sub(r"^\d{8}-\d{6}-", "", run.path.name)
 
 
 def _facts(run: Run, results: Row | None, metrics: Sequence[Row]) -> list[str]:
@@ -121,14 +113,6 @@ def _facts(run: Run, results: Row | None, metrics: Sequence[Row]) -> list[str]:
         return [run.path.name, steps, "not finished"]
     time = duration(results["seconds"])
     return [run.path.name, f"{results['loop']} loop", f"{results['steps']:,} steps", f"seed {results['seed']}", time]
-
-
-def _changes(run: Run) -> dict[str, Any] | None:
-    steps = run.answer_steps()
-    if len(steps) < 2:
-        return None
-    lead, pairs = _before_after(run.answers(steps[0]), run.answers(steps[-1]))
-    return {"lead": lead, "pairs": pairs, "steps": (steps[0], steps[-1])} if pairs else None
 
 
 def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:
@@ -160,8 +144,7 @@ def _has(row: Row | None, names: Sequence[str]) -> bool:
 
 def _details(rows: Sequence[Row], results: Row | None) -> list[tuple[str, str]]:
     """Best model, pass@k, length, truncation and loss, before and after."""
-    sampled = [name for name in rows[-1] if name.startswith("eval/pass@") and name[10:].isdigit()]
-    shown: dict[str, Callable[[float], str]] = dict.fromkeys(sorted(sampled, key=lambda name: int(name[10:])), percent)
+    shown: dict[str, Callable[[float], str]] = dict.fromkeys(pass_at_metrics(rows[-1:]), percent)
     shown |= {"eval/length": lambda value: f"{number(value)} tokens", "eval/truncated": percent}
     if _has(rows[-1], ACCURACY):  # else the loss is the headline
         shown["eval/loss"] = number
@@ -177,19 +160,25 @@ def _details(rows: Sequence[Row], results: Row | None) -> list[tuple[str, str]]:
     return details
 
 
-def _before_after(first: Sequence[Row], last: Sequence[Row]) -> tuple[str, list[tuple[Row, Row]]]:
-    """A summary sentence, and greedy answers of two evaluations to the same examples."""
-    before = {row["id"]: row for row in first if row["sample"] == 0}
-    pairs = [(before[row["id"]], row) for row in last if row["sample"] == 0 and row["id"] in before]
+def _changes(run: Run) -> dict[str, Any] | None:
+    """Greedy answers of the first and last evaluation to the same examples; None without two evaluations."""
+    steps = run.answer_steps()
+    if len(steps) < 2:
+        return None
+    first, last = ([row for row in run.answers(steps[end]) if row["sample"] == 0] for end in (0, -1))
+    before = {row["id"]: row for row in first}
+    pairs = [(before[row["id"]], row) for row in last if row["id"] in before]
     changed = [pair for pair in pairs if pair[0]["correct"] != pair[1]["correct"]]
     same = [pair for pair in pairs if pair[0]["correct"] == pair[1]["correct"]]
     shown = {pair[1]["id"] for pair in changed[:CHANGED] + same[:SAME]}
     learned = sum(after["correct"] for _, after in changed)
     count = f"{len(shown)} of {len(pairs)}" if len(shown) < len(pairs) else f"{len(pairs)}"
-    lead = (
-        f"{count} held-out examples, answered greedily. {learned} became right, {len(changed) - learned} became wrong."
-    )
-    return lead, [pair for pair in pairs if pair[1]["id"] in shown]
+    moved = f"{learned} became right, {len(changed) - learned} became wrong"
+    return {
+        "lead": f"{count} held-out examples, answered greedily. {moved}.",
+        "pairs": [pair for pair in pairs if pair[1]["id"] in shown],
+        "steps": (steps[0], steps[-1]),
+    }
 
 
 def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -197,17 +186,14 @@ def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
     # Groups with different rewards first; sorted() is stable.
     groups = sorted(groups, key=lambda group: len({row["reward"] for row in group}) == 1)[:GROUPS]
-    return [_group(group) for group in groups]
-
-
-def _group(group: Sequence[Row]) -> dict[str, Any]:
-    mean = sum(row["reward"] for row in group) / len(group)
-    more = f", {ROLLOUTS} shown" if len(group) > ROLLOUTS else ""
-    return {
-        "about": f"{len(group)} rollouts, mean reward {number(mean)}{more}",
-        "parts": list(dict.fromkeys(name for row in group for name in row["parts"])),
-        "rows": [_rollout(row) for row in group[:ROLLOUTS]],
-    }
+    found = []
+    for group in groups:
+        mean = number(sum(row["reward"] for row in group) / len(group))
+        more = f", {ROLLOUTS} shown" if len(group) > ROLLOUTS else ""
+        parts = list(dict.fromkeys(name for row in group for name in row["parts"]))
+        shown = [_rollout(row) for row in group[:ROLLOUTS]]
+        found.append({"about": f"{len(group)} rollouts, mean reward {mean}{more}", "parts": parts, "rows": shown})
+    return found
 
 
 def _rollout(row: Row) -> dict[str, Any]:

@@ -153,15 +153,16 @@ def _loss(metrics: Rows) -> Panel:
 
 
 def _accuracy(rows: Rows) -> Panel:
-    sampled = sorted({name for row in rows for name in row if _is_pass_at(name)}, key=lambda name: int(name[10:]))
-    names = [("eval/accuracy", "accuracy"), *((name, name.removeprefix("eval/")) for name in sampled)]
+    names = [("eval/accuracy", "accuracy"), *((name, name.removeprefix("eval/")) for name in pass_at_metrics(rows))]
     lines = [_banded(rows, name, label, colour) for colour, (name, label) in enumerate(names[:MAX_LINES])]
     kept = tuple(line for line in lines if len(line.curve))
     return Panel(title="Held-out accuracy", unit="%, 95 % interval", lines=kept, floor=0, ceiling=100)
 
 
-def _is_pass_at(name: str) -> bool:
-    return name.startswith("eval/pass@") and name[10:].isdigit()
+def pass_at_metrics(rows: Rows) -> list[str]:
+    """The metrics eval/pass@k of these rows, by k; not their intervals."""
+    found = {name for row in rows for name in row if name.startswith("eval/pass@") and name[10:].isdigit()}
+    return sorted(found, key=lambda name: int(name[10:]))
 
 
 def _banded(rows: Rows, name: str, label: str, colour: int) -> Line:

@@ -16,10 +16,10 @@ def method(name, *accuracies, examples=1000):
 
 
 def test_an_interval_is_on_one_side_of_a_level_only_as_a_whole():
-    assert side(0.51, 0.7, 0.5) == 1
-    assert side(0.49, 0.7, 0.5) == 0
-    assert side(0.3, 0.49, 0.5) == -1
-    assert side(None, None, 0.5) == 0
+    assert side({"low": 0.51, "high": 0.7}, 0.5) == 1
+    assert side({"low": 0.49, "high": 0.7}, 0.5) == 0
+    assert side({"low": 0.3, "high": 0.49}, 0.5) == -1
+    assert side({"low": None, "high": None}, 0.5) == side(None, 0.5) == 0
 
 
 def test_a_clear_and_an_unclear_difference():

@@ -88,7 +88,8 @@ class Run:
         self, prompt: str | int = 3, *, n: int = 4, seed: int = 0, raw: bool = False, **sampling: Any
     ) -> list[dict[str, Any]]:
         """`n` completions of a prompt, or of this many held-out examples of the run's task, which grades them."""
-        from whet.api.loaded_model import choose_sampling, find_task, held_out
+        from whet.api.loaded_model import choose_sampling, find_task
+        from whet.evaluate.evaluation import held_out
 
         model = self.load()
         settings = choose_sampling(model.target.config, sampling)

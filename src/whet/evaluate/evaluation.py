@@ -69,10 +69,7 @@ def evaluate(  # noqa: PLR0913
 ) -> Evaluation:
     """Answers `examples` held-out examples greedily and, for pass@k, `samples` times with `sampling`."""
     _check(examples=examples, sampling=sampling, samples=samples, ks=ks)
-    held_out = task.held_out(examples)
-    if not held_out:
-        raise UserError(f"task {task.name} has no held-out examples: give it an evaluation split")
-    mine = world.shard(held_out)
+    mine = world.shard(held_out(task, examples))
     prompts = [_prompt(tokenizer, example, seed) for example in mine]
     greedy = replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
     completions = _generate(engine, prompts, greedy, count=1)
@@ -83,6 +80,14 @@ def evaluate(  # noqa: PLR0913
     rows = world.interleave([_answer_rows(task, example, answers) for example, answers in pairs])
     by_example = [[Answer(**row) for row in example_rows] for example_rows in rows]
     return _summary(by_example, samples=samples, ks=ks, seed=seed)
+
+
+def held_out(task: Task, count: int) -> list[Example]:
+    """Held-out examples of a task; refuses a task that has none."""
+    found = task.held_out(count)
+    if not found:
+        raise UserError(f"task {task.name} has no held-out examples: give it an evaluation split, or type a prompt")
+    return found
 
 
 def _check(*, examples: int, sampling: Sampling, samples: int, ks: Sequence[int]) -> None:

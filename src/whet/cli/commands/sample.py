@@ -72,7 +72,8 @@ def _question(
     target: Target, task: str | None, words: Sequence[str], count: int
 ) -> tuple[str | list[Example], Task | None]:
     """A typed prompt, or held-out examples and their task."""
-    from whet.api.loaded_model import find_task, held_out
+    from whet.api.loaded_model import find_task
+    from whet.evaluate.evaluation import held_out
 
     if task is None and len(words) > 1:
         raise UserError(f"{len(words)} prompts were given: put the prompt in quotes, or name a --task for options")

@@ -75,7 +75,7 @@ def frontier_figure(results: Values) -> bytes:
         for index, key in enumerate(shown):
             axes = fig.axes_at(figure, left=fig.LEFT + width * index, top=1.55 + extra, width=width - 0.6, height=2.65)
             _frontier(axes, results, key)
-            fig.frame(axes, title=_capital(named[key]), unit="mean per prompt", x=f"√KL to {start}  (√nats)")
+            fig.frame(axes, title=named[key].capitalize(), unit="mean per prompt", x=f"√KL to {start}  (√nats)")
             fig.plain_numbers(axes)
         return fig.png(figure)
 
@@ -128,7 +128,7 @@ def _rewards(axes: Axes, results: Values, methods: Sequence[Values]) -> None:
         axes.plot([mean], [place], "o", color=colour, markersize=7, zorder=3)
         fig.beside(axes, mean_text(summary[key]), (high, place))
     name = truth_label(results) if results["truth"] else "proxy reward"
-    fig.frame(axes, title=_capital(name), unit="mean per prompt", grid="x")
+    fig.frame(axes, title=name.capitalize(), unit="mean per prompt", grid="x")
     fig.plain_numbers(axes, y=False)
     low, high = axes.get_xlim()
     axes.set_xlim(low, high + 0.1 * (high - low))  # room for the last label
@@ -281,7 +281,3 @@ def _rows(results: Values, methods: Sequence[Values]) -> list[tuple[Values, str]
     """Numbers and colour of each row of the overview, start model last."""
     own = [(method["summary"], style(method["colour"])["color"]) for method in methods]
     return [*own, (results["start"], START_COLOUR)]
-
-
-def _capital(name: str) -> str:
-    return name[:1].upper() + name[1:]

@@ -16,9 +16,11 @@ PAIRS = 2  # shared seeds that a paired difference needs
 TRUTHS = {"gold": "gold reward", "score": "score by the task", "judge": "judge's reward"}
 
 
-def side(low: float | None, high: float | None, level: float) -> int:
+def side(interval: Values | None, level: float) -> int:
     """1 if an interval lies above the level, −1 if below, else 0; also 0 without an interval."""
-    return 0 if low is None or high is None else int(low > level) - int(high < level)
+    if interval is None or interval["low"] is None:
+        return 0
+    return int(interval["low"] > level) - int(interval["high"] < level)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -62,14 +64,14 @@ def _gaps(best: Values, others: Sequence[Values]) -> dict[str, Values]:
     gaps: dict[str, Values] = {}
     for other in compared:
         seeds = shared[other["method"]]
-        interval = paired_interval(
+        paired = paired_interval(
             [own[seed["seed"]] for seed in seeds],
             [seed["accuracy"] for seed in seeds],
             trials=min(seed["examples"] for seed in (*finished(best), *finished(other))),
             comparisons=len(compared),
         )
-        below = side(interval.low, interval.high, 0.0) > 0
-        gaps[other["method"]] = {**asdict(interval), "seeds": len(seeds), "below": below}
+        interval = asdict(paired)
+        gaps[other["method"]] = {**interval, "seeds": len(seeds), "below": side(interval, 0.0) > 0}
     return gaps
 
 
@@ -116,10 +118,10 @@ def compare_with_start(results: Values) -> list[str]:
     """Verdict of a pipeline: by the task, by each judge, and which methods over-optimise the proxy."""
     methods, start, key = measured_methods(results), results["start_name"], task_key(results)
     name = TRUTHS[key] if key else ""
-    task = {m["method"]: _sign(m["summary"][f"{key}_gain"], 0.0) for m in methods} if key else {}
-    judge = {m["method"]: _sign(m["summary"]["wins"]["rate"], 0.5) for m in methods if m["summary"]["wins"]}
-    asked = {m["method"]: _sign(m["pairwise"]["rate"], 0.5) for m in methods if m["pairwise"]}
-    proxy = {m["method"]: _sign(m["summary"]["proxy_gain"], 0.0) for m in methods}
+    task = {m["method"]: side(m["summary"][f"{key}_gain"], 0.0) for m in methods} if key else {}
+    judge = {m["method"]: side(m["summary"]["wins"]["rate"], 0.5) for m in methods if m["summary"]["wins"]}
+    asked = {m["method"]: side(m["pairwise"]["rate"], 0.5) for m in methods if m["pairwise"]}
+    proxy = {m["method"]: side(m["summary"]["proxy_gain"], 0.0) for m in methods}
     fooled = [method for method, sign in task.items() if sign <= 0 and proxy[method] > 0]
     preferred = ("is", "are", f"preferred to {start}", f"liked less than {start}")
     sentences = [
@@ -139,10 +141,6 @@ def measured_methods(results: Values) -> list[Values]:
 def task_key(results: Values) -> str | None:
     """Key of the task's own measure: `gold` (true reward), `score`, or None."""
     return next((key for key in ("gold", "score") if results["start"][key] is not None), None)
-
-
-def _sign(interval: Values | None, level: float) -> int:
-    return 0 if interval is None else side(interval["low"], interval["high"], level)
 
 
 def _claims(signs: Mapping[str, int], start: str, words: tuple[str, str, str, str], by: str = "") -> str:

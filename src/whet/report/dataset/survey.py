@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from whet.data.explore import Survey
-from whet.evaluate.statistics import Interval, mean_interval, wilson
+from whet.evaluate.statistics import mean_interval, wilson
 from whet.report.formatting import number, percent, signed
 
 
@@ -52,8 +52,8 @@ def length_bias(differences: Sequence[int]) -> dict[str, Any] | None:
         return None
     longer = sum(1.0 if difference > 0 else 0.5 if difference == 0 else 0.0 for difference in differences)
     return {
-        "chosen_longer": _interval(wilson(longer, len(differences))),
-        "words_more": _interval(mean_interval(differences)),
+        "chosen_longer": asdict(wilson(longer, len(differences))),
+        "words_more": asdict(mean_interval(differences)),
     }
 
 
@@ -91,15 +91,9 @@ def length_rows(found: Mapping[str, Any]) -> list[list[str]]:
     return [header, *rows]
 
 
-def _interval(interval: Interval) -> dict[str, float | None]:
-    """Infinite limits become null."""
-    ends = {"low": interval.low, "high": interval.high}
-    return {"mean": interval.mean, **{name: end if math.isfinite(end) else None for name, end in ends.items()}}
-
-
-def _span(interval: Mapping[str, float | None], show: Any) -> str:
+def _span(interval: Mapping[str, float], show: Any) -> str:
     low, high = interval["low"], interval["high"]
-    return "[one pair says nothing about the rest]" if low is None or high is None else f"[{show(low)} … {show(high)}]"
+    return f"[{show(low)} … {show(high)}]" if math.isfinite(high) else "[one pair says nothing about the rest]"
 
 
 def _shares(counts: Mapping[str, int], most: int = 6) -> str:

@@ -93,29 +93,29 @@ def test_swapping_both_sides_turns_accuracy_round():
 
 
 def test_calibration_bins_by_hand():
-    bins = calibration([0.0, 0.1, 0.5, 0.9, 1.0], [0, 1, 0, 1, 1], [0.0, 0.5, 1.0])
+    bins = calibration([0.0, 0.1, 0.5, 0.9, 1.0], [0, 1, 0, 1, 1], [0.0, 0.5, 1.0], range(5))
     assert [(some.low, some.high, some.count) for some in bins] == [(0.0, 0.5, 2), (0.5, 1.0, 3)]
     assert [some.predicted for some in bins] == pytest.approx([0.05, 0.8])
     assert [some.observed.mean for some in bins] == pytest.approx([0.5, 2 / 3])
     assert calibration_error(bins) == pytest.approx(2 / 5 * 0.45 + 3 / 5 * (0.8 - 2 / 3))
     with pytest.raises(ValueError, match="outside the bins"):
-        calibration([1.2], [1], [0.0, 1.0])
+        calibration([1.2], [1], [0.0, 1.0], range(1))
 
 
 def test_quartiles_keep_equal_values_together():
-    parts = quartiles([3, 1, 1, 1, 1, 1, 2, 4], [1, 0, 1, 0, 1, 0, 1, 1])
+    parts = quartiles([3, 1, 1, 1, 1, 1, 2, 4], [1, 0, 1, 0, 1, 0, 1, 1], range(8))
     assert [(part.low, part.high, part.count) for part in parts] == [(1, 2, 6), (3, 4, 2)]
     assert [part.accuracy.mean for part in parts] == pytest.approx([3 / 6, 1.0])
-    quarters = quartiles([8, 1, 2, 3, 4, 5, 6, 7], [1, 0, 0, 0, 1, 1, 1, 1])
+    quarters = quartiles([8, 1, 2, 3, 4, 5, 6, 7], [1, 0, 0, 0, 1, 1, 1, 1], range(8))
     assert [(part.low, part.high) for part in quarters] == [(1, 2), (3, 4), (5, 6), (7, 8)]
     assert [part.accuracy.mean for part in quarters] == [0.0, 0.5, 1.0, 1.0]
-    assert quartiles([], []) == ()
+    assert quartiles([], [], []) == ()
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=60))
 def test_quartiles_share_out_every_example_once_in_order(rows):
     values, outcomes = [float(value) for value, _ in rows], [mark for _, mark in rows]
-    parts = quartiles(values, outcomes)
+    parts = quartiles(values, outcomes, range(len(rows)))
     assert sum(part.count for part in parts) == len(rows)
     assert len(parts) <= 4
     assert all(first.high < second.low for first, second in pairwise(parts))

@@ -93,9 +93,8 @@ def main() -> None:
         # processes need the cores; on an idle machine, threads that sleep between two matrix products cost more.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
-        sys.exit(
-            typer.main.get_command(app)(prog_name="whet", standalone_mode=False)
-        )  # calling typer's app would replace sys.excepthook
+        # Calling typer's app would replace sys.excepthook.
+        sys.exit(typer.main.get_command(app)(prog_name="whet", standalone_mode=False))
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "whet"
         _stop(f"{error.format_message().rstrip('.')} (see `{command} --help`)", 2)

@@ -34,13 +34,12 @@ class Slice:
 
 
 def calibration(
-    predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float], clusters: Sequence[Hashable] = ()
+    predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float], clusters: Sequence[Hashable]
 ) -> tuple[Bin, ...]:
     """The non-empty bins; outcomes are in [0, 1], edges ascend, and the last bin includes its upper edge.
 
-    Intervals account for correlation within clusters; without `clusters` decisions are independent.
+    Intervals account for correlation within clusters.
     """
-    clusters = clusters or range(len(outcomes))
     members: list[list[int]] = [[] for _ in edges[1:]]
     for index, value in enumerate(predicted):
         if not edges[0] <= value <= edges[-1]:
@@ -65,13 +64,10 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     return math.fsum(some.count / total * abs(some.predicted - some.observed.mean) for some in bins)
 
 
-def quartiles(
-    values: Sequence[float], outcomes: Sequence[float], clusters: Sequence[Hashable] = ()
-) -> tuple[Slice, ...]:
+def quartiles(values: Sequence[float], outcomes: Sequence[float], clusters: Sequence[Hashable]) -> tuple[Slice, ...]:
     """Accuracy by quartile of the values, lowest first; equal values stay together, so there may be fewer than four."""
     if not values:
         return ()
-    clusters = clusters or range(len(outcomes))
     ranked = sorted(values)
     cuts = [ranked[len(ranked) * quarter // 4] for quarter in (1, 2, 3)]
     order = sorted(range(len(values)), key=lambda index: values[index])

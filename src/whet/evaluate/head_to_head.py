@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import repeat
 from statistics import fmean, pstdev
 from typing import Any, Literal
@@ -108,19 +109,18 @@ def contest_results(
     base = [row for row in start if row.sample < samples]
     truth = truth_of(start)
     names = list(dict.fromkeys([*(entrant.method for entrant in rows), *(method for method, _ in failures)]))
-    methods = [
-        _method(name, index, base, rows, tie_margin, verdicts.get(name), failures) for index, name in enumerate(names)
-    ]
+    against = partial(summarise, start=base, tie_margin=tie_margin)
+    methods = [_method(name, index, rows, against, verdicts.get(name), failures) for index, name in enumerate(names)]
     methods.sort(key=lambda entry: -_level(entry["summary"], truth))
     return {
         "truth": truth,
-        "start": summarise(base, base, tie_margin=tie_margin),
+        "start": against(base),
         "spread": _spread(start, truth),
         "methods": methods,
         "best_of_n": _best_of(start, best_of, truth),
-        "checkpoints": [{**asdict(entrant), **_point(own, base, tie_margin, truth)} for entrant, own in rows.items()],
+        "checkpoints": [{**asdict(entrant), **_point(against(own), truth)} for entrant, own in rows.items()],
         "pooled_checkpoints": [
-            {"method": method, "step": step, **_point(own, base, tie_margin, truth)}
+            {"method": method, "step": step, **_point(against(own), truth)}
             for (method, step), own in _pooled(rows).items()
         ],
     }
@@ -134,18 +134,14 @@ def truth_of(rows: Rows) -> Truth | None:
 def _method(
     name: str,
     colour: int,
-    base: Rows,
     rows: Mapping[Entrant, Rows],
-    tie_margin: float,
+    against: Callable[[Rows], dict[str, Any]],
     verdicts: JudgeVerdicts | None,
     failures: Mapping[tuple[str, int], str],
 ) -> dict[str, Any]:
     final = {entrant: own for entrant, own in rows.items() if entrant.method == name and entrant.step is None}
     together = [row for own in final.values() for row in own]
-    seeds = [
-        {"seed": e.seed, "failure": None, "samples": e.name, "summary": summarise(own, base, tie_margin=tie_margin)}
-        for e, own in final.items()
-    ]
+    seeds = [{"seed": e.seed, "failure": None, "samples": e.name, "summary": against(own)} for e, own in final.items()]
     pairwise = None
     if verdicts:
         counts = {"contradictions": verdicts.contradictions, "unreadable": verdicts.unreadable}
@@ -155,7 +151,7 @@ def _method(
     return {
         "method": name,
         "colour": colour,  # by the order of methods, the same in every picture
-        "summary": summarise(together, base, tie_margin=tie_margin) if together else None,
+        "summary": against(together) if together else None,
         "pairwise": pairwise,
         "seeds": sorted(seeds, key=lambda entry: entry["seed"]),
     }
@@ -199,10 +195,9 @@ def _pooled(rows: Mapping[Entrant, Rows]) -> dict[tuple[str, int | None], list[S
     return pooled
 
 
-def _point(rows: Rows, base: Rows, tie_margin: float, truth: Truth | None) -> dict[str, Any]:
+def _point(summary: Mapping[str, Any], truth: Truth | None) -> dict[str, Any]:
     """KL from the start model, proxy and truth."""
-    values = summarise(rows, base, tie_margin=tie_margin)
-    return {"kl": values["kl"], "proxy": values["proxy"], "truth": values[truth] if truth else None}
+    return {"kl": summary["kl"], "proxy": summary["proxy"], "truth": summary[truth] if truth else None}
 
 
 def _mean(rows: Rows, name: str) -> Interval | None:

@@ -91,7 +91,8 @@ def plain_numbers(axes: Axes, *, x: bool = True, y: bool = True, ticks: int = 5,
 
 
 def whole_steps(axes: Axes) -> None:
-    """Integer ticks for an axis of steps."""
+    """Integer ticks for an axis of steps, and a narrow margin."""
+    axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 

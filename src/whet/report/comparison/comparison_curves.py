@@ -145,7 +145,6 @@ def _frame(axes: Axes, title: str, unit: str, target: float | None) -> None:
     fig.frame(axes, title=title, unit=unit, x="step")
     fig.plain_numbers(axes)
     fig.whole_steps(axes)
-    axes.margins(x=0.02)
     if target is not None:
         axes.axhline(100 * target, color=fig.QUIET, linewidth=0.8, linestyle=DOTTED)
         axes.set_ylim(-2, 102)

@@ -35,7 +35,6 @@ def _draw(axes: Axes, panel: Panel, above: float) -> None:
         fig.legend_above(axes, len(panel.lines))
     fig.frame(axes, title=panel.title, unit=panel.unit, x="step", above=above)
     fig.whole_steps(axes)
-    axes.margins(x=0.02)
     if panel.log:
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(NullLocator())
@@ -59,10 +58,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 def _limits(axes: Axes, panel: Panel) -> None:
     low, high = axes.get_ylim()
-    if panel.floor is not None:
-        low = panel.floor
-    if panel.ceiling is not None:
-        high = panel.ceiling
+    low = low if panel.floor is None else panel.floor
+    high = high if panel.ceiling is None else panel.ceiling
     room = 0.02 * (high - low)  # a line at the edge is drawn in full
     axes.set_ylim(low - room, high + room if high > low else low + 1)
 

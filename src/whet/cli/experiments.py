@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from whet.cli.progress import SilentProgress, make_progress
 from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
@@ -187,7 +186,13 @@ class ConsoleProgress:
     def end(self, run: Run | None, failure: str) -> None:
         self._done += self._state != "finished"
         results = run.results() if run else None
-        self.note(f"     {_outcome(results)}" if results is not None else f"     failed: {failure}")
+        if results is None:
+            outcome = f"failed: {failure}"
+        elif "rows" in results:
+            outcome = f"{results['rows']:,} rows"
+        else:
+            outcome = ", ".join(filter(None, (main_result((), results), f"{results['seconds']:.1f} s of training")))
+        self.note(f"     {outcome}")
 
     def note(self, text: str) -> None:
         self._console.say(text)
@@ -255,10 +260,3 @@ def _refuse_failures(failures: Mapping[Method, str], count: int) -> None:
     if failures:
         (method, seed), why = next(iter(failures.items()))
         raise RunFailed(f"{len(failures)} of {count} runs of methods failed, first {method} seed {seed}: {why}")
-
-
-def _outcome(results: Mapping[str, Any]) -> str:
-    """Rows collected, or the result before and after training with the time."""
-    if "rows" in results:
-        return f"{results['rows']:,} rows"
-    return ", ".join(filter(None, (main_result((), results), f"{results['seconds']:.1f} s of training")))

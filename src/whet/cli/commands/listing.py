@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -35,15 +36,20 @@ def tasks(
     from whet.tasks.loading import TASKS, find_task, load_task
 
     if name is None:
-        _list_tasks([_about_task(key, kind) for key, kind in TASKS.items()], as_json=as_json)
+        rows = [_about_task(key, kind) for key, kind in TASKS.items()]
+        if as_json:
+            say_json(rows)
+            return
+        say_table([(row["name"], row["about"], _spell(row["options"])) for row in rows], "task", "about", "options")
+        say("look at one: whet tasks NAME [KEY=VALUE]...    your own: module:Class")
         return
     about = _about_task(name, find_task(name))
     task = load_task(name, arguments.read_options(options or []))
     check_task(task)
     sides = {"training": task.draw(count, seed=(seed,)), "held out": task.held_out(count)}
     if as_json:
-        rows = {side.replace(" ", "_"): [_row(example) for example in shown] for side, shown in sides.items()}
-        say_json({**about, "checked": True, **rows})
+        drawn = {side.replace(" ", "_"): [_row(example) for example in shown] for side, shown in sides.items()}
+        say_json({**about, "checked": True, **drawn})
         return
     say(f"{name}: {about['about']}")
     say(f"options: {_spell(about['options']) or 'none'}")
@@ -83,19 +89,14 @@ def recipes(
     say("print one: whet recipes NAME    what it does: whet explain NAME    run it: whet train NAME")
 
 
-def _list_tasks(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        say_json(rows)
-        return
-    say_table([(row["name"], row["about"], _spell(row["options"])) for row in rows], "task", "about", "options")
-    say("look at one: whet tasks NAME [KEY=VALUE]...    your own: module:Class")
-
-
 def _about_task(name: str, kind: type[Task]) -> dict[str, Any]:
     from whet.tasks.loading import task_options
 
     options = {
-        key: {"type": _type_name(parameter.annotation), **_default(parameter)}
+        key: {
+            "type": _type_name(parameter.annotation),
+            **({} if parameter.default is parameter.empty else {"default": parameter.default}),  # none: required
+        }
         for key, parameter in task_options(kind).items()
     }
     return {"name": name, "about": (inspect.getdoc(kind) or "").partition("\n")[0], "options": options}
@@ -107,21 +108,11 @@ def _type_name(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
-def _default(parameter: inspect.Parameter) -> dict[str, Any]:
-    """A required option has no default."""
-    return {} if parameter.default is inspect.Parameter.empty else {"default": parameter.default}
-
-
 def _spell(options: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(
-        f"{key}={_yaml(option['default'])}" if "default" in option else f"{key}=… (needed)"
+        f"{key}={json.dumps(option['default'], default=str)}" if "default" in option else f"{key}=… (needed)"
         for key, option in options.items()
     )
-
-
-def _yaml(value: Any) -> str:
-    """As on the command line: true, not True."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _row(example: Example) -> dict[str, Any]:

@@ -109,10 +109,12 @@ def _type_name(annotation: Any) -> str:
 
 
 def _spell(options: Mapping[str, Mapping[str, Any]]) -> str:
-    return ", ".join(
-        f"{key}={json.dumps(option['default'], default=str)}" if "default" in option else f"{key}=… (needed)"
-        for key, option in options.items()
-    )
+    """As on the command line: true, not True."""
+    found = []
+    for key, option in options.items():
+        value = option.get("default", "… (needed)")
+        found.append(f"{key}={value if isinstance(value, str) else json.dumps(value, default=str)}")
+    return ", ".join(found)
 
 
 def _row(example: Example) -> dict[str, Any]:

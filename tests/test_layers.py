@@ -46,9 +46,9 @@ ROOMS_INSIDE = {
     "cli": {
         "terminal": set(),
         "progress": {"terminal"},
-        "target": {"terminal"},
+        "arguments": {"terminal"},
         "experiments": {"terminal", "progress"},
-        "commands": {"terminal", "progress", "target", "experiments"},
+        "commands": {"terminal", "progress", "arguments", "experiments"},
         "app": {"terminal", "commands"},
     },
     "models": {
@@ -80,7 +80,7 @@ ROOMS_INSIDE = {
         "series": set(),
         "figures": {"formatting"},
         "run": {"formatting", "series", "figures"},
-        "dataset": {"formatting", "figures", "run"},
+        "dataset": {"formatting", "figures"},
         "comparison": {"formatting", "series", "figures"},
     },
     "engines": {

@@ -13,7 +13,7 @@ from whet.recipe import packaged_recipes, parse_yaml
 
 COMMANDS = every_command()
 EXAMPLE = re.compile(r"^ +(?:Example: |echo .* \| )?(whet .+|torchrun .+)$", re.MULTILINE)
-TALKS = {"chat", "demo", "report"}  # for people, or for a browser
+TALKS = {"chat", "demo"}  # for people
 SHOWN = 64  # characters of a summary that a terminal of 80 columns has room for
 
 

@@ -10,7 +10,7 @@ from tests.cli.tiny import Whet
 from tests.report.fake_contest import METHODS, fake_contest
 from tests.report.fake_sweep import comparison
 from whet.report.comparison.comparison_page import write_page
-from whet.report.comparison.sweep_results import SweepSetup, sweep_results
+from whet.report.comparison.sweep_results import sweep_results
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory
 
@@ -42,6 +42,26 @@ def test_it_writes_both_files_and_says_how_the_run_went(whet: Whet, tmp_path: Pa
 def test_a_single_evaluation_and_none(whet: Whet, tmp_path: Path) -> None:
     assert "held-out accuracy: 25.0% [12.5% … 50.0%] (95 %" in whet("report", _run(tmp_path / "one", ACCURACY)).out
     assert "no evaluation yet" in whet("report", _run(tmp_path / "none")).out
+
+
+def test_the_report_as_json(whet: Whet, tmp_path: Path) -> None:
+    run = _run(tmp_path, ACCURACY, {}, BETTER)
+    told = json.loads(whet("report", run, "--json").out)
+    assert Path(told["report"]).is_file()
+    assert Path(told["curves"]).is_file()
+    assert told["finished"] is False
+    assert told["held_out"] == {"held-out accuracy": [ACCURACY, BETTER]}
+    assert {
+        "level": "note",
+        "sentence": "held-out accuracy went from 25 % to 75 %: intervals overlap, may be chance",
+    } in (told["health"])
+
+
+def test_a_comparison_as_json(whet: Whet, tmp_path: Path) -> None:
+    directory = compared(tmp_path)
+    told = json.loads(whet("report", tmp_path, "--json").out)
+    assert (told["report"], told["numbers"]) == (str(directory.page_path), str(directory.results_path))
+    assert told["verdict"] == [json.loads(directory.results_path.read_bytes())["verdict"]]
 
 
 def test_open_shows_the_page(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,23 +126,24 @@ def test_a_pipeline_is_reported_by_its_comparison(whet: Whet, tmp_path: Path) ->
     assert result.out.splitlines()[0] == f"report: {tmp_path / 'comparison' / 'comparison.html'}"
 
 
-@pytest.mark.parametrize("name", ["final_results.json", "comparison.json"])
-def test_a_comparison_of_an_older_format_is_refused(whet: Whet, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text('{"accuracy": 1}', "utf-8")
+def test_a_comparison_of_an_older_format_is_refused(whet: Whet, tmp_path: Path) -> None:
+    (tmp_path / "comparison.json").write_text('{"accuracy": 1}', "utf-8")
     assert f"{tmp_path} holds no comparison of format 2" in refused(whet, tmp_path)
 
 
 def compared(path: Path) -> ComparisonDirectory:
     """Two methods with two seeds, one of which failed, as `whet compare` leaves them."""
     directory = comparison(path, {"rloo": [[0.1, 0.5], [0.1, 0.6]], "grpo": [[0.1, 0.9], []]})
-    setup = SweepSetup(
+    results = sweep_results(
+        directory,
+        {("grpo", 1): "step 3: the loss is not finite"},
         recipe="grpo-test",
         command="whet compare --methods rloo,grpo --seeds 2 grpo-test",
         overrides={"rloo": (), "grpo": ("update.epochs=2",)},
         seeds=[0, 1],
         target=0.8,
     )
-    directory.write_results(sweep_results(directory, setup, {("grpo", 1): "step 3: the loss is not finite"}))
+    directory.write_results(results)
     write_page(directory)
     return directory
 

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from tests.cli.hostile import HOSTILE, SEEN, does_something
 from whet.cli import terminal
+from whet.cli.arguments import sampling_status
 from whet.cli.commands.models import _progress
 from whet.cli.experiments import StepLine
 from whet.cli.progress import LineProgress, LiveProgress
-from whet.cli.target import sampling_status
 from whet.cli.terminal import Screen, say, say_json, say_text
 from whet.errors import escaped
 

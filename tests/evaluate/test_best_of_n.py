@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.evaluate.statistics import best_of_n, best_of_n_curve, best_of_n_kl
+from whet.evaluate.statistics import best_of_n, best_of_n_kl
 
 
 def by_enumeration(proxy, values, n):
@@ -66,18 +66,6 @@ def test_kl_is_reached_by_many_different_outcomes_and_bounds_few(n):
     assert kl(20_000) == pytest.approx(best_of_n_kl(n), abs=1e-3)
 
 
-def test_the_curve_shows_over_optimisation():
-    """The proxy likes the last sample best, which is worthless: the true value turns down."""
-    proxy, gold = [[1.0, 2.0, 3.0, 4.0]] * 5, [[0.0, 1.0, 2.0, -9.0]] * 5
-    one, two, four = best_of_n_curve(proxy, gold, (1, 2, 4))
-    assert [p.n for p in (one, two, four)] == [1, 2, 4]
-    assert one.gold.mean == pytest.approx(-1.5)
-    assert one.proxy.mean < two.proxy.mean < four.proxy.mean == 4.0
-    assert two.gold.mean == pytest.approx(by_enumeration(proxy[0], gold[0], 2))
-    assert four.gold.mean == -9.0
-    assert (one.kl, four.kl) == (0.0, best_of_n_kl(4))
-
-
 def test_wrong_numbers_are_refused():
     with pytest.raises(ValueError, match="1 <= n <= N"):
         best_of_n([1.0], [1.0], 2)
@@ -85,5 +73,3 @@ def test_wrong_numbers_are_refused():
         best_of_n([1.0, 2.0], [1.0], 1)
     with pytest.raises(ValueError, match="n >= 1"):
         best_of_n_kl(0)
-    with pytest.raises(ValueError, match="at least one prompt"):
-        best_of_n_curve([], [], (1,))

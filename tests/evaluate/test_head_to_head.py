@@ -1,6 +1,7 @@
 """Scored completions to a table, on numbers small enough to check by hand."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 
@@ -56,26 +57,26 @@ def results(rows, start=START, **options):
 
 def test_the_numbers_of_a_method():
     summary = summarise(BETTER, START, tie_margin=0.0)
-    assert summary.gold == mean_interval([1.0, 3.0, 3.0])
-    assert summary.gold_gain == mean_interval([1.0, 1.0, 2.0])
-    assert (summary.wins.wins, summary.wins.ties, summary.wins.losses) == (1, 1, 1)
-    assert summary.wins.rate.mean == 0.5
-    assert summary.kl == mean_interval([2.0, 1.0, 0.0])  # log π − log π_start of each completion
-    assert summary.kl_token == pytest.approx((2 * 0.3 + 4 * 0.6 + 6 * 0.0) / 12)  # every token counts once
-    assert summary.length.mean == 4.0
-    assert summary.cut_off == pytest.approx(1 / 3)
-    assert summary.correct.mean == 1.0
-    assert summary.correct.low < 1.0  # three right answers are no certainty
+    assert summary["gold"] == asdict(mean_interval([1.0, 3.0, 3.0]))
+    assert summary["gold_gain"] == asdict(mean_interval([1.0, 1.0, 2.0]))
+    assert (summary["wins"]["wins"], summary["wins"]["ties"], summary["wins"]["losses"]) == (1, 1, 1)
+    assert summary["wins"]["rate"]["mean"] == 0.5
+    assert summary["kl"] == asdict(mean_interval([2.0, 1.0, 0.0]))  # log π − log π_start of each completion
+    assert summary["kl_token"] == pytest.approx((2 * 0.3 + 4 * 0.6 + 6 * 0.0) / 12)  # every token counts once
+    assert summary["length"]["mean"] == 4.0
+    assert summary["cut_off"] == pytest.approx(1 / 3)
+    assert summary["correct"]["mean"] == 1.0
+    assert summary["correct"]["low"] < 1.0  # three right answers are no certainty
 
 
 def test_the_margin_makes_ties():
-    assert summarise(BETTER, START, tie_margin=1.0).wins.ties == 3
+    assert summarise(BETTER, START, tie_margin=1.0)["wins"]["ties"] == 3
 
 
 def test_the_start_model_against_itself_is_a_tie_at_no_distance():
     summary = summarise(START, START, tie_margin=0.0)
-    assert summary.wins.ties == 3
-    assert summary.gold_gain.mean == summary.kl.mean == summary.kl_token == 0.0
+    assert summary["wins"]["ties"] == 3
+    assert summary["gold_gain"]["mean"] == summary["kl"]["mean"] == summary["kl_token"] == 0.0
 
 
 def test_only_the_same_samples_are_compared():
@@ -88,7 +89,7 @@ def test_only_the_same_samples_are_compared():
 def test_what_nobody_measured_is_absent():
     start = [scored(id, gold=None, proxy=None, judge=None) for id in "ab"]
     summary = summarise(start, start, tie_margin=0.0)
-    assert (summary.gold, summary.gold_gain, summary.proxy, summary.wins) == (None, None, None, None)
+    assert (summary["gold"], summary["gold_gain"], summary["proxy"], summary["wins"]) == (None, None, None, None)
     found = results({Entrant(method="m", seed=0): start}, start)
     assert (found["truth"], found["best_of_n"]) == (None, [])
 
@@ -131,6 +132,18 @@ def test_best_of_n_uses_all_samples_of_the_start_model():
     assert found["best_of_n"][1]["kl"] == pytest.approx(math.log(2) - 0.5)
     assert found["spread"]["proxy"] == {"mean": 1.5, "deviation": pytest.approx(math.sqrt(1.25))}
     assert found["start"]["gold"]["mean"] == 0.0  # beside the methods, only the samples that they have too
+
+
+def test_best_of_n_shows_over_optimisation():
+    """The proxy likes the last sample best, which is worthless: the true value turns down."""
+    gold = [0.0, 1.0, 2.0, -9.0]
+    start = [scored(id, sample, proxy=sample + 1.0, gold=gold[sample]) for id in "abcde" for sample in range(4)]
+    one, two, four = results({Entrant(method="m", seed=0): start[::4]}, start, best_of=(1, 2, 4))["best_of_n"]
+    assert one["truth"]["mean"] == pytest.approx(-1.5)
+    assert two["truth"]["mean"] == pytest.approx((1 + 2 + 2 - 9 - 9 - 9) / 6)  # the better by the proxy of six pairs
+    assert one["proxy"]["mean"] < two["proxy"]["mean"] < four["proxy"]["mean"] == 4.0
+    assert four["truth"]["mean"] == -9.0
+    assert (one["kl"], four["kl"]) == (0.0, pytest.approx(math.log(4) - 3 / 4))
 
 
 def test_without_gold_the_judge_is_the_truth():

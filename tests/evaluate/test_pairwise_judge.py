@@ -5,7 +5,7 @@ import pytest
 from tests.evaluate.judge_server import judging
 from whet.engines.http.transport import Connection
 from whet.errors import RunFailed, UserError
-from whet.evaluate.pairwise_judge import Compared, ask_judge, read_choice
+from whet.evaluate.pairwise_judge import OUTCOMES, Compared, ask_judge, read_choice
 
 QUICK = Connection(retries=2, backoff_seconds=0.01, timeout_seconds=10, concurrency=4)
 
@@ -39,6 +39,22 @@ def longer(first, second):
 )
 def test_reading_a_verdict(text, choice):
     assert read_choice(text) == choice
+
+
+@pytest.mark.parametrize(
+    ("own_first", "own_second", "expected"),
+    [
+        ("first", "second", 1.0),  # ours was chosen in either place
+        ("second", "first", 0.0),
+        ("first", "first", 0.5),  # whatever came first was chosen
+        ("second", "second", 0.5),
+        ("tie", "tie", 0.5),
+        ("first", "tie", 0.5),
+        ("unreadable", "second", 0.5),
+    ],
+)
+def test_both_orders(own_first, own_second, expected):
+    assert OUTCOMES.get((own_first, own_second), 0.5) == expected
 
 
 def test_an_honest_judge_is_believed():

@@ -13,9 +13,9 @@ from whet.evaluate.calibration import (
     calibration,
     calibration_error,
     clustered,
-    clustered_share,
     mean_by_cluster,
     quartiles,
+    share_by_cluster,
     share_of_sums,
 )
 from whet.evaluate.reward_reports import (
@@ -24,8 +24,6 @@ from whet.evaluate.reward_reports import (
     pair_report,
     process_report,
     report_metrics,
-    sigmoid,
-    softplus,
 )
 from whet.evaluate.statistics import Interval, mean_interval, wilson
 
@@ -79,8 +77,10 @@ def test_accuracy_by_stated_margin_leaves_out_pairs_without_one():
 
 
 def test_worst_pairs_come_worst_first_and_are_wrong():
-    report = pair_report([0.0, 0.0, 5.0, 0.0], [1.0, 3.0, 0.0, 2.0], lengths=[(1, 1)] * 4, worst=2)
-    assert report.worst == (1, 3)
+    report = pair_report([0.0, 0.0, 5.0, 0.0], [1.0, 3.0, 0.0, 2.0], lengths=[(1, 1)] * 4)
+    assert report.worst == (1, 3, 0)
+    many = pair_report([0.0] * 12, [float(index + 1) for index in range(12)])
+    assert many.worst == (11, 10, 9, 8, 7, 6, 5, 4, 3, 2)
 
 
 def test_swapping_both_sides_turns_accuracy_round():
@@ -93,29 +93,29 @@ def test_swapping_both_sides_turns_accuracy_round():
 
 
 def test_calibration_bins_by_hand():
-    bins = calibration([0.0, 0.1, 0.5, 0.9, 1.0], [0, 1, 0, 1, 1], [0.0, 0.5, 1.0])
+    bins = calibration([0.0, 0.1, 0.5, 0.9, 1.0], [0, 1, 0, 1, 1], [0.0, 0.5, 1.0], range(5))
     assert [(some.low, some.high, some.count) for some in bins] == [(0.0, 0.5, 2), (0.5, 1.0, 3)]
     assert [some.predicted for some in bins] == pytest.approx([0.05, 0.8])
     assert [some.observed.mean for some in bins] == pytest.approx([0.5, 2 / 3])
     assert calibration_error(bins) == pytest.approx(2 / 5 * 0.45 + 3 / 5 * (0.8 - 2 / 3))
     with pytest.raises(ValueError, match="outside the bins"):
-        calibration([1.2], [1], [0.0, 1.0])
+        calibration([1.2], [1], [0.0, 1.0], range(1))
 
 
 def test_quartiles_keep_equal_values_together():
-    parts = quartiles([3, 1, 1, 1, 1, 1, 2, 4], [1, 0, 1, 0, 1, 0, 1, 1])
+    parts = quartiles([3, 1, 1, 1, 1, 1, 2, 4], [1, 0, 1, 0, 1, 0, 1, 1], range(8))
     assert [(part.low, part.high, part.count) for part in parts] == [(1, 2, 6), (3, 4, 2)]
     assert [part.accuracy.mean for part in parts] == pytest.approx([3 / 6, 1.0])
-    quarters = quartiles([8, 1, 2, 3, 4, 5, 6, 7], [1, 0, 0, 0, 1, 1, 1, 1])
+    quarters = quartiles([8, 1, 2, 3, 4, 5, 6, 7], [1, 0, 0, 0, 1, 1, 1, 1], range(8))
     assert [(part.low, part.high) for part in quarters] == [(1, 2), (3, 4), (5, 6), (7, 8)]
     assert [part.accuracy.mean for part in quarters] == [0.0, 0.5, 1.0, 1.0]
-    assert quartiles([], []) == ()
+    assert quartiles([], [], []) == ()
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=60))
 def test_quartiles_share_out_every_example_once_in_order(rows):
     values, outcomes = [float(value) for value, _ in rows], [mark for _, mark in rows]
-    parts = quartiles(values, outcomes)
+    parts = quartiles(values, outcomes, range(len(rows)))
     assert sum(part.count for part in parts) == len(rows)
     assert len(parts) <= 4
     assert all(first.high < second.low for first, second in pairwise(parts))
@@ -133,34 +133,35 @@ def test_area_is_the_share_of_pairs_in_order(positives, negatives):
 def test_values_that_repeat_in_a_cluster_count_once():
     """Ten copies of each value say no more than one of each: with clusters of copies the interval is the clusters'."""
     outcomes = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0] * 8
-    copied = clustered_share([[value] * 10 for value in outcomes])
+    copied = share_by_cluster(
+        [number for number in range(80) for _ in range(10)], [x for x in outcomes for _ in range(10)]
+    )
     assert copied.mean == pytest.approx(0.7)
     alone = wilson(sum(outcomes), len(outcomes))
     assert copied.high - copied.low == pytest.approx(alone.high - alone.low, rel=0.02)
-    apart = clustered_share([[value] for value in outcomes * 10])
+    apart = share_by_cluster(range(800), outcomes * 10)
     assert apart == wilson(10 * sum(outcomes), 10 * len(outcomes))
-    perfect = clustered_share([[1.0] * 10] * 5)
+    perfect = share_by_cluster([number % 5 for number in range(50)], [1.0] * 50)
     assert (perfect.mean, perfect.low) == (1.0, wilson(5, 5).low)
-    assert clustered_share([[1.0, 0.0], []]).mean == 0.5
+    assert share_of_sums([(1.0, 2), (0.0, 0)]).mean == 0.5
     with pytest.raises(ValueError, match="at least one value"):
-        clustered_share([[]])
+        share_of_sums([(0.0, 0)])
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=6), min_size=1, max_size=12).filter(any))
 def test_sums_and_counts_are_all_that_a_clustered_share_needs(clusters):
     found = share_of_sums([(sum(cluster), len(cluster)) for cluster in clusters])
     every = [value for cluster in clusters for value in cluster]
-    assert found == clustered_share(clusters)
     assert found.mean == pytest.approx(sum(every) / len(every))
     assert found.low <= found.mean <= found.high
-    alone = [[value] for value in every]
-    assert clustered_share(alone) == wilson(sum(every), len(every))  # nothing is alike, so they are independent
     keys = [number for number, cluster in enumerate(clusters) for _ in cluster]
-    assert clustered(keys, every) == [cluster for cluster in clusters if cluster]
+    assert found == share_by_cluster(keys, every)
+    assert share_by_cluster(range(len(every)), every) == wilson(sum(every), len(every))  # independent values
+    assert list(clustered(keys, every).values()) == [cluster for cluster in clusters if cluster]
 
 
 def test_values_of_a_key_need_not_stand_together():
-    assert clustered(["a", "b", "a"], [1.0, 0.0, 0.5]) == [[1.0, 0.5], [0.0]]
+    assert clustered(["a", "b", "a"], [1.0, 0.0, 0.5]) == {"a": [1.0, 0.5], "b": [0.0]}
 
 
 def width(interval):
@@ -237,7 +238,7 @@ def test_values_of_one_cluster_say_nothing_about_their_spread():
 
 
 def test_stated_margins_are_those_of_all_pairs():
-    with pytest.raises(ValueError, match="stated margins of 1 pairs for the scores of 2"):
+    with pytest.raises(ValueError, match="must be those of all pairs"):
         pair_report([1.0, 2.0], [0.0, 0.0], stated=[1.0])
 
 
@@ -285,15 +286,15 @@ def test_steps_after_the_first_error_do_not_count_for_finding_it():
     assert (report.no_error, report.f1) == (None, None)
 
 
-def test_a_threshold_moves_what_is_called_bad():
-    assert process_report([[0.4, 0.6]], [[1, 1]], threshold=0.3).no_error.mean == 1.0
+def test_a_step_below_one_half_is_called_bad():
+    assert process_report([[0.5, 0.6]], [[1, 1]]).no_error.mean == 1.0
     assert process_report([[0.4, 0.6]], [[1, 1]]).no_error.mean == 0.0
 
 
 def test_functions_at_extremes():
-    assert (sigmoid(-1000), sigmoid(1000), sigmoid(0)) == (0.0, 1.0, 0.5)
-    assert softplus(1000) == 1000
-    assert softplus(-1000) == 0
+    assert pair_report([-1000.0], [0.0]).loss == 1000
+    assert pair_report([1000.0], [0.0]).loss == 0
+    assert pair_report([0.0], [0.0]).loss == pytest.approx(math.log(2))
     assert harmonic_mean(0, 0) == 0
 
 
@@ -314,5 +315,5 @@ def test_nothing_to_report_on_is_an_error():
     for empty in (lambda: pair_report([], []), lambda: outcome_report([], []), lambda: process_report([[]], [[]])):
         with pytest.raises(ValueError, match="at least one"):
             empty()
-    with pytest.raises(ValueError, match="lengths of 1 pairs"):
+    with pytest.raises(ValueError, match="must be those of all pairs"):
         pair_report([1.0, 2.0], [0.0, 0.0], lengths=[(1, 1)])

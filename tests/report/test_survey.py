@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
 import math
 from pathlib import Path
@@ -12,19 +14,9 @@ from tests.data.written import write_lines
 from whet.data.explore import Survey, explore
 from whet.data.sources import Source, load_rows
 from whet.errors import RunFailed
-from whet.report.dataset.survey import (
-    BINS,
-    Bars,
-    Histogram,
-    bin_width,
-    facts,
-    length_bias,
-    overview,
-    quantile,
-    spread,
-    survey_panels,
-)
-from whet.report.dataset.survey_page import write_survey
+from whet.report.dataset.survey import facts, length_bias, overview, quantile, spread
+from whet.report.dataset.survey_page import BINS, bin_edges, bin_shares, category_shares, write_survey
+from whet.runs.logs import json_bytes
 
 
 def pairs(path: Path, lengths: list[tuple[int, int]]) -> Survey:
@@ -46,10 +38,8 @@ def test_length_bias_by_hand() -> None:
 
 
 def test_one_pair_has_no_interval_and_is_still_json() -> None:
-    bias = length_bias([3])
-    assert bias is not None
+    bias = json.loads(json_bytes(length_bias([3])))
     assert bias["words_more"] == {"mean": 3.0, "low": None, "high": None}
-    json.dumps(bias, allow_nan=False)
 
 
 def test_quantiles_and_spreads() -> None:
@@ -68,37 +58,33 @@ def test_the_overview_says_what_was_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("low", "high", "width"), [(0, 280, 10), (0, 281, 20), (0, 3, 1), (-30, 26, 2), (0, 0, 1)])
-def test_bins_have_round_widths(low: float, high: float, width: float) -> None:
-    assert bin_width(low, high, whole=True) == width
+def test_bins_have_round_widths(low: int, high: int, width: float) -> None:
+    edges = bin_edges([low, high], zero=True)
+    assert edges[0] <= low < high + 1e-9 < edges[-1]
+    assert [right - left for left, right in itertools.pairwise(edges)] == [width] * (len(edges) - 1)
+    assert len(edges) - 1 <= BINS + 1
 
 
-def test_shares_of_a_histogram_are_where_the_values_are(tmp_path: Path) -> None:
-    lengths = [(i % 7 + 1, 2) for i in range(99)] + [(500, 2)]
-    found = {panel.title: panel for panel in survey_panels(pairs(tmp_path, lengths))}
-    answers = found["Answers"]
-    assert isinstance(answers, Histogram)
-    assert answers.bins <= BINS + 1
-    for series in answers.series:
-        assert sum(series.shares) == pytest.approx(1)
-    chosen, rejected = answers.series
-    assert rejected.shares[2] == 1.0  # all have two words, and bins are one word wide
-    assert chosen.shares[1] == pytest.approx(15 / 100)  # 0, 7, …, 98
-    assert chosen.shares[-1] == pytest.approx(15 / 100)  # seven words, and the one that is beyond
-    assert answers.open_high
-    bias = found["Length bias"]
-    assert isinstance(bias, Histogram)
-    assert bias.zero
-    assert bias.start <= -1
+def test_bins_of_fractions_may_be_narrower_than_one() -> None:
+    assert bin_edges([0.0, 1.4], zero=False)[1] == pytest.approx(0.05)
 
 
-def test_many_categories_end_in_one(tmp_path: Path) -> None:
-    turns = [{"role": ("user", "assistant")[i % 2], "content": str(i)} for i in range(40)]
-    rows = [{"messages": turns[:length]} for length in range(2, 42, 2)]
-    survey = explore(load_rows(Source(path=str(write_lines(tmp_path / "a.jsonl", rows)))))
-    bars = survey_panels(survey)[-1]
-    assert isinstance(bars, Bars)
-    assert [name for name, _ in bars.bars] == ["2", "4", "6", "8", "10", "12", "14", "more"]
-    assert dict(bars.bars)["more"] == pytest.approx(13 / 20)
+def test_shares_of_a_histogram_are_where_the_values_are() -> None:
+    chosen, rejected = [i % 7 + 1 for i in range(99)] + [500], [2] * 100
+    edges = bin_edges([*chosen, *rejected], zero=False)
+    assert edges == [float(edge) for edge in range(9)]
+    assert list(bin_shares(rejected, edges)) == [0, 0, 1, 0, 0, 0, 0, 0]  # bins are one word wide
+    shares = bin_shares(chosen, edges)
+    assert sum(shares) == pytest.approx(1)
+    assert shares[1] == pytest.approx(15 / 100)  # 0, 7, …, 98
+    assert shares[-1] == pytest.approx(15 / 100)  # seven words, and the one that is beyond
+    assert bin_edges([-2, *[3] * 9], zero=True)[0] <= -2
+
+
+def test_many_categories_end_in_one() -> None:
+    shares = category_shares({str(turns): 1 for turns in range(2, 42, 2)})
+    assert list(shares) == ["2", "4", "6", "8", "10", "12", "14", "more"]
+    assert shares["more"] == pytest.approx(13 / 20)
 
 
 def test_picture_and_page_are_written_and_hostile_texts_are_shown(tmp_path: Path) -> None:
@@ -113,6 +99,7 @@ def test_picture_and_page_are_written_and_hostile_texts_are_shown(tmp_path: Path
     assert "<script" not in text
     assert "&lt;script&gt;alert(" in text
     assert "default-src 'none'" in text
+    assert base64.b64encode(picture.read_bytes()).decode() in text
     assert "<h1>$a_b$ &lt;i&gt;</h1>" in text
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.report.fake_sweep import MACHINE, comparison, write_run
 from whet.report.comparison.comparison_curves import band, curves_figure, mean_over_seeds
 from whet.report.comparison.comparison_page import write_page
-from whet.report.comparison.entries import table
-from whet.report.comparison.sweep_results import SweepSetup, read_methods, sweep_results, sweep_view
+from whet.report.comparison.entries import curves_of, table
+from whet.report.comparison.sweep_results import sweep_results, sweep_view
 from whet.report.series import Series
 
 CURVES = {
@@ -20,12 +20,12 @@ CURVES = {
 
 def setup(*methods, seeds=(0, 1, 2), target=0.8):
     overrides = {method: (f"algorithm={method}", "steps=20") for method in methods}
-    return SweepSetup(recipe="toy", command="whet compare …", overrides=overrides, seeds=seeds, target=target)
+    return {"recipe": "toy", "command": "whet compare …", "overrides": overrides, "seeds": seeds, "target": target}
 
 
 def write(directory, given, failures):
     """The files of a sweep; returns its table."""
-    directory.write_results(sweep_results(directory, given, failures))
+    directory.write_results(sweep_results(directory, failures, **given))
     return table(write_page(directory))
 
 
@@ -35,20 +35,25 @@ def directory(tmp_path):
 
 
 def test_numbers_by_hand(directory):
-    fast, slow = read_methods(directory, ["slow", "fast"], [0, 1, 2], {})
-    assert (fast.method, slow.method) == ("fast", "slow")  # the best first
-    assert fast.accuracy.mean == pytest.approx(0.8)
-    assert fast.accuracy.low == pytest.approx(0.8 - 4.302653 * 0.1 / math.sqrt(3), rel=1e-6)
-    assert fast.accuracy.high == 1.0  # 1.048 is no share
-    assert fast.seconds == pytest.approx(10.0)  # 20 steps of half a second; the time of evaluations is not in it
-    assert fast.finished[0].examples == 200  # greedy answers only, not the samples behind pass@k
-    steps = fast.steps_to(0.8)
-    assert steps == {"median": 20, "first": 10, "last": 20, "reached": 2, "of": 3}
-    never = slow.steps_to(0.8)
-    assert never == {"median": None, "first": None, "last": None, "reached": 0, "of": 3}
-    assert slow.steps_to(0.5)["median"] is None  # one seed of three: the middle one never got there
-    assert slow.steps_to(0.3)["median"] == 20
-    assert fast.steps_to(0.6)["median"] == 10
+    fast, slow = sweep_results(directory, {}, **setup("slow", "fast"))["methods"]
+    assert (fast["method"], slow["method"]) == ("fast", "slow")  # the best first
+    assert fast["accuracy"]["mean"] == pytest.approx(0.8)
+    assert fast["accuracy"]["low"] == pytest.approx(0.8 - 4.302653 * 0.1 / math.sqrt(3), rel=1e-6)
+    assert fast["accuracy"]["high"] == 1.0  # 1.048 is no share
+    assert fast["seconds"] == pytest.approx(10.0)  # 20 steps of half a second; the time of evaluations is not in it
+    assert fast["seeds"][0]["examples"] == 200  # greedy answers only, not the samples behind pass@k
+    assert fast["steps_to_target"] == {"median": 20, "first": 10, "last": 20, "reached": 2, "of": 3}
+    never = {"median": None, "first": None, "last": None, "reached": 0, "of": 3}
+    assert slow["steps_to_target"] == never
+
+
+@pytest.mark.parametrize(
+    ("target", "fast", "slow"),
+    [(0.3, 10, 20), (0.5, 10, None), (0.6, 10, None)],  # 0.5: one seed of three, so the middle one never got there
+)
+def test_the_median_counts_seeds_that_never_arrive(directory, target, fast, slow):
+    methods = sweep_results(directory, {}, **setup("slow", "fast", target=target))["methods"]
+    assert [method["steps_to_target"]["median"] for method in methods] == [fast, slow]
 
 
 def test_the_files(directory):
@@ -121,7 +126,7 @@ def test_other_machines_and_numbers_of_examples_are_noted(tmp_path):
 
 
 def test_the_band_is_what_it_says(directory):
-    curves = [seed.curve for seed in read_methods(directory, ["fast"], [0, 1, 2], {})[0].seeds]
+    curves = curves_of(sweep_results(directory, {}, **setup("fast")), "fast")["eval/accuracy"]
     mean = mean_over_seeds(curves, 100)
     assert (mean.steps, mean.values) == ((0, 10, 20), pytest.approx((0, 200 / 3, 80)))
     words, low, high = band(curves)
@@ -143,7 +148,7 @@ def test_a_mean_is_taken_at_the_steps_that_all_seeds_have():
 def test_every_method_gets_a_place_in_the_figure(tmp_path, count):
     names = [f"method_{i}" for i in range(count)]
     directory = comparison(tmp_path / "c", {name: [[0.0, 1.0]] for name in names}, examples=10)
-    width, height = _size(curves_figure(sweep_view(sweep_results(directory, setup(*names, seeds=(0,)), {}))))
+    width, height = _size(curves_figure(sweep_view(sweep_results(directory, {}, **setup(*names, seeds=(0,))))))
     assert width == 1740
     legend = {1: 1, 5: 1, 16: 2}[count]  # rows
     # Accuracy and reward beside each other, below them four methods in a row.

@@ -13,7 +13,7 @@ from tests.train.test_stop import Listening
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
-from whet.report.run.page import ACCURACY, evaluations, write_report
+from whet.report.run.page import evaluations, write_report
 from whet.runs.directory import RunDirectory
 from whet.train.experiments.jobs import do_job, plan_run
 from whet.train.start import resume_run, start_run
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_with_what_to_do(stopped: 
 
     with RunDirectory.open(stopped) as writer:
         writer.save(newest.step, fill, {k: v for k, v in newest.state.items() if k != "measured"}, keep=2)
-    with pytest.raises(UserError, match=r"has no 'measured' in its state\.json, so an earlier version of whet wrote it"):
+    with pytest.raises(UserError, match=r"has no 'measured' in its state\.json, so an earlier version"):
         resume(stopped)
 
 
@@ -96,7 +96,7 @@ def test_an_unfinished_run_without_its_first_lines_shows_no_before() -> None:
     rows = [
         {"step": step, "eval/accuracy": 0.1, "eval/accuracy_low": 0.0, "eval/accuracy_high": 1.0} for step in (4, 6)
     ]
-    assert evaluations(rows, None, ACCURACY) == (rows[1], rows[1])
+    assert evaluations(rows, None) == {"held-out accuracy": [rows[1]]}
 
 
 def tear(path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from tests.train import rows_on_disk as on_disk
 from tests.train.test_preferring import gradient
 from whet.errors import UserError
-from whet.evaluate.calibration import clustered_share
+from whet.evaluate.calibration import share_by_cluster
 from whet.models.reward.scoring import load_scorer
 
 DATA = {"bradley_terry": on_disk.pairs, "outcome": on_disk.outcomes, "process": on_disk.traces}
@@ -187,12 +187,10 @@ def test_a_report_on_cut_pairs_compares_completions_and_knows_their_prompts(plac
     pairs = [one.data for one in trainer.held_out]
     longer = [(len(pair.chosen) > len(pair.rejected)) + (len(pair.chosen) == len(pair.rejected)) / 2 for pair in pairs]
     assert report.longer.mean == pytest.approx(np.mean(longer))
-    right = {}
-    for pair, margin in zip(pairs, report.margins, strict=True):
-        right.setdefault(pair.prompt, []).append(float(margin > 0))
-    assert len(right) < len(pairs)
-    assert report.accuracy == clustered_share(list(right.values()))
-    assert report.accuracy != clustered_share([[mark] for marks in right.values() for mark in marks])
+    prompts, right = [pair.prompt for pair in pairs], [float(margin > 0) for margin in report.margins]
+    assert len(set(prompts)) < len(pairs)
+    assert report.accuracy == share_by_cluster(prompts, right)
+    assert report.accuracy != share_by_cluster(range(len(pairs)), right)
 
 
 def test_a_rule_is_learned_from_pairs(place):

@@ -48,11 +48,6 @@ class Objects:
             return int(value) if isinstance(value, Integral) else float(value)
         return value if isinstance(value, str | bool | None) else self._object(value)
 
-    def reward(self, given: Reward) -> dict[str, Any]:
-        """A reward function, alone or with its weight, as an entry of `reward.functions`."""
-        use, weight = given if isinstance(given, tuple) else (given, 1.0)
-        return {"use": self.plain(use), "weight": weight}
-
     def _object(self, thing: Any) -> Any:
         """A task as its class and options, if these rebuild an equal one; any other object by name."""
         kind = type(thing)
@@ -120,7 +115,8 @@ def read_given(
     objects, rows, words = Objects(), None, [] if isinstance(overrides, Mapping) else list(overrides)
     every = {**keys, **(overrides if isinstance(overrides, Mapping) else {})}
     if rewards is not None:
-        every["reward.functions"] = [objects.reward(one) for one in rewards]
+        weighted = [one if isinstance(one, tuple) else (one, 1.0) for one in rewards]
+        every["reward.functions"] = [{"use": use, "weight": weight} for use, weight in weighted]
     if isinstance(data, Mapping) and not isinstance(data.get("path", ""), str | os.PathLike):
         rows, every["data"] = _rows(data["path"]), {key: value for key, value in data.items() if key != "path"}
     elif isinstance(data, str | os.PathLike | Mapping):

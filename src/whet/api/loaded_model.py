@@ -257,14 +257,6 @@ def find_task(target: Target, name: str | None, options: Mapping[str, Any]) -> t
     return guarded_task(name, options), name, options
 
 
-def held_out(task: Task, count: int) -> list[Example]:
-    """Held-out examples of a task; refuses a task that has none."""
-    found = task.held_out(count)
-    if not found:
-        raise UserError(f"task {task.name} has no held-out examples: give it an evaluation split, or type a prompt")
-    return found
-
-
 def choose_sampling(config: Training | None, given: Mapping[str, Any]) -> Sampling:
     """Sampling settings: those of the run's evaluation, overridden by what is given (None: not given)."""
     base = Sampling(max_tokens=MAX_TOKENS) if config is None else config.eval_sampling

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from whet.errors import UserError, nearest
 from whet.imports import passing
 from whet.recipe import parse_yaml
-from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
+from whet.report.run.page import main_result, write_report
 from whet.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class Run:
         self, prompt: str | int = 3, *, n: int = 4, seed: int = 0, raw: bool = False, **sampling: Any
     ) -> list[dict[str, Any]]:
         """`n` completions of a prompt, or of this many held-out examples of the run's task, which grades them."""
-        from whet.api.loaded_model import choose_sampling, find_task, held_out
+        from whet.api.loaded_model import choose_sampling, find_task
+        from whet.evaluate.evaluation import held_out
 
         model = self.load()
         settings = choose_sampling(model.target.config, sampling)
@@ -124,9 +125,4 @@ class Run:
         rows, results = self._directory.metrics(), self._directory.results() if self.finished else None
         done = max((row["step"] for row in rows), default=0)
         text = f"{done} of {self.config['steps']} steps{'' if self.finished else ', not finished'}"
-        for names, what, form in ((ACCURACY, "held-out accuracy", "{:.1%}"), (LOSS, "held-out loss", "{:.4f}")):
-            ends = evaluations(rows, results, names)
-            if ends is not None:
-                shown = dict.fromkeys(form.format(row[names[0]]) for row in ends)
-                return f"{text}, {what} {' → '.join(shown)}"
-        return text
+        return ", ".join(filter(None, (text, main_result(rows, results))))

@@ -23,7 +23,7 @@ from whet.cli.commands import (
     sample,
     train,
 )
-from whet.cli.terminal import guard_streams, say, say_text
+from whet.cli.terminal import guard_streams, say, show_help
 from whet.errors import RunFailed, UserError
 
 # Raised for a wrong command line: click's class, or that of typer's own copy of click, depending on typer's version.
@@ -72,8 +72,7 @@ def _options(
     if version:
         say(f"whet {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        say_text(context.get_help())
+    show_help(context)
 
 
 def _is_busy() -> bool:
@@ -94,9 +93,8 @@ def main() -> None:
         # processes need the cores; on an idle machine, threads that sleep between two matrix products cost more.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
-        sys.exit(
-            typer.main.get_command(app)(prog_name="whet", standalone_mode=False)
-        )  # calling typer's app would replace sys.excepthook
+        # Calling typer's app would replace sys.excepthook.
+        sys.exit(typer.main.get_command(app)(prog_name="whet", standalone_mode=False))
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "whet"
         _stop(f"{error.format_message().rstrip('.')} (see `{command} --help`)", 2)

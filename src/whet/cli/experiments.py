@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from whet.cli.progress import SilentProgress, make_progress
 from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
-from whet.report.comparison.sweep_results import SweepSetup, sweep_results
+from whet.report.comparison.sweep_results import sweep_results
 from whet.report.formatting import duration
+from whet.report.run.page import main_result
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
 from whet.train.experiments.jobs import Method, State, do_jobs
@@ -27,7 +27,6 @@ from whet.train.session.session import Progress
 
 TARGET = 0.8  # held-out accuracy of "steps to 80 %"
 STATES = {"new": "", "stopped": ", resumed", "finished": ", already finished"}
-SHOWN = {"eval/accuracy": ("held-out accuracy", "{:.1%}"), "eval/loss": ("held-out loss", "{:.4f}")}  # the first found
 
 
 def compare_methods(
@@ -53,13 +52,6 @@ def compare_methods(
     command = compare_command(source, methods, seeds, overrides, changes)
     command += [] if target == TARGET else ["--target", f"{target:g}"]
     sweep = read_sweep(source, methods, seeds, overrides, changes)
-    setup = SweepSetup(
-        recipe=sweep.recipe,
-        command=shlex.join(command if out is None else [*command, "--out", str(out)]),
-        overrides=sweep.overrides,
-        seeds=seeds,
-        target=target,
-    )
     directory = ComparisonDirectory.create(root, sweep.recipe) if out is None else ComparisonDirectory.open(out)
     with _resumable(directory, [*command, "--out", str(directory.path)]):
         jobs = sweep.jobs(directory)
@@ -67,7 +59,16 @@ def compare_methods(
         first = {method: sweep.recipes[method, seeds[0]] for method in methods}
         progress = ConsoleProgress(f"comparison: {directory.path}", states, first)
         failures = do_jobs(jobs, progress)
-    directory.write_results(sweep_results(directory, setup, failures))
+    results = sweep_results(
+        directory,
+        failures,
+        recipe=sweep.recipe,
+        command=shlex.join(command if out is None else [*command, "--out", str(out)]),
+        overrides=sweep.overrides,
+        seeds=seeds,
+        target=target,
+    )
+    directory.write_results(results)
     write_page(directory)
     _show_comparison(directory, as_json=as_json)
     _refuse_failures(failures, len(jobs))
@@ -105,7 +106,7 @@ def train_pipeline(pipeline: Pipeline, root: Path) -> Path:
     """Runs a pipeline in a new directory below `root`, which is returned."""
     refuse_ranks("a pipeline")
     directory = PipelineDirectory.create(root, pipeline.name)
-    show_pipeline(pipeline, directory, explained=pipeline.runs())
+    show_pipeline(pipeline, directory)
     return directory.path
 
 
@@ -121,18 +122,14 @@ def show_pipeline(
     directory: PipelineDirectory,
     command: Sequence[str] = (),
     *,
-    explained: Mapping[str, Recipe] | None = None,
     accept_changes: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop.
-
-    Keys without effect are noted for the recipes in `explained`.
-    """
+    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop."""
     with _resumable(directory, command or ["whet", "train", str(directory.path), "--resume"]):
         plan = make_plan(pipeline, directory, accept_changes=accept_changes)
         states = [job.state for job in plan.jobs]
-        progress = ConsoleProgress(f"pipeline: {directory.path}", states, explained or {}, inside=make_progress)
+        progress = ConsoleProgress(f"pipeline: {directory.path}", states, pipeline.runs(), inside=make_progress)
         failures, compared = run_pipeline(plan, progress, accept_changes=accept_changes)
     if compared:
         _show_comparison(ComparisonDirectory(directory.comparison_path), as_json=as_json)
@@ -189,7 +186,13 @@ class ConsoleProgress:
     def end(self, run: RunDirectory | None, failure: str) -> None:
         self._done += self._state != "finished"
         results = run.results() if run else None
-        self.note(f"     {_outcome(results)}" if results is not None else f"     failed: {failure}")
+        if results is None:
+            outcome = f"failed: {failure}"
+        elif "rows" in results:
+            outcome = f"{results['rows']:,} rows"
+        else:
+            outcome = ", ".join(filter(None, (main_result((), results), f"{results['seconds']:.1f} s of training")))
+        self.note(f"     {outcome}")
 
     def note(self, text: str) -> None:
         self._console.say(text)
@@ -257,16 +260,3 @@ def _refuse_failures(failures: Mapping[Method, str], count: int) -> None:
     if failures:
         (method, seed), why = next(iter(failures.items()))
         raise RunFailed(f"{len(failures)} of {count} runs of methods failed, first {method} seed {seed}: {why}")
-
-
-def _outcome(results: Mapping[str, Any]) -> str:
-    """Rows collected, or the measurement before and after training; and the time."""
-    if "rows" in results:
-        return f"{results['rows']:,} rows"
-    before, after = results["before"], results["after"]
-    measured = [
-        f"{label} {form.format(before[key])} → {form.format(after[key])}, "
-        for key, (label, form) in SHOWN.items()
-        if key in before and key in after
-    ]
-    return "".join(measured[:1]) + f"{results['seconds']:.1f} s of training"

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -107,9 +108,7 @@ class TimeLeft:
         if self._first is None:
             self._first = step - 1
         seconds = (time.monotonic() - self._started) / (step - self._first) * (self.steps - step)
-        minutes, rest = divmod(round(seconds), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        return str(timedelta(seconds=round(seconds)))
 
 
 def _values(numbers: Mapping[str, float]) -> dict[str, str]:

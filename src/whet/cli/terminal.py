@@ -11,7 +11,7 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import ProgressColumn, Task
 from rich.status import Status
+from rich.table import Column, Table
 from rich.text import Text
 
 from whet.errors import escaped
@@ -85,6 +86,20 @@ class Description(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(escaped(task.description))
+
+
+def say_table(rows: Iterable[Sequence[str]], *columns: str | Column, **look: Any) -> None:
+    """Prints a table; it has no header without columns."""
+    table = Table(*columns, show_header=bool(columns), **look)
+    for row in rows:
+        table.add_row(*row)
+    Screen().print(table)
+
+
+def show_help(context: typer.Context) -> None:
+    """Prints the help of a group that was called without a command."""
+    if context.invoked_subcommand is None:
+        say_text(context.get_help())
 
 
 class LastResort(logging.Handler):

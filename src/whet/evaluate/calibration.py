@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from whet.evaluate.statistics import Interval, t_quantile, wilson
 
@@ -33,13 +34,12 @@ class Slice:
 
 
 def calibration(
-    predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float], clusters: Sequence[Hashable] = ()
+    predicted: Sequence[float], outcomes: Sequence[float], edges: Sequence[float], clusters: Sequence[Hashable]
 ) -> tuple[Bin, ...]:
     """The non-empty bins; outcomes are in [0, 1], edges ascend, and the last bin includes its upper edge.
 
-    Intervals account for correlation within clusters; without `clusters` decisions are independent.
+    Intervals account for correlation within clusters.
     """
-    clusters = clusters or range(len(outcomes))
     members: list[list[int]] = [[] for _ in edges[1:]]
     for index, value in enumerate(predicted):
         if not edges[0] <= value <= edges[-1]:
@@ -64,13 +64,10 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     return math.fsum(some.count / total * abs(some.predicted - some.observed.mean) for some in bins)
 
 
-def quartiles(
-    values: Sequence[float], outcomes: Sequence[float], clusters: Sequence[Hashable] = ()
-) -> tuple[Slice, ...]:
+def quartiles(values: Sequence[float], outcomes: Sequence[float], clusters: Sequence[Hashable]) -> tuple[Slice, ...]:
     """Accuracy by quartile of the values, lowest first; equal values stay together, so there may be fewer than four."""
     if not values:
         return ()
-    clusters = clusters or range(len(outcomes))
     ranked = sorted(values)
     cuts = [ranked[len(ranked) * quarter // 4] for quarter in (1, 2, 3)]
     order = sorted(range(len(values)), key=lambda index: values[index])
@@ -88,22 +85,22 @@ def quartiles(
     return tuple(slices)
 
 
-def clustered(keys: Sequence[Hashable], values: Sequence[float]) -> list[list[float]]:
-    """The values grouped by key, in order of appearance."""
-    together: dict[Hashable, list[float]] = {}
+def clustered(keys: Sequence[Hashable], values: Sequence[float]) -> dict[Any, list[float]]:
+    """Key → its values, in order of appearance."""
+    together: dict[Any, list[float]] = {}
     for key, value in zip(keys, values, strict=True):
         together.setdefault(key, []).append(value)
-    return list(together.values())
+    return together
 
 
 def share_by_cluster(clusters: Sequence[Hashable], outcomes: Sequence[float]) -> Interval:
     """The mean over all values in [0, 1], with an interval for values correlated within clusters."""
-    return clustered_share(clustered(clusters, outcomes))
+    return share_of_sums([(math.fsum(own), len(own)) for own in clustered(clusters, outcomes).values()])
 
 
 def mean_by_cluster(clusters: Sequence[Hashable], values: Sequence[float]) -> Interval:
     """The mean over all values, with Student's t interval over clusters; infinite for one cluster."""
-    sums = [(math.fsum(cluster), len(cluster)) for cluster in clustered(clusters, values)]
+    sums = [(math.fsum(cluster), len(cluster)) for cluster in clustered(clusters, values).values()]
     if not sums:
         raise ValueError("a mean needs at least one value")
     mean = math.fsum(total for total, _ in sums) / len(values)
@@ -111,11 +108,6 @@ def mean_by_cluster(clusters: Sequence[Hashable], values: Sequence[float]) -> In
         return Interval(mean, -math.inf, math.inf)
     half = t_quantile(len(sums) - 1) * math.sqrt(_variance(sums, mean))
     return Interval(mean, mean - half, mean + half)
-
-
-def clustered_share(clusters: Sequence[Sequence[float]]) -> Interval:
-    """As `share_by_cluster`, from the values of each cluster."""
-    return share_of_sums([(math.fsum(cluster), len(cluster)) for cluster in clusters])
 
 
 def share_of_sums(clusters: Sequence[tuple[float, int]]) -> Interval:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whet.distributed.world import World
@@ -69,10 +69,7 @@ def evaluate(  # noqa: PLR0913
 ) -> Evaluation:
     """Answers `examples` held-out examples greedily and, for pass@k, `samples` times with `sampling`."""
     _check(examples=examples, sampling=sampling, samples=samples, ks=ks)
-    held_out = task.held_out(examples)
-    if not held_out:
-        raise UserError(f"task {task.name} has no held-out examples: give it an evaluation split")
-    mine = world.shard(held_out)
+    mine = world.shard(held_out(task, examples))
     prompts = [_prompt(tokenizer, example, seed) for example in mine]
     greedy = replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
     completions = _generate(engine, prompts, greedy, count=1)
@@ -83,6 +80,14 @@ def evaluate(  # noqa: PLR0913
     rows = world.interleave([_answer_rows(task, example, answers) for example, answers in pairs])
     by_example = [[Answer(**row) for row in example_rows] for example_rows in rows]
     return _summary(by_example, samples=samples, ks=ks, seed=seed)
+
+
+def held_out(task: Task, count: int) -> list[Example]:
+    """Held-out examples of a task; refuses a task that has none."""
+    found = task.held_out(count)
+    if not found:
+        raise UserError(f"task {task.name} has no held-out examples: give it an evaluation split, or type a prompt")
+    return found
 
 
 def _check(*, examples: int, sampling: Sampling, samples: int, ks: Sequence[int]) -> None:
@@ -108,21 +113,19 @@ def _generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, 
 
 
 def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    """One JSON row per completion, the greedy one first."""
+    """The fields of an `Answer` per completion, the greedy one first: plain values that ranks exchange."""
     return [
-        asdict(
-            Answer(
-                id=example.id,
-                prompt=example.prompt_text,
-                answer=example.answer,
-                text=completion.text,
-                correct=bool(task.correct(example, completion.text)),
-                tokens=len(completion.tokens),
-                finish=completion.finish,
-                sample=sample,
-                gold=task.gold(example, completion.text) if isinstance(task, Gold) else None,
-            )
-        )
+        {
+            "id": example.id,
+            "prompt": example.prompt_text,
+            "answer": example.answer,
+            "text": completion.text,
+            "correct": bool(task.correct(example, completion.text)),
+            "tokens": len(completion.tokens),
+            "finish": completion.finish,
+            "sample": sample,
+            "gold": task.gold(example, completion.text) if isinstance(task, Gold) else None,
+        }
         for sample, completion in enumerate(completions)
     ]
 

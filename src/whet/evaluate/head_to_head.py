@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import repeat
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
+from whet.evaluate.calibration import clustered
 from whet.evaluate.pairwise_judge import JudgeVerdicts
-from whet.evaluate.statistics import Interval, best_of_n_curve, wilson
-from whet.evaluate.win_rates import WinTally, clustered_mean, outcome, paired_gain, prompt_means, tally
+from whet.evaluate.statistics import Interval, best_of_n, best_of_n_kl, mean_interval, wilson
+from whet.evaluate.win_rates import clustered_mean, outcome, paired_gain, prompt_means, tally
 
 Truth = Literal["gold", "score", "judge"]  # the best available measure; `score` is the task's
 TRUTHS: tuple[Truth, ...] = ("gold", "score", "judge")
@@ -43,52 +46,37 @@ class ScoredCompletion:
 Rows = Sequence[ScoredCompletion]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Summary:
-    """The metrics of one model, or of several seeds of a method; intervals are over prompts."""
+def summarise(rows: Rows, start: Rows, *, tie_margin: float) -> dict[str, Any]:
+    """The metrics of one model, or of several seeds of a method, against the same samples of the start model.
 
-    gold: Interval | None
-    gold_gain: Interval | None  # over the start model, paired by prompt
-    score: Interval | None
-    score_gain: Interval | None
-    proxy: Interval | None
-    proxy_gain: Interval | None
-    judge: Interval | None
-    wins: WinTally | None  # against the start model, by the judge
-    correct: Interval
-    kl: Interval  # KL(model ‖ start), nats per completion: mean of log π − log π_start over its own samples
-    kl_token: float  # nats per token, by the k3 estimator: less noisy, and never negative
-    length: Interval  # tokens
-    cut_off: float  # share of truncated completions
-
-
-def summarise(rows: Rows, start: Rows, *, tie_margin: float) -> Summary:
-    """The metrics of `rows` against the same samples of the start model."""
+    Intervals are over prompts; None stands for scores that were not measured.
+    """
     known = {row.key: row for row in start}
     if any(row.key not in known for row in rows):
         raise ValueError("the start model lacks a sample to compare with")
     other = [known[key] for key in dict.fromkeys(row.key for row in rows)]
     ids = [row.id for row in rows]
     right = prompt_means(ids, [float(row.correct) for row in rows])
-    gains = {f"{name}_gain": _gain(rows, other, name) for name in ("gold", "score", "proxy")}
     own, base = _values(rows, "judge"), _values([known[row.key] for row in rows], "judge")
     wins = None
     if own is not None and base is not None:
         pairs = zip(own, base, strict=True)
         wins = tally(ids, [outcome(mine, theirs, tie_margin=tie_margin) for mine, theirs in pairs])
-    return Summary(
-        gold=_mean(rows, "gold"),
-        score=_mean(rows, "score"),
-        proxy=_mean(rows, "proxy"),
-        judge=_mean(rows, "judge"),
-        **gains,
-        wins=wins,
-        correct=wilson(sum(right.values()), len(right)),
-        kl=clustered_mean(ids, [row.logprob - row.logprob_start for row in rows]),
-        kl_token=fmean([row.k3 for row in rows], [row.tokens for row in rows]),
-        length=clustered_mean(ids, [float(row.tokens) for row in rows]),
-        cut_off=fmean(row.finish == "length" for row in rows),
-    )
+    intervals = {
+        **{name: _mean(rows, name) for name in ("gold", "score", "proxy", "judge")},
+        **{f"{name}_gain": _gain(rows, other, name) for name in ("gold", "score", "proxy")},  # paired by prompt
+        "correct": wilson(sum(right.values()), len(right)),
+        # KL(model ‖ start), nats per completion: mean of log π − log π_start over its own samples.
+        "kl": clustered_mean(ids, [row.logprob - row.logprob_start for row in rows]),
+        "length": clustered_mean(ids, [float(row.tokens) for row in rows]),  # tokens
+    }
+    return {
+        **{name: interval and asdict(interval) for name, interval in intervals.items()},
+        "wins": wins,  # by the judge
+        # Nats per token, by the k3 estimator: less noisy, and never negative.
+        "kl_token": fmean([row.k3 for row in rows], [row.tokens for row in rows]),
+        "cut_off": fmean(row.finish == "length" for row in rows),  # share of truncated completions
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,20 +109,18 @@ def contest_results(
     base = [row for row in start if row.sample < samples]
     truth = truth_of(start)
     names = list(dict.fromkeys([*(entrant.method for entrant in rows), *(method for method, _ in failures)]))
-    methods = [
-        _method(name, index, base, rows, tie_margin, verdicts.get(name), failures) for index, name in enumerate(names)
-    ]
+    against = partial(summarise, start=base, tie_margin=tie_margin)
+    methods = [_method(name, index, rows, against, verdicts.get(name), failures) for index, name in enumerate(names)]
     methods.sort(key=lambda entry: -_level(entry["summary"], truth))
-    summary = summarise(base, base, tie_margin=tie_margin)
     return {
         "truth": truth,
-        "start": asdict(summary),
+        "start": against(base),
         "spread": _spread(start, truth),
         "methods": methods,
         "best_of_n": _best_of(start, best_of, truth),
-        "checkpoints": [{**asdict(entrant), **_point(own, base, tie_margin, truth)} for entrant, own in rows.items()],
+        "checkpoints": [{**asdict(entrant), **_point(against(own), truth)} for entrant, own in rows.items()],
         "pooled_checkpoints": [
-            {"method": method, "step": step, **_point(own, base, tie_margin, truth)}
+            {"method": method, "step": step, **_point(against(own), truth)}
             for (method, step), own in _pooled(rows).items()
         ],
     }
@@ -148,33 +134,24 @@ def truth_of(rows: Rows) -> Truth | None:
 def _method(
     name: str,
     colour: int,
-    base: Rows,
     rows: Mapping[Entrant, Rows],
-    tie_margin: float,
+    against: Callable[[Rows], dict[str, Any]],
     verdicts: JudgeVerdicts | None,
     failures: Mapping[tuple[str, int], str],
 ) -> dict[str, Any]:
     final = {entrant: own for entrant, own in rows.items() if entrant.method == name and entrant.step is None}
     together = [row for own in final.values() for row in own]
-    seeds = [
-        {
-            "seed": e.seed,
-            "failure": None,
-            "samples": e.name,
-            "summary": asdict(summarise(own, base, tie_margin=tie_margin)),
-        }
-        for e, own in final.items()
-    ]
+    seeds = [{"seed": e.seed, "failure": None, "samples": e.name, "summary": against(own)} for e, own in final.items()]
     pairwise = None
     if verdicts:
         counts = {"contradictions": verdicts.contradictions, "unreadable": verdicts.unreadable}
-        pairwise = asdict(tally([row.id for row in together], verdicts.outcomes)) | counts
+        pairwise = tally([row.id for row in together], verdicts.outcomes) | counts
     lost = {seed: why for (method, seed), why in failures.items() if method == name}
     seeds += [{"seed": seed, "failure": why, "samples": None, "summary": None} for seed, why in lost.items()]
     return {
         "method": name,
         "colour": colour,  # by the order of methods, the same in every picture
-        "summary": asdict(summarise(together, base, tie_margin=tie_margin)) if together else None,
+        "summary": against(together) if together else None,
         "pairwise": pairwise,
         "seeds": sorted(seeds, key=lambda entry: entry["seed"]),
     }
@@ -195,16 +172,20 @@ def _spread(start: Rows, truth: Truth | None) -> dict[str, Any]:
 
 
 def _best_of(start: Rows, best_of: Sequence[int], truth: Truth | None) -> list[dict[str, Any]]:
-    """The best-of-n curve of the start model by the proxy; empty without a proxy or a truth."""
+    """Best-of-n of the start model by the proxy, the over-optimisation curve of Gao et al. 2022.
+
+    Empty without a proxy or a truth.
+    """
     if truth is None or _values(start, "proxy") is None:
         return []
-    by_prompt: dict[str, list[ScoredCompletion]] = {}
-    for row in start:
-        by_prompt.setdefault(row.id, []).append(row)
-    proxy, true = ([[getattr(row, name) for row in own] for own in by_prompt.values()] for name in ("proxy", truth))
-    enough = [n for n in best_of if n <= min(map(len, proxy))]
-    points = best_of_n_curve(proxy, true, enough)
-    return [{"n": p.n, "kl": p.kl, "proxy": asdict(p.proxy), "truth": asdict(p.gold)} for p in points]
+    ids = [row.id for row in start]
+    proxy, true = (clustered(ids, [getattr(row, name) for row in start]).values() for name in ("proxy", truth))
+    points = []
+    for n in (n for n in best_of if n <= min(map(len, proxy))):
+        means = {"proxy": [best_of_n(own, own, n) for own in proxy], "truth": [*map(best_of_n, proxy, true, repeat(n))]}
+        intervals = {name: asdict(mean_interval(values)) for name, values in means.items()}
+        points.append({"n": n, "kl": best_of_n_kl(n), **intervals})
+    return points
 
 
 def _pooled(rows: Mapping[Entrant, Rows]) -> dict[tuple[str, int | None], list[ScoredCompletion]]:
@@ -214,10 +195,9 @@ def _pooled(rows: Mapping[Entrant, Rows]) -> dict[tuple[str, int | None], list[S
     return pooled
 
 
-def _point(rows: Rows, base: Rows, tie_margin: float, truth: Truth | None) -> dict[str, Any]:
+def _point(summary: Mapping[str, Any], truth: Truth | None) -> dict[str, Any]:
     """KL from the start model, proxy and truth."""
-    values = asdict(summarise(rows, base, tie_margin=tie_margin))
-    return {"kl": values["kl"], "proxy": values["proxy"], "truth": values[truth] if truth else None}
+    return {"kl": summary["kl"], "proxy": summary["proxy"], "truth": summary[truth] if truth else None}
 
 
 def _mean(rows: Rows, name: str) -> Interval | None:

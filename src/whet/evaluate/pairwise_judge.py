@@ -6,12 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from whet.engines.http.http_engine import HttpEngine
 from whet.engines.http.transport import Connection
-from whet.evaluate.win_rates import Choice, outcome_of_both_orders
+from whet.evaluate.win_rates import LOSS, TIE, WIN
 from whet.records import Message, Prompt, Sampling
 from whet.streams import name_number
+
+Choice = Literal["first", "second", "tie", "unreadable"]  # of two answers in order
 
 SYSTEM = (
     "You compare two answers to the same request. Judge how well each does what was asked: is it correct, helpful, "
@@ -24,6 +27,13 @@ WORD = r"(?i:answer\s+|an?\s+(?=tie))?(A|B|(?i:tie))\b"
 MARKS = r"[\s:*\[\]\"'`().]*"
 VERDICT, LONE = re.compile(rf"\b(?i:verdict)\b{MARKS}{WORD}"), re.compile(MARKS + WORD + MARKS)
 CHOICES: dict[str, Choice] = {"A": "first", "B": "second", "TIE": "tie"}
+# Consistent choices, asked with our answer first and then second. All others are ties: contradictions show the judge's
+# position bias.
+OUTCOMES: dict[tuple[Choice, Choice], float] = {
+    ("first", "second"): WIN,
+    ("second", "first"): LOSS,
+    ("tie", "tie"): TIE,
+}
 ANSWER = Sampling(max_tokens=512, temperature=0.0)
 
 
@@ -54,8 +64,8 @@ def ask_judge(url: str, model: str, pairs: Sequence[Compared], *, connection: Co
     both = dict(zip(different, zip(choices_read[::2], choices_read[1::2], strict=True), strict=True))
     choices: list[tuple[Choice, Choice]] = [both.get(index, ("tie", "tie")) for index in range(len(pairs))]
     return JudgeVerdicts(
-        outcomes=tuple(outcome_of_both_orders(*pair) for pair in choices),
-        contradictions=sum(_contradicts(*pair) for pair in choices),
+        outcomes=tuple(OUTCOMES.get(pair, TIE) for pair in choices),
+        contradictions=sum(pair not in OUTCOMES and "unreadable" not in pair for pair in choices),
         unreadable=Counter(choices_read)["unreadable"],
     )
 
@@ -73,10 +83,3 @@ def _prompt(engine: HttpEngine, pair: Compared, *, own_first: bool) -> Prompt:
     asked = QUESTION.format(prompt=pair.prompt, first=first.strip(), second=second.strip())
     messages = (Message(role="system", content=SYSTEM), Message(role="user", content=asked))
     return Prompt(tokens=tuple(engine.tokenizer.prompt(messages)), stream=(name_number(pair.id), int(own_first)))
-
-
-def _contradicts(own_first: Choice, own_second: Choice) -> bool:
-    """Whether both choices are readable and inconsistent."""
-    if "unreadable" in (own_first, own_second):
-        return False
-    return (own_first, own_second) not in {("first", "second"), ("second", "first"), ("tie", "tie")}

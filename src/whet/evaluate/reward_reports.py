@@ -26,7 +26,7 @@ from whet.evaluate.statistics import Interval, flat_metrics
 
 CONFIDENCES = tuple(0.5 + index / 20 for index in range(11))  # of a choice between two
 PROBABILITIES = tuple(index / 10 for index in range(11))
-WORST = 10
+WORST = 10  # examples listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,6 @@ def pair_report(
     lengths: Sequence[tuple[int, int]] = (),
     stated: Sequence[float | None] = (),
     clusters: Sequence[Hashable] = (),
-    worst: int = WORST,
 ) -> PairReport:
     """From the scores of both completions, their lengths, and the margins in the data (`stated`)."""
     margins = [first - second for first, second in zip(chosen, rejected, strict=True)]
@@ -62,10 +61,10 @@ def pair_report(
         raise ValueError("a report on pairs needs at least one pair")
     clusters = clusters or range(len(margins))
     right = [half_for_ties(margin, 0.0) for margin in margins]
-    bins = calibration([sigmoid(abs(margin)) for margin in margins], right, CONFIDENCES, clusters)
+    bins = calibration([1 / (1 + math.exp(-abs(margin))) for margin in margins], right, CONFIDENCES, clusters)
     differences = [float(first - second) for first, second in lengths]
-    if differences and len(differences) != len(margins):
-        raise ValueError(f"lengths of {len(differences)} pairs for the scores of {len(margins)}")
+    if {len(differences), len(stated)} - {0, len(margins)}:
+        raise ValueError("lengths and stated margins must be those of all pairs")
     order = sorted(range(len(margins)), key=lambda index: margins[index])
     return PairReport(
         pairs=len(margins),
@@ -73,15 +72,15 @@ def pair_report(
         ties=margins.count(0.0),
         margins=tuple(margins),
         mean_margin=mean_by_cluster(clusters, margins),
-        loss=math.fsum(softplus(-margin) for margin in margins) / len(margins),
+        loss=math.fsum(max(-margin, 0.0) + math.log1p(math.exp(-abs(margin))) for margin in margins) / len(margins),
         bins=bins,
         calibration_error=calibration_error(bins),
         longer=share_by_cluster(clusters, [half_for_ties(value, 0.0) for value in differences])
         if differences
         else None,
-        by_length=quartiles(differences, right, clusters) if differences else (),
+        by_length=quartiles(differences, right, clusters),
         by_margin=_by_margin(stated, right, clusters),
-        worst=tuple(index for index in order[:worst] if margins[index] < 0),
+        worst=tuple(index for index in order[:WORST] if margins[index] < 0),
     )
 
 
@@ -107,7 +106,6 @@ def outcome_report(
     correct: Sequence[Sequence[bool]],
     *,
     clusters: Sequence[Hashable] = (),
-    worst: int = WORST,
 ) -> OutcomeReport:
     """From the predicted probability and the correctness of each solution of each problem."""
     problems = [list(zip(*both, strict=True)) for both in zip(probabilities, correct, strict=True)]
@@ -139,7 +137,7 @@ def outcome_report(
         area=area_under_curve(every_right, every_wrong) if every_right and every_wrong else None,
         bins=bins,
         calibration_error=calibration_error(bins),
-        worst=tuple(failures[:worst]),
+        worst=tuple(failures[:WORST]),
     )
 
 
@@ -165,9 +163,7 @@ def process_report(
     probabilities: Sequence[Sequence[float]],
     labels: Sequence[Sequence[int]],
     *,
-    threshold: float = 0.5,
     clusters: Sequence[Hashable] = (),
-    worst: int = WORST,
 ) -> ProcessReport:
     """From the predicted probability that each step is fine, and its label: 1 good, 0 neither, −1 bad.
 
@@ -182,7 +178,7 @@ def process_report(
     fine = [value for value, label in flat if label >= 0]
     bad = [value for value, label in flat if label < 0]
     bins = calibration([value for value, _ in flat], [float(label >= 0) for _, label in flat], PROBABILITIES, own)
-    found = [_first_bad([value < threshold for value, _ in trace]) for trace in traces]
+    found = [_first_bad([value < 0.5 for value, _ in trace]) for trace in traces]
     truth = [_first_bad([label < 0 for _, label in trace]) for trace in traces]
     hits = {number: float(a == b) for number, (a, b) in enumerate(zip(found, truth, strict=True))}
     first_error = _share_of({number: hit for number, hit in hits.items() if truth[number] is not None}, clusters)
@@ -192,16 +188,16 @@ def process_report(
     return ProcessReport(
         traces=len(traces),
         steps=len(flat),
-        accuracy=share_by_cluster(own, [float((value >= threshold) == (label >= 0)) for value, label in flat]),
-        fine_recall=sum(value >= threshold for value in fine) / len(fine) if fine else None,
-        bad_recall=sum(value < threshold for value in bad) / len(bad) if bad else None,
+        accuracy=share_by_cluster(own, [float((value >= 0.5) == (label >= 0)) for value, label in flat]),
+        fine_recall=sum(value >= 0.5 for value in fine) / len(fine) if fine else None,
+        bad_recall=sum(value < 0.5 for value in bad) / len(bad) if bad else None,
         area=area_under_curve(fine, bad) if fine and bad else None,
         first_error=first_error,
         no_error=no_error,
         f1=harmonic_mean(first_error.mean, no_error.mean) if first_error and no_error else None,
         bins=bins,
         calibration_error=calibration_error(bins),
-        worst=tuple(number for number in order[:worst] if mistakes[number] > 0.5),
+        worst=tuple(number for number in order[:WORST] if mistakes[number] > 0.5),
     )
 
 
@@ -226,16 +222,6 @@ def report_metrics(report: Report) -> dict[str, float]:
     return flat_metrics(values)
 
 
-def sigmoid(value: float) -> float:
-    if value >= 0:
-        return 1 / (1 + math.exp(-value))
-    return math.exp(value) / (1 + math.exp(value))
-
-
-def softplus(value: float) -> float:
-    return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
-
-
 def harmonic_mean(first: float, second: float) -> float:
     return 0.0 if first + second == 0 else 2 * first * second / (first + second)
 
@@ -243,8 +229,6 @@ def harmonic_mean(first: float, second: float) -> float:
 def _by_margin(
     stated: Sequence[float | None], right: Sequence[float], clusters: Sequence[Hashable]
 ) -> tuple[Slice, ...]:
-    if stated and len(stated) != len(right):
-        raise ValueError(f"stated margins of {len(stated)} pairs for the scores of {len(right)}")
     known = {index: value for index, value in enumerate(stated) if value is not None}
     return quartiles(list(known.values()), [right[index] for index in known], [clusters[index] for index in known])
 

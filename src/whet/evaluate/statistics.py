@@ -148,34 +148,6 @@ def _level(comparisons: int) -> float:
     return 1 - 0.025 / comparisons
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BestOf:
-    """Best-of-n by the proxy reward: means over prompts. The over-optimisation curve of Gao et al. 2022."""
-
-    n: int
-    kl: float  # from the sampler, nats per completion
-    proxy: Interval
-    gold: Interval
-
-
-def best_of_n_curve(
-    scores_proxy: Sequence[Sequence[float]], scores_gold: Sequence[Sequence[float]], ns: Sequence[int]
-) -> list[BestOf]:
-    """(P, N) scores of N samples of each prompt → one point per n ≤ N."""
-    if not scores_proxy:
-        raise ValueError("best_of_n_curve needs at least one prompt")
-    pairs = list(zip(scores_proxy, scores_gold, strict=True))
-    return [
-        BestOf(
-            n=n,
-            kl=best_of_n_kl(n),
-            proxy=mean_interval([best_of_n(proxy, proxy, n) for proxy, _ in pairs]),
-            gold=mean_interval([best_of_n(proxy, gold, n) for proxy, gold in pairs]),
-        )
-        for n in ns
-    ]
-
-
 def best_of_n(proxy: Sequence[float], values: Sequence[float], n: int) -> float:
     """The unbiased estimate of the value of best-of-n by `proxy`, from N ≥ n samples; ties are broken at random.
 

@@ -6,26 +6,16 @@ and seeds, become one mean. They do not cover the variance between seeds, which 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from statistics import fmean
-from typing import Literal
+from typing import Any
 
+from whet.evaluate.calibration import clustered
 from whet.evaluate.statistics import Interval, mean_interval, wilson
 
-Choice = Literal["first", "second", "tie", "unreadable"]  # by a pairwise judge, of two answers in order
 WIN, TIE, LOSS = 1.0, 0.5, 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WinTally:
-    """Comparisons with the start model's completion of the same prompt."""
-
-    rate: Interval  # ties count half; Wilson's interval over prompts
-    wins: int
-    ties: int
-    losses: int
 
 
 def outcome(score: float, score_start: float, *, tie_margin: float = 0.0) -> float:
@@ -35,39 +25,21 @@ def outcome(score: float, score_start: float, *, tie_margin: float = 0.0) -> flo
     return WIN if score > score_start else LOSS
 
 
-def outcome_of_both_orders(own_first: Choice, own_second: Choice) -> float:
-    """The outcome for our answer when the judge sees it first, and then second.
-
-    Contradictory choices (position bias) and unreadable ones are ties.
-    """
-    if (own_first, own_second) == ("first", "second"):
-        return WIN
-    if (own_first, own_second) == ("second", "first"):
-        return LOSS
-    return TIE
-
-
-def tally(prompts: Sequence[str], outcomes: Sequence[float]) -> WinTally:
-    """Wins, ties and losses; `prompts` names the prompt of each comparison.
+def tally(prompts: Sequence[str], outcomes: Sequence[float]) -> dict[str, Any]:
+    """The win rate (ties count half), wins, ties and losses; `prompts` names the prompt of each comparison.
 
     Wilson's interval with as many trials as prompts. A prompt's mean outcome varies at most as a single win or loss
     would, so ties and several samples make the interval conservative.
     """
     shares = prompt_means(prompts, outcomes)
-    return WinTally(
-        rate=wilson(sum(shares.values()), len(shares)),
-        wins=sum(value == WIN for value in outcomes),
-        ties=sum(value == TIE for value in outcomes),
-        losses=sum(value == LOSS for value in outcomes),
-    )
+    counts = Counter(outcomes)
+    rate = asdict(wilson(sum(shares.values()), len(shares)))
+    return {"rate": rate, "wins": counts[WIN], "ties": counts[TIE], "losses": counts[LOSS]}
 
 
 def prompt_means(prompts: Sequence[str], values: Sequence[float]) -> dict[str, float]:
     """Prompt → mean of its values, in order of appearance."""
-    together: defaultdict[str, list[float]] = defaultdict(list)
-    for prompt, value in zip(prompts, values, strict=True):
-        together[prompt].append(value)
-    return {prompt: fmean(own) for prompt, own in together.items()}
+    return {prompt: fmean(own) for prompt, own in clustered(prompts, values).items()}
 
 
 def clustered_mean(prompts: Sequence[str], values: Sequence[float]) -> Interval:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,18 @@ def sheet(width: float, height: float, *, title: str, subtitle: str) -> Iterator
         yield figure
 
 
+@contextmanager
+def grid(count: int, columns: int, *, height: float, title: str, subtitle: str) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure with `count` axes in rows of `columns`, each row `height` inches high."""
+    rows = max(1, math.ceil(count / columns))
+    width, total = max(6.4, 4.3 * columns), height * rows + 1.05
+    with sheet(width, total, title=title, subtitle=subtitle) as figure:
+        # Margins in inches: the same for any number of rows.
+        edges = {"left": LEFT / width, "right": 1 - 0.3 / width, "top": 1 - 1.4 / total, "bottom": 0.55 / total}
+        cells = figure.add_gridspec(rows, columns, hspace=0.66, wspace=0.24, **edges)
+        yield figure, [figure.add_subplot(cells[index // columns, index % columns]) for index in range(count)]
+
+
 def axes_at(figure: Figure, *, left: float, top: float, width: float, height: float) -> Axes:
     """Axes at a position in inches from the upper left corner."""
     whole_width, whole_height = figure.get_size_inches()
@@ -78,7 +91,8 @@ def plain_numbers(axes: Axes, *, x: bool = True, y: bool = True, ticks: int = 5,
 
 
 def whole_steps(axes: Axes) -> None:
-    """Integer ticks for an axis of steps."""
+    """Integer ticks for an axis of steps, and a narrow margin."""
+    axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -57,11 +56,6 @@ def printable(value: str) -> str:
 
 def render(template: str, **values: Any) -> str:
     return ENVIRONMENT.get_template(template).render(values)
-
-
-def own_source(name: str) -> Markup:
-    """Our own script, not escaped. Never for values from a run."""
-    return Markup((resources.files("whet.report") / "templates" / name).read_text("utf-8"))  # noqa: S704
 
 
 def _shown(value: Any) -> Any:

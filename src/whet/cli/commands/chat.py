@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli import arguments
 from whet.cli.terminal import say, say_text
 from whet.errors import UserError
 
@@ -27,7 +28,7 @@ def chat(
     system: str = typer.Option("", "--system", metavar="TEXT", help="System message."),
     temperature: float = typer.Option(0.0, help="Sampling temperature; 0 is greedy, which suits small models."),
     max_tokens: int = typer.Option(256, help="Longest answer, in tokens."),
-    seed: int = typer.Option(0, min=0, help="The same seed and questions give the same answers."),
+    seed: arguments.Seed = 0,
 ) -> None:
     """Chat with a model that has a chat template. Piped input is read as one user message per line.
 
@@ -37,14 +38,13 @@ def chat(
       echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --system "Answer briefly."
     """
     from whet.api.loaded_model import choose_sampling, find_model, is_chat, is_url
-    from whet.cli.target import sampling_status
     from whet.engines.native.native_engine import NativeEngine
 
     sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})
     if is_url(model):
         raise UserError(f"{model} is a server, and chat needs local weights: use `whet eval` or `whet sample`")
     target = find_model(model)
-    with sampling_status(model):
+    with arguments.sampling_status(model):
         tokenizer, engine = target.open()
     assert isinstance(engine, NativeEngine)
     if not is_chat(tokenizer):
@@ -52,16 +52,19 @@ def chat(
     conversation = Conversation(engine, tokenizer, sampling, system=system, seed=seed)
     terminal = sys.stdin.isatty()
     if terminal:
-        _note(COMMANDS)
+        say(COMMANDS, err=True)
     for line in _lines(terminal):
-        if line == "/exit":
-            return
         if line == "/reset":
             conversation.reset()
         elif terminal and COMMAND.fullmatch(line):
-            _note(COMMANDS)
+            say(COMMANDS, err=True)
         elif line:
-            _turn(conversation, line, terminal)
+            try:
+                conversation.answer(line)
+            except UserError as error:
+                if not terminal:
+                    raise
+                say(str(error), err=True)  # a wrong line does not end the conversation
 
 
 class Conversation:
@@ -88,14 +91,14 @@ class Conversation:
         turns = [*self.turns, Message(role="user", content=question)]
         tokens, dropped = fit(self.tokenizer, self.opening, turns, self.engine.policy.context, self.sampling.max_tokens)
         if dropped:
-            _note(f"the conversation is longer than the context: the oldest {dropped} messages were dropped")
+            say(f"the conversation is longer than the context: the oldest {dropped} messages were dropped", err=True)
         printer = Printer(self.tokenizer)
         self.engine.on_token = lambda _prompt, _sample, token: printer.add(token)
         prompt = Prompt(tokens=tuple(tokens), stream=(self.seed, self.asked))
         try:
             self.engine.generate([prompt], self.sampling)
         except KeyboardInterrupt:
-            _note("(stopped)")
+            say("(stopped)", err=True)
         text = printer.close()
         self.turns = [*turns[dropped:], Message(role="assistant", content=text)]
         self.asked += 1
@@ -145,17 +148,8 @@ def fit(
         dropped += 2
 
 
-def _turn(conversation: Conversation, question: str, terminal: bool) -> None:
-    try:
-        conversation.answer(question)
-    except UserError as error:
-        if not terminal:
-            raise
-        _note(str(error))  # a wrong line does not end the conversation
-
-
 def _lines(terminal: bool) -> Iterator[str]:
-    """The user's lines, stripped."""
+    """The user's lines, stripped, up to /exit."""
     if terminal:
         import readline  # noqa: F401 - gives input() line editing and a history
     while True:
@@ -166,10 +160,6 @@ def _lines(terminal: bool) -> Iterator[str]:
             return
         except UnicodeDecodeError as error:
             raise UserError(f"standard input is not text in {error.encoding}") from error
-        if not terminal and not line:
+        if (not terminal and not line) or line.strip() == "/exit":
             return
         yield line.strip()
-
-
-def _note(text: str) -> None:
-    say(text, err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from whet.cli.target import read_options
+from whet.cli import arguments
 from whet.cli.terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ KINDS = {  # what a report calls them, but for surrogates and advantages
 def check_loss(
     spec: str = typer.Argument(..., metavar="NAME", help="module:function, file.py:function, or a packaged one: clip."),
     settings: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the function."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Check a loss of your own before training with it.
 
@@ -44,7 +44,7 @@ def check_loss(
     from whet.train.check.checks import check_loss as check
 
     with redirect_stdout(sys.stderr):  # prints of the function are not part of the report
-        report = check(spec, read_options(settings or [], "a loss", "high=0.28", literal=False))
+        report = check(spec, arguments.read_options(settings or [], "a loss", "high=0.28", literal=False))
     if as_json:
         say_json({**asdict(report), "failed": report.failed})
     else:

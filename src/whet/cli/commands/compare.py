@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from whet.cli import arguments
 from whet.errors import UserError
 
 TIP = "A packaged recipe or a YAML file: of one run, whose algorithm each method replaces, or a pipeline."
@@ -15,9 +16,7 @@ TIP = "A packaged recipe or a YAML file: of one run, whose algorithm each method
 
 def compare(
     source: str = typer.Argument(..., metavar="RECIPE", help=TIP),
-    overrides: list[str] = typer.Argument(
-        None, metavar="KEY=VALUE", help="Override keys of the recipe, for all methods."
-    ),
+    overrides: arguments.Overrides = None,
     *,
     methods: str = typer.Option(
         ..., "--methods", metavar="A,B,…", help="Algorithm presets to compare, or methods of the pipeline."
@@ -26,12 +25,12 @@ def compare(
     changes: list[str] = typer.Option(
         None, "--set", metavar="METHOD:KEY=VALUE", help="Override a key for one method; may be repeated."
     ),
-    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Folder in which it is made."),
+    runs: arguments.Runs = Path("runs"),
     out: Path = typer.Option(None, "--out", help="Exact directory; a comparison that was begun there is continued."),
     target: float | None = typer.Option(
         None, "--target", help="Report the first step with this held-out accuracy.  [default: 0.8]"
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print the numbers (comparison.json) as JSON."),
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Compare algorithms over several seeds. Writes a table with intervals, learning curves and a verdict.
 
@@ -62,7 +61,7 @@ def compare(
     pipeline = chosen(source, names, numbers, [*overrides, *own])
     directory = PipelineDirectory.create(runs, pipeline.name) if out is None else PipelineDirectory.at(out)
     command = [*compare_command(source, names, numbers, overrides, changed), "--out", str(directory.path)]
-    show_pipeline(pipeline, directory, command, explained=pipeline.runs(), as_json=as_json)
+    show_pipeline(pipeline, directory, command, as_json=as_json)
 
 
 def _changes(changes: Sequence[str]) -> list[tuple[str, str]]:

@@ -7,21 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
 
-from whet.cli.terminal import Screen, say, say_json, say_text
+from whet.cli import arguments
+from whet.cli.terminal import Screen, say, say_json, say_table, show_help
 from whet.errors import escaped
 
-app = typer.Typer(help="Explore data sets, and list the formats that can be read.")
-
-AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
+app = typer.Typer(
+    help="Explore data sets, and list the formats that can be read.", callback=show_help, invoke_without_command=True
+)
 SHOWN = 600  # characters of a sample row in the terminal
-
-
-@app.callback(invoke_without_command=True)
-def _help(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        say_text(context.get_help())
 
 
 @app.command()
@@ -33,7 +28,7 @@ def explore(
     max_skipped: float = typer.Option(0.01, "--max-skipped", help="Share of broken rows above which reading fails."),
     samples: int = typer.Option(3, "--samples", min=0, help="Rows to show."),
     out: Path = typer.Option(None, "--out", metavar="DIR", help="Folder for data.png and data.html."),
-    as_json: bool = AS_JSON,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Show the statistics and sample rows of a data set.
 
@@ -68,7 +63,7 @@ def explore(
 
 
 @app.command()
-def formats(as_json: bool = AS_JSON) -> None:
+def formats(as_json: arguments.AsJson = False) -> None:
     """List the data formats that can be read, with their columns.
 
     Example: whet data formats
@@ -82,34 +77,23 @@ def formats(as_json: bool = AS_JSON) -> None:
     if as_json:
         say_json(rows)
         return
-    table = Table("format", "becomes", "rows with")
-    for row in rows:
-        table.add_row(str(row["name"]), str(row["kind"]), str(row["about"]))
-    Screen().print(table)
+    columns = [(name, known.kind, known.about) for name, known in FORMATS.items()]
+    say_table(columns, "format", "becomes", "rows with")
     say("auto takes the first whose columns are there; look at a file: whet data explore FILE")
 
 
 def _print(found: Mapping[str, Any]) -> None:
     from whet.report.dataset.survey import length_rows, overview
 
-    console = Screen()
-    table = Table(show_header=False)
-    for name, text in overview(found):
-        table.add_row(name, text)
-    console.print(table)
+    say_table(overview(found))
     header, *rows = length_rows(found)
-    lengths = Table(header[0], *(Column(name, justify="right") for name in header[1:]))
-    for row in rows:
-        lengths.add_row(*row)
-    console.print(lengths)
+    say_table(rows, header[0], *(Column(name, justify="right") for name in header[1:]))
     for places in found["skipped_at"].values():
         for place in places:
             say(f"left out: {place}")
     for sample in found["samples"]:
-        table = Table(title=escaped(sample["id"]), title_justify="left", show_header=False, show_lines=True)
-        for name, text in [("prompt", sample["prompt"]), *sample["answers"]]:
-            table.add_row(name, _shown(text))
-        console.print(table)
+        texts = [(name, _shown(text)) for name, text in [("prompt", sample["prompt"]), *sample["answers"]]]
+        say_table(texts, title=escaped(sample["id"]), title_justify="left", show_lines=True)
 
 
 def _shown(text: str) -> str:

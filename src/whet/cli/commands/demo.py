@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from whet.cli import arguments
 from whet.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ SHOWN = 6  # held-out examples, before and after
 
 def demo(
     seed: int = typer.Option(0, "--seed", help="Random seed; the same seed gives the same run."),
-    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Folder in which runs are made."),
+    runs: arguments.Runs = Path("runs"),
 ) -> None:
     """Run SFT, then GRPO, on a tiny GPT: minutes on a CPU. It learns to sort five digits.
 

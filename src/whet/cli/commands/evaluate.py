@@ -6,10 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
 
-from whet.cli import target as typed
-from whet.cli.terminal import Screen, say, say_json, say_text
+from whet.cli import arguments
+from whet.cli.terminal import say, say_json, say_table, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,22 +16,22 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: str = typed.TARGET,
-    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task, e.g. level=2."),
+    model: arguments.Target,
+    options: arguments.TaskOptions = None,
     *,
-    task: str = typer.Option(None, "--task", metavar="NAME", help="Task to evaluate on.  [default: the run's]"),
+    task: arguments.TaskName = None,
     examples: int = typer.Option(None, min=1, help="Number of held-out prompts.  [default: the run's, else 200]"),
     samples: int = typer.Option(None, min=0, help="Completions per prompt for pass@k.  [default: the run's, else 0]"),
     k: str = typer.Option(None, "--k", metavar="1,4", help="k of pass@k.  [default: the run's, else 1 and SAMPLES]"),
-    max_tokens: int = typer.Option(None, help="Longest completion, in tokens.  [default: the run's, else 256]"),
+    max_tokens: arguments.MaxTokens = None,
     temperature: float = typer.Option(None, help="Of samples; accuracy is greedy.  [default: the run's, else 1]"),
     seed: int = typer.Option(None, min=0, help="Seed of the samples.  [default: the run's, else 0]"),
     show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N correct and N incorrect completions."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    served: str = typed.MODEL,
-    ids_of: str = typed.TOKENIZER,
-    key_env: str = typed.KEY_ENV,
-    concurrency: int = typed.CONCURRENCY,
+    as_json: arguments.AsJson = False,
+    served: arguments.Served = None,
+    ids_of: arguments.IdsOf = None,
+    key_env: arguments.KeyEnv = None,
+    concurrency: arguments.Concurrency = None,
 ) -> None:
     """Evaluate on held-out prompts: accuracy and pass@k. Accuracy is greedy; intervals are of 95 % confidence.
 
@@ -47,13 +46,13 @@ def evaluate(
     from whet.evaluate.evaluation import evaluate as measure
 
     target = find_model(model, served, ids_of, key_env, concurrency)
-    found_task, name, used = find_task(target, task, typed.read_options(options or []))
+    found_task, name, used = find_task(target, task, arguments.read_options(options or []))
     own = target.config if task is None else None  # a run's settings are for its own task
     given = {"examples": examples, "samples": samples, "ks": None if k is None else _read_ks(k), "seed": seed}
     settings = eval_settings(own, {**given, "max_tokens": max_tokens, "temperature": temperature})
     world = World.init()
     try:
-        with typed.sampling_status(f"answering {settings['examples']} examples") as on_token:
+        with arguments.sampling_status(f"answering {settings['examples']} examples") as on_token:
             tokenizer, engine = target.open(device=world.device, on_token=on_token)
             result = measure(engine, tokenizer, found_task, **settings, world=world)
     finally:
@@ -65,7 +64,7 @@ def evaluate(
         say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
         return
     say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
-    Screen().print(_table(result))
+    say_table(_rows(result), "measure", "value", "95 % interval")
     for answer in _shown(result, show):
         say_text(_story(answer))
 
@@ -77,16 +76,15 @@ def _read_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _table(result: Evaluation) -> Table:
-    table = Table("measure", "value", "95 % interval")
+def _rows(result: Evaluation) -> list[tuple[str, str, str]]:
     shares = {"accuracy (greedy)": result.accuracy, **{f"pass@{k}": value for k, value in result.pass_at.items()}}
-    for name, share in shares.items():
-        table.add_row(name, f"{share.mean:.1%}", f"{share.low:.1%} … {share.high:.1%}")
     length = result.length
     span = "unknown from one answer" if length.high == float("inf") else f"{length.low:.1f} … {length.high:.1f}"
-    table.add_row("tokens per answer", f"{length.mean:.1f}", span)
-    table.add_row("truncated", f"{result.truncated:.1%}", "")
-    return table
+    return [
+        *((name, f"{share.mean:.1%}", f"{share.low:.1%} … {share.high:.1%}") for name, share in shares.items()),
+        ("tokens per answer", f"{length.mean:.1f}", span),
+        ("truncated", f"{result.truncated:.1%}", ""),
+    ]
 
 
 def _shown(result: Evaluation, count: int) -> list[Answer]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
+from whet.cli import arguments
 from whet.cli.terminal import readable_bytes, say, say_json
 
 if TYPE_CHECKING:
@@ -20,11 +19,7 @@ LABEL_WIDTH = 16
 ONE_UPDATE = "1 optimizer step on all of them"
 
 
-def explain(
-    source: str = typer.Argument(..., metavar="RECIPE", help="A packaged recipe or a YAML file."),
-    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Override keys of the recipe."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-) -> None:
+def explain(source: arguments.Recipe, overrides: arguments.Overrides = None, as_json: arguments.AsJson = False) -> None:
     """Show the loss, batch size and memory of a recipe.
 
     Also its schedule, and keys that have no effect in it. Nothing is trained.

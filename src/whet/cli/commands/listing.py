@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
-from whet.cli.terminal import Screen, say, say_json, say_text
+from whet.cli import arguments
+from whet.cli.terminal import say, say_json, say_table, say_text
 from whet.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from whet.records import Example
     from whet.tasks.protocol import Task
 
-AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
-
 
 def tasks(
     name: str = typer.Argument(None, metavar="NAME", help="A task to show and check; your own: file.py:Class."),
-    options: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Options of the task, e.g. level=3."),
+    options: arguments.TaskOptions = None,
     count: int = typer.Option(3, min=1, help="Training and held-out prompts to show, each."),
     seed: int = typer.Option(0, min=0, help="Seed of the training prompts that are shown."),
-    as_json: bool = AS_JSON,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """List the tasks, or check one and show its prompts. A task is prompts with a reward.
 
@@ -33,20 +32,24 @@ def tasks(
       whet tasks
       whet tasks arithmetic level=3
     """
-    from whet.cli.target import read_options
     from whet.tasks.check import check_task
     from whet.tasks.loading import TASKS, find_task, load_task
 
     if name is None:
-        _list_tasks([_about_task(key, kind) for key, kind in TASKS.items()], as_json=as_json)
+        rows = [_about_task(key, kind) for key, kind in TASKS.items()]
+        if as_json:
+            say_json(rows)
+            return
+        say_table([(row["name"], row["about"], _spell(row["options"])) for row in rows], "task", "about", "options")
+        say("look at one: whet tasks NAME [KEY=VALUE]...    your own: module:Class")
         return
     about = _about_task(name, find_task(name))
-    task = load_task(name, read_options(options or []))
+    task = load_task(name, arguments.read_options(options or []))
     check_task(task)
     sides = {"training": task.draw(count, seed=(seed,)), "held out": task.held_out(count)}
     if as_json:
-        rows = {side.replace(" ", "_"): [_row(example) for example in shown] for side, shown in sides.items()}
-        say_json({**about, "checked": True, **rows})
+        drawn = {side.replace(" ", "_"): [_row(example) for example in shown] for side, shown in sides.items()}
+        say_json({**about, "checked": True, **drawn})
         return
     say(f"{name}: {about['about']}")
     say(f"options: {_spell(about['options']) or 'none'}")
@@ -58,7 +61,7 @@ def tasks(
 
 
 def recipes(
-    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."), as_json: bool = AS_JSON
+    name: str = typer.Argument(None, metavar="NAME", help="A recipe to print."), as_json: arguments.AsJson = False
 ) -> None:
     """List the packaged recipes, or print one as YAML.
 
@@ -82,29 +85,18 @@ def recipes(
     if as_json:
         say_json(rows)
         return
-    table = Table("recipe", "about")
-    for row in rows:
-        table.add_row(row["name"], row["about"])
-    Screen().print(table)
+    say_table([tuple(row.values()) for row in rows], "recipe", "about")
     say("print one: whet recipes NAME    what it does: whet explain NAME    run it: whet train NAME")
-
-
-def _list_tasks(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        say_json(rows)
-        return
-    table = Table("task", "about", "options")
-    for row in rows:
-        table.add_row(row["name"], row["about"], _spell(row["options"]))
-    Screen().print(table)
-    say("look at one: whet tasks NAME [KEY=VALUE]...    your own: module:Class")
 
 
 def _about_task(name: str, kind: type[Task]) -> dict[str, Any]:
     from whet.tasks.loading import task_options
 
     options = {
-        key: {"type": _type_name(parameter.annotation), **_default(parameter)}
+        key: {
+            "type": _type_name(parameter.annotation),
+            **({} if parameter.default is parameter.empty else {"default": parameter.default}),  # none: required
+        }
         for key, parameter in task_options(kind).items()
     }
     return {"name": name, "about": (inspect.getdoc(kind) or "").partition("\n")[0], "options": options}
@@ -116,21 +108,13 @@ def _type_name(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
-def _default(parameter: inspect.Parameter) -> dict[str, Any]:
-    """A required option has no default."""
-    return {} if parameter.default is inspect.Parameter.empty else {"default": parameter.default}
-
-
 def _spell(options: Mapping[str, Mapping[str, Any]]) -> str:
-    return ", ".join(
-        f"{key}={_yaml(option['default'])}" if "default" in option else f"{key}=… (needed)"
-        for key, option in options.items()
-    )
-
-
-def _yaml(value: Any) -> str:
     """As on the command line: true, not True."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    found = []
+    for key, option in options.items():
+        value = option.get("default", "… (needed)")
+        found.append(f"{key}={value if isinstance(value, str) else json.dumps(value, default=str)}")
+    return ", ".join(found)
 
 
 def _row(example: Example) -> dict[str, Any]:

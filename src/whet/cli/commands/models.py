@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,26 +10,18 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
 
-from whet.cli.terminal import Description, Screen, readable_bytes, say, say_json, say_text
+from whet.cli import arguments
+from whet.cli.terminal import Description, Screen, readable_bytes, say, say_json, say_table, show_help
 
 if TYPE_CHECKING:
     from whet.models.download.model_hub import Progress
 
-app = typer.Typer(help="List, download and inspect models.")
-
-AS_JSON = typer.Option(False, "--json", help="Print JSON for scripts.")
-
-
-@app.callback(invoke_without_command=True)
-def _help(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        say_text(context.get_help())
+app = typer.Typer(help="List, download and inspect models.", callback=show_help, invoke_without_command=True)
 
 
 @app.command("list")
-def list_models(as_json: bool = AS_JSON) -> None:
+def list_models(as_json: arguments.AsJson = False) -> None:
     """List models that can be pulled, and those in the cache.
 
     Example: whet models list
@@ -53,10 +44,9 @@ def list_models(as_json: bool = AS_JSON) -> None:
     if as_json:
         say_json(rows)
         return
-    table = Table("name", "in the cache", "about")
-    for row in rows:
-        table.add_row(row["name"], readable_bytes(row["bytes"]) if row["cached"] else "no", row["about"])
-    Screen().print(table)
+    sizes = [readable_bytes(row["bytes"]) if row["cached"] else "no" for row in rows]
+    columns = [(row["name"], size, row["about"]) for row, size in zip(rows, sizes, strict=True)]
+    say_table(columns, "name", "in the cache", "about")
     say(f"cache: {models}")
     say("fetch one: whet models pull NAME (a name above, or a Hugging Face id such as org/name)")
 
@@ -64,7 +54,7 @@ def list_models(as_json: bool = AS_JSON) -> None:
 @app.command()
 def inspect(
     model: str = typer.Argument(help="A model directory, a run directory or the name of a pulled model."),
-    as_json: bool = AS_JSON,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Show a model's architecture, size, context and vocabulary.
 
@@ -78,16 +68,13 @@ def inspect(
     if as_json:
         say_json(facts)
         return
-    table = Table(show_header=False)
-    for key, value in facts.items():
-        table.add_row("size" if key == "bytes" else key.replace("_", " "), _cell(key, value))
-    Screen().print(table)
+    say_table([("size" if key == "bytes" else key.replace("_", " "), _cell(key, facts[key])) for key in facts])
 
 
 @app.command()
 def pull(
     name: str = typer.Argument(help="A name from `whet models list`, or a Hugging Face id such as org/name."),
-    as_json: bool = AS_JSON,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Download a model into the cache and verify it. One that is there already is only verified.
 
@@ -123,6 +110,7 @@ def _progress(console: Screen) -> Iterator[Progress]:
 
 
 def _tokenizer_facts(directory: Path) -> dict[str, Any]:
+    from whet.api.loaded_model import is_chat
     from whet.models.text.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(directory)
@@ -130,15 +118,8 @@ def _tokenizer_facts(directory: Path) -> dict[str, Any]:
         "tokenizer_vocab": tokenizer.vocab_size,
         "eos": tokenizer.eos,
         "stops": sorted(tokenizer.stops),
-        "chat_template": _has_chat_template(directory),
+        "chat_template": is_chat(tokenizer),
     }
-
-
-def _has_chat_template(directory: Path) -> bool:
-    """Whether there is a chat template in any place where transformers looks for one."""
-    config = directory / "tokenizer_config.json"
-    inside = config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("chat_template") is not None
-    return inside or (directory / "chat_template.jinja").is_file() or (directory / "chat_template.json").is_file()
 
 
 def _size(directory: Path) -> int:

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from whet.cli.terminal import say
+from whet.cli import arguments
+from whet.cli.terminal import say, say_json
 from whet.errors import UserError
 
 TIP = "Directory of a run (finished or not), of a comparison, or of a pipeline (for its comparison)."
-Report = tuple[Path, list[str]]  # the page, and headline numbers as lines
+INTERVALS = {"held-out accuracy": "{:.1%} [{:.1%} … {:.1%}]", "held-out loss": "{:.4f}"}
 
 
 def report(
     directory: Path = typer.Argument(..., metavar="DIR", help=TIP),
     show: bool = typer.Option(False, "--open", help="Open the report in a browser."),
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Rewrite the HTML report of a run or a comparison. Prints its headline numbers too.
+
+    --json prints its path with the held-out results before and after training and the health findings of a run, or with
+    the verdict of a comparison and the path of its numbers.
 
     \b
     Examples:
       whet report runs/20260101-120000-grpo-sorting --open
+      whet report runs/20260101-120000-grpo-sorting --json
       whet report runs/20260101-120000-rlhf-reviews
     """
-    page, lines = _write(directory.expanduser())
-    for line in (f"report: {page}", *lines):
-        say(line)
+    found = _write(directory.expanduser())
+    if as_json:
+        say_json(found)
+    else:
+        for line in (f"report: {found['report']}", *found.get("verdict", ()), *_lines(found.get("held_out"))):
+            say(line)
     if show:
-        typer.launch(page.resolve().as_uri())
+        typer.launch(Path(found["report"]).resolve().as_uri())
 
 
-def _write(path: Path) -> Report:
-    """Writes the page of a run, comparison or pipeline."""
+def _write(path: Path) -> dict[str, Any]:
+    """Writes the page of a run, comparison or pipeline; returns what --json prints."""
     from whet.runs.directory import RunDirectory
     from whet.runs.experiment_directories import PipelineDirectory, first_of_several, is_comparison, is_pipeline
 
@@ -51,28 +62,37 @@ def _write(path: Path) -> Report:
     raise UserError(f"{path} is neither a run nor a comparison; name a directory that whet train or whet compare made")
 
 
-def _comparison(path: Path) -> Report:
+def _comparison(path: Path) -> dict[str, Any]:
     from whet.report.comparison.comparison_page import write_page
     from whet.runs.experiment_directories import ComparisonDirectory
 
     directory = ComparisonDirectory(path)
-    return directory.page_path, list(write_page(directory).verdict)
+    verdict = write_page(directory).verdict
+    return {"report": str(directory.page_path), "numbers": str(directory.results_path), "verdict": verdict}
 
 
-def _run(path: Path) -> Report:
-    from whet.report.run.page import ACCURACY, LOSS, evaluations, write_report
+def _run(path: Path) -> dict[str, Any]:
+    from whet.report.run.page import MEASURES, evaluations, run_health, write_report
     from whet.runs.directory import RunDirectory
 
-    page = write_report(path)
-    run = RunDirectory.open(path, is_writer=False)
-    metrics, results = run.metrics(), run.results()
+    page, run = write_report(path), RunDirectory.open(path, is_writer=False)
+    measured = evaluations(run.metrics(), run.results())
+    return {
+        "report": str(page),
+        "curves": str(run.curves_path),
+        "finished": run.finished,
+        "held_out": {
+            label: [{name: row[name] for name in MEASURES[label][0]} for row in rows]
+            for label, rows in measured.items()
+        },
+        "health": [asdict(finding) for finding in run_health(run)],
+    }
+
+
+def _lines(held_out: dict[str, list[dict[str, float]]] | None) -> list[str]:
+    """Held-out results, before → after."""
     lines = []
-    for label, names, shown in (
-        ("held-out accuracy: {} (95 % intervals)", ACCURACY, "{:.1%} [{:.1%} … {:.1%}]"),
-        ("held-out loss: {}", LOSS, "{:.4f}"),
-    ):
-        ends = evaluations(metrics, results, names)
-        if ends is not None:
-            values = [shown.format(*(row[name] for name in names)) for row in ends]
-            lines.append(label.format(values[1] if ends[0] is ends[1] else " → ".join(values)))
-    return page, lines or ["no evaluation yet"]
+    for label, rows in (held_out or {}).items():
+        values = " → ".join(INTERVALS[label].format(*row.values()) for row in rows)
+        lines.append(f"{label}: {values}{' (95 % intervals)' if len(rows[0]) > 1 else ''}")
+    return ["no evaluation yet"] if held_out == {} else lines

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whet.cli import target as typed
+from whet.cli import arguments
 from whet.cli.terminal import say_json, say_text
 from whet.errors import UserError
 
@@ -20,30 +20,28 @@ if TYPE_CHECKING:
 
 
 def sample(
-    model: str = typed.TARGET,
+    model: arguments.Target,
     words: list[str] = typer.Argument(
         None, metavar="PROMPT|KEY=VALUE", help="A prompt in quotes (- reads standard input); with --task, its options."
     ),
     *,
-    task: str = typer.Option(
-        None, "--task", metavar="NAME", help="Held-out prompts of this task.  [default: the run's]"
-    ),
+    task: arguments.TaskName = None,
     examples: int = typer.Option(3, min=1, help="Number of held-out prompts."),
     count: int = typer.Option(4, min=1, help="Completions per prompt."),
-    max_tokens: int = typer.Option(None, help="Longest completion, in tokens.  [default: the run's, else 256]"),
+    max_tokens: arguments.MaxTokens = None,
     temperature: float = typer.Option(None, help="0 is greedy.  [default: the run's, else 1]"),
     top_k: int = typer.Option(None, help="Sample from the k most likely tokens; 0: all.  [default: the run's, else 0]"),
     top_p: float = typer.Option(
         None, help="Sample from the most likely tokens of this mass.  [default: the run's, else 1]"
     ),
     min_p: float = typer.Option(None, help="Least share of the top token's probability.  [default: the run's, else 0]"),
-    seed: int = typer.Option(0, min=0, help="The same seed gives the same completions."),
+    seed: arguments.Seed = 0,
     raw: bool = typer.Option(False, "--raw", help="Give a chat model the prompt as it is, not as a user's message."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    served: str = typed.MODEL,
-    ids_of: str = typed.TOKENIZER,
-    key_env: str = typed.KEY_ENV,
-    concurrency: int = typed.CONCURRENCY,
+    as_json: arguments.AsJson = False,
+    served: arguments.Served = None,
+    ids_of: arguments.IdsOf = None,
+    key_env: arguments.KeyEnv = None,
+    concurrency: arguments.Concurrency = None,
 ) -> None:
     """Sample completions of a prompt, or of a task's prompts.
 
@@ -60,7 +58,7 @@ def sample(
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     sampling = choose_sampling(target.config if task is None else None, given)
     asked, grading = _question(target, task, words or [], examples)
-    with typed.sampling_status("sampling") as on_token:
+    with arguments.sampling_status("sampling") as on_token:
         loaded = Model(target, *target.open(on_token=on_token, logprobs="raw"))
         rows = loaded.rows(asked, sampling, n=count, seed=seed, raw=raw, task=grading)
     if as_json:
@@ -74,7 +72,8 @@ def _question(
     target: Target, task: str | None, words: Sequence[str], count: int
 ) -> tuple[str | list[Example], Task | None]:
     """A typed prompt, or held-out examples and their task."""
-    from whet.api.loaded_model import find_task, held_out
+    from whet.api.loaded_model import find_task
+    from whet.evaluate.evaluation import held_out
 
     if task is None and len(words) > 1:
         raise UserError(f"{len(words)} prompts were given: put the prompt in quotes, or name a --task for options")
@@ -82,7 +81,7 @@ def _question(
         return (_standard_input() if words[0] == "-" else words[0]), None
     if task is None and target.config is None:
         raise UserError("nothing to complete: give a prompt in quotes (- reads standard input), or --task NAME")
-    found, _, _ = find_task(target, task, typed.read_options(words))
+    found, _, _ = find_task(target, task, arguments.read_options(words))
     return held_out(found, count), found
 
 

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import typer
 
+from whet.cli import arguments
 from whet.cli.terminal import say_json
 from whet.errors import UserError
 
 
 def train(
     source: str = typer.Argument(..., metavar="RECIPE|RUN", help="A packaged recipe, a YAML file, or a run to resume."),
-    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Override keys of the recipe."),
+    overrides: arguments.Overrides = None,
     resume: bool = typer.Option(False, "--resume", help="Continue a stopped run from its newest checkpoint, exactly."),
     accept_changes: bool = typer.Option(
         False, "--accept-changes", help="With --resume: continue although data, rewards or other inputs changed."
     ),
-    runs: Path = typer.Option(Path("runs"), "--runs", envvar="WHET_RUNS", help="Folder in which runs are made."),
+    runs: arguments.Runs = Path("runs"),
     as_json: bool = typer.Option(False, "--json", help="Print the final results as one JSON object (of one run)."),
 ) -> None:
     """Train from a recipe (SFT, DPO, GRPO, PPO …), or resume a run.

@@ -57,19 +57,22 @@ def curves_figure(comparison: ComparisonView) -> bytes | None:
         return fig.png(figure)
 
 
-def mean_over_seeds(curves: Sequence[Series], scale: float = 1.0) -> Series:
-    """Mean over seeds at the steps that all seeds have."""
+def over_seeds(curves: Sequence[Series]) -> dict[int, list[float]]:
+    """Step → the value of each seed, of the steps that all seeds have."""
     runs = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
-    steps = tuple(sorted(set.intersection(*map(set, runs))))
-    return Series(steps, tuple(scale * math.fsum(run[step] for run in runs) / len(runs) for step in steps))
+    return {step: [run[step] for run in runs] for step in sorted(set.intersection(*map(set, runs)))}
+
+
+def mean_over_seeds(curves: Sequence[Series], scale: float = 1.0) -> Series:
+    values = over_seeds(curves)
+    return Series(tuple(values), tuple(scale * math.fsum(found) / len(found) for found in values.values()))
 
 
 def band(curves: Sequence[Series]) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
     """Label and limits (in %) of the band around the mean: Student's t interval from three seeds on, range for two."""
     if len(curves) == 1:
         return "1 seed, no band", (), ()
-    runs = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
-    values = [[run[step] for run in runs] for step in mean_over_seeds(curves).steps]
+    values = over_seeds(curves).values()
     if len(curves) == 2:
         pairs = [(min(found), max(found)) for found in values]
     else:
@@ -142,7 +145,6 @@ def _frame(axes: Axes, title: str, unit: str, target: float | None) -> None:
     fig.frame(axes, title=title, unit=unit, x="step")
     fig.plain_numbers(axes)
     fig.whole_steps(axes)
-    axes.margins(x=0.02)
     if target is not None:
         axes.axhline(100 * target, color=fig.QUIET, linewidth=0.8, linestyle=DOTTED)
         axes.set_ylim(-2, 102)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
@@ -39,15 +40,14 @@ def overview_figure(results: Values) -> bytes:
     height = 1.85 + ROW * len(names)
     label = min(2.4, 0.35 + 0.075 * max(map(len, names)))
     wins = results["start"]["wins"] is not None
-    share = [4.0, 4.0, 2.2] if wins else [6.0, 0.0, 4.2]
+    share = [4.0, 4.0, 2.2] if wins else [6.0, 4.2]
     about = f"{results['prompts']} held-out prompts of {results['task']}   lines are 95 % intervals over prompts"
     with fig.sheet(WIDTH, height, title=results["title"], subtitle=about) as figure:
         left, room = fig.LEFT + label, WIDTH - fig.LEFT - label - 0.3
         panels = []
         for part in share:
             width = room * part / sum(share)
-            if part:
-                panels.append(fig.axes_at(figure, left=left, top=1.3, width=width - 0.3, height=ROW * len(names)))
+            panels.append(fig.axes_at(figure, left=left, top=1.3, width=width - 0.3, height=ROW * len(names)))
             left += width
         _rewards(panels[0], results, methods)
         if wins:
@@ -75,7 +75,7 @@ def frontier_figure(results: Values) -> bytes:
         for index, key in enumerate(shown):
             axes = fig.axes_at(figure, left=fig.LEFT + width * index, top=1.55 + extra, width=width - 0.6, height=2.65)
             _frontier(axes, results, key)
-            fig.frame(axes, title=_capital(named[key]), unit="mean per prompt", x=f"√KL to {start}  (√nats)")
+            fig.frame(axes, title=named[key].capitalize(), unit="mean per prompt", x=f"√KL to {start}  (√nats)")
             fig.plain_numbers(axes)
         return fig.png(figure)
 
@@ -128,7 +128,7 @@ def _rewards(axes: Axes, results: Values, methods: Sequence[Values]) -> None:
         axes.plot([mean], [place], "o", color=colour, markersize=7, zorder=3)
         fig.beside(axes, mean_text(summary[key]), (high, place))
     name = truth_label(results) if results["truth"] else "proxy reward"
-    fig.frame(axes, title=_capital(name), unit="mean per prompt", grid="x")
+    fig.frame(axes, title=name.capitalize(), unit="mean per prompt", grid="x")
     fig.plain_numbers(axes, y=False)
     low, high = axes.get_xlim()
     axes.set_xlim(low, high + 0.1 * (high - low))  # room for the last label
@@ -139,14 +139,8 @@ def _wins(axes: Axes, methods: Sequence[Values]) -> None:
         wins, colour = method["summary"]["wins"], style(method["colour"])["color"]
         total = wins["wins"] + wins["ties"] + wins["losses"]
         won, tied = 100 * wins["wins"] / total, 100 * wins["ties"] / total
-        for left, size, shade in (
-            (0, won, colour),
-            (won, tied, TIE_COLOUR),
-            (won + tied, 100 - won - tied, LOSS_COLOUR),
-        ):
-            axes.barh(
-                place, size, left=left, height=0.56, color=shade, alpha=0.5 if shade == colour else 1, linewidth=0
-            )
+        sizes, shades = [won, tied, 100 - won - tied], [to_rgba(colour, 0.5), TIE_COLOUR, LOSS_COLOUR]
+        axes.barh([place] * 3, sizes, left=[0, won, won + tied], height=0.56, color=shades, linewidth=0)
         mean, low, high = ends(wins["rate"], scale=100)
         axes.plot([low, high], [place, place], color=fig.INK, linewidth=1.5, zorder=3)
         axes.plot([mean], [place], "o", color=fig.INK, markersize=5, zorder=3)
@@ -281,7 +275,3 @@ def _rows(results: Values, methods: Sequence[Values]) -> list[tuple[Values, str]
     """Numbers and colour of each row of the overview, start model last."""
     own = [(method["summary"], style(method["colour"])["color"]) for method in methods]
     return [*own, (results["start"], START_COLOUR)]
-
-
-def _capital(name: str) -> str:
-    return name[:1].upper() + name[1:]

@@ -8,9 +8,9 @@ from whet.report.comparison.entries import (
     Entry,
     Values,
     bracketed,
-    curves_of,
     failed_runs,
     mean_text,
+    method_entry,
 )
 from whet.report.comparison.verdict import TRUTHS, compare_with_start, task_key
 from whet.report.formatting import number, percent
@@ -37,12 +37,7 @@ def contest_view(results: Values) -> ComparisonView:
         entries=[
             Entry(name=results["start_name"], colour=None, cells=first),
             *(
-                Entry(
-                    name=method["method"],
-                    colour=method["colour"],
-                    cells=[_cell(key, method, results) for key in keys],
-                    curves=curves_of(results, method["method"]),
-                )
+                method_entry(results, method, [_cell(key, method, results) for key in keys])
                 for method in results["methods"]
             ),
         ],

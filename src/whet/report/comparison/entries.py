@@ -107,6 +107,13 @@ def read_curves(runs: Mapping[tuple[str, int], RunDirectory]) -> dict[str, dict[
     return found
 
 
+def method_entry(results: Values, method: Values, cells: Sequence[Cell]) -> Entry:
+    """The row of a method, with its curves."""
+    return Entry(
+        name=method["method"], colour=method["colour"], cells=cells, curves=curves_of(results, method["method"])
+    )
+
+
 def curves_of(results: Values, method: str) -> dict[str, list[Series]]:
     """Metric → one curve per seed, of a method in comparison.json."""
     found: dict[str, list[Series]] = {}

@@ -3,128 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any
 
 from whet.errors import RunFailed
-from whet.evaluate.statistics import Interval, clipped, mean_interval
-from whet.report.comparison.entries import Cell, ComparisonView, Entry, Values, curves_of, failed_runs, read_curves
-from whet.report.comparison.verdict import SweepVerdict, compare_with_best
+from whet.evaluate.statistics import clipped, mean_interval
+from whet.report.comparison.entries import Cell, ComparisonView, Values, failed_runs, method_entry, read_curves
+from whet.report.comparison.verdict import compare_with_best, finished
 from whet.report.formatting import number, percent
-from whet.report.series import Series, series
-from whet.runs.directory import RunDirectory
+from whet.report.series import series
 from whet.runs.experiment_directories import ComparisonDirectory
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepSetup:
-    """Settings of a sweep."""
-
-    recipe: str
-    command: str  # that repeats the comparison
-    overrides: Mapping[str, Sequence[str]]  # method → overrides of the recipe, without the seed
-    seeds: Sequence[int]
-    target: float  # accuracy of "steps to target"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeedResult:
-    """Result of one run."""
-
-    seed: int
-    accuracy: float | None  # held-out, after the last step; None for a run that did not finish
-    curve: Series  # held-out accuracy
-    seconds: float  # of training, without evaluation
-    examples: int = 0  # held out
-    failure: str | None = None  # why it did not finish
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, Any] = field(default_factory=dict)
-
-    def reached(self, target: float) -> float:
-        """First evaluated step with this accuracy; inf if there is none."""
-        points = zip(self.curve.steps, self.curve.values, strict=True)
-        return next((step for step, value in points if value >= target), math.inf)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MethodResult:
-    """Results of the runs of one method."""
-
-    method: str
-    seeds: tuple[SeedResult, ...]
-
-    @property
-    def finished(self) -> tuple[SeedResult, ...]:
-        return tuple(seed for seed in self.seeds if seed.accuracy is not None)
-
-    @property
-    def accuracies(self) -> dict[int, float]:
-        """Seed → held-out accuracy after the last step."""
-        return {seed.seed: seed.accuracy for seed in self.seeds if seed.accuracy is not None}
-
-    @property
-    def accuracy(self) -> Interval | None:
-        """Mean over seeds with Student's t interval, clipped to [0, 1]; None if no run finished."""
-        values = list(self.accuracies.values())
-        return clipped(mean_interval(values)) if values else None
-
-    @property
-    def seconds(self) -> float | None:
-        """Training time, mean over seeds."""
-        return fmean(seed.seconds for seed in self.finished) if self.finished else None
-
-    def steps_to(self, target: float) -> dict[str, Any]:
-        """Steps to the target; a seed that never reached it counts as infinitely late.
-
-        The median is None if fewer than half of the seeds reached it; first and last are of those that did.
-        """
-        steps = [seed.reached(target) for seed in self.finished]
-        found = [int(step) for step in steps if step < math.inf]
-        middle = median(steps) if steps else math.inf
-        ends = {"first": min(found, default=None), "last": max(found, default=None)}
-        return {"median": middle if middle < math.inf else None, **ends, "reached": len(found), "of": len(steps)}
-
-
-def read_methods(
-    directory: ComparisonDirectory,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    failures: Mapping[tuple[str, int], str],
-) -> list[MethodResult]:
-    """Results of each method, highest mean first; methods without a finished run last."""
-    results = []
-    for method in methods:
-        runs = [(seed, directory.run(method, seed), failures.get((method, seed), "not finished")) for seed in seeds]
-        results.append(MethodResult(method=method, seeds=tuple(_read(run, seed, why) for seed, run, why in runs)))
-    return sorted(results, key=lambda result: -result.accuracy.mean if result.accuracy else math.inf)
-
-
 def sweep_results(
-    directory: ComparisonDirectory, setup: SweepSetup, failures: Mapping[tuple[str, int], str]
+    directory: ComparisonDirectory,
+    failures: Mapping[tuple[str, int], str],
+    *,
+    recipe: str,
+    command: str,
+    overrides: Mapping[str, Sequence[str]],
+    seeds: Sequence[int],
+    target: float,
 ) -> dict[str, Any]:
-    """Contents of comparison.json, best method first."""
-    methods = list(setup.overrides)
-    found = read_methods(directory, methods, setup.seeds, failures)
-    verdict = compare_with_best(found)
-    runs = {
-        (result.method, seed.seed): directory.run(result.method, seed.seed)
-        for result in found
-        for seed in result.finished
+    """Contents of comparison.json: the method with the highest mean first, methods without a finished run last.
+
+    `command` repeats the comparison, `overrides` are those of each method, without the seed, and `target` is the
+    accuracy of "steps to target".
+    """
+    methods = []
+    for colour, method in enumerate(overrides):
+        own = [_seed(directory, method, seed, target, failures.get((method, seed), "not finished")) for seed in seeds]
+        methods.append({"method": method, "colour": colour, **_over_seeds(own), "seeds": own})
+    methods.sort(key=lambda method: -method["accuracy"]["mean"] if method["accuracy"] else math.inf)
+    verdict = compare_with_best(methods)
+    done = {(method["method"], seed["seed"]): seed["examples"] for method in methods for seed in finished(method)}
+    runs = {key: run for key in done if (run := directory.run(*key)) is not None}
+    results = [run.results() or {} for run in runs.values()]
+    machines, versions = (_distinct(result[name] for result in results) for name in ("machine", "versions"))
+    caveats = {
+        "the runs were made on different machines: their seconds do not compare": machines,
+        "the runs were made with different versions of the software": versions,
+        "the runs were evaluated on different numbers of held-out examples": set(done.values()),
     }
     return {
         "kind": "sweep",
-        "title": f"{setup.recipe}: {len(methods)} method{'s' if len(methods) > 1 else ''} compared",
-        **asdict(setup),
+        "title": f"{recipe}: {len(methods)} method{'s' if len(methods) > 1 else ''} compared",
+        **{"recipe": recipe, "command": command, "overrides": overrides, "seeds": seeds, "target": target},
         "verdict": verdict.sentence,
         "best": verdict.best,
         "comparisons": len(verdict.gaps),
-        "methods": [_method(directory, setup, result, verdict) for result in found],
-        "notes": _notes(found),
-        "machines": _distinct(found, "machine"),
-        "versions": _distinct(found, "versions"),
-        "curves": read_curves({key: run for key, run in runs.items() if run is not None}),
+        "methods": [{**method, "behind_best": verdict.gaps.get(method["method"])} for method in methods],
+        "notes": [note for note, different in caveats.items() if len(different) > 1],
+        "machines": machines,
+        "versions": versions,
+        "curves": read_curves(runs),
     }
 
 
@@ -147,12 +81,7 @@ def sweep_view(results: Values) -> ComparisonView:
             *(f"steps to {percent(target)}", "seconds"),
         ],
         entries=[
-            Entry(
-                name=method["method"],
-                colour=method["colour"],
-                cells=[Cell(main=text) for text in _row(method, results["best"])],
-                curves=curves_of(results, method["method"]),
-            )
+            method_entry(results, method, [Cell(main=text) for text in _row(method, results["best"])])
             for method in results["methods"]
         ],
         notes=[*_legend(target), *results["notes"]],
@@ -162,69 +91,62 @@ def sweep_view(results: Values) -> ComparisonView:
     )
 
 
-def _read(run: RunDirectory | None, seed: int, failure: str) -> SeedResult:
+def _seed(directory: ComparisonDirectory, method: str, seed: int, target: float, failure: str) -> dict[str, Any]:
+    """Result of one run; `failure` is why it did not finish, if it did not."""
+    run = directory.run(method, seed)
     curve = series(run.metrics() if run else (), "eval/accuracy")
-    seconds = math.fsum(row.get("seconds/step") or 0.0 for row in run.timings()) if run else 0.0
+    points = zip(curve.steps, curve.values, strict=True)
+    found = {
+        "seed": seed,
+        "run": str(directory.run_path(method, seed).relative_to(directory.path)),
+        "accuracy": None,
+        "examples": 0,  # held out
+        "reached_target_at": next((step for step, value in points if value >= target), None),  # an evaluated step
+        "seconds": math.fsum(row.get("seconds/step") or 0.0 for row in run.timings()) if run else 0.0,
+        "failure": failure,
+    }
     results = run.results() if run else None
     if run is None or results is None:
-        return SeedResult(seed=seed, accuracy=None, curve=curve, seconds=seconds, failure=failure)
+        return found
     accuracy = results["after"].get("eval/accuracy")
     if accuracy is None:
         raise RunFailed(f"{run.path} has no held-out accuracy, so there is nothing to compare")
-    return SeedResult(
-        seed=seed,
-        accuracy=float(accuracy),
-        curve=curve,
-        seconds=seconds,
-        examples=sum(row["sample"] == 0 for row in run.answers(run.answer_steps()[-1])),
-        machine=results["machine"],
-        versions=results["versions"],
-    )
+    examples = sum(row["sample"] == 0 for row in run.answers(run.answer_steps()[-1]))
+    return {**found, "accuracy": float(accuracy), "examples": examples, "failure": None}
 
 
-def _notes(found: Sequence[MethodResult]) -> list[str]:
-    """Caveats of the comparison."""
-    notes = []
-    if len(_distinct(found, "machine")) > 1:
-        notes.append("the runs were made on different machines: their seconds do not compare")
-    if len(_distinct(found, "versions")) > 1:
-        notes.append("the runs were made with different versions of the software")
-    if len({seed.examples for result in found for seed in result.finished}) > 1:
-        notes.append("the runs were evaluated on different numbers of held-out examples")
-    return notes
+def _over_seeds(seeds: Sequence[Values]) -> dict[str, Any]:
+    """Means over the finished seeds, and the steps to the target.
 
-
-def _distinct(found: Sequence[MethodResult], what: str) -> list[Mapping[str, Any]]:
-    all_of_them = [getattr(seed, what) for result in found for seed in result.finished]
-    return [facts for index, facts in enumerate(all_of_them) if facts not in all_of_them[:index]]
-
-
-def _method(
-    directory: ComparisonDirectory, setup: SweepSetup, result: MethodResult, verdict: SweepVerdict
-) -> dict[str, Any]:
-    gap, accuracy = verdict.gaps.get(result.method), result.accuracy
-    if accuracy is not None and len(result.finished) < 2:
-        accuracy = Interval(accuracy.mean, -math.inf, math.inf)  # one value has no interval: null in JSON
+    The accuracy has Student's t interval, clipped to [0, 1]. A seed that never reached the target counts as infinitely
+    late: the median is None if fewer than half of the seeds reached it; first and last are of those that did.
+    """
+    done = finished({"seeds": seeds})
+    if not done:
+        never = {"median": None, "first": None, "last": None, "reached": 0, "of": 0}
+        return {"accuracy": None, "steps_to_target": never, "seconds": None}
+    accuracy = asdict(clipped(mean_interval([seed["accuracy"] for seed in done])))
+    steps = [math.inf if seed["reached_target_at"] is None else seed["reached_target_at"] for seed in done]
+    found, middle = [step for step in steps if step < math.inf], median(steps)
+    ends = {"first": min(found, default=None), "last": max(found, default=None)}
     return {
-        "method": result.method,
-        "colour": list(setup.overrides).index(result.method),
-        "accuracy": accuracy and asdict(accuracy),
-        "steps_to_target": result.steps_to(setup.target),
-        "seconds": result.seconds,
-        "behind_best": gap and {**asdict(gap.interval), "seeds": gap.seeds, "below": gap.below},
-        "seeds": [
-            {
-                "seed": seed.seed,
-                "run": str(directory.run_path(result.method, seed.seed).relative_to(directory.path)),
-                "accuracy": seed.accuracy,
-                "examples": seed.examples,
-                "reached_target_at": seed.reached(setup.target),  # infinite becomes null
-                "seconds": seed.seconds,
-                "failure": seed.failure,
-            }
-            for seed in result.seeds
-        ],
+        "accuracy": accuracy if len(done) > 1 else {**accuracy, "low": None, "high": None},
+        "steps_to_target": {
+            "median": middle if middle < math.inf else None,
+            **ends,
+            "reached": len(found),
+            "of": len(steps),
+        },
+        "seconds": fmean(seed["seconds"] for seed in done),
     }
+
+
+def _distinct(facts: Iterable[Values]) -> list[Values]:
+    found: list[Values] = []
+    for one in facts:
+        if one not in found:
+            found.append(one)
+    return found
 
 
 def _legend(target: float) -> list[str]:

@@ -7,22 +7,20 @@ be told apart. A sweep compares its methods with the best of them, a pipeline wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
 
-from whet.evaluate.statistics import Interval, paired_interval
+from whet.evaluate.statistics import paired_interval
 from whet.report.comparison.entries import Values
-
-if TYPE_CHECKING:
-    from whet.report.comparison.sweep_results import MethodResult
 
 PAIRS = 2  # shared seeds that a paired difference needs
 TRUTHS = {"gold": "gold reward", "score": "score by the task", "judge": "judge's reward"}
 
 
-def side(low: float | None, high: float | None, level: float) -> int:
+def side(interval: Values | None, level: float) -> int:
     """1 if an interval lies above the level, −1 if below, else 0; also 0 without an interval."""
-    return 0 if low is None or high is None else int(low > level) - int(high < level)
+    if interval is None or interval["low"] is None:
+        return 0
+    return int(interval["low"] > level) - int(interval["high"] < level)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -31,27 +29,14 @@ def listed(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gap:
-    """Accuracy of the best method minus that of another, paired by seed."""
-
-    interval: Interval
-    seeds: int  # number of pairs
-
-    @property
-    def below(self) -> bool:
-        """Whether the method is significantly below the best."""
-        return side(self.interval.low, self.interval.high, 0.0) > 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SweepVerdict:
     sentence: str
     best: str | None  # highest mean among methods with enough seeds
-    gaps: dict[str, Gap]  # of other methods that share enough seeds with it
+    gaps: dict[str, Values]  # accuracy of the best minus that of another method with enough seeds in common
 
 
-def compare_with_best(results: Sequence[MethodResult]) -> SweepVerdict:
-    """Compares the method with the highest mean with each other one, by paired differences over seeds.
+def compare_with_best(methods: Sequence[Values]) -> SweepVerdict:
+    """Compares the method with the highest mean, the first, with each other one, by paired differences over seeds.
 
     The same seed means the same start weights, prompts and held-out examples, so paired differences vary less than
     accuracies. The intervals are corrected for multiple comparisons. The best is selected on the same data, which is
@@ -59,64 +44,70 @@ def compare_with_best(results: Sequence[MethodResult]) -> SweepVerdict:
     this label only if one of its own differences leaves its interval (Hsu 1984). Of exactly equal methods one gets it
     in more than 5 % of cases (nine methods: about 10 %). Methods below the best are not ranked among each other.
     """
-    enough = [result for result in results if len(result.finished) >= PAIRS]
-    if not enough or len(results) < 2:
-        return SweepVerdict(sentence=_too_few(results), best=None, gaps={})
+    enough = [method for method in methods if len(finished(method)) >= PAIRS]
+    if not enough or len(methods) < 2:
+        return SweepVerdict(sentence=_too_few(methods), best=None, gaps={})
     best, *_ = enough
-    gaps = _gaps(best, [result for result in results if result is not best])
-    return SweepVerdict(sentence=_sentence(best, results, gaps), best=best.method, gaps=gaps)
+    gaps = _gaps(best, [method for method in methods if method is not best])
+    return SweepVerdict(sentence=_sentence(best, methods, gaps), best=best["method"], gaps=gaps)
 
 
-def _gaps(best: MethodResult, others: Sequence[MethodResult]) -> dict[str, Gap]:
-    shared = {other.method: [seed for seed in best.accuracies if seed in other.accuracies] for other in others}
-    compared = [other for other in others if len(shared[other.method]) >= PAIRS]
-    gaps = {}
+def finished(method: Values) -> list[Values]:
+    """The seeds of a method whose runs finished."""
+    return [seed for seed in method["seeds"] if seed["accuracy"] is not None]
+
+
+def _gaps(best: Values, others: Sequence[Values]) -> dict[str, Values]:
+    own = {seed["seed"]: seed["accuracy"] for seed in finished(best)}
+    shared = {other["method"]: [seed for seed in finished(other) if seed["seed"] in own] for other in others}
+    compared = [other for other in others if len(shared[other["method"]]) >= PAIRS]
+    gaps: dict[str, Values] = {}
     for other in compared:
-        seeds = shared[other.method]
-        interval = paired_interval(
-            [best.accuracies[seed] for seed in seeds],
-            [other.accuracies[seed] for seed in seeds],
-            trials=min(result.examples for result in (*best.finished, *other.finished)),
+        seeds = shared[other["method"]]
+        paired = paired_interval(
+            [own[seed["seed"]] for seed in seeds],
+            [seed["accuracy"] for seed in seeds],
+            trials=min(seed["examples"] for seed in (*finished(best), *finished(other))),
             comparisons=len(compared),
         )
-        gaps[other.method] = Gap(interval=interval, seeds=len(seeds))
+        interval = asdict(paired)
+        gaps[other["method"]] = {**interval, "seeds": len(seeds), "below": side(interval, 0.0) > 0}
     return gaps
 
 
-def _too_few(results: Sequence[MethodResult]) -> str:
-    first = results[0]
-    if first.accuracy is None:
+def _too_few(methods: Sequence[Values]) -> str:
+    first = methods[0]
+    if first["accuracy"] is None:
         return "No run finished, so there is nothing to compare."
-    highest = f"the highest held-out accuracy is that of {first.method}, {_percent(first.accuracy.mean)}"
-    if len(results) == 1:
+    highest = f"the highest held-out accuracy is that of {first['method']}, {_percent(first['accuracy']['mean'])}"
+    if len(methods) == 1:
         return f"There is one method, so there is nothing to compare: {highest}."
     return f"One finished seed cannot tell methods apart, so nothing is claimed; {highest}."
 
 
-def _sentence(best: MethodResult, results: Sequence[MethodResult], gaps: Mapping[str, Gap]) -> str:
-    assert best.accuracy is not None
-    tied = [r.method for r in results if r.method in gaps and r.accuracy and r.accuracy.mean == best.accuracy.mean]
-    below = [method for method, gap in gaps.items() if gap.below]
-    unclear = [method for method, gap in gaps.items() if not gap.below and method not in tied]
-    left_out = [result.method for result in results if result is not best and result.method not in gaps]
+def _sentence(best: Values, methods: Sequence[Values], gaps: Mapping[str, Values]) -> str:
+    name, mean = best["method"], best["accuracy"]["mean"]
+    tied = [method["method"] for method in methods if method["method"] in gaps and method["accuracy"]["mean"] == mean]
+    below = [method for method, gap in gaps.items() if gap["below"]]
+    unclear = [method for method, gap in gaps.items() if not gap["below"] and method not in tied]
+    left_out = [method["method"] for method in methods if method is not best and method["method"] not in gaps]
     verb = "share" if tied else "has"
-    parts = [
-        f"{listed([best.method, *tied])} {verb} the highest mean held-out accuracy, {_percent(best.accuracy.mean)}"
-    ]
+    parts = [f"{listed([name, *tied])} {verb} the highest mean held-out accuracy, {_percent(mean)}"]
     if below:
         parts.append(f"significantly below the best {'is' if len(below) == 1 else 'are'} {listed(below)}")
     if unclear:
-        parts.append(f"{'' if below else 'but '}{listed(unclear)} cannot be told apart from {best.method}")
+        parts.append(f"{'' if below else 'but '}{listed(unclear)} cannot be told apart from {name}")
     if left_out:
         parts.append(f"too few seeds of {listed(left_out)} finished to compare")
     return "; ".join(parts) + (f" ({_basis(best, gaps)})." if gaps else ".")
 
 
-def _basis(best: MethodResult, gaps: Mapping[str, Gap]) -> str:
-    counts = [gap.seeds for gap in gaps.values()]
+def _basis(best: Values, gaps: Mapping[str, Values]) -> str:
+    counts = [gap["seeds"] for gap in gaps.values()]
     seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     together = "a 95 % interval" if len(gaps) == 1 else f"{len(gaps)} intervals that hold together with 95 %"
-    return f"{together}, from paired differences over {seeds} seeds and {best.finished[0].examples} held-out examples"
+    examples = finished(best)[0]["examples"]
+    return f"{together}, from paired differences over {seeds} seeds and {examples} held-out examples"
 
 
 def _percent(share: float) -> str:
@@ -127,10 +118,10 @@ def compare_with_start(results: Values) -> list[str]:
     """Verdict of a pipeline: by the task, by each judge, and which methods over-optimise the proxy."""
     methods, start, key = measured_methods(results), results["start_name"], task_key(results)
     name = TRUTHS[key] if key else ""
-    task = {m["method"]: _sign(m["summary"][f"{key}_gain"], 0.0) for m in methods} if key else {}
-    judge = {m["method"]: _sign(m["summary"]["wins"]["rate"], 0.5) for m in methods if m["summary"]["wins"]}
-    asked = {m["method"]: _sign(m["pairwise"]["rate"], 0.5) for m in methods if m["pairwise"]}
-    proxy = {m["method"]: _sign(m["summary"]["proxy_gain"], 0.0) for m in methods}
+    task = {m["method"]: side(m["summary"][f"{key}_gain"], 0.0) for m in methods} if key else {}
+    judge = {m["method"]: side(m["summary"]["wins"]["rate"], 0.5) for m in methods if m["summary"]["wins"]}
+    asked = {m["method"]: side(m["pairwise"]["rate"], 0.5) for m in methods if m["pairwise"]}
+    proxy = {m["method"]: side(m["summary"]["proxy_gain"], 0.0) for m in methods}
     fooled = [method for method, sign in task.items() if sign <= 0 and proxy[method] > 0]
     preferred = ("is", "are", f"preferred to {start}", f"liked less than {start}")
     sentences = [
@@ -150,10 +141,6 @@ def measured_methods(results: Values) -> list[Values]:
 def task_key(results: Values) -> str | None:
     """Key of the task's own measure: `gold` (true reward), `score`, or None."""
     return next((key for key in ("gold", "score") if results["start"][key] is not None), None)
-
-
-def _sign(interval: Values | None, level: float) -> int:
-    return 0 if interval is None else side(interval["low"], interval["high"], level)
 
 
 def _claims(signs: Mapping[str, int], start: str, words: tuple[str, str, str, str], by: str = "") -> str:

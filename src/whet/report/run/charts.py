@@ -6,7 +6,9 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from whet.report.figures import MARKED
 from whet.report.formatting import number
 from whet.report.run.training_curves import Line, Panel
 from whet.report.series import Series, thin
@@ -14,68 +16,30 @@ from whet.report.series import Series, thin
 WIDTH, HEIGHT = 380, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 22  # margins for labels
 BUCKETS = 150  # of a curve: about two points per pixel
-MARKED = 30  # curves with at most this many points show each of them
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stroke:
-    """One line of a chart: SVG points, empty if there is nothing to draw."""
-
-    colour: int
-    curve: str
-    band: str = ""
-    faint: str = ""
-    dots: Sequence[tuple[str, str]] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
-    """One bar of a chart, with its name and share."""
-
-    name: str
-    shown: str
-    y: float
-    height: float
-    width: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chart:
-    """Input of templates/chart.html."""
-
-    title: str
-    unit: str
-    about: str  # alternative text
-    keys: Sequence[tuple[int, str, str]] = ()  # colour, label and latest value of each line
-    levels: Sequence[tuple[float, str]] = ()  # y and label of each grid line
-    ticks: Sequence[tuple[float, str]] = ()  # x and label
-    strokes: Sequence[Stroke] = ()
-    bars: Sequence[Bar] = ()
-    zero: float | None = None  # x of a vertical line at 0
-    data: str = ""  # JSON for the tooltip
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
-
-
-def chart(panel: Panel) -> Chart:
+def chart(panel: Panel) -> dict[str, Any]:
+    """The values of templates/chart.html."""
     scale = Scale.of(panel)
-    latest = [number(line.curve.values[-1]) for line in panel.lines]
-    keys = [(line.colour, line.label, value) for line, value in zip(panel.lines, latest, strict=True)]
+    lines = [_line(line, scale) for line in panel.lines]
     steps = [step for step in ticks(scale.first, scale.last, 5) if step == int(step)]
-    return Chart(
-        title=panel.title,
-        unit=panel.unit,
-        about=f"{panel.title}, {panel.unit}: latest {', '.join(latest)}",
-        keys=keys,
-        levels=[(scale.y(level), number(level)) for level in scale.levels()],
-        ticks=[(scale.x(step), f"{int(step):,}") for step in steps],
-        strokes=[_stroke(line, scale) for line in panel.lines],
-        data=_data(panel, scale),
-    )
+    return {
+        "title": panel.title,
+        "unit": panel.unit,
+        "about": f"{panel.title}, {panel.unit}: latest {', '.join(line['latest'] for line in lines)}",
+        "levels": [(scale.y(level), number(level)) for level in scale.levels()],  # y and label of each grid line
+        "ticks": [(scale.x(step), f"{int(step):,}") for step in steps],
+        "lines": lines,
+        "data": _data(panel, scale),
+        **{
+            "width": WIDTH,
+            "height": HEIGHT,
+            "left": LEFT,
+            "right": WIDTH - RIGHT,
+            "top": TOP,
+            "bottom": HEIGHT - BOTTOM,
+        },
+    }
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -138,7 +102,8 @@ def _extent(line: Line) -> list[float]:
     return shown + list(line.faint.values if line.faint else ())
 
 
-def _stroke(line: Line, scale: Scale) -> Stroke:
+def _line(line: Line, scale: Scale) -> dict[str, Any]:
+    """A line with its points; those of the band and the raw values are empty where there are none."""
     around: list[tuple[str, str]] = []
     if line.low is not None and line.high is not None:
         steps = line.curve.steps
@@ -146,16 +111,18 @@ def _stroke(line: Line, scale: Scale) -> Stroke:
     raw = thin(line.faint, BUCKETS) if line.faint else Series((), ())
     curve = thin(line.curve, BUCKETS)
     places = scale.points(curve.steps, curve.values)
-    return Stroke(
-        colour=line.colour,
-        curve=joined(places),
-        band=joined(around),
-        faint=joined(scale.points(raw.steps, raw.values)),
-        dots=places if len(line.curve) <= MARKED else (),
-    )
+    return {
+        "colour": line.colour,
+        "label": line.label,
+        "latest": number(line.curve.values[-1]),
+        "curve": _joined(places),
+        "band": _joined(around),
+        "faint": _joined(scale.points(raw.steps, raw.values)),
+        "dots": places if len(line.curve) <= MARKED else (),
+    }
 
 
-def joined(points: Sequence[tuple[str, str]]) -> str:
+def _joined(points: Sequence[tuple[str, str]]) -> str:
     """The `points` attribute of an SVG line."""
     return " ".join(f"{x},{y}" for x, y in points)
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
 from whet.errors import RunFailed, UserError
-from whet.report.formatting import duration, number, own_source, percent, render
+from whet.report.formatting import duration, number, percent, render
 from whet.report.run.charts import chart
 from whet.report.run.health import HealthFinding, findings
-from whet.report.run.training_curves import Panel, panels, training_curves
+from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import reason, write_atomic
 from whet.runs.recorded_inputs import Inputs
@@ -26,6 +27,7 @@ Row = Mapping[str, Any]
 
 ACCURACY = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
 LOSS = ("eval/loss",)
+MEASURES = {"held-out accuracy": (ACCURACY, "{:.1%}"), "held-out loss": (LOSS, "{:.4f}")}  # metrics, and their format
 CHANGED, SAME = 40, 20  # examples shown: those that became right or wrong, and others
 GROUPS, ROLLOUTS = 2, 8  # groups shown, and rollouts of each
 HEAT = 6  # shades; the last is a log-prob of -3 (5 %) or less
@@ -38,35 +40,11 @@ def write_report(run_path: Path) -> Path:
     run = RunDirectory.open(run_path, is_writer=False)
     metrics, results = run.metrics(), run.results()
     drawn = panels(metrics, run.timings())
-    title, facts = _title(run, results), _facts(run, results, metrics)
+    title = str(results["recipe"]) if results else re.sub(r"^\d{8}-\d{6}-", "", run.path.name)
+    facts, sampled = _facts(run, results, metrics), run.rollout_steps()
     picture = training_curves(drawn, title=title, subtitle="   ".join(facts))
-    page = _page(run, title, facts, drawn).encode()
-    try:
-        write_atomic(run.curves_path, picture)
-        write_atomic(run.report_path, page)
-    except OSError as error:
-        raise RunFailed(f"cannot write the report of {run_path}: {reason(error)}") from error
-    return run.report_path
-
-
-def evaluations(metrics: Sequence[Row], results: Row | None, names: Sequence[str]) -> tuple[Row, Row] | None:
-    """First and last evaluation, from the final results or else from the metrics so far.
-
-    The last one twice if the evaluation before training is lost.
-    """
-    if results is not None and _has(results.get("after"), names):
-        return results["before" if _has(results.get("before"), names) else "after"], results["after"]
-    rows = [row for row in metrics if _has(row, names)]
-    if not rows:
-        return None
-    return rows[0] if rows[0].get("step", 0) == 0 else rows[-1], rows[-1]
-
-
-def _page(run: RunDirectory, title: str, facts: Sequence[str], drawn: Sequence[Panel]) -> str:
-    metrics, results = run.metrics(), run.results()
-    script = own_source("page.js")
-    sampled = run.rollout_steps()
-    return render(
+    script = Markup(render("page.js"))  # noqa: S704 - our own, so it is not escaped
+    page = render(
         "run.html",
         title=title,
         facts=facts,
@@ -74,7 +52,7 @@ def _page(run: RunDirectory, title: str, facts: Sequence[str], drawn: Sequence[P
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         script=script,
         headline=_headline(metrics, results),
-        findings=[*_doubts(run, results), *findings(metrics)],
+        findings=run_health(run),
         charts=[chart(panel) for panel in drawn],
         changes=_changes(run),
         groups=_rollout_groups(run.rollouts(sampled[-1])) if sampled else [],
@@ -83,10 +61,43 @@ def _page(run: RunDirectory, title: str, facts: Sequence[str], drawn: Sequence[P
         setup=[(key.capitalize(), results[key]) for key in ("machine", "versions") if results and results.get(key)],
         directory=run.path.name,
     )
+    try:
+        write_atomic(run.curves_path, picture)
+        write_atomic(run.report_path, page.encode())
+    except OSError as error:
+        raise RunFailed(f"cannot write the report of {run_path}: {reason(error)}") from error
+    return run.report_path
 
 
-def _title(run: RunDirectory, results: Row | None) -> str:
-    return str(results["recipe"]) if results else re.sub(r"^\d{8}-\d{6}-", "", run.path.name)
+def evaluations(metrics: Sequence[Row], results: Row | None) -> dict[str, list[Row]]:
+    """Each of `MEASURES` that was evaluated → its evaluations before and after training.
+
+    From the final results or else from the metrics so far; only the last if the evaluation before training is lost.
+    """
+    found = {}
+    for label, (names, _) in MEASURES.items():
+        logged = [row for row in metrics if _has(row, names)]
+        ends = [logged[0], logged[-1]] if len(logged) > 1 and logged[0].get("step", 0) == 0 else logged[-1:]
+        if results is not None and _has(results.get("after"), names):
+            ends = [row for row in (results.get("before"), results["after"]) if row is not None and _has(row, names)]
+        if ends:
+            found[label] = ends
+    return found
+
+
+def main_result(metrics: Sequence[Row], results: Row | None) -> str:
+    """The first of `MEASURES` that was evaluated, before and after training, in words; empty if none was."""
+    for label, rows in evaluations(metrics, results).items():
+        names, form = MEASURES[label]
+        return f"{label} {' → '.join(form.format(row[names[0]]) for row in rows)}"
+    return ""
+
+
+def run_health(run: RunDirectory) -> list[HealthFinding]:
+    """Findings on the metrics of a run, after warnings about input files that changed and run files that were lost."""
+    changed = (run.inputs() or Inputs()).accepted_sentences
+    lost = [f"lost: {sentence}" for sentence in (run.results() or {}).get("lost", ())]
+    return [*(HealthFinding("warning", sentence) for sentence in (*changed, *lost)), *findings(run.metrics())]
 
 
 def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> list[str]:
@@ -104,30 +115,12 @@ def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> li
     return [run.path.name, f"{results['loop']} loop", f"{results['steps']:,} steps", f"seed {results['seed']}", time]
 
 
-def _doubts(run: RunDirectory, results: Row | None) -> list[HealthFinding]:
-    """Warnings about input files that changed and run files that were lost."""
-    changed = (run.inputs() or Inputs()).accepted_sentences
-    lost = [f"lost: {sentence}" for sentence in (results or {}).get("lost", ())]
-    return [HealthFinding("warning", sentence) for sentence in (*changed, *lost)]
-
-
-def _changes(run: RunDirectory) -> dict[str, Any] | None:
-    steps = run.answer_steps()
-    if len(steps) < 2:
-        return None
-    lead, pairs = _before_after(run.answers(steps[0]), run.answers(steps[-1]))
-    return {"lead": lead, "pairs": pairs, "steps": (steps[0], steps[-1])} if pairs else None
-
-
 def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:
     """The main result: before and after, with intervals and details."""
-    for label, names in (("Held-out accuracy", ACCURACY), ("Held-out loss", LOSS)):
-        ends = evaluations(metrics, results, names)
-        if ends is not None:
-            before, after = ends
-            rows = {"after": after} if before is after else {"before": before, "after": after}
-            values = _accuracies(rows) if names is ACCURACY else _losses(rows)
-            return {"label": label, "details": _details(before, after, results), **values}
+    for label, rows in evaluations(metrics, results).items():
+        named = dict(zip(("before", "after")[-len(rows) :], rows, strict=True))
+        values = _accuracies(named) if MEASURES[label][0] is ACCURACY else _losses(named)
+        return {"label": label.capitalize(), "details": _details(rows, results), **values}
     return {"label": "Held-out result", "values": [], "spans": [], "note": "No evaluation yet.", "details": []}
 
 
@@ -149,48 +142,43 @@ def _has(row: Row | None, names: Sequence[str]) -> bool:
     return row is not None and all(row.get(name) is not None for name in names)
 
 
-def _details(before: Row, after: Row, results: Row | None) -> list[tuple[str, str]]:
-    sampled = [name for name in after if name.startswith("eval/pass@") and name[10:].isdigit()]
-    return [
-        *_best(results),
-        *_change(before, after, sorted(sampled, key=lambda name: int(name[10:])), percent),
-        *_change(before, after, ["eval/length"], lambda value: f"{number(value)} tokens"),
-        *_change(before, after, ["eval/truncated"], percent),
-        # Without an accuracy the loss is the headline.
-        *_change(before, after, LOSS if _has(after, ACCURACY) else (), number),
-    ]
-
-
-def _best(results: Row | None) -> list[tuple[str, str]]:
+def _details(rows: Sequence[Row], results: Row | None) -> list[tuple[str, str]]:
+    """Best model, pass@k, length, truncation and loss, before and after."""
+    shown: dict[str, Callable[[float], str]] = dict.fromkeys(pass_at_metrics(rows[-1:]), percent)
+    shown |= {"eval/length": lambda value: f"{number(value)} tokens", "eval/truncated": percent}
+    if _has(rows[-1], ACCURACY):  # else the loss is the headline
+        shown["eval/loss"] = number
+    details = []
     best = results.get("best") if results else None
-    if not best:
-        return []
-    value = best.get("accuracy")
-    return [("Best model", f"step {best['step']:,}" + (f", {percent(value)}" if value is not None else ""))]
+    if best:
+        value = best.get("accuracy")
+        details.append(("Best model", f"step {best['step']:,}" + (f", {percent(value)}" if value is not None else "")))
+    for name, show in shown.items():
+        if rows[-1].get(name) is not None:
+            values = [show(row[name]) for row in rows if row.get(name) is not None]
+            details.append((LABELS.get(name, name.removeprefix("eval/")), " → ".join(values)))
+    return details
 
 
-def _change(before: Row, after: Row, names: Sequence[str], show: Callable[[float], str]) -> list[tuple[str, str]]:
-    rows = []
-    for name in (name for name in names if after.get(name) is not None):
-        ends = [after] if before is after or before.get(name) is None else [before, after]
-        label = LABELS.get(name, name.removeprefix("eval/"))
-        rows.append((label, " → ".join(show(row[name]) for row in ends)))
-    return rows
-
-
-def _before_after(first: Sequence[Row], last: Sequence[Row]) -> tuple[str, list[tuple[Row, Row]]]:
-    """A summary sentence, and greedy answers of two evaluations to the same examples."""
-    before = {row["id"]: row for row in first if row["sample"] == 0}
-    pairs = [(before[row["id"]], row) for row in last if row["sample"] == 0 and row["id"] in before]
+def _changes(run: RunDirectory) -> dict[str, Any] | None:
+    """Greedy answers of the first and last evaluation to the same examples; None without two evaluations."""
+    steps = run.answer_steps()
+    if len(steps) < 2:
+        return None
+    first, last = ([row for row in run.answers(steps[end]) if row["sample"] == 0] for end in (0, -1))
+    before = {row["id"]: row for row in first}
+    pairs = [(before[row["id"]], row) for row in last if row["id"] in before]
     changed = [pair for pair in pairs if pair[0]["correct"] != pair[1]["correct"]]
     same = [pair for pair in pairs if pair[0]["correct"] == pair[1]["correct"]]
     shown = {pair[1]["id"] for pair in changed[:CHANGED] + same[:SAME]}
     learned = sum(after["correct"] for _, after in changed)
     count = f"{len(shown)} of {len(pairs)}" if len(shown) < len(pairs) else f"{len(pairs)}"
-    lead = (
-        f"{count} held-out examples, answered greedily. {learned} became right, {len(changed) - learned} became wrong."
-    )
-    return lead, [pair for pair in pairs if pair[1]["id"] in shown]
+    moved = f"{learned} became right, {len(changed) - learned} became wrong"
+    return {
+        "lead": f"{count} held-out examples, answered greedily. {moved}.",
+        "pairs": [pair for pair in pairs if pair[1]["id"] in shown],
+        "steps": (steps[0], steps[-1]),
+    }
 
 
 def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -198,17 +186,14 @@ def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
     # Groups with different rewards first; sorted() is stable.
     groups = sorted(groups, key=lambda group: len({row["reward"] for row in group}) == 1)[:GROUPS]
-    return [_group(group) for group in groups]
-
-
-def _group(group: Sequence[Row]) -> dict[str, Any]:
-    mean = sum(row["reward"] for row in group) / len(group)
-    more = f", {ROLLOUTS} shown" if len(group) > ROLLOUTS else ""
-    return {
-        "about": f"{len(group)} rollouts, mean reward {number(mean)}{more}",
-        "parts": list(dict.fromkeys(name for row in group for name in row["parts"])),
-        "rows": [_rollout(row) for row in group[:ROLLOUTS]],
-    }
+    found = []
+    for group in groups:
+        mean = number(sum(row["reward"] for row in group) / len(group))
+        more = f", {ROLLOUTS} shown" if len(group) > ROLLOUTS else ""
+        parts = list(dict.fromkeys(name for row in group for name in row["parts"]))
+        shown = [_rollout(row) for row in group[:ROLLOUTS]]
+        found.append({"about": f"{len(group)} rollouts, mean reward {mean}{more}", "parts": parts, "rows": shown})
+    return found
 
 
 def _rollout(row: Row) -> dict[str, Any]:

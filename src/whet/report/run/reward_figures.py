@@ -21,6 +21,23 @@ RIGHT, WRONG = fig.PALETTE[0], fig.PALETTE[1]
 PANEL, HEIGHT = 3.9, 4.1  # inches
 TAIL = 0.005  # share of margins at either end that the outermost bars collect
 BARS = 40
+SHARES: dict[type[Report], dict[str, str]] = {  # of a report: label → attribute
+    OutcomeReport: {
+        "picked at random": "chance",
+        "best-scored is right": "top",
+        "any is right": "ceiling",
+        "right above wrong": "pairwise",
+        "called rightly": "accuracy",
+    },
+    ProcessReport: {
+        "steps called rightly": "accuracy",
+        "fine steps called fine": "fine_recall",
+        "bad steps called bad": "bad_recall",
+        "first error found": "first_error",
+        "no false alarm": "no_error",
+        "F1 of first errors": "f1",
+    },
+}
 ABOVE = 16  # points between axes and heading, with or without a legend
 
 
@@ -51,26 +68,7 @@ def _panels(report: Report) -> list[Draw]:
     labels = "a solution is right" if isinstance(report, OutcomeReport) else "a step is fine"
     return [
         lambda axes: _calibration(axes, report.bins, report.calibration_error, (0.0, f"probability that {labels}")),
-        lambda axes: _shares(axes, _shares_of(report)),
-    ]
-
-
-def _shares_of(report: OutcomeReport | ProcessReport) -> list[tuple[str, Interval | float | None]]:
-    if isinstance(report, OutcomeReport):
-        return [
-            ("picked at random", report.chance),
-            ("best-scored is right", report.top),
-            ("any is right", report.ceiling),
-            ("right above wrong", report.pairwise),
-            ("called rightly", report.accuracy),
-        ]
-    return [
-        ("steps called rightly", report.accuracy),
-        ("fine steps called fine", report.fine_recall),
-        ("bad steps called bad", report.bad_recall),
-        ("first error found", report.first_error),
-        ("no false alarm", report.no_error),
-        ("F1 of first errors", report.f1),
+        lambda axes: _shares(axes, report),
     ]
 
 
@@ -136,25 +134,22 @@ def _slices(axes: Axes, slices: Sequence[Slice], report: PairReport, words: tupl
     fig.plain_numbers(axes, x=False, show=_shown)
 
 
-def _shares(axes: Axes, shares: Sequence[tuple[str, Interval | float | None]]) -> None:
+def _shares(axes: Axes, report: Report) -> None:
     """Shares as horizontal bars, with intervals where there are any."""
-    known = [(name, value) for name, value in shares if value is not None]
-    for place, (_, value) in enumerate(known):
-        mean = value.mean if isinstance(value, Interval) else value
-        colour = RIGHT if isinstance(value, Interval) else "#b9c3cf"
-        axes.barh(place, mean, height=0.62, color=colour, alpha=0.85, zorder=2)
-        end = mean
-        if isinstance(value, Interval):
-            axes.plot([value.low, value.high], [place] * 2, color=fig.INK, linewidth=1.3, zorder=3)
-            end = value.high
-        axes.annotate(
-            f"{100 * mean:.1f} %", (end, place), (4, 0), textcoords="offset points", va="center", size=8, color=fig.INK
-        )
+    shares = {name: getattr(report, attribute) for name, attribute in SHARES[type(report)].items()}
+    known = {name: value for name, value in shares.items() if value is not None}
+    for place, value in enumerate(known.values()):
+        is_interval = isinstance(value, Interval)
+        mean, low, high = (value.mean, value.low, value.high) if is_interval else (value, value, value)
+        axes.barh(place, mean, height=0.62, color=RIGHT if is_interval else "#b9c3cf", alpha=0.85, zorder=2)
+        if is_interval:
+            axes.plot([low, high], [place] * 2, color=fig.INK, linewidth=1.3, zorder=3)
+        fig.beside(axes, f"{100 * mean:.1f} %", (high, place))
     axes.set_ylim(len(known) - 0.4, -0.6)
     axes.set_xlim(0, 1.22)
     fig.frame(axes, title="Held-out", unit="95 % intervals", x="", above=ABOVE)
     axes.grid(visible=False)
-    axes.set_yticks(range(len(known)), [name for name, _ in known])
+    axes.set_yticks(range(len(known)), list(known))
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
     box = axes.get_position()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,18 +18,13 @@ BUCKETS = 400  # of the faint raw curve: about one per two pixels
 
 def training_curves(panels: Sequence[Panel], *, title: str, subtitle: str) -> bytes:
     columns = max(1, min(COLUMNS, len(panels)))
-    rows = max(1, math.ceil(len(panels) / columns))
-    width, height = max(6.4, 4.3 * columns), 2.55 * rows + 1.05
-    with fig.sheet(width, height, title=title, subtitle=subtitle) as figure:
+    with fig.grid(len(panels), columns, height=2.55, title=title, subtitle=subtitle) as (figure, every_axes):
         if not panels:
             figure.text(0.5, 0.4, "no metrics yet", size=11, color=fig.QUIET, ha="center", va="center")
-        # Margins in inches: the same for any number of rows.
-        edges = {"left": fig.LEFT / width, "right": 1 - 0.3 / width, "top": 1 - 1.4 / height, "bottom": 0.55 / height}
-        grid = figure.add_gridspec(rows, columns, hspace=0.66, wspace=0.24, **edges)
         # All headings at one height, above the legend if any panel has one.
         above = 20 if any(len(panel.lines) > 1 for panel in panels) else 8
-        for index, panel in enumerate(panels):
-            _draw(figure.add_subplot(grid[index // columns, index % columns]), panel, above)
+        for panel, axes in zip(panels, every_axes, strict=True):
+            _draw(axes, panel, above)
         return fig.png(figure)
 
 
@@ -41,7 +35,6 @@ def _draw(axes: Axes, panel: Panel, above: float) -> None:
         fig.legend_above(axes, len(panel.lines))
     fig.frame(axes, title=panel.title, unit=panel.unit, x="step", above=above)
     fig.whole_steps(axes)
-    axes.margins(x=0.02)
     if panel.log:
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(NullLocator())
@@ -65,10 +58,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 def _limits(axes: Axes, panel: Panel) -> None:
     low, high = axes.get_ylim()
-    if panel.floor is not None:
-        low = panel.floor
-    if panel.ceiling is not None:
-        high = panel.ceiling
+    low = low if panel.floor is None else panel.floor
+    high = high if panel.ceiling is None else panel.ceiling
     room = 0.02 * (high - low)  # a line at the edge is drawn in full
     axes.set_ylim(low - room, high + room if high > low else low + 1)
 
@@ -159,15 +150,16 @@ def _loss(metrics: Rows) -> Panel:
 
 
 def _accuracy(rows: Rows) -> Panel:
-    sampled = sorted({name for row in rows for name in row if _is_pass_at(name)}, key=lambda name: int(name[10:]))
-    names = [("eval/accuracy", "accuracy"), *((name, name.removeprefix("eval/")) for name in sampled)]
+    names = [("eval/accuracy", "accuracy"), *((name, name.removeprefix("eval/")) for name in pass_at_metrics(rows))]
     lines = [_banded(rows, name, label, colour) for colour, (name, label) in enumerate(names[:MAX_LINES])]
     kept = tuple(line for line in lines if len(line.curve))
     return Panel(title="Held-out accuracy", unit="%, 95 % interval", lines=kept, floor=0, ceiling=100)
 
 
-def _is_pass_at(name: str) -> bool:
-    return name.startswith("eval/pass@") and name[10:].isdigit()
+def pass_at_metrics(rows: Rows) -> list[str]:
+    """The metrics eval/pass@k of these rows, by k; not their intervals."""
+    found = {name for row in rows for name in row if name.startswith("eval/pass@") and name[10:].isdigit()}
+    return sorted(found, key=lambda name: int(name[10:]))
 
 
 def _banded(rows: Rows, name: str, label: str, colour: int) -> Line:

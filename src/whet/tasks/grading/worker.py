@@ -38,7 +38,7 @@ from whet.tasks.protocol import Task, is_reward, too_large
 
 GRACE_SECONDS = 5.0  # a living parent kills first
 
-Scorer = Callable[[list[Example], list[str], Report], list[Score]]
+ScoreBatch = Callable[[list[Example], list[str], Report], list[Score]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,7 @@ def _limit_memory(limit_gb: float | None) -> None:
 
 def make_scorer(
     task: str, options: Mapping[str, Any], rewards: Sequence[tuple[str, float]], runner: Runner, *, may_abstain: bool
-) -> Scorer:
+) -> ScoreBatch:
     """The user's reward functions, or the score of the user's task if there are none."""
     if not rewards:
         return partial(score_task, load_task(task, options))
@@ -121,7 +121,7 @@ def make_scorer(
     )
 
 
-def answer(scorer: Scorer, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
+def answer(scorer: ScoreBatch, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     examples, texts = unpack_batch(request)
     try:
         return {"scores": [pack_score(score) for score in scorer(examples, texts, report)]}

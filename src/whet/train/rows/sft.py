@@ -103,7 +103,7 @@ class SFTTrainer(OfflineTrainer[Unit]):
         right = iter(self._hits(sequences))
         own = [[sum(next(right) for _ in unit.rows), sum(sum(row.mask) for row in unit.rows)] for unit in mine]
         clusters, sums = [unit.cluster for unit in self.held_out], self.world.interleave(own)
-        hits, counts = (clustered(clusters, [pair[side] for pair in sums]) for side in (0, 1))
+        hits, counts = (clustered(clusters, [pair[side] for pair in sums]).values() for side in (0, 1))
         share = share_of_sums([(sum(some), int(sum(of))) for some, of in zip(hits, counts, strict=True)])
         return found | {"eval/accuracy": share.mean, "eval/accuracy_low": share.low, "eval/accuracy_high": share.high}
 

@@ -42,21 +42,12 @@ class ForeignLM(nn.Module):
         super().__init__()
         self.model: Any = model.train(False)  # transformers is only partly typed
         described = model.config.get_text_config().to_dict()
-        self._context = context_of(described)
+        self.context = context_of(described)
+        self.vocab_size = int(described["vocab_size"])
         self._softcap: float | None = described.get("final_logit_softcapping")  # Gemma 2: cap · tanh(logits / cap)
         self._scale = _logit_scale(described)
         self._takes_positions = "position_ids" in inspect.signature(self._trunk.forward).parameters
         self._gradient_checkpointing = False
-
-    @property
-    def context(self) -> int:
-        """The most tokens a sequence may have."""
-        return self._context
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
-        return int(self.model.config.get_text_config().vocab_size)
 
     @property
     def gradient_checkpointing(self) -> bool:

@@ -54,6 +54,8 @@ class Described:
 class VllmServerEngine:
     """Samples from a vLLM server and sends it new weights."""
 
+    is_exact = False  # vLLM's kernels round differently
+
     def __init__(
         self,
         url: str,
@@ -75,11 +77,6 @@ class VllmServerEngine:
         self._http = HttpEngine(url, "", tokenizer, connection=connection, logprobs="processed", extra=no_model)
         self._http.vocabulary = policy.vocab_size
         self._directory = make_directory(weights_directory)
-
-    @property
-    def is_exact(self) -> bool:
-        """False: vLLM's kernels round differently."""
-        return False
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
         """Samples with these weights from now on; RunFailed if verification fails."""

@@ -56,7 +56,7 @@ class Decoder(nn.Module):
         `source`: the config.json it came from, whose other keys (token ids, …) are saved again.
         """
         super().__init__()
-        self.config = config
+        self.config, self.context, self.vocab_size = config, config.context, config.vocab_size
         self.family = family_named(family)
         self.source = dict(source or {})
         self.gradient_checkpointing = False
@@ -66,16 +66,6 @@ class Decoder(nn.Module):
         if seed is not None:
             self.to_empty(device="cpu")
             initialise(self, std=config.init_std, layers=config.layers, seed=seed)
-
-    @property
-    def context(self) -> int:
-        """The most tokens a sequence may have."""
-        return self.config.context
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
-        return self.config.vocab_size
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids → (B, T, V) logits, all in memory at once: for short inputs only."""

@@ -46,7 +46,7 @@ class Joined:
     qkv: Tensor  # (Q + 2 · KV, D)
     qkv_bias: Tensor | None  # (Q + 2 · KV,)
     out: Tensor  # (D, Q)
-    gate_up: Tensor  # (2 · M, D)
+    gate_up: Tensor  # (2 · M, D); (M, D) without a gate
     down: Tensor  # (D, M)
     sizes: list[int]  # [Q, KV, KV]: rows of queries, keys and values in `qkv`
 
@@ -88,21 +88,21 @@ class JoinedWeights:
 
 
 def _matrices(block: Any) -> Sequence[Any]:
-    """The weights of q, k, v, their biases (or None), then of out, gate, up and down: the order of `_Block`'s inputs."""
+    """The weights of q, k, v, their biases (or None), of out, gate (or None), up and down, as `_Block` takes them."""
     attention, mlp = block.self_attn, block.mlp
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     return (
         *(part.weight for part in parts),
         *(part.bias for part in parts),
         attention.o_proj.weight,
-        mlp.gate_proj.weight,
+        None if mlp.gate_proj is None else mlp.gate_proj.weight,
         mlp.up_proj.weight,
         mlp.down_proj.weight,
     )
 
 
 def _join(matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
-    q, k, v, q_bias, k_bias, v_bias, out, first, second, down = matrices
+    q, k, v, q_bias, k_bias, v_bias, out, gate, up, down = matrices
 
     def joined(*weights: Tensor) -> Tensor:
         return torch.cat([weight.detach().to(dtype) for weight in weights])
@@ -111,16 +111,16 @@ def _join(matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
         qkv=joined(q, k, v),
         qkv_bias=None if q_bias is None else joined(q_bias, k_bias, v_bias),
         out=joined(out),
-        gate_up=joined(first, second),
+        gate_up=joined(up) if gate is None else joined(gate, up),
         down=joined(down),
         sizes=[len(q), len(k), len(v)],
     )
 
 
 def _parts(half: Joined) -> list[Tensor]:
-    """Views of the joined matrices, in the order of `_matrices`, without absent biases."""
+    """Views of the joined matrices, in the order of `_matrices`, without absent ones."""
     biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
-    return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.chunk(2), half.down]
+    return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.split(half.down.shape[1]), half.down]
 
 
 def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:

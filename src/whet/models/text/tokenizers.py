@@ -45,33 +45,15 @@ class HuggingFaceTokenizer:
         eos = hf.eos_token_id if hf.eos_token_id is not None else next(iter(ends), None)
         if eos is None:
             raise UserError(f"tokenizer {hf.name_or_path} has no eos token; set eos_token in tokenizer_config.json")
-        self._eos = int(eos)
-        self._stops = frozenset({self._eos, *ends, *conversation.ends_of_turn(hf, self._control)})
+        self.eos = int(eos)
+        self.stops = frozenset({self.eos, *ends, *conversation.ends_of_turn(hf, self._control)})
         # Text may become the unknown token, but never one that stops a completion.
-        self._never_text = (frozenset(self._control.values()) - {hf.unk_token_id}) | self._stops
-        self._vocab_size = max(hf.get_vocab().values()) + 1  # ids may have gaps
+        self._never_text = (frozenset(self._control.values()) - {hf.unk_token_id}) | self.stops
+        # The largest id + 1, because ids may have gaps; a model's embedding may have more rows.
+        self.vocab_size = max(hf.get_vocab().values()) + 1
+        self.has_chat_template = hf.chat_template is not None
         self._bos = _added_bos(hf)
         self._alphabet = _alphabet(hf)
-
-    @property
-    def vocab_size(self) -> int:
-        """The largest id + 1, special tokens included; a model's embedding may have more rows."""
-        return self._vocab_size
-
-    @property
-    def eos(self) -> int:
-        """The id that ends a sequence."""
-        return self._eos
-
-    @property
-    def stops(self) -> frozenset[int]:
-        """Every id that ends a completion: `eos` and, for chat models, the end of a turn."""
-        return self._stops
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether a conversation can be formatted as a prompt."""
-        return self._hf.chat_template is not None
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain text, no special tokens added; a control string such as "<|im_end|>" stays text."""
@@ -121,7 +103,7 @@ class HuggingFaceTokenizer:
         self._hf.save_pretrained(directory)
         # transformers 5 renamed its generic class; every version understands the old name.
         _update_json(directory / "tokenizer_config.json", "tokenizer_class", _portable_class)
-        ends = [self._eos, *sorted(self._stops - {self._eos})]
+        ends = [self.eos, *sorted(self.stops - {self.eos})]
         _update_json(directory / "generation_config.json", "eos_token_id", lambda _: ends if len(ends) > 1 else ends[0])
 
     def _check_spelling(self, text: str) -> None:

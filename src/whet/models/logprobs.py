@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from whet.models.finite import not_finite
-from whet.models.layers.decoder_config import full_precision
+from whet.models.layers.decoder_config import fp32_product, full_precision
 from whet.models.layers.packing import Packing
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
@@ -223,7 +223,7 @@ class _Chosen(torch.autograd.Function):
         with full_precision(states.device):
             x, w = (t.to(torch.bfloat16 if ctx.half else torch.float32) for t in (states, weight))
             for part in _chunks(len(targets), weight):
-                logits, into = _product(x[part], w.T), (logprobs[part], entropies[part], lse[part])
+                logits, into = fp32_product(x[part], w.T), (logprobs[part], entropies[part], lse[part])
                 if ctx.half:
                     from whet.models.kernels.chosen_kernels import read  # needs Triton: CUDA builds of torch only
 
@@ -249,15 +249,17 @@ class _Chosen(torch.autograd.Function):
                 if ctx.half:
                     from whet.models.kernels.chosen_kernels import pull
 
-                    logits = _product(x[part], w.T)
+                    logits = fp32_product(x[part], w.T)
                     d = pull(logits, targets[part], ctx.temperature, lse[part], entropies[part], *slopes)
                 else:
-                    logs = kept[index] if kept else _product(x[part], w.T).div_(ctx.temperature).sub_(lse[part, None])
+                    logs = (
+                        kept[index] if kept else fp32_product(x[part], w.T).div_(ctx.temperature).sub_(lse[part, None])
+                    )
                     d = _pull(logs, targets[part], ctx.temperature, entropies[part], *slopes)
                 if d_states is not None:
-                    d_states[part] = _product(d, w)
+                    d_states[part] = fp32_product(d, w)
                 if ctx.needs_input_grad[1]:
-                    more = _product(d.T, x[part])
+                    more = fp32_product(d.T, x[part])
                     d_weight = more if d_weight is None else d_weight.add_(more)
         return d_states, d_weight, None, None, None
 
@@ -266,11 +268,6 @@ def _chunks(rows: int, weight: Tensor) -> Iterator[slice]:
     size = max(LEAST_ROWS, (CUDA_CHUNK if weight.is_cuda else CPU_CHUNK) // len(weight))
     for start in range(0, rows, size):
         yield slice(start, min(rows, start + size))
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with an fp32 result, also of bf16 matrices."""
-    return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b
 
 
 def _read(

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from whet.models.kernels import block_plain
 from whet.models.layers.attention import Padded, Ragged, attend, attend_back, rotary_angles
-from whet.models.layers.decoder_config import full_precision
+from whet.models.layers.decoder_config import fp32_product, full_precision
 from whet.models.layers.packing import Packing
 
 if TYPE_CHECKING:
@@ -127,29 +127,28 @@ def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
     """→ (N, D), before the final norm: as `Trunk.forward`. `recompute` is gradient checkpointing per block."""
     c, device = trunk.config, packing.tokens.device
     cosine, sine = (x[0].contiguous() for x in rotary_angles(c, packing.positions))
+    if device.type == "cuda":
+        from whet.models.kernels import block_kernels  # imports Triton, which only CUDA builds of torch have
+
+        ops, dtype = block_kernels, torch.bfloat16
+        attention: Ragged | Padded = Ragged.of(packing, device)
+    else:
+        ops, dtype = block_plain, torch.float32
+        attention = Padded.of(packing, device, group=c.heads // c.kv_heads)
     shape = BlockShape(
         heads=(c.heads, c.kv_heads, c.head_dim),
         eps=c.norm_eps,
         angles=(cosine, sine),
-        attention=(Ragged if device.type == "cuda" else Padded).of(packing, device),
-        ops=_operations(device),
+        attention=attention,
+        ops=ops,
     )
     states: Tensor = trunk.embed_tokens(packing.tokens)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     for block, half in zip(trunk.layers, trunk.joined.refreshed(list(trunk.layers), dtype), strict=True):
         if recompute and torch.is_grad_enabled():
             states = checkpoint(fused_block, block, half, states, shape, use_reentrant=False)
         else:
             states = fused_block(block, half, states, shape)
     return states
-
-
-def _operations(device: torch.device) -> Any:
-    if device.type != "cuda":
-        return block_plain
-    from whet.models.kernels import block_kernels  # imports Triton, which only CUDA builds of torch have
-
-    return block_kernels
 
 
 def fused_block(block: Any, half: Joined, states: Tensor, shape: BlockShape) -> Tensor:
@@ -202,16 +201,16 @@ class _Block(torch.autograd.Function):
         with full_precision(states.device):
             pull = grad.to(half.out.dtype)
             gated = kernels.gate_back(both, pull @ half.down)  # `both` holds its own gradient from here on
-            of_down = _fp32(pull.T, gated)
+            of_down = fp32_product(pull.T, gated)
             grad, pull, normed, of_mlp_norm = kernels.norm_back(stream, mlp_scales, mlp_norm, both @ half.gate_up, grad)
-            of_gate_up = _fp32(both.T, normed)
-            of_out = _fp32(pull.T, attended.flatten(1))
+            of_gate_up = fp32_product(both.T, normed)
+            of_out = fp32_product(pull.T, attended.flatten(1))
             back = (pull @ half.out).view_as(attended)
             slopes = attend_back(back, queries, keys, values, attended, sums, shape.attention)
             source = queries.new_empty(len(queries), len(half.qkv)) if raw is None else raw
             of_qkv, of_head_norms = kernels.turn_back(source, shape.angles, head_norms, *slopes, shape.eps)
             grad, _, normed, of_norm = kernels.norm_back(states, scales, norm, of_qkv @ half.qkv, grad)
-            of_matrix = _fp32(of_qkv.T, normed)
+            of_matrix = fp32_product(of_qkv.T, normed)
         biases: Sequence[Tensor | None] = (None, None, None)
         if half.qkv_bias is not None:
             biases = torch.split(of_qkv.sum(dim=0, dtype=torch.float32), half.sizes)
@@ -219,8 +218,3 @@ class _Block(torch.autograd.Function):
             grad, None, None, of_norm, of_mlp_norm, *(of_head_norms or (None, None)),
             *torch.split(of_matrix, half.sizes), *biases, of_out, *of_gate_up.chunk(2), of_down,
         )  # fmt: skip
-
-
-def _fp32(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with an fp32 result, also of bf16 matrices: a weight's gradient sums over many tokens."""
-    return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from whet.errors import UserError
 
@@ -153,6 +153,11 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switches autocast off, for parts that need fp32 such as the head."""
     return torch.autocast(device.type, enabled=False)
+
+
+def fp32_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b with an fp32 result, also of bf16 matrices: logits, and weights' gradients, which sum over many tokens."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b
 
 
 def has_plain_products(layers: Iterable[nn.Module]) -> bool:

@@ -10,7 +10,6 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from whet.files import read_object
 from whet.models.protocol import Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.size_limits import check_growth, check_tokenizer_files
-from whet.models.text import conversation
+from whet.models.text.conversation import ChatTemplate, encode_text
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
@@ -39,16 +38,17 @@ class HuggingFaceTokenizer:
         """`ends`: end-of-sequence ids of the model's configuration."""
         self._hf = hf
         _refuse_tricks(hf)
-        self._control = conversation.control_tokens(hf)
+        self._chat = ChatTemplate(hf)
+        control = self._chat.control.values()
         # Configurations often have a library's default id, so only control tokens count.
-        ends = [token for token in ends if token in self._control.values()]
+        ends = [token for token in ends if token in control]
         eos = hf.eos_token_id if hf.eos_token_id is not None else next(iter(ends), None)
         if eos is None:
             raise UserError(f"tokenizer {hf.name_or_path} has no eos token; set eos_token in tokenizer_config.json")
         self.eos = int(eos)
-        self.stops = frozenset({self.eos, *ends, *conversation.ends_of_turn(hf, self._control)})
+        self.stops = frozenset({self.eos, *ends, *self._chat.ends_of_turn()})
         # Text may become the unknown token, but never one that stops a completion.
-        self._never_text = (frozenset(self._control.values()) - {hf.unk_token_id}) | self.stops
+        self._never_text = (frozenset(control) - {hf.unk_token_id}) | self.stops
         # The largest id + 1, because ids may have gaps; a model's embedding may have more rows.
         self.vocab_size = max(hf.get_vocab().values()) + 1
         self.has_chat_template = hf.chat_template is not None
@@ -58,7 +58,7 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of plain text, no special tokens added; a control string such as "<|im_end|>" stays text."""
         self._check_spelling(text)
-        tokens = _encode(self._hf, text, split_special_tokens=True)
+        tokens = encode_text(self._hf, text, split_special_tokens=True)
         wrong = self._never_text.intersection(tokens)
         if wrong:
             name = self._hf.convert_ids_to_tokens(min(wrong))
@@ -91,11 +91,8 @@ class HuggingFaceTokenizer:
         for message in prompt:
             self._check_spelling(message.content)
         if self._alphabet is not None:  # the template's own text must be in the alphabet too
-            self._check_spelling(conversation.text_of(self._hf, prompt, self._control))
-        rendered = partial(_encode, self._hf)
-        return conversation.encode_conversation(
-            self._hf, prompt, self._control, encode=self.encode, encode_rendered=rendered
-        )
+            self._check_spelling(self._chat.plain_text(prompt))
+        return self._chat.encode(prompt, self.encode)
 
     def save(self, directory: Path) -> None:
         """Writes the files that `load_tokenizer` and `AutoTokenizer.from_pretrained` read."""
@@ -220,16 +217,6 @@ def _update_json(path: Path, key: str, change: Callable[[Any], Any]) -> None:
     content = read_object(path) if path.exists() else {}
     content[key] = change(content.get(key))
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _encode(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
-    """The ids of a text, without special tokens around it."""
-    try:
-        tokens: list[int] = hf.encode(text, add_special_tokens=False, **how)
-    except Exception as error:  # `tokenizers` raises a bare Exception for unknown text without an unknown token
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
-    return tokens
 
 
 def with_padding(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:

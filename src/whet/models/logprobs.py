@@ -72,10 +72,14 @@ def read_tokens(
     if not len(place[0]):  # attention kernels do not accept empty input
         return TokenReading(logprobs=zeros, entropies=zeros, values=None if value_head is None else zeros)
     states = _states_before(model, tokens, lengths, place, packing)
-    logprobs, entropies = _chosen(model, states, tokens[place], sampling, entropy_gradient=entropy_gradient)
+    targets, weight = tokens[place], model.head_weight
+    if weight is None or not sampling.is_whole:
+        logprobs, entropies = _chunked(model, states, targets, sampling, entropy_gradient=entropy_gradient)
+    else:
+        logprobs, entropies = chosen_logprobs(states, weight, targets, sampling.temperature)
     return TokenReading(
         logprobs=zeros.index_put(place, logprobs),
-        entropies=zeros.index_put(place, entropies),
+        entropies=zeros.index_put(place, entropies if entropy_gradient else entropies.detach()),
         values=None if value_head is None else zeros.index_put(place, value_head(states)),
     )
 
@@ -127,17 +131,6 @@ def _states_before(
     if packing is None:
         return model.hidden(tokens, lengths)[rows, before]
     return model.hidden_packed(packing).index_select(0, packing.places[rows, before])
-
-
-def _chosen(
-    model: CausalLM, states: Tensor, targets: Tensor, sampling: Sampling, *, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    """(N,) log-probs of the targets, and entropies."""
-    weight = model.head_weight
-    if weight is None or not sampling.is_whole:
-        return _chunked(model, states, targets, sampling, entropy_gradient=entropy_gradient)
-    logprobs, entropies = chosen_logprobs(states, weight, targets, sampling.temperature)
-    return logprobs, entropies if entropy_gradient else entropies.detach()
 
 
 def _chunked(

@@ -170,8 +170,8 @@ class NativeEngine:
                 cache.select(rows)
                 live, keys, limits, chosen = live[rows], keys[rows], limits[rows], chosen[rows]
             states = self.policy.extend(chosen, cache)
-        rows = zip(out.tolist(), out_logprobs.tolist(), lengths.tolist(), is_ended.tolist(), strict=True)
-        drawn = [Drawn(ids[:length], values[:length], ended) for ids, values, length, ended in rows]
+        sampled = zip(out.tolist(), out_logprobs.tolist(), lengths.tolist(), is_ended.tolist(), strict=True)
+        drawn = [Drawn(ids[:length], values[:length], ended) for ids, values, length, ended in sampled]
         for row, one in enumerate(drawn):
             check_logprobs(one.logprobs, self.policy, prompt=first + row // count)
         return drawn

@@ -100,8 +100,9 @@ class ColumnReader:
 def norm_columns(norm: Norm, states: Tensor) -> Tensor:
     """LayerNorm or RMSNorm of every column of (…, D, N)."""
     if norm.bias is None:  # with the fewest temporaries
-        squares = torch.linalg.vector_norm(states, dim=-2, keepdim=True).square_().div_(states.shape[-2])
-        return (states * squares.add_(norm.eps).rsqrt_()).mul_(norm.weight[:, None])
+        lengths: Tensor = torch.linalg.vector_norm(states, dim=-2, keepdim=True)
+        scales = lengths.square_().div_(states.shape[-2]).add_(norm.eps).rsqrt_()
+        return (states * scales).mul_(norm.weight[:, None])
     centred = states - states.mean(dim=-2, keepdim=True)
     scales = centred.square().mean(dim=-2, keepdim=True).add_(norm.eps).rsqrt_()
     return centred.mul_(scales).mul_(norm.weight[:, None]).add_(norm.bias[:, None])
@@ -119,8 +120,8 @@ def rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 @torch.no_grad()
 def _inner_bias(mlp: MLP) -> Tensor | None:
     """The biases of gate and up projection, joined as their weights."""
-    biases = [part.bias for part in (mlp.gate_proj, mlp.up_proj) if part is not None and part.bias is not None]
-    return torch.cat(biases) if biases else None
+    parts = [part for part in (mlp.gate_proj, mlp.up_proj) if part is not None]
+    return None if parts[0].bias is None else torch.cat([part.bias for part in parts])
 
 
 def _times(weight: Tensor, bias: Tensor | None, states: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from whet.errors import RunFailed, UserError, nearest
 from whet.manifests import sha256
@@ -159,9 +160,9 @@ def _fetch_from_hub(name: str, model: Path, report: Progress) -> None:
     """Downloads the safetensors and the small files of a hub repository."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-    from huggingface_hub.utils import filter_repo_objects
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
-    patterns = {"allow_patterns": HUB_FILES, "ignore_patterns": HUB_SKIPPED}
+    patterns: dict[str, Any] = {"allow_patterns": HUB_FILES, "ignore_patterns": HUB_SKIPPED}
     try:
         sizes = {file.rfilename: file.size for file in HfApi().model_info(name, files_metadata=True).siblings or []}
         total = sum(sizes[file] or 0 for file in filter_repo_objects(sizes, **patterns))

@@ -120,21 +120,27 @@ def _join(matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
 def _parts(half: Joined) -> list[Tensor]:
     """Views of the joined matrices, in the order of `_matrices`, without absent ones."""
     biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
-    return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.split(half.down.shape[1]), half.down]
+    return [
+        *torch.split(half.qkv, half.sizes),
+        *biases,
+        half.out,
+        *torch.split(half.gate_up, half.down.shape[1]),
+        half.down,
+    ]
 
 
 def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
     """→ (N, D), before the final norm: as `Trunk.forward`. `recompute` is gradient checkpointing per block."""
     c, device = trunk.config, packing.tokens.device
     cosine, sine = (x[0].contiguous() for x in rotary_angles(c, packing.positions))
+    ops: Any = block_plain
     if device.type == "cuda":
         from whet.models.kernels import block_kernels  # imports Triton, which only CUDA builds of torch have
 
         ops, dtype = block_kernels, torch.bfloat16
         attention: Ragged | Padded = Ragged.of(packing, device)
     else:
-        ops, dtype = block_plain, torch.float32
-        attention = Padded.of(packing, device, group=c.heads // c.kv_heads)
+        dtype, attention = torch.float32, Padded.of(packing, device, group=c.heads // c.kv_heads)
     shape = BlockShape(
         heads=(c.heads, c.kv_heads, c.head_dim),
         eps=c.norm_eps,

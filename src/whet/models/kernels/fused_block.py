@@ -11,7 +11,7 @@ Letters: N packed tokens, D width, M width of the MLP, Q = heads · dim, KV = kv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +25,7 @@ from whet.models.layers.decoder_config import fp32_product, full_precision
 from whet.models.layers.packing import Packing
 
 if TYPE_CHECKING:
-    from whet.models.decoder.decoder import Trunk
+    from whet.models.decoder.decoder import Joined, Trunk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,96 +37,6 @@ class BlockShape:
     angles: tuple[Tensor, Tensor]  # (N, dim / 2) cosine and sine
     attention: Ragged | Padded
     ops: Any  # `block_kernels` on CUDA, `block_plain` on a CPU
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A block's matrices in the dtype of its products, those with the same input joined."""
-
-    qkv: Tensor  # (Q + 2 · KV, D)
-    qkv_bias: Tensor | None  # (Q + 2 · KV,)
-    out: Tensor  # (D, Q)
-    gate_up: Tensor  # (2 · M, D); (M, D) without a gate
-    down: Tensor  # (D, M)
-    sizes: list[int]  # [Q, KV, KV]: rows of queries, keys and values in `qkv`
-
-
-class JoinedWeights:
-    """Joined copies of the blocks, one set per dtype, shared by the training pass and the native engine.
-
-    They are filled again at every use: nothing signals that a weight has changed (fused AdamW leaves a tensor's
-    `_version` alone).
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[torch.dtype, list[Joined]] = {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
-        """Empty: a copy is filled when it is used."""
-        return JoinedWeights()
-
-    def clear(self) -> None:
-        """Frees the copies; the next use makes them again, at other addresses."""
-        self._copies = {}
-
-    @torch.no_grad()
-    def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
-        """The copies of all blocks with the weights of now, in the same memory as before."""
-        matrices = [_matrices(block) for block in blocks]
-        copies = self._copies.get(dtype)
-        if copies is None or copies[0].out.device != matrices[0][6].device:
-            copies = [_join(some, dtype) for some in matrices]
-        if dtype is matrices[0][6].dtype:  # a matrix that is not joined with another needs no copy
-            pairs = zip(copies, matrices, strict=True)
-            copies = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
-        targets = [part for half in copies for part in _parts(half)]
-        sources = [tensor for some in matrices for tensor in some if tensor is not None]
-        copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
-        torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
-        self._copies[dtype] = copies
-        return copies
-
-
-def _matrices(block: Any) -> Sequence[Any]:
-    """The weights of q, k, v, their biases (or None), of out, gate (or None), up and down, as `_Block` takes them."""
-    attention, mlp = block.self_attn, block.mlp
-    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-    return (
-        *(part.weight for part in parts),
-        *(part.bias for part in parts),
-        attention.o_proj.weight,
-        None if mlp.gate_proj is None else mlp.gate_proj.weight,
-        mlp.up_proj.weight,
-        mlp.down_proj.weight,
-    )
-
-
-def _join(matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
-    q, k, v, q_bias, k_bias, v_bias, out, gate, up, down = matrices
-
-    def joined(*weights: Tensor) -> Tensor:
-        return torch.cat([weight.detach().to(dtype) for weight in weights])
-
-    return Joined(
-        qkv=joined(q, k, v),
-        qkv_bias=None if q_bias is None else joined(q_bias, k_bias, v_bias),
-        out=joined(out),
-        gate_up=joined(up) if gate is None else joined(gate, up),
-        down=joined(down),
-        sizes=[len(q), len(k), len(v)],
-    )
-
-
-def _parts(half: Joined) -> list[Tensor]:
-    """Views of the joined matrices, in the order of `_matrices`, without absent ones."""
-    biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
-    return [
-        *torch.split(half.qkv, half.sizes),
-        *biases,
-        half.out,
-        *torch.split(half.gate_up, half.down.shape[1]),
-        half.down,
-    ]
 
 
 def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
@@ -163,7 +73,7 @@ def fused_block(block: Any, half: Joined, states: Tensor, shape: BlockShape) -> 
     head_norms = (None, None)
     if block.self_attn.qk_norm == "head":
         head_norms = (block.self_attn.q_norm.weight, block.self_attn.k_norm.weight)
-    out: Tensor = _Block.apply(states, half, shape, *norms, *head_norms, *_matrices(block))  # type: ignore[no-untyped-call]
+    out: Tensor = _Block.apply(states, half, shape, *norms, *head_norms, *block.matrices())  # type: ignore[no-untyped-call]
     return out
 
 

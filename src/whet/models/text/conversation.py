@@ -24,8 +24,9 @@ PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private-use pla
 class ChatTemplate:
     """The chat template and the control tokens of a tokeniser."""
 
-    def __init__(self, hf: PreTrainedTokenizerBase) -> None:
-        self._hf = hf
+    def __init__(self, hf: PreTrainedTokenizerBase, encode_rendered: Callable[[str], list[int]]) -> None:
+        """`encode_rendered` encodes text whose control strings become control tokens."""
+        self._hf, self._encode_rendered = hf, encode_rendered
         added = hf.added_tokens_decoder.items()
         special = {str(token): index for index, token in added if token.special and str(token)}
         named = zip(hf.all_special_tokens, hf.all_special_ids, strict=True)
@@ -101,7 +102,7 @@ class ChatTemplate:
 
         A tokeniser that normalises the text may find more of them; then it is encoded in pieces.
         """
-        tokens = encode_text(self._hf, rendered)
+        tokens = self._encode_rendered(rendered)
         ids = set(self.control.values()) - {self._hf.unk_token_id}
         written = [self.control[found] for found in self._pattern.findall(rendered)]
         if [token for token in tokens if token in ids] == [token for token in written if token in ids]:
@@ -123,16 +124,6 @@ class ChatTemplate:
                 tokens.append(self.control[found[0]])
                 start, strip_left = found.end(), marker is not None and marker.rstrip
         return tokens
-
-
-def encode_text(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
-    """The ids of a text, without special tokens around it."""
-    try:
-        tokens: list[int] = hf.encode(text, add_special_tokens=False, **how)
-    except Exception as error:  # `tokenizers` raises a bare Exception for unknown text without an unknown token
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
-    return tokens
 
 
 def _may_forge(control: Mapping[str, int], messages: Sequence[Message]) -> bool:

@@ -10,6 +10,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from whet.files import read_object
 from whet.models.protocol import Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.size_limits import check_growth, check_tokenizer_files
-from whet.models.text.conversation import ChatTemplate, encode_text
+from whet.models.text.conversation import ChatTemplate
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
@@ -38,7 +39,7 @@ class HuggingFaceTokenizer:
         """`ends`: end-of-sequence ids of the model's configuration."""
         self._hf = hf
         _refuse_tricks(hf)
-        self._chat = ChatTemplate(hf)
+        self._chat = ChatTemplate(hf, partial(_encode, hf))
         control = self._chat.control.values()
         # Configurations often have a library's default id, so only control tokens count.
         ends = [token for token in ends if token in control]
@@ -58,7 +59,7 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of plain text, no special tokens added; a control string such as "<|im_end|>" stays text."""
         self._check_spelling(text)
-        tokens = encode_text(self._hf, text, split_special_tokens=True)
+        tokens = _encode(self._hf, text, split_special_tokens=True)
         wrong = self._never_text.intersection(tokens)
         if wrong:
             name = self._hf.convert_ids_to_tokens(min(wrong))
@@ -217,6 +218,16 @@ def _update_json(path: Path, key: str, change: Callable[[Any], Any]) -> None:
     content = read_object(path) if path.exists() else {}
     content[key] = change(content.get(key))
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _encode(hf: PreTrainedTokenizerBase, text: str, **how: bool) -> list[int]:
+    """The ids of a text, without special tokens around it."""
+    try:
+        tokens: list[int] = hf.encode(text, add_special_tokens=False, **how)
+    except Exception as error:  # `tokenizers` raises a bare Exception for unknown text without an unknown token
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"the tokenizer {hf.name_or_path} cannot read {text!r:.60} ({reason})") from error
+    return tokens
 
 
 def with_padding(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:

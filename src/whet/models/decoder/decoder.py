@@ -5,7 +5,8 @@ Weights are fp32; callers choose bf16 compute with autocast; norms and rotary an
 dropout: sampler and trainer must compute the same log-probs. Knows nothing about tokenisers or sampling.
 
 The other implementations of a block's forward pass are listed in ARCHITECTURE.md ("Forward passes of a block").
-Letters: B rows, T time, N packed tokens, D width, M width of the MLP, V vocabulary; Q = heads · dim, KV the same of keys.
+Letters: B rows, T time, N packed tokens, D width, M width of the MLP, V vocabulary, Q = heads · dim,
+KV = kv_heads · dim.
 """
 
 from __future__ import annotations

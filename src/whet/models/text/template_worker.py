@@ -81,7 +81,7 @@ def environment() -> ImmutableSandboxedEnvironment:
     made.filters["tojson"] = _tojson
     made.globals["raise_exception"] = _refuse
     del made.filters["random"]
-    made.globals["strftime_now"] = DAY.strftime
+    made.globals["strftime_now"] = _tell_day
     made.globals["dict"] = Dictionaries()
     made.globals["namespace"] = PublicNamespace
     return made
@@ -145,6 +145,10 @@ def _one_line(error: Exception) -> str:
 
 def _refuse(message: Any) -> NoReturn:
     raise TemplateRefused(str(message)[:1000])
+
+
+def _tell_day(form: str) -> str:
+    return DAY.strftime(form)
 
 
 def _tojson(

@@ -10,42 +10,36 @@ from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
 from whet.streams import uniform
 
 
-def add_norm(residual: Tensor, added: Tensor | None, weight: Tensor, out: Tensor, eps: float) -> None:
-    """residual += added (fp32, in place); out = RMSNorm(residual) · weight."""
+def add_norm(residual: Tensor, added: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """residual += added (fp32, in place); RMSNorm(residual) · weight."""
     if added is not None:
         residual += added.float()
-    out.copy_(F.rms_norm(residual, weight.shape, weight, eps))
+    return F.rms_norm(residual, weight.shape, weight, eps).to(dtype)
 
 
 def place(
-    qkv: Tensor,
-    how: Turn,
-    where: Where,
-    queries: Tensor,
-    dense: tuple[Tensor, Tensor] | None,
-    cache: SlotCache,
-    layer: int,
-) -> None:
+    qkv: Tensor, how: Turn, where: Where, dense: tuple[Tensor, Tensor] | None, cache: SlotCache, layer: int
+) -> Tensor:
     """Normalises heads where asked, turns queries and keys, and writes keys and values at each row's slot and position.
 
     `dense` (rows, kv_heads, dim) gets the new keys and values too.
     """
     positions = where.positions[where.slots] if where.by_slot else where.positions
-    rows, heads, dim = queries.shape
-    kv_heads = cache.shape[2]
-    q, k, v = torch.split(qkv.view(rows, -1, dim), [heads, kv_heads, kv_heads], dim=1)
+    _, _, kv_heads, _, dim = cache.shape
+    heads = qkv.shape[1] // dim - 2 * kv_heads
+    q, k, v = torch.split(qkv.view(len(qkv), -1, dim), [heads, kv_heads, kv_heads], dim=1)
     if how.norms is not None:
         q, k = (
             F.rms_norm(x.float(), w.shape, w, how.eps).to(qkv.dtype) for x, w in zip((q, k), how.norms, strict=True)
         )
     turn = [angle[positions][:, None] for angle in how.angles]
-    queries.copy_(_turned(q, *turn))
     k = _turned(k, *turn)
     for held, new in zip(cache.layer(layer), (k, v), strict=True):
         held[where.slots, :, positions] = new.to(held.dtype)
     if dense is not None:
         dense[0].copy_(k)
         dense[1].copy_(v)
+    return _turned(q, *turn).to(qkv.dtype)
 
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -53,9 +47,7 @@ def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
-def attend(
-    queries: Tensor, cache: SlotCache, layer: int, slots: Tensor, rows: SlotRows, out: Tensor, splits: int = 1
-) -> None:
+def attend(queries: Tensor, cache: SlotCache, layer: int, slots: Tensor, rows: SlotRows, splits: int = 1) -> Tensor:
     """Each row's (heads, dim) queries over what its slot holds up to its position, its shared beginning included."""
     keys, values = cache.layer(layer)
     lengths, shared, prefixes = rows.positions[slots] + 1, rows.shared[slots], rows.prefixes[slots]
@@ -65,13 +57,13 @@ def attend(
     grouped = queries.view(len(queries), keys.shape[1], -1, queries.shape[-1])
     blank = ~visible[:, :, 0, :, None]  # filled, as 0 · NaN would reach the output
     k, v = (x[owner, :, places].transpose(1, 2).masked_fill(blank, 0) for x in (keys, values))  # (n, kv_heads, T, dim)
-    out.copy_(F.scaled_dot_product_attention(grouped, k, v, attn_mask=visible).reshape(out.shape))
+    return F.scaled_dot_product_attention(grouped, k, v, attn_mask=visible).reshape(queries.shape)
 
 
-def gate(both: Tensor, out: Tensor) -> None:
+def gate(both: Tensor) -> Tensor:
     """silu(first half) · second half."""
     first, second = both.chunk(2, dim=-1)
-    out.copy_(F.silu(first) * second)
+    return F.silu(first) * second
 
 
 def draw(

@@ -49,8 +49,8 @@ def test_a_norm_after_an_addition(kind, dtype, width, has_added):
     residual, weight = normal(7, width, device=device), normal(width, device=device, seed=1)
     added = normal(7, width, dtype=dtype, device=device, seed=2) if has_added else None
     total = residual + (added.float() if has_added else 0)
-    out = torch.empty(7, width, dtype=dtype, device=device)
-    ops.add_norm(residual, added, weight, out, 1e-5)
+    out = ops.add_norm(residual, added, weight, 1e-5, dtype)
+    assert out.dtype is dtype
     assert torch.allclose(residual, total, atol=1e-6)
     assert near(out, total / (total.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight, dtype)
 
@@ -60,8 +60,7 @@ def test_a_norm_after_an_addition(kind, dtype, width, has_added):
 def test_a_gate(kind, dtype, width):
     ops, device = operations(kind)
     both = normal(5, 2 * width, dtype=dtype, device=device)
-    out = torch.empty(5, width, dtype=dtype, device=device)
-    ops.gate(both, out)
+    out = ops.gate(both)
     first, second = both.float().chunk(2, dim=-1)
     assert near(out, first / (1 + (-first).exp()) * second, dtype)
 
@@ -81,12 +80,11 @@ def test_queries_and_keys_turn_and_keys_and_values_are_kept(kind, dtype, heads, 
     norms = (normal(dim, device=device, seed=3), normal(dim, device=device, seed=4)) if has_norms else None
     angles = torch.arange(20)[:, None] * 0.1 ** torch.arange(dim // 2)
     table = (angles.cos().to(device), angles.sin().to(device))
-    queries = torch.empty(3, heads, dim, dtype=dtype, device=device)
     dense = None if by_slot else tuple(torch.empty(3, kv_heads, dim, dtype=dtype, device=device) for _ in range(2))
     told = torch.zeros(7, dtype=torch.int32)
     told[slots.long()] = positions
     where = Where(slots=slots.to(device), positions=(told if by_slot else positions).to(device), by_slot=by_slot)
-    ops.place(qkv, Turn(angles=table, norms=norms, eps=1e-6), where, queries, dense, cache, 1)
+    queries = ops.place(qkv, Turn(angles=table, norms=norms, eps=1e-6), where, dense, cache, 1)
 
     q, k, v = qkv.cpu().float().view(3, -1, dim).split([heads, kv_heads, kv_heads], dim=1)
     if norms is not None:
@@ -145,8 +143,7 @@ def test_attention_over_a_shared_beginning_and_a_slot_of_its_own(kind, dtype, gr
         for head in range(heads):
             scores = seen[0][head // group] @ queries[row, head].float() / math.sqrt(dim)
             expected[row, head] = (scores.softmax(0) @ seen[1][head // group]).cpu()
-    out = torch.empty_like(queries)
-    ops.attend(queries, cache, 1, slots.to(device), rows, out, splits)
+    out = ops.attend(queries, cache, 1, slots.to(device), rows, splits)
     assert near(out, expected, dtype)
 
 

@@ -186,10 +186,25 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 WRONG = {
-    "described by a list": ("whet_describe", [], UserError, "does not tell the dtype of its model: install the same"),
-    "no context": ("whet_describe", HONEST | {"context": "48"}, UserError, "does not tell the context of its model"),
-    "context true": ("whet_describe", HONEST | {"context": True}, UserError, "does not tell the context of its model"),
-    "context below 1": ("whet_describe", HONEST | {"context": -4}, UserError, "its model's context is -4"),
+    "described by a list": (
+        "whet_describe",
+        [],
+        UserError,
+        "does not say what the shape of its model is: install the same",
+    ),
+    "no context": ("whet_describe", HONEST | {"context": "48"}, UserError, "does not say what context of its model is"),
+    "context true": (
+        "whet_describe",
+        HONEST | {"context": True},
+        UserError,
+        "does not say what context of its model is",
+    ),
+    "context below 1": (
+        "whet_describe",
+        HONEST | {"context": -4},
+        UserError,
+        "does not say what context of its model is",
+    ),
     "escapes": ("whet_describe", HONEST | {"dtype": "\x1b[2J"}, UserError, r"serves \\x1b\[2J weights"),
     "no checksums": ("whet_checksums", "all", RunFailed, "did not answer whet_checksums with the checksum of each"),
     "checksums of numbers": ("whet_checksums", {"a": 1}, RunFailed, "did not answer whet_checksums with the checksum"),
@@ -223,7 +238,7 @@ def test_a_worker_that_answers_strangely(wrong, monkeypatch):
 def test_ids_may_be_the_models_though_the_tokeniser_has_fewer(monkeypatch):
     policy, tokenizer = small_model()
     last = policy.vocab_size - 1
-    monkeypatch.setattr(type(tokenizer), "vocab_size", property(lambda _: last))
+    monkeypatch.setattr(tokenizer, "vocab_size", last)
     with running(policy, tokenizer) as (served, _):
         engine = VllmServerEngine(served.url, policy, tokenizer, connection=QUICK)
         said = {"choices": [{"finish_reason": "length", "token_ids": [last]}]}

@@ -5,11 +5,10 @@ import torch
 
 from tests.models.test_columns import Adapted
 from tests.models.test_decoder import LENGTHS, TOKENS, small
-from whet.models.cpu.column_decode import JoinedColumns, quickest_reader
+from whet.models.cpu.column_decode import ColumnReader, quickest_reader
 from whet.models.decoder.families import FAMILIES
 from whet.models.layers.attention import causal_attention
 
-USUAL = ["llama", "qwen2", "qwen3"]  # no norms of heads and no biases; biases; norms of heads
 POSITIONS = torch.arange(11).expand(4, -1)
 ATTENDS = [causal_attention] * 3
 
@@ -19,37 +18,39 @@ def far_from(found, expected):
     return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
-@pytest.mark.parametrize("family", USUAL)
+@pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_joined_columns_are_the_trunk(family):
     model = small(family)
     expected = model.model(TOKENS, POSITIONS, ATTENDS)
     assert expected.abs().max() > 0.5
-    assert far_from(JoinedColumns(model.model)(TOKENS, POSITIONS, ATTENDS), expected) < 2e-6
+    assert far_from(ColumnReader(model.model)(TOKENS, POSITIONS, ATTENDS), expected) < 2e-6
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_who_reads_what(family):
     model = small(family)
-    assert isinstance(quickest_reader(model.model), JoinedColumns) == (family in USUAL)
+    assert isinstance(quickest_reader(model.model), ColumnReader)
     block = model.model.layers[2]
     block.mlp.down_proj = Adapted(block.mlp.down_proj)
     assert quickest_reader(model.model) is model.model  # an adapter is called
 
 
-@pytest.mark.parametrize("family", USUAL)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_wrong_weight_is_seen(family):
     """Every matrix and every vector of a block reaches what is read."""
     model = small(family)
-    before = JoinedColumns(model.model)(TOKENS, POSITIONS, ATTENDS)
-    for parameter in model.model.layers[1].parameters():
+    before = ColumnReader(model.model)(TOKENS, POSITIONS, ATTENDS)
+    for name, parameter in model.model.layers[1].named_parameters():
         kept = parameter.detach().clone()
         with torch.no_grad():
             parameter[0] += 0.3
-            changed = JoinedColumns(model.model)(TOKENS, POSITIONS, ATTENDS)
+            changed = ColumnReader(model.model)(TOKENS, POSITIONS, ATTENDS)
             assert far_from(changed, model.model(TOKENS, POSITIONS, ATTENDS)) < 2e-6
             parameter.copy_(kept)
-        assert far_from(changed, before) > 1e-4
+        # Without rotary positions a key bias adds the same to all scores of a query, which softmax takes out again.
+        is_seen = (family, name) != ("gpt2", "self_attn.k_proj.bias")
+        assert (far_from(changed, before) > 1e-4) == is_seen
 
 
 def other_memory(model):
@@ -64,7 +65,7 @@ def optimizer_step(model):
 
 
 @pytest.mark.parametrize("change", [other_memory, optimizer_step])
-@pytest.mark.parametrize("family", USUAL)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_new_prompts_are_read_with_new_weights(family, change):
     model = small(family)
     old, _ = model.begin(TOKENS, LENGTHS, room=3)
@@ -82,10 +83,10 @@ def test_new_prompts_are_read_with_new_weights(family, change):
 
 def test_sampling_and_training_share_one_copy():
     trunk = small("llama").model
-    JoinedColumns(trunk)
+    ColumnReader(trunk)
     first = trunk.joined.refreshed(list(trunk.layers), torch.float32)
     places = [(half.qkv.data_ptr(), half.gate_up.data_ptr()) for half in first]
-    JoinedColumns(trunk)
+    ColumnReader(trunk)
     again = trunk.joined.refreshed(list(trunk.layers), torch.float32)
     assert [(half.qkv.data_ptr(), half.gate_up.data_ptr()) for half in again] == places
     for half, block in zip(again, trunk.layers, strict=True):  # what stands alone is the weight itself

@@ -182,15 +182,13 @@ def test_a_renderer_that_stands_still_is_not_waited_for(monkeypatch):
 
 def test_an_interrupted_question_is_not_answered_later(monkeypatch):
     assert rendered("{{ 1 }}") == "1"
-    wait = template._wait
 
-    def interrupted(pipe, what, deadline):
-        if what == template.select.POLLIN:
-            raise KeyboardInterrupt
-        wait(pipe, what, deadline)
+    def interrupted(process, question):
+        os.write(process.stdin.fileno(), question)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(template, "_wait", interrupted)
+        patch.setattr(template, "_reply", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rendered("{{ 2 }}")
     assert rendered("{{ 3 }}") == "3"

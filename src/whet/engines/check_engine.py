@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -29,7 +29,7 @@ from whet.records import Completion, Prompt, Sampling
 Level = Literal["exact", "seeded", "sampled"]
 TOLERANCE: dict[Level, float] = {"exact": 1e-5, "seeded": 0.05, "sampled": 0.05}  # nats; the first of any token
 COUNT = 3
-MAX_TOKENS = 8
+SAMPLING = Sampling(max_tokens=8)
 SURPRISE = 1.0  # nats a token: samples this unlikely are not equal by chance
 Groups = list[list[Completion]]
 
@@ -54,110 +54,103 @@ def check_engine(
     if level not in TOLERANCE:
         raise UserError(f"unknown level {level!r}: choose one of {', '.join(TOLERANCE)}")
     allowed = TOLERANCE[level] if tolerance is None else tolerance
-    sampling = Sampling(max_tokens=MAX_TOKENS)
     asked = [Prompt(tokens=tuple(tokens), stream=(7, index)) for index, tokens in enumerate(prompts)]
+    check = _Check(engine, tokenizer, asked, level, allowed)
     engine.sync(policy, version=1)
-    answers = engine.generate(asked, sampling, count=COUNT)
-    _check_shape(answers, asked, tokenizer)
-    _check_streams(answers)
-    _check_repeats(engine, asked, sampling, answers, level)
-    _check_logprobs(policy, asked, answers, sampling, level, allowed)
-    _check_greedy(engine, asked, tokenizer, level)
-    _check_sync(engine, policy, asked, sampling, answers, level, allowed)
+    answers = check.sampled()
+    check.shape(answers)
+    check.streams(answers)
+    check.repeats(answers)
+    check.logprobs(policy, answers)
+    check.greedy()
+    check.sync(policy, answers)
 
 
-def _check_shape(answers: Groups, asked: Sequence[Prompt], tokenizer: Tokenizer) -> None:
-    if [len(group) for group in answers] != [COUNT] * len(asked):
-        raise EngineProblem(f"{len(asked)} prompts × {COUNT} gave groups of {[len(group) for group in answers]}")
-    for completion in (c for group in answers for c in group):
-        if not completion.tokens or len(completion.tokens) != len(completion.logprobs):
-            raise EngineProblem(f"{len(completion.tokens)} tokens came with {len(completion.logprobs)} log-probs")
-        if max(completion.logprobs) > 0:
-            raise EngineProblem(f"a log-prob is positive: {max(completion.logprobs)}")
-        ended = completion.tokens[-1] in tokenizer.stops
-        if ended != (completion.finish == "stop"):
+@dataclass(frozen=True)
+class _Check:
+    engine: Engine
+    tokenizer: Tokenizer
+    asked: Sequence[Prompt]
+    level: Level
+    allowed: float  # nats
+
+    def sampled(self) -> Groups:
+        return self.engine.generate(self.asked, SAMPLING, count=COUNT)
+
+    def shape(self, answers: Groups) -> None:
+        if [len(group) for group in answers] != [COUNT] * len(self.asked):
+            sizes = [len(group) for group in answers]
+            raise EngineProblem(f"{len(self.asked)} prompts × {COUNT} gave groups of {sizes}")
+        stops = self.tokenizer.stops
+        for completion in (c for group in answers for c in group):
+            tokens, logprobs = completion.tokens, completion.logprobs
+            if not tokens or len(tokens) != len(logprobs):
+                raise EngineProblem(f"{len(tokens)} tokens came with {len(logprobs)} log-probs")
+            if max(logprobs) > 0:
+                raise EngineProblem(f"a log-prob is positive: {max(logprobs)}")
+            ended = tokens[-1] in stops
+            if ended != (completion.finish == "stop"):
+                does = "ends" if ended else "does not end"
+                raise EngineProblem(f"finish is {completion.finish!r} and the last token {does} it")
+            if not ended and len(tokens) != SAMPLING.max_tokens:
+                raise EngineProblem(f"a completion was truncated after {len(tokens)} of {SAMPLING.max_tokens} tokens")
+            if any(token in stops for token in tokens[:-1]):
+                raise EngineProblem("a completion goes on after a token that ends it")
+
+    def streams(self, answers: Groups) -> None:
+        unlikely = [group for group in answers if -sum(group[0].logprobs) > SURPRISE * len(group[0].tokens)]
+        if unlikely and all(len({completion.tokens for completion in group}) == 1 for group in unlikely):
+            raise EngineProblem("the samples of a prompt are all the same: each must draw from its own stream")
+
+    def repeats(self, answers: Groups) -> None:
+        if self.level == "sampled":
+            return
+        again = self.sampled()
+        if _tokens(again) != _tokens(answers) or (self.level == "exact" and again != answers):
+            raise EngineProblem("the same prompts and streams gave other completions the second time")
+        if self.level == "exact":
+            alone = [self.engine.generate([prompt], SAMPLING, count=COUNT)[0] for prompt in self.asked]
+            if _tokens(alone) != _tokens(answers):
+                raise EngineProblem("a completion changes with what else is in the batch")
+
+    def logprobs(self, policy: CausalLM, answers: Groups, because: str = "") -> None:
+        apart = differences(policy, self.asked, answers, SAMPLING)
+        if self.level == "exact":
+            found, how = float(apart.max()), "by up to"
+        else:
+            found, how = float(apart.mean()), "on average by"
+        if not found <= self.allowed:  # True for NaN too
             raise EngineProblem(
-                f"finish is {completion.finish!r} and the last token {'ends' if ended else 'does not end'} it"
+                f"log-probs differ from the trainer's {how} {found:.2g} nats; "
+                f"at most {self.allowed:g} is allowed{because}"
             )
-        if not ended and len(completion.tokens) != MAX_TOKENS:
-            raise EngineProblem(f"a completion was truncated after {len(completion.tokens)} of {MAX_TOKENS} tokens")
-        if any(token in tokenizer.stops for token in completion.tokens[:-1]):
-            raise EngineProblem("a completion goes on after a token that ends it")
 
+    def greedy(self) -> None:
+        greedy = replace(SAMPLING, temperature=0.0)
+        groups = self.engine.generate(self.asked, greedy, count=COUNT)
+        self.shape(groups)
+        if any(logprob != 0 for group in groups for c in group for logprob in c.logprobs):
+            raise EngineProblem("a greedy token has a log-prob other than 0: there was nothing to draw")
+        moved = [replace(prompt, stream=(8, *prompt.stream)) for prompt in self.asked]
+        if self.level != "sampled" and _tokens(self.engine.generate(moved, greedy, count=COUNT)) != _tokens(groups):
+            raise EngineProblem("greedy completions change with the stream: the most likely token does not")
 
-def _check_streams(answers: Groups) -> None:
-    unlikely = [group for group in answers if -sum(group[0].logprobs) > SURPRISE * len(group[0].tokens)]
-    if unlikely and all(len({completion.tokens for completion in group}) == 1 for group in unlikely):
-        raise EngineProblem("the samples of a prompt are all the same: each must draw from its own stream")
-
-
-def _check_repeats(engine: Engine, asked: Sequence[Prompt], sampling: Sampling, answers: Groups, level: Level) -> None:
-    if level == "sampled":
-        return
-    again = engine.generate(asked, sampling, count=COUNT)
-    if _tokens(again) != _tokens(answers) or (level == "exact" and again != answers):
-        raise EngineProblem("the same prompts and streams gave other completions the second time")
-    if level == "exact":
-        alone = [engine.generate([prompt], sampling, count=COUNT)[0] for prompt in asked]
-        if _tokens(alone) != _tokens(answers):
-            raise EngineProblem("a completion changes with what else is in the batch")
-
-
-def _check_logprobs(
-    policy: CausalLM,
-    asked: Sequence[Prompt],
-    answers: Groups,
-    sampling: Sampling,
-    level: Level,
-    allowed: float,
-    because: str = "",
-) -> None:
-    apart = differences(policy, asked, answers, sampling)
-    if level == "exact":
-        found, how = float(apart.max()), "by up to"
-    else:
-        found, how = float(apart.mean()), "on average by"
-    if not found <= allowed:  # True for NaN too
-        raise EngineProblem(
-            f"log-probs differ from the trainer's {how} {found:.2g} nats; at most {allowed:g} is allowed{because}"
-        )
-
-
-def _check_greedy(engine: Engine, asked: Sequence[Prompt], tokenizer: Tokenizer, level: Level) -> None:
-    greedy = Sampling(max_tokens=MAX_TOKENS, temperature=0.0)
-    groups = engine.generate(asked, greedy, count=COUNT)
-    _check_shape(groups, asked, tokenizer)
-    if any(logprob != 0 for group in groups for c in group for logprob in c.logprobs):
-        raise EngineProblem("a greedy token has a log-prob other than 0: there was nothing to draw")
-    moved = [replace(prompt, stream=(8, *prompt.stream)) for prompt in asked]
-    if level != "sampled" and _tokens(engine.generate(moved, greedy, count=COUNT)) != _tokens(groups):
-        raise EngineProblem("greedy completions change with the stream: the most likely token does not")
-
-
-def _check_sync(
-    engine: Engine,
-    policy: CausalLM,
-    asked: Sequence[Prompt],
-    sampling: Sampling,
-    before: Groups,
-    level: Level,
-    allowed: float,
-) -> None:
-    other = copy.deepcopy(policy)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.5)
-    engine.sync(other, version=2)
-    after = engine.generate(asked, sampling, count=COUNT)
-    if level != "sampled" and [c.logprobs for g in after for c in g] == [c.logprobs for g in before for c in g]:
-        raise EngineProblem("sync with other weights changed nothing: the engine samples with stale ones")
-    because = " (after sync with other weights: the engine samples with stale ones)"
-    _check_logprobs(other, asked, after, sampling, level, allowed, because)
-    engine.sync(policy, version=3)
-    back = engine.generate(asked, sampling, count=COUNT)
-    if level == "exact" and back != before:
-        raise EngineProblem("sync back to the first weights did not bring the first completions back")
-    _check_logprobs(policy, asked, back, sampling, level, allowed, " (after sync back to the first weights)")
+    def sync(self, policy: CausalLM, before: Groups) -> None:
+        other = copy.deepcopy(policy)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.mul_(1.5)
+        self.engine.sync(other, version=2)
+        after = self.sampled()
+        same = [c.logprobs for g in after for c in g] == [c.logprobs for g in before for c in g]
+        if self.level != "sampled" and same:
+            raise EngineProblem("sync with other weights changed nothing: the engine samples with stale ones")
+        self.logprobs(other, after, " (after sync with other weights: the engine samples with stale ones)")
+        self.engine.sync(policy, version=3)
+        back = self.sampled()
+        if self.level == "exact" and back != before:
+            raise EngineProblem("sync back to the first weights did not bring the first completions back")
+        self.logprobs(policy, back, " (after sync back to the first weights)")
 
 
 def _tokens(groups: Groups) -> list[list[tuple[int, ...]]]:

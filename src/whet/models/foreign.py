@@ -42,21 +42,13 @@ class ForeignLM(nn.Module):
         super().__init__()
         self.model: Any = model.train(False)  # transformers is only partly typed
         described = model.config.get_text_config().to_dict()
-        self._context = context_of(described)
+        self.context = context_of(described)
+        self.vocab_size = int(described["vocab_size"])
         self._softcap: float | None = described.get("final_logit_softcapping")  # Gemma 2: cap · tanh(logits / cap)
-        self._scale = _logit_scale(described)
+        # Cohere multiplies its logits, Granite divides them.
+        self._scale = float(described.get("logit_scale") or 1.0) / float(described.get("logits_scaling") or 1.0)
         self._takes_positions = "position_ids" in inspect.signature(self._trunk.forward).parameters
         self._gradient_checkpointing = False
-
-    @property
-    def context(self) -> int:
-        """The most tokens a sequence may have."""
-        return self._context
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
-        return int(self.model.config.get_text_config().vocab_size)
 
     @property
     def gradient_checkpointing(self) -> bool:
@@ -280,15 +272,6 @@ def context_of(config: Mapping[str, Any]) -> int:
         if isinstance(value, int):
             return value
     raise UserError("config.json states no context length: add 'max_position_embeddings'")
-
-
-def _logit_scale(config: Mapping[str, Any]) -> float:
-    """Cohere multiplies its logits, Granite divides them."""
-    if config.get("logit_scale") is not None:
-        return float(config["logit_scale"])
-    if config.get("logits_scaling") is not None:
-        return 1.0 / float(config["logits_scaling"])
-    return 1.0
 
 
 def one_line(error: BaseException) -> str:

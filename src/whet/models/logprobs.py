@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from whet.models.finite import not_finite
-from whet.models.layers.decoder_config import full_precision
+from whet.models.layers.decoder_config import fp32_product, full_precision
 from whet.models.layers.packing import Packing
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
@@ -72,10 +72,14 @@ def read_tokens(
     if not len(place[0]):  # attention kernels do not accept empty input
         return TokenReading(logprobs=zeros, entropies=zeros, values=None if value_head is None else zeros)
     states = _states_before(model, tokens, lengths, place, packing)
-    logprobs, entropies = _chosen(model, states, tokens[place], sampling, entropy_gradient=entropy_gradient)
+    targets, weight = tokens[place], model.head_weight
+    if weight is None or not sampling.is_whole:
+        logprobs, entropies = _chunked(model, states, targets, sampling, entropy_gradient=entropy_gradient)
+    else:
+        logprobs, entropies = chosen_logprobs(states, weight, targets, sampling.temperature)
     return TokenReading(
         logprobs=zeros.index_put(place, logprobs),
-        entropies=zeros.index_put(place, entropies),
+        entropies=zeros.index_put(place, entropies if entropy_gradient else entropies.detach()),
         values=None if value_head is None else zeros.index_put(place, value_head(states)),
     )
 
@@ -127,17 +131,6 @@ def _states_before(
     if packing is None:
         return model.hidden(tokens, lengths)[rows, before]
     return model.hidden_packed(packing).index_select(0, packing.places[rows, before])
-
-
-def _chosen(
-    model: CausalLM, states: Tensor, targets: Tensor, sampling: Sampling, *, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    """(N,) log-probs of the targets, and entropies."""
-    weight = model.head_weight
-    if weight is None or not sampling.is_whole:
-        return _chunked(model, states, targets, sampling, entropy_gradient=entropy_gradient)
-    logprobs, entropies = chosen_logprobs(states, weight, targets, sampling.temperature)
-    return logprobs, entropies if entropy_gradient else entropies.detach()
 
 
 def _chunked(
@@ -223,7 +216,7 @@ class _Chosen(torch.autograd.Function):
         with full_precision(states.device):
             x, w = (t.to(torch.bfloat16 if ctx.half else torch.float32) for t in (states, weight))
             for part in _chunks(len(targets), weight):
-                logits, into = _product(x[part], w.T), (logprobs[part], entropies[part], lse[part])
+                logits, into = fp32_product(x[part], w.T), (logprobs[part], entropies[part], lse[part])
                 if ctx.half:
                     from whet.models.kernels.chosen_kernels import read  # needs Triton: CUDA builds of torch only
 
@@ -249,15 +242,17 @@ class _Chosen(torch.autograd.Function):
                 if ctx.half:
                     from whet.models.kernels.chosen_kernels import pull
 
-                    logits = _product(x[part], w.T)
+                    logits = fp32_product(x[part], w.T)
                     d = pull(logits, targets[part], ctx.temperature, lse[part], entropies[part], *slopes)
                 else:
-                    logs = kept[index] if kept else _product(x[part], w.T).div_(ctx.temperature).sub_(lse[part, None])
+                    logs = (
+                        kept[index] if kept else fp32_product(x[part], w.T).div_(ctx.temperature).sub_(lse[part, None])
+                    )
                     d = _pull(logs, targets[part], ctx.temperature, entropies[part], *slopes)
                 if d_states is not None:
-                    d_states[part] = _product(d, w)
+                    d_states[part] = fp32_product(d, w)
                 if ctx.needs_input_grad[1]:
-                    more = _product(d.T, x[part])
+                    more = fp32_product(d.T, x[part])
                     d_weight = more if d_weight is None else d_weight.add_(more)
         return d_states, d_weight, None, None, None
 
@@ -266,11 +261,6 @@ def _chunks(rows: int, weight: Tensor) -> Iterator[slice]:
     size = max(LEAST_ROWS, (CUDA_CHUNK if weight.is_cuda else CPU_CHUNK) // len(weight))
     for start in range(0, rows, size):
         yield slice(start, min(rows, start + size))
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with an fp32 result, also of bf16 matrices."""
-    return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b
 
 
 def _read(

@@ -43,6 +43,8 @@ UNSTATED_TOKENS = 1 << 17  # assumed limit if `extra` removes it from the reques
 class HttpEngine:
     """Samples from a server. Make prompts with `engine.tokenizer`: the given one, or `ServerText`."""
 
+    is_exact = False  # a server's kernels round differently
+
     def __init__(
         self,
         url: str,
@@ -68,16 +70,7 @@ class HttpEngine:
         self.vocabulary = self.tokenizer.vocab_size  # upper bound of ids; a model may have more than its tokeniser
         self._logprobs, self._choices = logprobs, choices
         self._transport = Transport(url, connection)
-
-    @property
-    def url(self) -> str:
-        """The server's address."""
-        return self._transport.url
-
-    @property
-    def is_exact(self) -> bool:
-        """False: a server's kernels round differently."""
-        return False
+        self.url = self._transport.url
 
     def sync(self, policy: CausalLM, *, version: int) -> None:  # noqa: ARG002 - as the protocol has it
         """Always refused: the server's weights cannot be changed."""

@@ -59,7 +59,7 @@ def read_reply(reply: Mapping[str, Any], asked: Expected) -> list[Completion]:
 
 def is_plain(sampling: Sampling) -> bool:
     """Whether tokens are sampled from the raw distribution, so that raw log-probs are those of the sampler."""
-    return sampling.temperature == 1 and sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0
+    return sampling.temperature == 1 and sampling.is_whole
 
 
 def _ordered(choices: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

@@ -234,12 +234,9 @@ def _read_key(connection: Connection, parts: SplitResult) -> str:
 
 
 def _is_local(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):  # of a name
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # another name
-        return False
+    return host == "localhost"
 
 
 def _retry_after(text: str) -> float:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from whet.engines.engine_protocol import token_limit
 from whet.engines.native.decode import BUCKET, DecodeLoop
-from whet.engines.native.slots import slot_bytes
+from whet.engines.native.slots import Drawn, slot_bytes
 from whet.models.decoder.decoder import Decoder, parameter_count
 from whet.models.logprobs import check_logprobs, doubt
 from whet.records import Prompt, Sampling
@@ -43,14 +43,6 @@ class SampleJob:
     limit: int
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """One sampled completion."""
-
-    tokens: list[int]
-    logprobs: list[float]
-
-
 class CudaSampler:
     """Slots and CUDA graphs of one policy, kept between calls while they are large enough; the KV cache is freed."""
 
@@ -60,6 +52,7 @@ class CudaSampler:
         """`ops` is the module of the decode steps: `decode_kernels`, or in tests the same in plain torch."""
         self.policy, self.max_slots, self.dtype, self.ops = policy, max_slots, dtype, ops
         self.device = next(policy.parameters()).device
+        self._stop_ids = frozenset(stops)
         self.stops = torch.tensor(sorted(stops), dtype=torch.int64, device=self.device)
         self.timings: defaultdict[str, float] = defaultdict(float)  # seconds of the last call
         self._loop: DecodeLoop | None = None
@@ -216,10 +209,10 @@ class CudaSampler:
         widest = max(ends[slot] for slot in gone)
         at = self._tensor(gone)
         tokens, logprobs = rows.out_tokens[at, :widest].tolist(), (rows.logprobs[at, :widest] + self._doubt).tolist()
-        for slot, ids, values in zip(gone, tokens, logprobs, strict=True):
-            job, drawn = assigned.live[slot], Drawn(ids[: ends[slot]], values[: ends[slot]])
-            check_logprobs(drawn.logprobs, self.policy, prompt=jobs[job].prompt)
-            done[job] = drawn
+        for slot, all_ids, all_values in zip(gone, tokens, logprobs, strict=True):
+            job, ids, values = assigned.live[slot], all_ids[: ends[slot]], all_values[: ends[slot]]
+            check_logprobs(values, self.policy, prompt=jobs[job].prompt)
+            done[job] = Drawn(ids, values, ids[-1] in self._stop_ids)
             assigned.leave(slot)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:

@@ -2,9 +2,9 @@
 
 A graph replays embedding, blocks, head, draw and stop test without the host, which would otherwise launch some ten
 kernels per layer and token. Serves decoders with pre-norm RMS norms, rotary positions and gated MLPs
-(`decoder_config.is_served`); every other model is sampled by the plain loop of `engine.py`.
+(`decoder_config.is_served`); every other model is sampled by the plain loop of `native_engine`.
 
-The matrices are the joined copies that the fused training block uses too (`kernels.fused_block.JoinedWeights`), so
+The matrices are the joined copies that the fused training block uses too (`decoder.JoinedWeights`), so
 trainer and sampler hold one bf16 copy between them. The residual stream is fp32, as in the trainer.
 
 Letters: n rows of a pass, D width, S slots, V vocabulary; dim is the width of a head.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,10 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
-from whet.models.decoder.decoder import Decoder
-from whet.models.kernels.fused_block import Joined
+from whet.models.decoder.decoder import Decoder, Joined
 from whet.models.layers.attention import causal_attention, rotary_frequencies
-from whet.models.layers.decoder_config import DecoderConfig
 
 BUCKET = 32  # a graph is captured for each multiple of this many rows
 PROGRAMS = 264  # of an attention kernel: two for each of an H100's multiprocessors
@@ -111,27 +110,22 @@ class DecodeLoop:
 
         The states are those of each prompt's last token, after the final norm.
         """
-        device, dim = self.active.device, self.config.head_dim
+        device = self.active.device
         lengths = torch.tensor([len(text) for text in texts])
         ends = lengths.cumsum(0)
         tokens = torch.tensor([token for text in texts for token in text]).to(device)  # (n,), n = Σ lengths
         at = torch.tensor(slots, dtype=torch.int32).repeat_interleave(lengths).to(device)  # (n,)
         positions = (torch.arange(len(at)) - (ends - lengths).repeat_interleave(lengths)).int().to(device)  # (n,)
         bounds = F.pad(ends, (1, 0)).int()  # (prompts + 1,): prompt i is tokens[bounds[i] : bounds[i + 1]]
-        keys, values = (self._new(len(tokens), self.config.kv_heads, dim) for _ in range(2))
-        scratch = _Scratch.of(self.config, len(tokens), self.dtype, device)
-        scratch.residual.copy_(self.weights.embedding[tokens])
-
+        shape = (len(tokens), self.config.kv_heads, self.config.head_dim)
+        keys, values = (torch.empty(shape, dtype=self.dtype, device=device) for _ in range(2))
         where = Where(slots=at, positions=positions, by_slot=False)
 
-        def put(layer: int, qkv: Tensor) -> None:
-            self.ops.place(qkv, self._turn(layer), where, scratch.queries, (keys, values), self.cache, layer)
+        def attend(layer: int, qkv: Tensor) -> Tensor:  # prompts attend to their own new keys, not to the cache
+            queries = self.ops.place(qkv, self._turn(layer), where, (keys, values), self.cache, layer)
+            return _attend_causally(queries, keys, values, bounds)
 
-        def attend(layer: int) -> None:  # noqa: ARG001 - prompts attend to their own new keys, not to the cache
-            _attend_causally(scratch.queries, keys, values, bounds, scratch.attended)
-
-        self._blocks(scratch, put, attend)
-        return scratch.normed[(ends - 1).to(device)]
+        return self._blocks(tokens, attend)[(ends - 1).to(device)]
 
     def admit(
         self, slots: Tensor, states: Tensor, lengths: Tensor, streams: Tensor, limits: Tensor, prefixes: Tensor
@@ -188,38 +182,32 @@ class DecodeLoop:
 
     def _grow(self, slots: Tensor) -> None:
         """One decode step: adds a token to each of these (n,) slots."""
-        scratch = _Scratch.of(self.config, len(slots), self.dtype, slots.device)
-        scratch.residual.copy_(self.weights.embedding[self.rows.tokens[slots]])
         # The number of splits changes rounding. In fp32 it must not depend on the batch, so it comes from the context.
         longest = self.capacity if self.dtype is torch.bfloat16 else self.config.context
         splits = _splits(len(slots) * self.config.kv_heads, longest)
-
         where = Where(slots=slots, positions=self.rows.positions, by_slot=True)
 
-        def put(layer: int, qkv: Tensor) -> None:
-            self.ops.place(qkv, self._turn(layer), where, scratch.queries, None, self.cache, layer)
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            queries = self.ops.place(qkv, self._turn(layer), where, None, self.cache, layer)
+            attended: Tensor = self.ops.attend(queries, self.cache, layer, slots, self.rows, splits)
+            return attended
 
-        def attend(layer: int) -> None:
-            self.ops.attend(scratch.queries, self.cache, layer, slots, self.rows, scratch.attended, splits)
+        self._choose(self._blocks(self.rows.tokens[slots], attend), slots)
 
-        self._blocks(scratch, put, attend)
-        self._choose(scratch.normed, slots)
+    def _blocks(self, tokens: Tensor, attend: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Runs all blocks on (n,) tokens; returns their (n, D) states after the final norm.
 
-    def _blocks(self, s: _Scratch, put: Callable[[int, Tensor], None], attend: Callable[[int], None]) -> None:
-        """Runs all blocks on the n rows of `s`, from embeddings in `s.residual` to final normed states in `s.normed`.
-
-        `put(layer, qkv)` stores keys and values, `attend(layer)` fills `s.attended` from `s.queries`.
+        `attend(layer, qkv)` stores keys and values and returns the (n, heads, dim) output of attention.
         """
-        eps, added = self.config.norm_eps, None
+        residual, added = self.weights.embedding[tokens], None  # (n, D) fp32, (n, D)
+        norm = partial(self.ops.add_norm, residual, eps=self.config.norm_eps, dtype=self.dtype)
         for index, (block, norms) in enumerate(zip(self.weights.blocks, self.weights.norms, strict=True)):
-            self.ops.add_norm(s.residual, added, norms[0], s.normed, eps)
-            put(index, F.linear(s.normed, block.qkv, block.qkv_bias))  # (n, (heads + 2 · kv_heads) · dim)
-            attend(index)
-            added = s.attended.flatten(1) @ block.out.T  # (n, D); the next norm adds it to the residual stream
-            self.ops.add_norm(s.residual, added, norms[1], s.normed, eps)
-            self.ops.gate(s.normed @ block.gate_up.T, s.gated)  # (n, 2 · M) → (n, M)
-            added = s.gated @ block.down.T
-        self.ops.add_norm(s.residual, added, self.weights.norm, s.normed, eps)
+            qkv = F.linear(norm(added, norms[0]), block.qkv, block.qkv_bias)  # (n, (heads + 2 · kv_heads) · dim)
+            added = attend(index, qkv).flatten(1) @ block.out.T  # the next norm adds it to the residual stream
+            both = norm(added, norms[1]) @ block.gate_up.T  # (n, 2 · M)
+            added = self.ops.gate(both) @ block.down.T
+        states: Tensor = norm(added, self.weights.norm)
+        return states
 
     def _choose(self, states: Tensor, slots: Tensor) -> None:
         """Draws a token for each row of (n, D) states and advances its slot."""
@@ -234,31 +222,6 @@ class DecodeLoop:
     def _turn(self, layer: int) -> Turn:
         return Turn(angles=self.angles, norms=self.weights.head_norms[layer], eps=self.config.norm_eps)
 
-    def _new(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.active.device)
-
-
-@dataclass(frozen=True)
-class _Scratch:
-    """Buffers of a pass over n rows, in the dtype of products unless noted."""
-
-    residual: Tensor  # (n, D) fp32
-    normed: Tensor  # (n, D)
-    queries: Tensor  # (n, heads, dim)
-    attended: Tensor  # (n, heads, dim)
-    gated: Tensor  # (n, mlp_width)
-
-    @classmethod
-    def of(cls, c: DecoderConfig, rows: int, dtype: torch.dtype, device: torch.device) -> _Scratch:
-        queries, attended = (torch.empty(rows, c.heads, c.head_dim, dtype=dtype, device=device) for _ in range(2))
-        return cls(
-            residual=torch.empty(rows, c.width, device=device),
-            normed=torch.empty(rows, c.width, dtype=dtype, device=device),
-            queries=queries,
-            attended=attended,
-            gated=torch.empty(rows, c.mlp_width, dtype=dtype, device=device),
-        )
-
 
 def _splits(programs: int, longest: int) -> int:
     """Split-K of attention: parts of a context that run in parallel, so that few sequences still fill the GPU."""
@@ -266,16 +229,15 @@ def _splits(programs: int, longest: int) -> int:
     return 1 << (max(1, min(wanted, MOST_SPLITS, longest // LEAST_SPLIT)).bit_length() - 1)
 
 
-def _attend_causally(queries: Tensor, keys: Tensor, values: Tensor, bounds: Tensor, out: Tensor) -> None:
+def _attend_causally(queries: Tensor, keys: Tensor, values: Tensor, bounds: Tensor) -> Tensor:
     """Causal attention within each packed prompt: queries (n, heads, dim), keys and values (n, kv_heads, dim)."""
-    longest = int((bounds[1:] - bounds[:-1]).max())
     if queries.dtype is torch.bfloat16:
-        at = bounds.to(queries.device)
-        found = torch.ops.aten._flash_attention_forward(
-            queries, keys, values, at, at, longest, longest, 0.0, True, False
-        )
-        out.copy_(found[0])
-        return
+        at, longest = bounds.to(queries.device), int(bounds.diff().max())
+        places = (at, at, longest, longest)
+        found: Tensor = torch.ops.aten._flash_attention_forward(queries, keys, values, *places, 0.0, True, False)[0]
+        return found
+    alone = []
     for start, end in pairwise(bounds.tolist()):
         q, k, v = (x[start:end].transpose(0, 1)[None] for x in (queries, keys, values))
-        out[start:end] = causal_attention(q, k, v)[0].transpose(0, 1)
+        alone.append(causal_attention(q, k, v)[0].transpose(0, 1))
+    return torch.cat(alone)

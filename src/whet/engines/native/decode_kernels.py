@@ -1,7 +1,7 @@
 """Triton kernels of a decode step, imported only on CUDA. Their oracle in plain torch is tests/engines/decode_plain.py.
 
-Why not the training kernels of `models.kernels`: these write in place into the residual stream and the KV cache of
-slots, need no state for a backward pass, and also run in fp32.
+Norm and gate are those of the training block (`models.kernels`). RoPE and attention are not: these write into the KV
+cache of slots and read it, and need no state for a backward pass.
 
 Letters: n rows of a step, S slots, D width, M width of the MLP, V vocabulary, dim width of a head, kv_heads key heads.
 """
@@ -14,6 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
+from whet.models.kernels.block_kernels import gate, norm_kernel
+
+__all__ = ["add_norm", "attend", "draw", "gate", "place"]
 
 GROUP_ROWS = 16  # least rows of a tensor-core product: the query heads that share a key head are padded to it
 KEY_BLOCK = 64  # positions of the context per iteration of attention
@@ -21,29 +24,16 @@ VOCABULARY_BLOCK = 4096  # logits per program of a draw
 LOG2_E = 1.4426950408889634
 
 
-@triton.jit
-def _add_norm(residual, added, weight, out, width, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
-    """One program per row: x = residual + added; out = x / √(mean(x²) + eps) · weight."""
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < width
-    states = tl.load(residual + row * width + columns, mask=inside, other=0.0)
-    if HAS_ADDED:
-        states += tl.load(added + row * width + columns, mask=inside, other=0.0).to(tl.float32)
-        tl.store(residual + row * width + columns, states, mask=inside)
-    scale = 1.0 / tl.sqrt(tl.sum(states * states, axis=0) / width + eps)
-    normed = states * scale * tl.load(weight + columns, mask=inside, other=0.0)
-    tl.store(out + row * width + columns, normed.to(out.dtype.element_ty), mask=inside)
-
-
-def add_norm(residual: Tensor, added: Tensor | None, weight: Tensor, out: Tensor, eps: float) -> None:
-    """residual (n, D) fp32 += added (n, D), in place; out (n, D) = RMSNorm(residual) · weight (D,)."""
+def add_norm(residual: Tensor, added: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """residual (n, D) fp32 += added (n, D), in place; returns RMSNorm(residual) · weight (D,), (n, D) in the dtype."""
     rows, width = residual.shape
-    source = residual if added is None else added
-    _add_norm[(rows,)](
-        residual, source, weight, out, width, eps,
+    out = torch.empty(rows, width, dtype=dtype, device=residual.device)
+    scales = torch.empty(rows, device=residual.device)  # only a backward pass reads them
+    norm_kernel[(rows,)](
+        residual, residual if added is None else added, weight, residual, out, scales, width, eps,
         HAS_ADDED=added is not None, BLOCK=triton.next_power_of_2(width), num_warps=4,
     )  # fmt: skip
+    return out
 
 
 @triton.jit
@@ -107,21 +97,16 @@ def _place(
 
 
 def place(
-    qkv: Tensor,
-    how: Turn,
-    where: Where,
-    queries: Tensor,
-    dense: tuple[Tensor, Tensor] | None,
-    cache: SlotCache,
-    layer: int,
-) -> None:
-    """Splits qkv (n, (heads + 2 · kv_heads) · dim), norms heads (Qwen3), applies RoPE, and stores the result.
+    qkv: Tensor, how: Turn, where: Where, dense: tuple[Tensor, Tensor] | None, cache: SlotCache, layer: int
+) -> Tensor:
+    """Splits qkv (n, (heads + 2 · kv_heads) · dim), norms heads (Qwen3), and applies RoPE; returns queries (n, heads, dim).
 
-    Queries go to `queries` (n, heads, dim); keys and values to the cache at each row's slot and position, and also to
-    `dense`, two tensors (n, kv_heads, dim), for a prefill, whose attention does not read the cache.
+    Keys and values go to the cache at each row's slot and position, and also to `dense`, two tensors (n, kv_heads,
+    dim), for a prefill, whose attention does not read the cache.
     """
-    rows, heads, dim = queries.shape
-    _, slot_count, kv_heads, capacity, _ = cache.shape
+    _, slot_count, kv_heads, capacity, dim = cache.shape
+    rows, heads = len(qkv), qkv.shape[1] // dim - 2 * kv_heads
+    queries = torch.empty(rows, heads, dim, dtype=qkv.dtype, device=qkv.device)
     q_weight, k_weight = how.norms or (queries, queries)
     dense_keys, dense_values = dense or (queries, queries)
     _place[(rows,)](
@@ -130,6 +115,7 @@ def place(
         HEAD_NORM=how.norms is not None, IS_DENSE=dense is not None, BY_SLOT=where.by_slot,
         HALF=cache.dtype is torch.bfloat16, DIM=dim, HEADS=triton.next_power_of_2(heads + 2 * kv_heads), num_warps=4,
     )  # fmt: skip
+    return queries
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -217,14 +203,13 @@ def _combine(
     tl.store(target, (gathered / total[:, None]).to(out.dtype.element_ty), mask=(lanes < GROUP)[:, None])
 
 
-def attend(
-    queries: Tensor, cache: SlotCache, layer: int, slots: Tensor, rows: SlotRows, out: Tensor, splits: int = 1
-) -> None:
-    """out (n, heads, dim): attention of queries (n, heads, dim) over each row's slot up to its position.
+def attend(queries: Tensor, cache: SlotCache, layer: int, slots: Tensor, rows: SlotRows, splits: int = 1) -> Tensor:
+    """(n, heads, dim): attention of queries (n, heads, dim) over each row's slot up to its position.
 
     With `splits` > 1 several programs share a long context (split-K), because few rows would leave the GPU idle.
     """
     count, heads, dim = queries.shape
+    out = torch.empty_like(queries)
     _, slot_count, kv_heads, capacity, _ = cache.shape
     group = heads // kv_heads
     lanes = max(GROUP_ROWS, triton.next_power_of_2(group))
@@ -241,25 +226,7 @@ def attend(
         _combine[(count, kv_heads)](
             parts, peaks, out, kv_heads, GROUP=group, ROWS=lanes, DIM=dim, SPLITS=splits, num_warps=4
         )
-
-
-@triton.jit
-def _gate(both, out, width, BLOCK: tl.constexpr):
-    """silu(x) = x / (1 + e⁻ˣ), rounded before the product as `F.silu` in the trainer's dtype rounds it."""
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < width
-    kind = out.dtype.element_ty
-    first = tl.load(both + row * 2 * width + columns, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(both + row * 2 * width + width + columns, mask=inside, other=0.0).to(tl.float32)
-    opened = (first / (1.0 + tl.exp(-first))).to(kind).to(tl.float32)
-    tl.store(out + row * width + columns, (opened * second).to(kind), mask=inside)
-
-
-def gate(both: Tensor, out: Tensor) -> None:
-    """both (n, 2 · M) → out (n, M): silu(first half) · second half."""
-    rows, width = out.shape
-    _gate[(rows, triton.cdiv(width, 1024))](both, out, width, BLOCK=1024, num_warps=4)
+    return out
 
 
 @triton.jit

@@ -11,7 +11,6 @@ the same token from fp32 probabilities, and falls back to the definition for row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +25,7 @@ from whet.engines.engine_protocol import (
     within_context,
     within_vocabulary,
 )
+from whet.engines.native.slots import Drawn
 from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import autocast, has_plain_products, is_served
 from whet.models.logprobs import check_logprobs, doubt, log_distribution
@@ -40,16 +40,6 @@ if TYPE_CHECKING:
 PLAIN_SEQUENCES, CUDA_SEQUENCES = 256, 1024  # default of max_sequences; CUDA graphs take as many of them as fit
 LOOK = 16  # tokens between checks that log-probs are finite, each of which waits for the device
 TOKENS_PER_CHARACTER = 4  # at most: a character has up to four bytes, a token at least one
-
-
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """Sampled tokens of one batch: a row per sequence, in the order of prompts and samples."""
-
-    tokens: Tensor  # (B, room) int64
-    logprobs: Tensor  # (B, room) float
-    lengths: Tensor  # (B,) int64: tokens of each completion
-    is_stopped: Tensor  # (B,) bool: ended by a stop token or string, not by its limit
 
 
 class NativeEngine:
@@ -97,13 +87,23 @@ class NativeEngine:
         prompts = within_context(prompts, self.policy.context)
         within_vocabulary(prompts, self.policy.vocab_size)
         if self._is_fast(sampling):
-            return self._generate_fast(prompts, sampling, count)
-        done: list[Completion] = []
-        size = max(1, (self.max_sequences or PLAIN_SEQUENCES) // count)  # whole groups: each prompt is prefilled once
-        with autocast(self.device):
-            for start in range(0, len(prompts), size):
-                drawn = self._complete(prompts[start : start + size], sampling, count, first=start)
-                done += self._completions(drawn, sampling, [start + row // count for row in range(len(drawn.tokens))])
+            drawn = self._sample_fast(prompts, sampling, count)
+        else:
+            drawn = []
+            size = max(1, (self.max_sequences or PLAIN_SEQUENCES) // count)  # whole groups: a prompt is prefilled once
+            with autocast(self.device):
+                for start in range(0, len(prompts), size):
+                    drawn += self._sample(prompts[start : start + size], sampling, count, first=start)
+        texts = self.tokenizer.decode_many([one.tokens for one in drawn])
+        done = [
+            Completion(
+                tokens=tuple(one.tokens),
+                logprobs=tuple(one.logprobs),
+                text=up_to_stop(text, sampling.stop),
+                finish="stop" if one.is_stopped else "length",
+            )
+            for one, text in zip(drawn, texts, strict=True)
+        ]
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
     def _is_fast(self, sampling: Sampling) -> bool:
@@ -117,7 +117,7 @@ class NativeEngine:
         )
         return self.device.type == "cuda" and plain and ours and self.on_token is None
 
-    def _generate_fast(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
+    def _sample_fast(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[Drawn]:
         from whet.engines.native import decode_kernels  # imports Triton, which only CUDA builds of torch have
         from whet.engines.native.cuda import CudaSampler
 
@@ -127,20 +127,9 @@ class NativeEngine:
             self._sampler = CudaSampler(
                 self.policy, self.tokenizer.stops, max_slots=slots, ops=decode_kernels, dtype=self.dtype
             )
-        drawn = self._sampler.sample(prompts, sampling, count=count)
-        texts = self.tokenizer.decode_many([one.tokens for one in drawn])
-        done = [
-            Completion(
-                tokens=tuple(one.tokens),
-                logprobs=tuple(one.logprobs),
-                text=text,
-                finish="stop" if one.tokens[-1] in self.tokenizer.stops else "length",
-            )
-            for one, text in zip(drawn, texts, strict=True)
-        ]
-        return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
+        return self._sampler.sample(prompts, sampling, count=count)
 
-    def _complete(self, prompts: Sequence[Prompt], sampling: Sampling, count: int, *, first: int) -> _Drawn:
+    def _sample(self, prompts: Sequence[Prompt], sampling: Sampling, count: int, *, first: int) -> list[Drawn]:
         """Samples every sequence of one batch to its end; `first` is the index of its first prompt."""
         tokens = pad([prompt.tokens for prompt in prompts], torch.int64).to(self.device)
         lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=self.device)
@@ -153,33 +142,38 @@ class NativeEngine:
         fan_out = torch.arange(len(prompts), device=self.device).repeat_interleave(count)
         cache.select(fan_out)
         states, limits = states[fan_out], limits[fan_out]
-        drawn = _nothing_drawn(len(keys), int(limits.max()), self.device)
+        out = torch.zeros(len(keys), int(limits.max()), dtype=torch.int64, device=self.device)  # (B, room) tokens
+        out_logprobs = torch.zeros(out.shape, device=self.device)
+        lengths = torch.zeros_like(keys)  # (B,): of the completions
+        is_ended = torch.zeros_like(keys, dtype=torch.bool)  # (B,): by a stop token or string, not by the limit
         stops = torch.tensor(sorted(self.tokenizer.stops), device=self.device)
         live = torch.arange(len(keys), device=self.device)  # (rows,): which sequence each remaining row is
-        for position in range(drawn.tokens.shape[1]):
+        for position in range(out.shape[1]):
             chosen, logprobs = draw(self.policy.head(states), sampling, keys, torch.full_like(keys, position))
             if position == 0:
                 logprobs = logprobs + doubt(self.policy.head_weight)
-            drawn.tokens[live, position], drawn.logprobs[live, position] = chosen, logprobs
+            out[live, position], out_logprobs[live, position] = chosen, logprobs
             may_look = self.device.type == "cpu" or position % LOOK == 0
             if may_look and not bool(logprobs.isfinite().all()):
-                drawn.lengths[live] = position + 1  # `_completions` raises the error
+                lengths[live] = position + 1  # `check_logprobs` raises the error
                 break
             is_stopped = (chosen[:, None] == stops).any(dim=-1)
             if self.on_token is not None or sampling.stop:
-                is_stopped |= self._heard(
-                    drawn.tokens[live, : position + 1].tolist(), live.tolist(), sampling, count, first
-                )
+                is_stopped |= self._heard(out[live, : position + 1].tolist(), live.tolist(), sampling, count, first)
             is_done = is_stopped | (limits == position + 1)
             if bool(is_done.any()):
-                drawn.lengths[live[is_done]] = position + 1
-                drawn.is_stopped[live] = is_stopped
+                lengths[live[is_done]] = position + 1
+                is_ended[live] = is_stopped
                 rows = _closed_up(is_done)
                 if not len(rows):
                     break
                 cache.select(rows)
                 live, keys, limits, chosen = live[rows], keys[rows], limits[rows], chosen[rows]
             states = self.policy.extend(chosen, cache)
+        sampled = zip(out.tolist(), out_logprobs.tolist(), lengths.tolist(), is_ended.tolist(), strict=True)
+        drawn = [Drawn(ids[:length], values[:length], ended) for ids, values, length, ended in sampled]
+        for row, one in enumerate(drawn):
+            check_logprobs(one.logprobs, self.policy, prompt=first + row // count)
         return drawn
 
     def _heard(self, tokens: list[list[int]], live: list[int], sampling: Sampling, count: int, first: int) -> Tensor:
@@ -192,33 +186,6 @@ class NativeEngine:
         window = TOKENS_PER_CHARACTER * max(len(text) for text in sampling.stop) + 1
         tails = self.tokenizer.decode_many([row[-window:] for row in tokens])
         return torch.tensor([any(text in tail for text in sampling.stop) for tail in tails], device=self.device)
-
-    def _completions(self, drawn: _Drawn, sampling: Sampling, prompts: Sequence[int]) -> list[Completion]:
-        """The sampled rows as records; `prompts` is the prompt index of each row."""
-        lengths = drawn.lengths.tolist()
-        tokens = [row[:length] for row, length in zip(drawn.tokens.tolist(), lengths, strict=True)]
-        logprobs = [row[:length] for row, length in zip(drawn.logprobs.tolist(), lengths, strict=True)]
-        for prompt, values in zip(prompts, logprobs, strict=True):
-            check_logprobs(values, self.policy, prompt=prompt)
-        texts = self.tokenizer.decode_many(tokens)
-        return [
-            Completion(
-                tokens=tuple(ids),
-                logprobs=tuple(values),
-                text=up_to_stop(text, sampling.stop),
-                finish="stop" if is_stopped else "length",
-            )
-            for ids, values, text, is_stopped in zip(tokens, logprobs, texts, drawn.is_stopped.tolist(), strict=True)
-        ]
-
-
-def _nothing_drawn(rows: int, room: int, device: torch.device) -> _Drawn:
-    return _Drawn(
-        tokens=torch.zeros(rows, room, dtype=torch.int64, device=device),
-        logprobs=torch.zeros(rows, room, device=device),
-        lengths=torch.zeros(rows, dtype=torch.int64, device=device),
-        is_stopped=torch.zeros(rows, dtype=torch.bool, device=device),
-    )
 
 
 def _closed_up(is_done: Tensor) -> Tensor:

@@ -6,11 +6,20 @@ The number of slots S includes a spare one, the last, which padding rows of a st
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from whet.models.layers.decoder_config import DecoderConfig
+
+
+class Drawn(NamedTuple):
+    """One sampled completion."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    is_stopped: bool  # by a stop token or string, not by its limit
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from anyio.from_thread import start_blocking_portal
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -23,7 +24,7 @@ from torch import Tensor
 from whet.engines.engine_protocol import within_context
 from whet.engines.http.http_engine import USUAL, HttpEngine
 from whet.engines.http.transport import Connection, RequestRefused, Transport
-from whet.engines.http.untrusted import printable, shown
+from whet.engines.http.untrusted import printable
 from whet.engines.vllm.weight_proof import TOLERANCE, canary_prompts, hand_over
 from whet.engines.vllm.weights import served_decoder
 from whet.errors import RunFailed, UserError
@@ -40,19 +41,23 @@ SAME = "install the same version of whet where the server runs"
 CONTROL_BYTES = 1 << 26  # largest control reply: names and checksums of half a million tensors
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Described:
+Word = Annotated[str, AfterValidator(printable)]
+
+
+class Described(BaseModel, strict=True):
     """A server's description of its model."""
 
-    dtype: str
-    context: int
-    logprobs_mode: str
-    architecture: str
-    quantization: str
+    dtype: Word
+    context: Annotated[int, Field(ge=1)]
+    logprobs_mode: Word
+    architecture: Word
+    quantization: Word
 
 
 class VllmServerEngine:
     """Samples from a vLLM server and sends it new weights."""
+
+    is_exact = False  # vLLM's kernels round differently
 
     def __init__(
         self,
@@ -75,11 +80,6 @@ class VllmServerEngine:
         self._http = HttpEngine(url, "", tokenizer, connection=connection, logprobs="processed", extra=no_model)
         self._http.vocabulary = policy.vocab_size
         self._directory = make_directory(weights_directory)
-
-    @property
-    def is_exact(self) -> bool:
-        """False: vLLM's kernels round differently."""
-        return False
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
         """Samples with these weights from now on; RunFailed if verification fails."""
@@ -139,11 +139,14 @@ class VllmServerEngine:
         except RunFailed as error:
             if "no attribute" in str(error):
                 raise UserError(f"{self._control.url} has no worker of ours: start it with {START}") from error
-            is_asked = str(error).endswith("?")  # the message already asks whether a server is running
-            raise UserError(f"{error}{'' if is_asked else ': is a vLLM server running there?'}") from error
+            raise UserError(str(error)) from error
         if len(replies) != 1:
             raise UserError(f"{self._control.url} shares its model among {len(replies)} workers: serve it with one")
-        return read_described(replies[0], self._control.url)
+        try:
+            return Described.model_validate(replies[0])
+        except ValidationError as error:
+            wrong = ".".join(map(str, error.errors()[0]["loc"])) or "the shape"
+            raise UserError(f"{self._control.url} does not say what {wrong} of its model is: {SAME}") from error
 
     def _call(self, method: str, *arguments: str) -> list[Any]:
         """The return values of a method, one per worker of the server."""
@@ -159,18 +162,6 @@ class VllmServerEngine:
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         with start_blocking_portal() as portal:
             return portal.call(partial(self._control.post, path, body, most_bytes=CONTROL_BYTES))
-
-
-def read_described(reply: Any, url: str) -> Described:
-    """A worker's description of its model; refuses one that is incomplete."""
-    kinds = {"dtype": str, "context": int, "logprobs_mode": str, "architecture": str, "quantization": str}
-    for name, kind in kinds.items():
-        if not isinstance(reply, dict) or type(reply.get(name)) is not kind:
-            raise UserError(f"{url} does not tell the {name} of its model: {SAME}")
-    if reply["context"] < 1:
-        raise UserError(f"{url} says that its model's context is {shown(reply['context'])}: {SAME}")
-    words = {name: printable(reply[name]) for name, kind in kinds.items() if kind is str}
-    return Described(context=reply["context"], **words)
 
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}

@@ -41,6 +41,8 @@ FAILURES = (ValueError, RuntimeError, AssertionError, OSError)  # raised by vLLM
 class VllmEngine:
     """Samples with vLLM from a copy of the policy's weights."""
 
+    is_exact = False  # vLLM's kernels round differently
+
     def __init__(
         self, policy: CausalLM, tokenizer: Tokenizer, *, max_sequences: int = 256, memory_share: float = 0.4
     ) -> None:
@@ -61,11 +63,6 @@ class VllmEngine:
         self._llm = self._start(decoder, max_sequences, memory)
         self._try(decoder)
         self._rest()
-
-    @property
-    def is_exact(self) -> bool:
-        """False: vLLM's kernels round differently."""
-        return False
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
         """Samples with these weights from now on; RunFailed if verification fails."""

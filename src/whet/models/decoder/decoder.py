@@ -5,13 +5,15 @@ Weights are fp32; callers choose bf16 compute with autocast; norms and rotary an
 dropout: sampler and trainer must compute the same log-probs. Knows nothing about tokenisers or sampling.
 
 The other implementations of a block's forward pass are listed in ARCHITECTURE.md ("Forward passes of a block").
-Letters: B rows, T time, N packed tokens, D width, V vocabulary.
+Letters: B rows, T time, N packed tokens, D width, M width of the MLP, V vocabulary, Q = heads · dim,
+KV = kv_heads · dim.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from whet.errors import UserError
 from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
 from whet.models.decoder.kv_cache import KVCache
-from whet.models.kernels.fused_block import JoinedWeights, fused_trunk
+from whet.models.kernels.fused_block import fused_trunk
 from whet.models.layers.attention import Attend, PackedAttention, causal_attention, rotary_angles, rotate
 from whet.models.layers.decoder_config import (
     DecoderConfig,
@@ -56,7 +58,7 @@ class Decoder(nn.Module):
         `source`: the config.json it came from, whose other keys (token ids, …) are saved again.
         """
         super().__init__()
-        self.config = config
+        self.config, self.context, self.vocab_size = config, config.context, config.vocab_size
         self.family = family_named(family)
         self.source = dict(source or {})
         self.gradient_checkpointing = False
@@ -66,16 +68,6 @@ class Decoder(nn.Module):
         if seed is not None:
             self.to_empty(device="cpu")
             initialise(self, std=config.init_std, layers=config.layers, seed=seed)
-
-    @property
-    def context(self) -> int:
-        """The most tokens a sequence may have."""
-        return self.config.context
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
-        return self.config.vocab_size
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids → (B, T, V) logits, all in memory at once: for short inputs only."""
@@ -210,6 +202,90 @@ class Block(nn.Module):
             states = states + self.post_attention_layernorm(self.self_attn.out(attended))
             more = self.post_feedforward_layernorm(self.mlp(states))
         return states + more
+
+    def matrices(self) -> Sequence[Any]:
+        """The weights of q, k, v, their biases (or None), of out, gate (or None), up and down."""
+        attention, mlp = self.self_attn, self.mlp
+        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+        return (
+            *(part.weight for part in parts),
+            *(part.bias for part in parts),
+            attention.o_proj.weight,
+            None if mlp.gate_proj is None else mlp.gate_proj.weight,
+            mlp.up_proj.weight,
+            mlp.down_proj.weight,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A block's matrices in the dtype of its products, those with the same input joined."""
+
+    qkv: Tensor  # (Q + 2 · KV, D)
+    qkv_bias: Tensor | None  # (Q + 2 · KV,)
+    out: Tensor  # (D, Q)
+    gate_up: Tensor  # (2 · M, D); (M, D) without a gate
+    down: Tensor  # (D, M)
+    sizes: list[int]  # [Q, KV, KV]: rows of queries, keys and values in `qkv`
+
+    @classmethod
+    def of(cls, matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
+        """Copies of `Block.matrices`."""
+        q, k, v, q_bias, k_bias, v_bias, out, gate, up, down = matrices
+
+        def joined(*weights: Tensor) -> Tensor:
+            return torch.cat([weight.detach().to(dtype) for weight in weights])
+
+        return cls(
+            qkv=joined(q, k, v),
+            qkv_bias=None if q_bias is None else joined(q_bias, k_bias, v_bias),
+            out=joined(out),
+            gate_up=joined(up) if gate is None else joined(gate, up),
+            down=joined(down),
+            sizes=[len(q), len(k), len(v)],
+        )
+
+    def parts(self) -> list[Tensor]:
+        """Views of the joined matrices, in the order of `Block.matrices`, without absent ones."""
+        biases = [] if self.qkv_bias is None else torch.split(self.qkv_bias, self.sizes)
+        gates = torch.split(self.gate_up, self.down.shape[1])
+        return [*torch.split(self.qkv, self.sizes), *biases, self.out, *gates, self.down]
+
+
+class JoinedWeights:
+    """Joined copies of the blocks, one set per dtype, shared by the training pass and the native engine.
+
+    They are filled again at every use: nothing signals that a weight has changed (fused AdamW leaves a tensor's
+    `_version` alone).
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[torch.dtype, list[Joined]] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
+        """Empty: a copy is filled when it is used."""
+        return JoinedWeights()
+
+    def clear(self) -> None:
+        """Frees the copies; the next use makes them again, at other addresses."""
+        self._copies = {}
+
+    @torch.no_grad()
+    def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
+        """The copies of all blocks with the weights of now, in the same memory as before."""
+        matrices = [block.matrices() for block in blocks]
+        copies = self._copies.get(dtype)
+        if copies is None or copies[0].out.device != matrices[0][6].device:
+            copies = [Joined.of(some, dtype) for some in matrices]
+        if dtype is matrices[0][6].dtype:  # a matrix that is not joined with another needs no copy
+            pairs = zip(copies, matrices, strict=True)
+            copies = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
+        targets = [part for half in copies for part in half.parts()]
+        sources = [tensor for some in matrices for tensor in some if tensor is not None]
+        copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
+        torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
+        self._copies[dtype] = copies
+        return copies
 
 
 class Attention(nn.Module):

@@ -7,8 +7,9 @@ one is a row of `FAMILIES`. An architecture that no row covers raises `NotCovere
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -138,19 +139,19 @@ GPT2_KEYS = {
     "init_std": "initializer_range",
     "tied_head": "tie_word_embeddings",
 }
-GPT2_MODULES = {
-    "ln_1": "input_layernorm",
-    "ln_2": "post_attention_layernorm",
-    "attn.c_proj": "self_attn.o_proj",
-    "mlp.c_fc": "mlp.up_proj",
-    "mlp.c_proj": "mlp.down_proj",
+GPT2_NAMES = {  # parts of stored names → of the decoder's
+    "transformer.wte.": "model.embed_tokens.",
+    "transformer.wpe.": "model.embed_positions.",
+    "transformer.ln_f.": "model.norm.",
+    "transformer.h.": "model.layers.",
+    ".ln_1.": ".input_layernorm.",
+    ".ln_2.": ".post_attention_layernorm.",
+    ".attn.c_attn.": ".self_attn.q_proj.",  # keys and values are stored beside the queries
+    ".attn.c_proj.": ".self_attn.o_proj.",
+    ".mlp.c_fc.": ".mlp.up_proj.",
+    ".mlp.c_proj.": ".mlp.down_proj.",
 }
-GPT2_TOP = {
-    "transformer.wte": "model.embed_tokens",
-    "transformer.wpe": "model.embed_positions",
-    "transformer.ln_f": "model.norm",
-}
-GPT2_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")  # stored side by side as attn.c_attn
+QKV = ("q_proj", "k_proj", "v_proj")
 GPT2_BUFFER = re.compile(r"\.attn\.(bias|masked_bias)$")  # causal masks that old versions saved
 
 
@@ -172,38 +173,31 @@ def _gpt2_stored_name(name: str) -> str | None:
 
 def _import_gpt2(stored: Weights) -> Weights:
     weights: Weights = {}
-    for name, tensor in stored.items():
-        module, leaf = name.rsplit(".", 1)
-        block = re.fullmatch(r"transformer\.h\.(\d+)\.(.+)", module)
-        if block is None:
-            weights[f"{GPT2_TOP.get(module, module)}.{leaf}"] = tensor
-            continue
-        prefix, part = f"model.layers.{block[1]}", block[2]
-        if part == "attn.c_attn":
-            for target, piece in zip(GPT2_QKV, tensor.chunk(3, dim=-1), strict=True):
-                weights[f"{prefix}.{target}.{leaf}"] = piece.t().clone(memory_format=torch.contiguous_format)
-        else:
-            layout = tensor if part.startswith("ln_") else tensor.t()  # Conv1D stores (in, out); t() keeps vectors
-            weights[f"{prefix}.{GPT2_MODULES[part]}.{leaf}"] = layout.contiguous()
+    for stored_name, tensor in stored.items():
+        name = _renamed(stored_name, GPT2_NAMES.items())
+        if ".q_proj." in name:
+            for part, piece in zip(QKV, tensor.chunk(3, dim=-1), strict=True):
+                weights[name.replace(QKV[0], part)] = piece.t().clone(memory_format=torch.contiguous_format)
+        else:  # Conv1D stores (in, out); t() keeps vectors
+            weights[name] = tensor.t().contiguous() if "_proj." in name else tensor
     return weights
 
 
 def _export_gpt2(weights: Weights) -> Weights:
-    top, modules = _inverse(GPT2_TOP), _inverse(GPT2_MODULES)
     stored: Weights = {}
     for name, tensor in weights.items():
-        module, leaf = name.rsplit(".", 1)
-        block = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module)
-        if block is None:
-            stored[f"{top.get(module, module)}.{leaf}"] = tensor
+        if ".k_proj." in name or ".v_proj." in name:
             continue
-        prefix, part = f"transformer.h.{block[1]}", block[2]
-        if part == GPT2_QKV[0]:
-            pieces = [weights[f"model.layers.{block[1]}.{source}.{leaf}"] for source in GPT2_QKV]
-            stored[f"{prefix}.attn.c_attn.{leaf}"] = torch.cat(pieces).t()
-        elif part not in GPT2_QKV:
-            stored[f"{prefix}.{modules[part]}.{leaf}"] = tensor if "layernorm" in part else tensor.t()
+        joined = torch.cat([weights[name.replace(QKV[0], part)] for part in QKV]) if ".q_proj." in name else tensor
+        stored_name = _renamed(name, ((ours, theirs) for theirs, ours in GPT2_NAMES.items()))
+        stored[stored_name] = joined.t() if "_proj." in name else joined
     return stored
+
+
+def _renamed(name: str, replaced: Iterable[tuple[str, str]]) -> str:
+    for old, new in replaced:
+        name = name.replace(old, new)
+    return name
 
 
 # Llama, Qwen2, Qwen3, OLMo-2: the decoder carries their names already
@@ -238,15 +232,11 @@ LLAMA_TRAITS: Mapping[str, Any] = {
 def _llama_like(model_type: str, architecture: str, **own: Any) -> Family:
     """A family that differs from Llama by some traits."""
     traits = {**LLAMA_TRAITS, **own}
-
-    def read(hf: Mapping[str, Any]) -> DecoderConfig:
-        return _read_llama_like(hf, model_type, traits)
-
     return Family(
         model_type=model_type,
         architecture=architecture,
         traits=traits,
-        read=read,
+        read=partial(_read_llama_like, model_type=model_type, traits=traits),
         keys=LLAMA_KEYS,
         write=_write_llama_like,
         stored_name=lambda name: None if name.endswith("rotary_emb.inv_freq") else name,
@@ -325,10 +315,6 @@ def write_rope(config: DecoderConfig) -> dict[str, Any]:
         "rope_scaling": None if scaling is None else scaled,
         "rope_parameters": {**scaled, "rope_theta": config.rope_base},
     }
-
-
-def _inverse(names: Mapping[str, str]) -> dict[str, str]:
-    return {ours: theirs for theirs, ours in names.items()}
 
 
 FAMILIES: Mapping[str, Family] = {

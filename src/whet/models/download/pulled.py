@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.errors import UserError
 from whet.files import home_directory, read_object
-from whet.manifests import MANIFEST, Sealed, checked_entries, list_files, mismatch, sync_file
+from whet.manifests import MANIFEST, checked_entries, list_files, mismatch, sync_file
 from whet.models.storage.checksums import read_files
 
 FORMAT = 1  # increased when a conversion changes, so that cached results are rebuilt
@@ -35,12 +35,15 @@ def cached_names(models: Path) -> list[str]:
 
 def damage(directory: Path, *, contents: bool = True) -> str | None:
     """The problem with a cached model, or None; without `contents` only names and sizes are compared."""
-    try:
-        entries = _entries(directory)
-    except FileNotFoundError:
+    if not os.path.lexists(directory / MANIFEST):
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError, UserError):
+    try:
+        manifest = read_object(directory / MANIFEST)
+        entries = checked_entries(manifest)
+    except (ValueError, UserError):
         return f"{MANIFEST} is not readable"
+    if manifest.get("format") != FORMAT:
+        return f"{MANIFEST} is of another format"
     unlisted = [path.name for path in read_files(directory) if path.name not in entries]
     if unlisted:
         return f"{unlisted[0]} is not in {MANIFEST}"
@@ -51,16 +54,6 @@ def damage(directory: Path, *, contents: bool = True) -> str | None:
             if problem is not None:
                 return f"{name} {problem}"
     return None
-
-
-def _entries(directory: Path) -> dict[str, Sealed]:
-    """The size and the checksum of every file that the manifest names."""
-    if not os.path.lexists(directory / MANIFEST):
-        raise FileNotFoundError(MANIFEST)
-    manifest = read_object(directory / MANIFEST)
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"format {manifest['format']}")
-    return checked_entries(manifest)
 
 
 @contextmanager
@@ -74,7 +67,9 @@ def building(target: Path, *, origin: dict[str, Any]) -> Iterator[tuple[Path, Pa
         model.mkdir()
         scratch.mkdir()
         yield model, scratch
-        _seal(model, origin)
+        content = {"format": FORMAT, **origin, "files": list_files(model)}  # after every file is synced to disk
+        (model / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        sync_file(model / MANIFEST)
         if target.exists():
             target.rename(aside / "replaced")
         try:
@@ -86,14 +81,6 @@ def building(target: Path, *, origin: dict[str, Any]) -> Iterator[tuple[Path, Pa
         shutil.rmtree(aside, ignore_errors=True)
         with suppress(OSError):  # not empty: it holds models
             target.parent.rmdir()
-
-
-def _seal(model: Path, origin: dict[str, Any]) -> None:
-    """Writes the manifest, after every other file is synced to disk."""
-    files = list_files(model)
-    manifest = model / MANIFEST
-    manifest.write_text(json.dumps({"format": FORMAT, **origin, "files": files}, indent=2) + "\n", encoding="utf-8")
-    sync_file(manifest)
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -1,5 +1,7 @@
 """Triton kernels of a decoder block in training (norm, RoPE, gate) with hand-written gradients; bf16 in and out.
 
+The native engine's decode step uses the forward norm and gate too, also in fp32.
+
 `block_plain` has the same functions in plain torch. Letters: N packed tokens, D width, M width of the MLP, dim width of
 a head. A name `of_x` is the gradient of the loss with respect to x.
 """
@@ -16,7 +18,7 @@ TURN_ROWS = 16  # tokens per program of RoPE
 
 
 @triton.jit
-def _norm(states, added, weight, total, out, scales, width, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
+def norm_kernel(states, added, weight, total, out, scales, width, eps, HAS_ADDED: tl.constexpr, BLOCK: tl.constexpr):
     """One program per token: x = states + added, r = 1 / √(mean(x²) + eps), out = x · r · weight."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -28,7 +30,7 @@ def _norm(states, added, weight, total, out, scales, width, eps, HAS_ADDED: tl.c
     scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / width + eps)
     tl.store(scales + row, scale)
     normed = x * scale * tl.load(weight + columns, mask=inside, other=0.0)
-    tl.store(out + row * width + columns, normed.to(tl.bfloat16), mask=inside)
+    tl.store(out + row * width + columns, normed.to(out.dtype.element_ty), mask=inside)
 
 
 def norm(states: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,7 +39,7 @@ def norm(states: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> tu
     total = states if added is None else torch.empty_like(states)
     out = torch.empty(rows, width, dtype=torch.bfloat16, device=states.device)
     scales = torch.empty(rows, device=states.device)
-    _norm[(rows,)](
+    norm_kernel[(rows,)](
         states, states if added is None else added, weight, total, out, scales, width, eps,
         HAS_ADDED=added is not None, BLOCK=triton.next_power_of_2(width), num_warps=4,
     )  # fmt: skip
@@ -224,14 +226,14 @@ def turn_back(
 
 @triton.jit
 def _gate(both, out, width, BLOCK: tl.constexpr):
-    """silu(a) · b with silu(a) = a / (1 + e⁻ᵃ), rounded to bf16 before the product as under autocast."""
+    """silu(a) · b with silu(a) = a / (1 + e⁻ᵃ), rounded to the output's dtype before the product as under autocast."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
     first = tl.load(both + row * 2 * width + columns, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(both + row * 2 * width + width + columns, mask=inside, other=0.0).to(tl.float32)
-    opened = (first / (1.0 + tl.exp(-first))).to(tl.bfloat16).to(tl.float32)
-    tl.store(out + row * width + columns, (opened * second).to(tl.bfloat16), mask=inside)
+    opened = (first / (1.0 + tl.exp(-first))).to(out.dtype.element_ty).to(tl.float32)
+    tl.store(out + row * width + columns, (opened * second).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ Letters: N packed tokens, D width, M width of the MLP, Q = heads · dim, KV = kv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,11 +21,11 @@ from torch.utils.checkpoint import checkpoint
 
 from whet.models.kernels import block_plain
 from whet.models.layers.attention import Padded, Ragged, attend, attend_back, rotary_angles
-from whet.models.layers.decoder_config import full_precision
+from whet.models.layers.decoder_config import fp32_product, full_precision
 from whet.models.layers.packing import Packing
 
 if TYPE_CHECKING:
-    from whet.models.decoder.decoder import Trunk
+    from whet.models.decoder.decoder import Joined, Trunk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,103 +39,26 @@ class BlockShape:
     ops: Any  # `block_kernels` on CUDA, `block_plain` on a CPU
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A block's matrices in the dtype of its products, those with the same input joined."""
-
-    qkv: Tensor  # (Q + 2 · KV, D)
-    qkv_bias: Tensor | None  # (Q + 2 · KV,)
-    out: Tensor  # (D, Q)
-    gate_up: Tensor  # (2 · M, D)
-    down: Tensor  # (D, M)
-    sizes: list[int]  # [Q, KV, KV]: rows of queries, keys and values in `qkv`
-
-
-class JoinedWeights:
-    """Joined copies of the blocks, one set per dtype, shared by the training pass and the native engine.
-
-    They are filled again at every use: nothing signals that a weight has changed (fused AdamW leaves a tensor's
-    `_version` alone).
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[torch.dtype, list[Joined]] = {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
-        """Empty: a copy is filled when it is used."""
-        return JoinedWeights()
-
-    def clear(self) -> None:
-        """Frees the copies; the next use makes them again, at other addresses."""
-        self._copies = {}
-
-    @torch.no_grad()
-    def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
-        """The copies of all blocks with the weights of now, in the same memory as before."""
-        matrices = [_matrices(block) for block in blocks]
-        copies = self._copies.get(dtype)
-        if copies is None or copies[0].out.device != matrices[0][6].device:
-            copies = [_join(some, dtype) for some in matrices]
-        if dtype is matrices[0][6].dtype:  # a matrix that is not joined with another needs no copy
-            pairs = zip(copies, matrices, strict=True)
-            copies = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
-        targets = [part for half in copies for part in _parts(half)]
-        sources = [tensor for some in matrices for tensor in some if tensor is not None]
-        copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
-        torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
-        self._copies[dtype] = copies
-        return copies
-
-
-def _matrices(block: Any) -> Sequence[Any]:
-    """The weights of q, k, v, their biases (or None), then of out, gate, up and down: the order of `_Block`'s inputs."""
-    attention, mlp = block.self_attn, block.mlp
-    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-    return (
-        *(part.weight for part in parts),
-        *(part.bias for part in parts),
-        attention.o_proj.weight,
-        mlp.gate_proj.weight,
-        mlp.up_proj.weight,
-        mlp.down_proj.weight,
-    )
-
-
-def _join(matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
-    q, k, v, q_bias, k_bias, v_bias, out, first, second, down = matrices
-
-    def joined(*weights: Tensor) -> Tensor:
-        return torch.cat([weight.detach().to(dtype) for weight in weights])
-
-    return Joined(
-        qkv=joined(q, k, v),
-        qkv_bias=None if q_bias is None else joined(q_bias, k_bias, v_bias),
-        out=joined(out),
-        gate_up=joined(first, second),
-        down=joined(down),
-        sizes=[len(q), len(k), len(v)],
-    )
-
-
-def _parts(half: Joined) -> list[Tensor]:
-    """Views of the joined matrices, in the order of `_matrices`, without absent biases."""
-    biases = [] if half.qkv_bias is None else torch.split(half.qkv_bias, half.sizes)
-    return [*torch.split(half.qkv, half.sizes), *biases, half.out, *half.gate_up.chunk(2), half.down]
-
-
 def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
     """→ (N, D), before the final norm: as `Trunk.forward`. `recompute` is gradient checkpointing per block."""
     c, device = trunk.config, packing.tokens.device
     cosine, sine = (x[0].contiguous() for x in rotary_angles(c, packing.positions))
+    ops: Any = block_plain
+    if device.type == "cuda":
+        from whet.models.kernels import block_kernels  # imports Triton, which only CUDA builds of torch have
+
+        ops, dtype = block_kernels, torch.bfloat16
+        attention: Ragged | Padded = Ragged.of(packing, device)
+    else:
+        dtype, attention = torch.float32, Padded.of(packing, device, group=c.heads // c.kv_heads)
     shape = BlockShape(
         heads=(c.heads, c.kv_heads, c.head_dim),
         eps=c.norm_eps,
         angles=(cosine, sine),
-        attention=(Ragged if device.type == "cuda" else Padded).of(packing, device),
-        ops=_operations(device),
+        attention=attention,
+        ops=ops,
     )
     states: Tensor = trunk.embed_tokens(packing.tokens)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     for block, half in zip(trunk.layers, trunk.joined.refreshed(list(trunk.layers), dtype), strict=True):
         if recompute and torch.is_grad_enabled():
             states = checkpoint(fused_block, block, half, states, shape, use_reentrant=False)
@@ -144,21 +67,13 @@ def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
     return states
 
 
-def _operations(device: torch.device) -> Any:
-    if device.type != "cuda":
-        return block_plain
-    from whet.models.kernels import block_kernels  # imports Triton, which only CUDA builds of torch have
-
-    return block_kernels
-
-
 def fused_block(block: Any, half: Joined, states: Tensor, shape: BlockShape) -> Tensor:
     """(N, D) fp32 → (N, D) fp32."""
     norms = (block.input_layernorm.weight, block.post_attention_layernorm.weight)
     head_norms = (None, None)
     if block.self_attn.qk_norm == "head":
         head_norms = (block.self_attn.q_norm.weight, block.self_attn.k_norm.weight)
-    out: Tensor = _Block.apply(states, half, shape, *norms, *head_norms, *_matrices(block))  # type: ignore[no-untyped-call]
+    out: Tensor = _Block.apply(states, half, shape, *norms, *head_norms, *block.matrices())  # type: ignore[no-untyped-call]
     return out
 
 
@@ -202,16 +117,16 @@ class _Block(torch.autograd.Function):
         with full_precision(states.device):
             pull = grad.to(half.out.dtype)
             gated = kernels.gate_back(both, pull @ half.down)  # `both` holds its own gradient from here on
-            of_down = _fp32(pull.T, gated)
+            of_down = fp32_product(pull.T, gated)
             grad, pull, normed, of_mlp_norm = kernels.norm_back(stream, mlp_scales, mlp_norm, both @ half.gate_up, grad)
-            of_gate_up = _fp32(both.T, normed)
-            of_out = _fp32(pull.T, attended.flatten(1))
+            of_gate_up = fp32_product(both.T, normed)
+            of_out = fp32_product(pull.T, attended.flatten(1))
             back = (pull @ half.out).view_as(attended)
             slopes = attend_back(back, queries, keys, values, attended, sums, shape.attention)
             source = queries.new_empty(len(queries), len(half.qkv)) if raw is None else raw
             of_qkv, of_head_norms = kernels.turn_back(source, shape.angles, head_norms, *slopes, shape.eps)
             grad, _, normed, of_norm = kernels.norm_back(states, scales, norm, of_qkv @ half.qkv, grad)
-            of_matrix = _fp32(of_qkv.T, normed)
+            of_matrix = fp32_product(of_qkv.T, normed)
         biases: Sequence[Tensor | None] = (None, None, None)
         if half.qkv_bias is not None:
             biases = torch.split(of_qkv.sum(dim=0, dtype=torch.float32), half.sizes)
@@ -219,8 +134,3 @@ class _Block(torch.autograd.Function):
             grad, None, None, of_norm, of_mlp_norm, *(of_head_norms or (None, None)),
             *torch.split(of_matrix, half.sizes), *biases, of_out, *of_gate_up.chunk(2), of_down,
         )  # fmt: skip
-
-
-def _fp32(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with an fp32 result, also of bf16 matrices: a weight's gradient sums over many tokens."""
-    return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -115,19 +115,21 @@ class _Gather(torch.autograd.Function):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padded:
-    """A packing as padded tables, with attention masks (True: the query sees the key)."""
+    """A packing as padded tables, with attention masks (True: the query sees the key).
+
+    Masks are for the query heads that share a key head, stacked along time: `group` of them.
+    """
 
     split: int  # tokens of all roots
     roots: Grid
     branches: Grid
     parents: Tensor  # (S,): the root of each branch
     each: int  # branches per root if all roots have as many, else 0
-    root_sees: Tensor  # (1, P, P)
-    branch_sees: Tensor  # (S, Q, P + Q): the root's keys, then the branch's own
-    _tiled: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    root_sees: Tensor  # (1, 1, group · P, P)
+    branch_sees: Tensor  # (S, 1, group · Q, P + Q): the root's keys, then the branch's own
 
     @classmethod
-    def of(cls, packing: Packing, device: torch.device) -> Padded:
+    def of(cls, packing: Packing, device: torch.device, group: int) -> Padded:
         """Built once for all layers of a pass."""
         roots, branches = (Grid.of(lengths, device) for lengths in (packing.roots, packing.branches))
         before = torch.ones(roots.longest, roots.longest, dtype=torch.bool).tril()
@@ -142,27 +144,18 @@ class Padded:
             branches=branches,
             parents=packing.parents.to(device),
             each=int(counts[0]) if even else 0,
-            root_sees=before[None].to(device),
-            branch_sees=sees.to(device),
+            root_sees=before.repeat(group, 1)[None, None].to(device),
+            branch_sees=sees.to(device).repeat(1, group, 1)[:, None],
         )
-
-    def sees(self, group: int) -> tuple[Tensor, Tensor]:
-        """Both masks for `group` query heads stacked along time, (…, 1, group · queries, keys)."""
-        if group not in self._tiled:
-            tiled = (mask.repeat(1, group, 1)[:, None] for mask in (self.root_sees, self.branch_sees))
-            self._tiled[group] = (*tiled,)  # type: ignore[assignment]
-        return self._tiled[group]
 
 
 def padded_attention(q: Tensor, k: Tensor, v: Tensor, at: Padded) -> Tensor:
     """(N, heads, dim) queries, (N, kv_heads, dim) keys and values → (N, heads, dim)."""
-    group = q.shape[1] // k.shape[1]
-    root_sees, branch_sees = at.sees(group)
-    n = at.split
+    group, n = q.shape[1] // k.shape[1], at.split
     (root_q, own_q), (root_k, own_k), (root_v, own_v) = (torch.split(x, [n, len(x) - n]) for x in (q, k, v))
     root_k, root_v = (at.roots.pad(x).transpose(1, 2) for x in (root_k, root_v))
     attended = F.scaled_dot_product_attention(
-        _stacked(at.roots.pad(root_q), group), root_k, root_v, attn_mask=root_sees
+        _stacked(at.roots.pad(root_q), group), root_k, root_v, attn_mask=at.root_sees
     )
     pieces = [at.roots.unpad(_unstacked(attended, group))]
     if len(own_q):
@@ -171,7 +164,7 @@ def padded_attention(q: Tensor, k: Tensor, v: Tensor, at: Padded) -> Tensor:
             for root, own in ((root_k, own_k), (root_v, own_v))
         )
         queries = _stacked(at.branches.pad(own_q), group)
-        attended = F.scaled_dot_product_attention(queries, k, v, attn_mask=branch_sees)
+        attended = F.scaled_dot_product_attention(queries, k, v, attn_mask=at.branch_sees)
         pieces.append(at.branches.unpad(_unstacked(attended, group)))
     return torch.cat(pieces)
 
@@ -214,18 +207,18 @@ class PackedAttention:
 
     def __init__(self, packing: Packing) -> None:
         self.packing = packing
-        self._ragged: Ragged | None = None
-        self._padded: Padded | None = None
+        self._at: Ragged | Padded | None = None
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """(1, heads, N, dim) queries, (1, kv_heads, N, dim) keys and values → (1, heads, N, dim)."""
         q, k, v = (x[0].transpose(0, 1) for x in (queries, keys, values))
-        if _fits_flash(q):
-            self._ragged = self._ragged or Ragged.of(self.packing, q.device)
-            attended: Tensor = _Flash.apply(q, k, v, self._ragged)  # type: ignore[no-untyped-call]
+        if self._at is None:
+            group = q.shape[1] // k.shape[1]
+            self._at = Ragged.of(self.packing, q.device) if _fits_flash(q) else Padded.of(self.packing, q.device, group)
+        if isinstance(self._at, Ragged):
+            attended: Tensor = _Flash.apply(q, k, v, self._at)  # type: ignore[no-untyped-call]
         else:
-            self._padded = self._padded or Padded.of(self.packing, q.device)
-            attended = padded_attention(q, k, v, self._padded)
+            attended = padded_attention(q, k, v, self._at)
         return attended.transpose(0, 1)[None]
 
 
@@ -237,41 +230,32 @@ def _fits_flash(queries: Tensor) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ragged:
-    """Sequence boundaries of a packing for the flash kernels: int32 cumulative lengths on the device, host maxima."""
+    """Sequence boundaries of a packing, as the flash kernels take them.
 
-    alone: Tensor  # (R + S + 1,): of roots and branches, each a sequence by itself
-    longest: int
+    Each is (int32 cumulative lengths of queries, and of keys, on the device, the longest of both on the host).
+    """
+
     split: int  # tokens of all roots
-    queries: Tensor  # (R + 1,): of all branches of each root together
-    keys: Tensor  # (R + 1,): of the roots
-    most_queries: int  # 0 without branches
-    most_keys: int
+    alone: tuple[Tensor, Tensor, int, int]  # (R + S + 1,): roots and branches, each a sequence by itself
+    across: tuple[Tensor, Tensor, int, int]  # (R + 1,): all branches of each root together, and the roots as keys
 
     @classmethod
     def of(cls, packing: Packing, device: torch.device) -> Ragged:
         both = torch.cat([packing.roots, packing.branches])
         joined = torch.zeros_like(packing.roots).index_add(0, packing.parents, packing.branches)
+        alone, queries, keys = (
+            F.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32) for lengths in (both, joined, packing.roots)
+        )
+        longest = int(both.max())
         return cls(
-            alone=_sums(both).to(device),
-            longest=int(both.max()),
             split=int(packing.roots.sum()),
-            queries=_sums(joined).to(device),
-            keys=_sums(packing.roots).to(device),
-            most_queries=int(joined.max()),
-            most_keys=int(packing.roots.max()),
+            alone=(alone, alone, longest, longest),
+            across=(queries, keys, int(joined.max()), int(packing.roots.max())),
         )
 
     @property
-    def self_places(self) -> tuple[Any, ...]:
-        return self.alone, self.alone, self.longest, self.longest
-
-    @property
-    def root_places(self) -> tuple[Any, ...]:
-        return self.queries, self.keys, self.most_queries, self.most_keys
-
-
-def _sums(lengths: Tensor) -> Tensor:
-    return torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(torch.int32)
+    def has_branches(self) -> bool:
+        return self.across[2] > 0
 
 
 class _Flash(torch.autograd.Function):
@@ -310,9 +294,9 @@ def ragged_attention(q: Tensor, k: Tensor, v: Tensor, at: Ragged) -> tuple[Tenso
     from whet.models.layers.join_kernel import join  # imports Triton, which only CUDA builds of torch have
 
     n = at.split
-    out, lse = _forward(q, k, v, at.self_places, causal=True)
-    if at.most_queries:
-        join(out[n:], lse[:, n:], *_forward(q[n:], k[:n], v[:n], at.root_places, causal=False))
+    out, lse = _forward(q, k, v, at.alone, causal=True)
+    if at.has_branches:
+        join(out[n:], lse[:, n:], *_forward(q[n:], k[:n], v[:n], at.across, causal=False))
     return out, lse
 
 
@@ -321,10 +305,9 @@ def ragged_attention_back(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """∂L/∂q, ∂L/∂k, ∂L/∂v. With the merged out and lse, the gradients of both parts of a branch just add up."""
     n = at.split
-    dq, dk, dv = _backward(grad, q, k, v, out, lse, at.self_places, causal=True)
-    if at.most_queries:
-        places = at.root_places
-        more = _backward(grad[n:], q[n:], k[:n], v[:n], out[n:], lse[:, n:].contiguous(), places, causal=False)
+    dq, dk, dv = _backward(grad, q, k, v, out, lse, at.alone, causal=True)
+    if at.has_branches:
+        more = _backward(grad[n:], q[n:], k[:n], v[:n], out[n:], lse[:, n:].contiguous(), at.across, causal=False)
         dq[n:] += more[0]
         dk[:n] += more[1]
         dv[:n] += more[2]

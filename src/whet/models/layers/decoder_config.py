@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from whet.errors import UserError
 
@@ -50,12 +50,13 @@ class RopeScaling:
         """Refuses kinds that the decoder does not implement."""
         if self.kind not in ("linear", "llama3"):
             raise UserError(f"rope scaling {self.kind!r} is not supported: use 'linear' or 'llama3'")
-        if not all(map(math.isfinite, (self.factor, self.low_frequency_factor, self.high_frequency_factor))):
-            raise UserError("rope scaling needs finite factors")
-        if self.original_context < 1:
-            raise UserError(f"rope scaling needs an original context above 0, not {self.original_context}")
-        if self.factor <= 0 or self.high_frequency_factor <= self.low_frequency_factor:
-            raise UserError("rope scaling needs a factor above 0 and a high factor above the low factor")
+        factors = (self.factor, self.low_frequency_factor, self.high_frequency_factor)
+        is_ordered = self.factor > 0 and self.high_frequency_factor > self.low_frequency_factor
+        if not (all(map(math.isfinite, factors)) and is_ordered and self.original_context >= 1):
+            raise UserError(
+                f"{self} is impossible: it needs finite factors, the first above 0 and the high above the low one, "
+                "and an original context above 0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,6 +154,11 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switches autocast off, for parts that need fp32 such as the head."""
     return torch.autocast(device.type, enabled=False)
+
+
+def fp32_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b with an fp32 result, also of bf16 matrices: logits, and weights' gradients, which sum over many tokens."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b
 
 
 def has_plain_products(layers: Iterable[nn.Module]) -> bool:

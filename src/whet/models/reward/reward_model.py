@@ -22,7 +22,7 @@ from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
 from whet.models.load import build_decoder, checked_config, covered
 from whet.models.protocol import CausalLM
-from whet.models.reward.settings import BAD, RewardKind, RewardSettings, read_settings, write_settings
+from whet.models.reward.settings import BAD, RewardSettings, read_settings, write_settings
 from whet.models.storage.checksums import read_steadily
 from whet.models.storage.safetensors_files import (
     StoredTensor,
@@ -44,29 +44,9 @@ class RewardModel(nn.Module):
         """`pad` is the padding id of the saved classifier: transformers reads the score at the last other id."""
         super().__init__()
         self.trunk: Any = trunk  # a CausalLM that is a module: our decoder, or transformers' behind the same protocol
-        self.head = head
-        self.settings = settings
-        self.pad = pad
-
-    @property
-    def kind(self) -> RewardKind:
-        """The training signal: preference pairs, outcomes of answers, or labels of steps."""
-        return self.settings.kind
-
-    @property
-    def classes(self) -> int:
-        """Scores per token."""
-        return self.settings.classes
-
-    @property
-    def context(self) -> int:
-        """The most tokens a sequence may have."""
-        return int(self.trunk.context)
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
-        return int(self.trunk.vocab_size)
+        self.head, self.settings, self.pad = head, settings, pad
+        self.kind, self.classes = settings.kind, settings.classes
+        self.context, self.vocab_size = trunk.context, trunk.vocab_size
 
     @property
     def gradient_checkpointing(self) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
@@ -15,12 +18,11 @@ RewardKind = Literal["preference", "outcome", "process"]
 Aggregation = Literal["product", "min", "last"]
 
 SETTINGS = "whet_reward.json"
-FORMAT = 2
-WITHOUT_LIMIT = 1  # the older format, without max_tokens
+FORMATS = (1, 2)  # the first without max_tokens
 BAD = 0  # the class of a bad step; any other class, also neutral, counts as right (Lightman et al. 2023)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
 class RewardSettings:
     """Training settings of a reward model that scoring has to follow."""
 
@@ -29,21 +31,17 @@ class RewardSettings:
     every_token: bool = False  # outcome: trained at every token of the completion, not only the last
     separator: str = "\n"  # process: ends each step
     aggregation: Aggregation = "product"  # process: of step probabilities to one reward
-    max_tokens: int | None = None  # texts were truncated to so many tokens; None: to the context
+    max_tokens: Annotated[int, Field(ge=1)] | None = (
+        None  # texts were truncated to so many tokens; None: to the context
+    )
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(RewardKind):
-            raise UserError(f"unknown kind of reward model {self.kind!r}: use one of {', '.join(get_args(RewardKind))}")
-        if self.aggregation not in get_args(Aggregation):
-            raise UserError(f"unknown aggregation {self.aggregation!r}: use one of {', '.join(get_args(Aggregation))}")
         allowed = (2, 3) if self.kind == "process" else (1,)
         if self.classes not in allowed:
             raise UserError(
                 f"a {self.kind} reward model has {' or '.join(map(str, allowed))} classes, not {self.classes}: "
                 "correct 'classes'"
             )
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise UserError(f"a text has at least one token, not {self.max_tokens}: correct 'max_tokens'")
         if self.kind == "process" and not self.separator:
             raise UserError(
                 "a process reward model needs a text that ends each step: set 'separator', for example to '\\n'"
@@ -57,7 +55,7 @@ def step_classes(labels: Sequence[int], classes: int) -> list[int]:
 
 def write_settings(directory: Path, settings: RewardSettings) -> None:
     """Writes whet_reward.json."""
-    content = {"format": FORMAT, **asdict(settings)}
+    content = {"format": FORMATS[-1], **asdict(settings)}
     try:
         (directory / SETTINGS).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
@@ -71,30 +69,13 @@ def read_settings(directory: Path) -> RewardSettings | None:
         return None
     content = read_object(path)
     written = content.pop("format", None)
-    if written not in (WITHOUT_LIMIT, FORMAT):
-        raise UserError(f"{path} is of format {written!r}, not {FORMAT}: save the reward model again with this whet")
-    if written == WITHOUT_LIMIT:
-        content = {"max_tokens": None, **content}
+    if written not in FORMATS:
+        raise UserError(f"{path} is of format {written!r}, not {FORMATS[-1]}: save the reward model again")
     try:
-        return RewardSettings(**_typed(content))
+        return RewardSettings(**content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{first['loc'][0]!r} is {first['input']!r:.60}: {first['msg']}"
+        raise UserError(f"{path}: {problem}; save the model again") from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-
-
-def _typed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries, each checked to have the type of its field."""
-    types: dict[str, tuple[type, ...]] = {
-        "kind": (str,),
-        "classes": (int,),
-        "every_token": (bool,),
-        "separator": (str,),
-        "aggregation": (str,),
-        "max_tokens": (int, type(None)),
-    }
-    if content.keys() != types.keys():
-        wrong = sorted(content.keys() ^ types.keys())[0]
-        raise UserError(f"key {wrong!r} is {'unknown' if wrong in content else 'missing'}: save the model again")
-    for name, kinds in types.items():
-        if type(content[name]) not in kinds:
-            raise UserError(f"{name!r} is {content[name]!r}: expected {kinds[0].__name__}")
-    return dict(content)

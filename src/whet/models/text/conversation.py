@@ -21,94 +21,109 @@ from whet.records import Message
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private-use plane A: no template writes these
 
 
-def control_tokens(hf: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The special tokens: string → id."""
-    special = {str(token): index for index, token in hf.added_tokens_decoder.items() if token.special and str(token)}
-    named = zip(hf.all_special_tokens, hf.all_special_ids, strict=True)
-    return {**special, **{str(token): index for token, index in named if token and index is not None}}
+class ChatTemplate:
+    """The chat template and the control tokens of a tokeniser."""
 
+    def __init__(self, hf: PreTrainedTokenizerBase, encode_rendered: Callable[[str], list[int]]) -> None:
+        """`encode_rendered` encodes text whose control strings become control tokens."""
+        self._hf, self._encode_rendered = hf, encode_rendered
+        added = hf.added_tokens_decoder.items()
+        special = {str(token): index for index, token in added if token.special and str(token)}
+        named = zip(hf.all_special_tokens, hf.all_special_ids, strict=True)
+        self.control = special | {str(token): index for token, index in named if token and index is not None}
+        # Matches the longest control string first, as the tokeniser does.
+        self._pattern = re.compile("|".join(map(re.escape, sorted(self.control, key=len, reverse=True))))
 
-def encode_conversation(
-    hf: PreTrainedTokenizerBase,
-    messages: Sequence[Message],
-    control: Mapping[str, int],
-    *,
-    encode: Callable[[str], list[int]],
-    encode_rendered: Callable[[str], list[int]],
-) -> list[int]:
-    """The ids of the rendered conversation, with the assistant's header.
+    def encode(self, messages: Sequence[Message], encode: Callable[[str], list[int]]) -> list[int]:
+        """The ids of the rendered conversation, with the assistant's header; `encode` encodes plain text."""
+        if not messages:
+            raise UserError("the conversation is empty; give at least one message")
+        pattern = self._pattern
+        for message in messages:
+            found = pattern.search(message.role)
+            if found:
+                raise UserError(
+                    f"role {message.role!r} holds the control string {found[0]}; use a plain name such as user"
+                )
+        seen = self._render(messages)
+        if not _may_forge(self.control, messages):
+            return self._encode_whole(seen, encode)
+        disguise = _disguise(self.control, messages)
+        plain = str.maketrans({mark: letter for letter, mark in disguise.items()})
+        hide = str.maketrans(disguise)
+        guarded = self._render(_changed(messages, lambda text: text.translate(hide)))
+        if guarded.translate(plain) != seen:
+            # The template depends on the contents, so only the control strings in them are disguised.
+            own = pattern.findall(guarded)
+            hidden = _changed(messages, lambda text: pattern.sub(lambda found: found[0].translate(hide), text))
+            guarded = self._render(hidden)
+            if pattern.findall(guarded) != own:
+                raise UserError(
+                    "the chat template turns strings in these messages into control tokens; remove such strings"
+                )
+        places, seen_places = ([found.span() for found in pattern.finditer(text)] for text in (guarded, seen))
+        if places == seen_places:
+            return self._encode_whole(seen, encode)
+        return self._encode_pieces(guarded, lambda text: encode(text.translate(plain)))
 
-    `encode` encodes plain text, `encode_rendered` text whose control strings become control tokens.
-    """
-    if not messages:
-        raise UserError("the conversation is empty; give at least one message")
-    pattern = _any_of(control)
-    for message in messages:
-        found = pattern.search(message.role)
-        if found:
-            raise UserError(f"role {message.role!r} holds the control string {found[0]}; use a plain name such as user")
-    seen = render(hf, messages, add_generation_prompt=True)
-    if not _may_forge(control, messages):
-        return _encode_whole(hf, seen, pattern, control, encode, encode_rendered)
-    disguise = _disguise(control, messages)
-    plain = str.maketrans({mark: letter for letter, mark in disguise.items()})
-    hide = str.maketrans(disguise)
-    guarded = render(hf, _changed(messages, lambda text: text.translate(hide)), add_generation_prompt=True)
-    if guarded.translate(plain) != seen:
-        # The template depends on the contents, so only the control strings in them are disguised.
-        own = pattern.findall(guarded)
-        guarded = render(
-            hf,
-            _changed(messages, lambda text: pattern.sub(lambda found: found[0].translate(hide), text)),
-            add_generation_prompt=True,
-        )
-        if pattern.findall(guarded) != own:
-            raise UserError(
-                "the chat template turns strings in these messages into control tokens; remove such strings"
-            )
-    if _places(pattern, guarded) == _places(pattern, seen):
-        return _encode_whole(hf, seen, pattern, control, encode, encode_rendered)
-    return _encode_pieces(hf, guarded, pattern, control, lambda text: encode(text.translate(plain)))
+    def plain_text(self, messages: Sequence[Message]) -> str:
+        """The rendered conversation without control tokens."""
+        return self._pattern.sub("", self._render(messages))
 
+    def ends_of_turn(self) -> frozenset[int]:
+        """The control token that the template writes after an assistant's message, if it writes one."""
+        answer = chr(PRIVATE_USE.start)
+        if self._hf.chat_template is None:
+            return frozenset()
+        turns = [Message(role="user", content="question"), Message(role="assistant", content=answer)]
+        try:
+            rendered = self._render(turns, add_generation_prompt=False)
+        except BrokenTemplate:
+            raise
+        except UserError:  # a template that requires other roles; ids of the configuration still stop
+            return frozenset()
+        found = self._pattern.match(rendered.rpartition(answer)[2].lstrip())
+        return frozenset({self.control[found[0]]}) if found and answer in rendered else frozenset()
 
-def text_of(hf: PreTrainedTokenizerBase, messages: Sequence[Message], control: Mapping[str, int]) -> str:
-    """The rendered conversation without control tokens."""
-    return _any_of(control).sub("", render(hf, messages, add_generation_prompt=True))
+    def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        hf, owner = self._hf, str(self._hf.name_or_path)
+        try:
+            source = hf.get_chat_template()
+        except ValueError as error:  # several, none of which is the default one
+            raise BrokenTemplate(f"the chat template of {owner}: {' '.join(str(error).split())[:300]}") from error
+        variables = {
+            name: list(map(str, token)) if isinstance(token, list) else str(token)
+            for name, token in hf.special_tokens_map.items()
+        }
+        return render_template(source, messages, variables, add_generation_prompt=add_generation_prompt, owner=owner)
 
+    def _encode_whole(self, rendered: str, encode: Callable[[str], list[int]]) -> list[int]:
+        """The ids of a text whose control strings are all the template's own, as transformers encodes it.
 
-def ends_of_turn(hf: PreTrainedTokenizerBase, control: Mapping[str, int]) -> frozenset[int]:
-    """The control token that the template writes after an assistant's message, if it writes one."""
-    answer = chr(PRIVATE_USE.start)
-    if hf.chat_template is None:
-        return frozenset()
-    turns = [Message(role="user", content="question"), Message(role="assistant", content=answer)]
-    try:
-        rendered = render(hf, turns, add_generation_prompt=False)
-    except BrokenTemplate:
-        raise
-    except UserError:  # a template that requires other roles; ids of the configuration still stop
-        return frozenset()
-    found = _any_of(control).match(rendered.rpartition(answer)[2].lstrip())
-    return frozenset({control[found[0]]}) if found and answer in rendered else frozenset()
+        A tokeniser that normalises the text may find more of them; then it is encoded in pieces.
+        """
+        tokens = self._encode_rendered(rendered)
+        ids = set(self.control.values()) - {self._hf.unk_token_id}
+        written = [self.control[found] for found in self._pattern.findall(rendered)]
+        if [token for token in tokens if token in ids] == [token for token in written if token in ids]:
+            return tokens
+        return self._encode_pieces(rendered, encode)
 
-
-def render(hf: PreTrainedTokenizerBase, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-    """The conversation rendered by the template."""
-    owner = str(hf.name_or_path)
-    try:
-        source = hf.get_chat_template()
-    except ValueError as error:  # several, none of which is the default one
-        raise BrokenTemplate(f"the chat template of {owner}: {' '.join(str(error).split())[:300]}") from error
-    variables = {
-        name: list(map(str, token)) if isinstance(token, list) else str(token)
-        for name, token in hf.special_tokens_map.items()
-    }
-    return render_template(source, messages, variables, add_generation_prompt=add_generation_prompt, owner=owner)
-
-
-def _any_of(control: Mapping[str, int]) -> re.Pattern[str]:
-    """Matches the longest control string first, as the tokeniser does."""
-    return re.compile("|".join(re.escape(token) for token in sorted(control, key=len, reverse=True)))
+    def _encode_pieces(self, rendered: str, encode: Callable[[str], list[int]]) -> list[int]:
+        """Splits at the control strings, which are all the template's own here, and encodes the rest as plain text."""
+        tokens: list[int] = []
+        start, strip_left = 0, False
+        for found in [*self._pattern.finditer(rendered), None]:
+            text = rendered[start : found.start() if found else len(rendered)]
+            marker = self._hf.added_tokens_decoder.get(self.control[found[0]]) if found else None
+            # Some markers strip the white space next to them (Phi-3's <|end|>).
+            text = text.lstrip() if strip_left else text
+            text = text.rstrip() if marker is not None and marker.lstrip else text
+            tokens += encode(text) if text else []
+            if found:
+                tokens.append(self.control[found[0]])
+                start, strip_left = found.end(), marker is not None and marker.rstrip
+        return tokens
 
 
 def _may_forge(control: Mapping[str, int], messages: Sequence[Message]) -> bool:
@@ -140,50 +155,3 @@ def _disguise(control: Mapping[str, int], messages: Sequence[Message]) -> dict[s
 
 def _changed(messages: Sequence[Message], change: Callable[[str], str]) -> list[Message]:
     return [Message(role=message.role, content=change(message.content)) for message in messages]
-
-
-def _places(pattern: re.Pattern[str], text: str) -> list[tuple[int, int]]:
-    return [found.span() for found in pattern.finditer(text)]
-
-
-def _encode_whole(
-    hf: PreTrainedTokenizerBase,
-    rendered: str,
-    pattern: re.Pattern[str],
-    control: Mapping[str, int],
-    encode: Callable[[str], list[int]],
-    encode_rendered: Callable[[str], list[int]],
-) -> list[int]:
-    """The ids of a text whose control strings are all the template's own, as transformers encodes it.
-
-    A tokeniser that normalises the text may find more of them; then it is encoded in pieces.
-    """
-    tokens = encode_rendered(rendered)
-    ids = set(control.values()) - {hf.unk_token_id}
-    written = [control[found] for found in pattern.findall(rendered)]
-    if [token for token in tokens if token in ids] == [token for token in written if token in ids]:
-        return tokens
-    return _encode_pieces(hf, rendered, pattern, control, encode)
-
-
-def _encode_pieces(
-    hf: PreTrainedTokenizerBase,
-    rendered: str,
-    pattern: re.Pattern[str],
-    control: Mapping[str, int],
-    encode: Callable[[str], list[int]],
-) -> list[int]:
-    """Splits at the control strings, which are all the template's own here, and encodes the rest as plain text."""
-    tokens: list[int] = []
-    start, strip_left = 0, False
-    for found in [*pattern.finditer(rendered), None]:
-        text = rendered[start : found.start() if found else len(rendered)]
-        marker = hf.added_tokens_decoder.get(control[found[0]]) if found else None
-        # Some markers strip the white space next to them (Phi-3's <|end|>).
-        text = text.lstrip() if strip_left else text
-        text = text.rstrip() if marker is not None and marker.lstrip else text
-        tokens += encode(text) if text else []
-        if found:
-            tokens.append(control[found[0]])
-            start, strip_left = found.end(), marker is not None and marker.rstrip
-    return tokens

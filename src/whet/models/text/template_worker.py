@@ -15,7 +15,7 @@ import traceback
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError, ext, nodes, pass_eval_context
+from jinja2 import Template, TemplateError, TemplateSyntaxError, ext, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -44,12 +44,7 @@ class Generation(ext.Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         """The tag's body, as a block of its own."""
         line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
-
-    @pass_eval_context
-    def _said(self, _context: Any, caller: Any) -> Any:
-        return caller()
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
 
 
 class PublicNamespace(Namespace):

@@ -23,7 +23,7 @@ from whet.files import read_object
 from whet.models.protocol import Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.size_limits import check_growth, check_tokenizer_files
-from whet.models.text import conversation
+from whet.models.text.conversation import ChatTemplate
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
@@ -39,39 +39,22 @@ class HuggingFaceTokenizer:
         """`ends`: end-of-sequence ids of the model's configuration."""
         self._hf = hf
         _refuse_tricks(hf)
-        self._control = conversation.control_tokens(hf)
+        self._chat = ChatTemplate(hf, partial(_encode, hf))
+        control = self._chat.control.values()
         # Configurations often have a library's default id, so only control tokens count.
-        ends = [token for token in ends if token in self._control.values()]
+        ends = [token for token in ends if token in control]
         eos = hf.eos_token_id if hf.eos_token_id is not None else next(iter(ends), None)
         if eos is None:
             raise UserError(f"tokenizer {hf.name_or_path} has no eos token; set eos_token in tokenizer_config.json")
-        self._eos = int(eos)
-        self._stops = frozenset({self._eos, *ends, *conversation.ends_of_turn(hf, self._control)})
+        self.eos = int(eos)
+        self.stops = frozenset({self.eos, *ends, *self._chat.ends_of_turn()})
         # Text may become the unknown token, but never one that stops a completion.
-        self._never_text = (frozenset(self._control.values()) - {hf.unk_token_id}) | self._stops
-        self._vocab_size = max(hf.get_vocab().values()) + 1  # ids may have gaps
+        self._never_text = (frozenset(control) - {hf.unk_token_id}) | self.stops
+        # The largest id + 1, because ids may have gaps; a model's embedding may have more rows.
+        self.vocab_size = max(hf.get_vocab().values()) + 1
+        self.has_chat_template = hf.chat_template is not None
         self._bos = _added_bos(hf)
         self._alphabet = _alphabet(hf)
-
-    @property
-    def vocab_size(self) -> int:
-        """The largest id + 1, special tokens included; a model's embedding may have more rows."""
-        return self._vocab_size
-
-    @property
-    def eos(self) -> int:
-        """The id that ends a sequence."""
-        return self._eos
-
-    @property
-    def stops(self) -> frozenset[int]:
-        """Every id that ends a completion: `eos` and, for chat models, the end of a turn."""
-        return self._stops
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether a conversation can be formatted as a prompt."""
-        return self._hf.chat_template is not None
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain text, no special tokens added; a control string such as "<|im_end|>" stays text."""
@@ -109,11 +92,8 @@ class HuggingFaceTokenizer:
         for message in prompt:
             self._check_spelling(message.content)
         if self._alphabet is not None:  # the template's own text must be in the alphabet too
-            self._check_spelling(conversation.text_of(self._hf, prompt, self._control))
-        rendered = partial(_encode, self._hf)
-        return conversation.encode_conversation(
-            self._hf, prompt, self._control, encode=self.encode, encode_rendered=rendered
-        )
+            self._check_spelling(self._chat.plain_text(prompt))
+        return self._chat.encode(prompt, self.encode)
 
     def save(self, directory: Path) -> None:
         """Writes the files that `load_tokenizer` and `AutoTokenizer.from_pretrained` read."""
@@ -121,7 +101,7 @@ class HuggingFaceTokenizer:
         self._hf.save_pretrained(directory)
         # transformers 5 renamed its generic class; every version understands the old name.
         _update_json(directory / "tokenizer_config.json", "tokenizer_class", _portable_class)
-        ends = [self._eos, *sorted(self._stops - {self._eos})]
+        ends = [self.eos, *sorted(self.stops - {self.eos})]
         _update_json(directory / "generation_config.json", "eos_token_id", lambda _: ends if len(ends) > 1 else ends[0])
 
     def _check_spelling(self, text: str) -> None:

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.engines.hostile import KEY, ask, complaint
-from whet.engines.http.untrusted import printable, whole_characters
+from whet.engines.http.untrusted import parse_object, printable, whole_characters
 from whet.errors import RunFailed
 from whet.records import Sampling
 
@@ -117,6 +117,11 @@ IDS = {
     ),
     "not UTF-8": (b'{"choices": "\xff\xfe"}', "failed: the answer is not UTF-8 at byte 13"),
     "UTF-16": (reply(choice()).encode("utf-16"), "failed: the answer is not UTF-8 at byte 0"),
+    "a key twice": ('{"choices": [], "choices": []}', "failed: the answer has 'choices' twice in one object"),
+    "an inner key twice": (
+        reply(choice()[:-1] + ', "token_ids": [3]}'),
+        "failed: the answer has 'token_ids' twice in one object",
+    ),
     "a list": ("[1, 2]", "failed: the answer is not a JSON object but a list of 2"),
     "half an answer": (reply(choice())[:-30], "failed: the answer is not JSON: '{"),
     "two answers": ("{}{}", "failed: the answer is not JSON: '{}{}'"),
@@ -250,3 +255,11 @@ def test_any_other_end_is_no_completion(native, served, reason, exact):
     said = complaint(served, native, sampling=PLAIN, exact=exact)
     assert "answered with choices[0].finish_reason = " in said
     assert said.endswith("which is neither stop nor length: the completion is incomplete")
+
+
+def test_many_keys_are_looked_through_once():
+    """Whoever compared each with all others would be busy for minutes."""
+    names = ",".join(f'"{number}":0' for number in range(200_000))
+    assert len(parse_object(f"{{{names}}}".encode())) == 200_000
+    with pytest.raises(ValueError, match="has '7' twice in one object"):
+        parse_object(f'{{{names},"7":1}}'.encode())

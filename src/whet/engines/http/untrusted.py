@@ -21,7 +21,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 at byte {error.start}") from error
     try:
-        value = json.loads(text, parse_int=_integer)
+        value = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except RecursionError as error:
         raise ValueError("is JSON that is nested too deeply") from error
     if not isinstance(value, dict):
@@ -51,6 +51,15 @@ def printable(text: str) -> str:
 def whole_characters(text: str) -> str:
     """The text with U+FFFD for lone surrogates, which JSON allows and UTF-8 files do not."""
     return SURROGATES.sub("\ufffd", text)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"has {shown(name)} twice in one object")
+        found[name] = value
+    return found
 
 
 def _integer(digits: str) -> int:

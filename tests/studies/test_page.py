@@ -126,10 +126,12 @@ def test_pooled_wins_are_those_of_all_comparisons_by_prompt(tmp_path):
         prompts += [row["id"] for row in own]
         outcomes += found
         summaries.append({"wins": {"rate": {"mean": fmean(found)}}})
-    expected = tally(prompts, outcomes).rate
+    expected = tally(prompts, outcomes)["rate"]
     pooled = pooled_rate(summaries, 30)
     assert len({summary["wins"]["rate"]["mean"] for summary in summaries}) > 1
-    assert (pooled.mean, pooled.low, pooled.high) == pytest.approx((expected.mean, expected.low, expected.high))
+    assert (pooled.mean, pooled.low, pooled.high) == pytest.approx(
+        (expected["mean"], expected["low"], expected["high"])
+    )
 
 
 def test_reward_models_are_shown_with_every_seed(three):

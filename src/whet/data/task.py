@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from whet.data.formats import Record, answers_of
@@ -39,17 +39,8 @@ class DataTask(StoredTask):
 
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:
-        loaded = load_rows(
-            Source(
-                path=self.path,
-                format=self.format,
-                split=self.split,
-                subset=self.subset,
-                chat=self.chat,
-                max_skipped=self.max_skipped,
-                limit=self.limit,
-            )
-        )
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "held_out_share"}
+        loaded = load_rows(Source(**options))
         training, evaluation = (
             _examples(side) for side in split_rows(loaded.rows, self.held_out_share, salt=salt_of(self.path))
         )

@@ -1,7 +1,5 @@
 """Padding, and micro-batches for gradient accumulation, which never change a result."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise

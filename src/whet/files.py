@@ -1,7 +1,5 @@
 """Users' files: lines, JSON and chat messages; errors name file and line."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma

@@ -4,8 +4,6 @@
 cached bytecode may belong to an older file with the same size and time stamp.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """manifest.json: sizes and checksums of the files in a directory (checkpoints, best and pulled models)."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -3,8 +3,6 @@
 A recipe is of one run, or a pipeline of several.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Examples → prompts → completions → graded rollouts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Draws depend on the stream's name alone, not on the batch or on earlier draws, s
 uninterrupted one would have. The mixer is SplitMix64 (Steele et al. 2014) in wrapping 64-bit arithmetic.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

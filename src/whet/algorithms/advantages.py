@@ -4,8 +4,6 @@
 every token of a rollout, or (B, T) if it tells tokens apart (`gae`, `to_go`). Scalings then see (B, T) advantages.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 What the signature cannot say is declared: a surrogate that is `per_sequence`, an advantage that is `per_token`.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -3,8 +3,6 @@
 All tensors are (B, T), one sequence per row; nothing is summed here but in `effective_share`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

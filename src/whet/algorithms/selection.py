@@ -1,7 +1,5 @@
 """Rejection sampling: which completions are kept by reward: best-of-N per prompt or overall, at random, or in pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

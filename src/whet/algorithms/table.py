@@ -1,7 +1,5 @@
 """The algorithms as a table whose cells are the functions of the files beside it. A new one is a function and a row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial

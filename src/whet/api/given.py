@@ -1,7 +1,5 @@
 """Keyword arguments as keys of a recipe: functions and tasks by name, models by path, lists of rows by file."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

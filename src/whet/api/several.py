@@ -1,7 +1,5 @@
 """`whet.compare` and `whet.pipeline`: several runs, made and shown as the commands do."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

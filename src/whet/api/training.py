@@ -1,7 +1,5 @@
 """`whet.train`: a recipe from Python, with functions, tasks and rows in place of files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress

@@ -1,7 +1,5 @@
 """The command `whet`. Each command parses, calls the library and prints; heavy imports wait until a command runs."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

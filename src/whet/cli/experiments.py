@@ -1,7 +1,5 @@
 """Sweeps and pipelines on the console: `whet compare`, `whet train` of a pipeline, and their Python calls share it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import time

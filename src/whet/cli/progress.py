@@ -1,7 +1,5 @@
 """Progress display of one run."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

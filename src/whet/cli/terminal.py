@@ -4,8 +4,6 @@ Data, prompts, completions, file names and messages of others may contain escape
 the cursor or reverse text, and markup of the library that draws tables. All of it is escaped.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

@@ -4,8 +4,6 @@ A loss of the user's is `file.py:function`: what it learns from is what its argu
 something open (the quality that is logged, a reference point) `file.py:row` names a row, as the tables have them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from whet.algorithms.cells import bind

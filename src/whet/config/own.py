@@ -1,7 +1,5 @@
 """Users' functions in place of packaged ones: loading them and checking their signatures."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from math import isfinite

@@ -1,7 +1,5 @@
 """Combinations of settings that are refused, each with the reason and the remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from whet.algorithms.advantages import drop_zero_variance, max_likelihood, standardize, unscaled

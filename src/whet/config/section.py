@@ -1,7 +1,5 @@
 """Base classes of the sections of a recipe, and the types of their keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 

@@ -3,8 +3,6 @@
 docs/coming-from.md has the whole tables; these are the names that people type into a recipe first.
 """
 
-from __future__ import annotations
-
 EARLIER = {  # dotted key of an earlier whet → key now
     "rows": "batch_size",
     "cold_start.rows": "cold_start.batch_size",

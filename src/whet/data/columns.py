@@ -1,7 +1,5 @@
 """Typed access to one column of a row; errors name file, line and column."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Rows for SFT → `Dialogue`, one function per format."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from whet.data import columns

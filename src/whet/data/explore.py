@@ -1,7 +1,5 @@
 """Statistics of a data set for `whet data explore`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

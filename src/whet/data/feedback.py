@@ -4,8 +4,6 @@ A pair is two answers to one prompt. Rows whose sides differ before the last ans
 answers to different prompts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import takewhile

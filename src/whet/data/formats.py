@@ -1,7 +1,5 @@
 """The supported row formats, how each is recognised, and accessors that work on every kind of record."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

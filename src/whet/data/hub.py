@@ -3,8 +3,6 @@
 A cached data set is read without `datasets` and without a network.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

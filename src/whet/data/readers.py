@@ -3,8 +3,6 @@
 A file that cannot be read at all (absent, truncated archive, unterminated JSON) raises.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

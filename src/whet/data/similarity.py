@@ -13,8 +13,6 @@ compared with the first row of each of its bands only, so the cost is linear. Pr
 separately: two long dialogues that differ in the last answer are not duplicates, nor are rows with different labels.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections import Counter

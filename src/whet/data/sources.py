@@ -1,7 +1,5 @@
 """`load_rows`: from the name of a file or data set to records for training, with every skipped row counted."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

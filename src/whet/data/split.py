@@ -3,8 +3,6 @@
 `load_rows` assigns leakage groups on all rows of a file, so runs that filter the rows differently agree on the split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The prompts of a data set as a task, without a metric: the reward comes from elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property

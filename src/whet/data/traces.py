@@ -1,7 +1,5 @@
 """Solutions with a label on every step (process supervision) → `Trace`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -8,8 +8,6 @@ The level is how much an engine promises:
 - `sampled`: nothing repeats; log-probs agree on average (a shared server).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Knows nothing about rewards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol

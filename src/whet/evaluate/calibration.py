@@ -1,7 +1,5 @@
 """Calibration, accuracy by quartile, and intervals for clustered data. Plain Python."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence

@@ -1,7 +1,5 @@
 """Evaluation on held-out examples by the task's metric, with intervals. Independent of the training reward."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

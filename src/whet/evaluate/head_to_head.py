@@ -1,7 +1,5 @@
 """Trained models against their common start model: summaries of scored completions, as JSON values. Plain Python."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

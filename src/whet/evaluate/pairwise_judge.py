@@ -1,7 +1,5 @@
 """LLM-as-a-judge: which of two answers is better, asked in both orders."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

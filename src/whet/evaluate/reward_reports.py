@@ -4,8 +4,6 @@ Ties count half, so a constant model has accuracy ½. Intervals account for corr
 clusters rows are independent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Means with 95 % intervals, unbiased pass@k and best-of-n. Plain Python."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

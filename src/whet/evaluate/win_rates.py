@@ -4,8 +4,6 @@ Completions of one prompt are correlated, so intervals are over prompts: the val
 and seeds, become one mean. They do not cover the variance between seeds, which the numbers per seed show.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 Runs only after a log-prob or a score was NaN or infinite, because it reads every weight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Loads a model from a Hugging Face directory, or makes a new one with random weights."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path

@@ -13,8 +13,6 @@ in fp32, as in the sampler.
 Letters: B rows, T time, N trained tokens, n of them in a chunk, D width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The protocols of language models and tokenisers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol

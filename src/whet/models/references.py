@@ -4,8 +4,6 @@ They implement `hidden` and `head` of a decoder, so `logprobs.read_tokens` works
 id, because neither looks further back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

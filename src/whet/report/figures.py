@@ -1,7 +1,5 @@
 """Building blocks of all figures: canvas in inches, axes, legends, intervals, PNG bytes."""
 
-from __future__ import annotations
-
 import io
 import math
 import warnings

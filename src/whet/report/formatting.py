@@ -1,7 +1,5 @@
 """Formatting of numbers, and templates in which every value is escaped: completions and data are untrusted."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Curves of logged metrics: extraction, smoothing without lag, thinning that keeps spikes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A directory is filled under a temporary name by the caller's `fill`, every file 
 manifest.json, and only then it is renamed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """File names in a run directory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import datetime

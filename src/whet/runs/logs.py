@@ -1,7 +1,5 @@
 """Crash-safe files: JSON-lines logs with a `step` in every line, and atomic replacement of files."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """inputs.json: checksums of a run's input files, and the accepted changes to them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trackers: TensorBoard and Weights & Biases. They are views; metrics.jsonl is the record."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence

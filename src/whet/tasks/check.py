@@ -1,7 +1,5 @@
 """`check_task`: tests that a task keeps its contract, as Gymnasium's `check_env` does for environments."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar

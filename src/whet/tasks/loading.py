@@ -3,8 +3,6 @@
 A user's task runs behind a guard that turns its exceptions and wrong types into one line with task and method.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace

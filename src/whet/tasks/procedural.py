@@ -6,8 +6,6 @@
 exactly 1 and a wrong one less than 0.2, so neither listing several answers nor adding text pays.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

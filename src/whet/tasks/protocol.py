@@ -1,7 +1,5 @@
 """The interface of tasks: a source of examples and a grader of completions. Imports no models and no tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable

@@ -16,8 +16,6 @@ best review has 6, an empty text −4.
 of them and a policy may learn to exploit that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count as integers

@@ -1,7 +1,5 @@
 """A task from a JSON-lines file with the columns `prompt`, `answer` and any others."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The split is a hash of the problem's content, so it is the same at every level, 
 Orders are keyed permutations (Feistel networks) instead of a random generator's: no memory of what was drawn.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

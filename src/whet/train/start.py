@@ -1,7 +1,5 @@
 """Starts and resumes a run: process group, run directory, loop, report."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager

@@ -6,8 +6,6 @@ is. Terms of label losses are (N,): `logprobs`, `logprobs_ref`, `labels` (True: 
 `point`. All in fp32: in bf16 a sum of 500 nats moves in steps of 2. Nothing is averaged here.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid

@@ -1,7 +1,5 @@
 """Metrics of preference training: implicit rewards and margins per pair, which add over micro-batches and ranks."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

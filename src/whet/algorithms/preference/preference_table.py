@@ -1,7 +1,5 @@
 """Direct alignment and reward models as two tables, like that of `table.py`. A new loss is a function and a row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

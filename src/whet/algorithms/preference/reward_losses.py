@@ -3,8 +3,6 @@
 Scores are logits in fp32. The loop chooses the tokens that are scored and the average.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid, softplus

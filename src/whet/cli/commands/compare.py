@@ -1,7 +1,5 @@
 """`whet compare`: several algorithms × seeds of one recipe."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

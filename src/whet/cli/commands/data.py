@@ -1,7 +1,5 @@
 """`whet data`: statistics of a data set, and the formats that can be read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

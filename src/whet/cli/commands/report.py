@@ -1,7 +1,5 @@
 """`whet report`: figures and page of a run, a comparison or a pipeline."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

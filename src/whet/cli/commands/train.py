@@ -1,7 +1,5 @@
 """`whet train`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

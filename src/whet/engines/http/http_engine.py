@@ -11,8 +11,6 @@ Log-probs of vLLM (unless `--logprobs-mode processed_logprobs`), llama.cpp and O
 no filters) and are NaN otherwise.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed

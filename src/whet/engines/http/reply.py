@@ -5,8 +5,6 @@ sampling distribution, is NaN, which no loss survives. Token counts are always r
 messages name the field and are written to follow the server's address.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The id of a character is its code point; ids above the last code point separate 
 reads these ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -9,8 +9,6 @@ any other status, replies that are too long, encoded or invalid. Redirects are n
 to its own address. Proxies of the environment are not used.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import json

@@ -1,7 +1,5 @@
 """Parsing of untrusted replies: JSON within bounds, and text that is safe to print."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

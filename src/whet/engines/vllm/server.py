@@ -4,8 +4,6 @@ The server must be started as START says: its development endpoints call our wor
 those of the sampling distribution.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ On CUDA vLLM sleeps between rollouts: its weights wait in host memory and its KV
 GPU. On a CPU it computes in fp32 without compilation. vLLM is imported lazily.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -5,8 +5,6 @@ compares log-probs of sampled tokens with the trainer's, so it also detects erro
 the wrong matrix, log-probs of another distribution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 

@@ -4,8 +4,6 @@ Both sides use the names of the saved checkpoint: the policy is sent under them,
 projections, padded vocabulary) are split into them again. Imports no vLLM.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

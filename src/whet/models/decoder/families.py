@@ -4,8 +4,6 @@ A family converts config.json to a `DecoderConfig` and back, and stored tensors 
 one is a row of `FAMILIES`. An architecture that no row covers raises `NotCovered`, and transformers runs it instead.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

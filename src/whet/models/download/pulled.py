@@ -1,7 +1,5 @@
 """The directory of pulled models. A model is built aside, checksummed last, then renamed: complete or absent."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

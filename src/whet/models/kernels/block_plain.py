@@ -3,8 +3,6 @@
 Formulas of the gradients are in `block_kernels`. Written with few temporaries: on a CPU memory traffic is the cost.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

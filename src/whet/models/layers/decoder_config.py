@@ -1,7 +1,5 @@
 """The shape of a decoder, the shapes that fused kernels support, and the precision of arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext

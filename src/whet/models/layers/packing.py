@@ -4,8 +4,6 @@ A sequence is a root, or a branch that continues a root. Only tokens that a trai
 last token of a sequence predicts nothing, and a row without trained tokens is left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

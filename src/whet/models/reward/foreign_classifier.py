@@ -1,7 +1,5 @@
 """Reward models of architectures that the decoder does not cover: transformers' own classifiers."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The score at a token is read from the state of that same token: nothing is shift
 up to it, so padding, packing and the other rows of a batch do not change it. Knows no losses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

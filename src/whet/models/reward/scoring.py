@@ -3,8 +3,6 @@
 Training builds its inputs with `whole_text` and `stepped_text` too, so truncation is the same in both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

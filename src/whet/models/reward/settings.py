@@ -1,7 +1,5 @@
 """The meaning of a reward model's outputs, and the settings file beside its weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -4,8 +4,6 @@ Loading from one of them either reads the files that were written or fails with 
 directory without manifest.json is not checked.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading, checking and writing of Hugging Face safetensors directories. Nothing is ever unpickled."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ A few bytes can claim 10⁹ layers, and a text file can hold a vocabulary that t
 above published models; everything made of weights is bounded by the headers of the weight files.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ are rendered a second time with private-use characters in place of the letters o
 template's own; the string is split at them, and the text between is restored and encoded as plain text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice

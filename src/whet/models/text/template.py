@@ -4,8 +4,6 @@ Limited are the template's length, its CPU time and memory (`template_worker`), 
 whether the template is broken or refuses these messages.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

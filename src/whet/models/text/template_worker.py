@@ -5,8 +5,6 @@ limits its time and memory. The operating system kills the process when a render
 inside an interpreter can interrupt a long product of strings. Imports nothing of whet, so it starts fast.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import signal

@@ -4,8 +4,6 @@ Text never becomes control tokens (only a chat template's own markers do), paddi
 nothing is fetched from the network.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

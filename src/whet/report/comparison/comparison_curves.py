@@ -1,7 +1,5 @@
 """curves.png of a comparison: logged metrics of all runs, and the accuracy of each method by itself."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """comparison.md and comparison.html, a self-contained file, from the files of a comparison."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

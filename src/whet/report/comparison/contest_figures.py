@@ -1,7 +1,5 @@
 """Figures of a pipeline's comparison: overview, reward against KL, over-optimisation of the proxy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

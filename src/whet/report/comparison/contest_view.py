@@ -1,7 +1,5 @@
 """Table and notes of a pipeline's comparison."""
 
-from __future__ import annotations
-
 from whet.report.comparison.entries import (
     Cell,
     ComparisonView,

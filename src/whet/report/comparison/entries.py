@@ -1,7 +1,5 @@
 """The view of a comparison, shared by sweeps and pipelines: entries with columns and curves; table and document."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Results of a sweep over methods and seeds, from the directories of its runs, and their view."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict

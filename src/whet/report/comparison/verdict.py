@@ -4,8 +4,6 @@ One rule: a method is above or below another if the 95 % interval of their diffe
 be told apart. A sweep compares its methods with the best of them, a pipeline with the start model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """Statistics of a data set, with intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """data.png, and data.html, a self-contained page of a survey."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence

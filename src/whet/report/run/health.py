@@ -1,7 +1,5 @@
 """Health checks on the metrics of a run, with advice. Pure: rows in, sentences out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

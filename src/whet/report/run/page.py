@@ -1,7 +1,5 @@
 """report.html, a self-contained file, from a run directory, finished or not."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

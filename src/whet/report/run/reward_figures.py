@@ -1,7 +1,5 @@
 """reward_model.png: calibration, margins, and accuracy by length or stated margin of a reward model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

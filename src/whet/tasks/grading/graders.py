@@ -1,7 +1,5 @@
 """Graders: in this process, or in a worker that can be killed when a user's reward function hangs or crashes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 Every reply carries the number of its request, so a duplicate, late or early reply is never taken for another one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The user's reward functions, called as in TRL: f(prompts, completions, **columns) -> list."""
 
-from __future__ import annotations
-
 import errno
 import inspect
 import math

@@ -10,8 +10,6 @@ Every line also has {"request": n}: 0 is the setup, and a reply repeats the numb
 write to the worker's pipe, so every reply is validated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

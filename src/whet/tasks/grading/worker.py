@@ -5,8 +5,6 @@ standard input and ends the process when the parent is gone. A watchdog that doe
 when a call exceeds its time and no parent is left to kill it. A forked copy that returns reports that and exits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import json

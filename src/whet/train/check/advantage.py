@@ -4,8 +4,6 @@ An advantage sees the rollouts of all ranks at once, so it may use statistics of
 the position of a group or a rollout, or on how tokens are laid out.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """`whet check-loss`: whether the loop can train with a loss or an advantage, packaged or the user's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

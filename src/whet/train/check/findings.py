@@ -1,7 +1,5 @@
 """Building blocks of the checks: calling a cell without trusting it, comparing its results, reporting findings."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A loss may stop the gradient on purpose (CISPO's ratio). Then autograd must equa
 the same one with everything that left the graph held constant. `_Constants` does that, which tells a stop from a bug.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

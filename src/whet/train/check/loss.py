@@ -1,7 +1,5 @@
 """Checks of losses, per token or per unit: invariance to micro-batches, padding, packing and ranks; the gradient."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

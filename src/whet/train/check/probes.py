@@ -3,8 +3,6 @@
 Everything is float64, drawn from a fixed seed, and small enough to differentiate numerically.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Several runs in a row: which are finished or stopped already, and making the missing ones."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

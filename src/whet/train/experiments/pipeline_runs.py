@@ -1,7 +1,5 @@
 """A pipeline: stages in order, then methods with every seed, then their comparison. One run at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A sweep: one recipe with several algorithms and seeds, one run after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Explains a recipe or a pipeline: loss, batch sizes, memory and schedule, without loading weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil

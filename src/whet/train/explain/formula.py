@@ -4,8 +4,6 @@ The first sentence of a cell's docstring is its formula: an expression, then def
 after a colon or semicolon. The citation follows. A user's cell appears as a function call.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Memory of the models of a run, apart from activations, without loading weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys of a recipe that have no effect. Lists a key only if that is certain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -8,8 +8,6 @@ those of the full rollout. `trained` excludes the rollouts that `rollout.mask_tr
 does not change the advantages of other rollouts, except through scaling: `whiten` uses trained tokens only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The critic: values of states, and their optimizer."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@
 coefficient, sampling temperature, running reward statistics, draws); it is saved with every checkpoint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace

@@ -6,8 +6,6 @@ examples ────▶ completions     ───▶ rollouts   ───▶  b
      └──────────────────────── engine.sync(policy, version) ◀──────────────────────────────────────┘
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 
 from whet.config import OnlineConfig

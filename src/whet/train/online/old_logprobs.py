@@ -4,8 +4,6 @@
 mismatch) and ends the run above `update.mismatch_limit`; it is the only such comparison.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

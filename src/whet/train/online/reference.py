@@ -1,7 +1,5 @@
 """The reference of the KL penalty: the start model, a copy synced with the policy, or a fixed distribution."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

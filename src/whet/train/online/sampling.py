@@ -1,7 +1,5 @@
 """Dynamic sampling: the groups of one step, resampled while the algorithm has kept too few of them."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The optimizer steps on the rollouts of one step. Calls the cells of an algorithm without knowing which they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

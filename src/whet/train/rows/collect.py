@@ -1,7 +1,5 @@
 """The loop that makes training rows: prompts → completions → rewards → pairs, dialogues or outcomes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing

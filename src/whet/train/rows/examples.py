@@ -1,7 +1,5 @@
 """Rows of an offline run: read, split, encoded as tokens. Rows that are too long are counted, reported and bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar

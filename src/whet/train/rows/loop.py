@@ -1,7 +1,5 @@
 """The offline loop, which trains on rows that exist: rows → loss → step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from whet.algorithms.preference.preference_table import Preference, RewardObjective

@@ -4,8 +4,6 @@ A unit is what the loss takes at a time: the two completions of a pair, or one l
 ranks, have the same weight and none is split between passes: the loss is the same for any micro-batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Log-probs of rows under a fixed model: computed once, and cached on disk by a hash of model and rows."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of data as tokens for training a reward model, encoded exactly as when it scores texts later."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

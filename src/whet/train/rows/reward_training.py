@@ -4,8 +4,6 @@ Scores are read at places: the last token of a completion, all its tokens, or th
 over pairs, completions or steps of all ranks, so it is the same for any micro-batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any

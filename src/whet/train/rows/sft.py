@@ -1,7 +1,5 @@
 """Supervised fine-tuning: rows, one optimizer step on them, and the loss on held-out rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

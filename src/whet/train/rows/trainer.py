@@ -1,7 +1,5 @@
 """What all offline trainers share: the rows of a step, an optimizer step on them, the loss on held-out rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """Units of a preference loss (a pair, or one labelled completion) as token rows, and log-probs of completions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ tokenizers, reference and reward models. The start weights are compared by finge
 here only their checksums in a manifest are read. Modules that user code imports are not compared.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Checks on resuming: refuses wrong weights and missing checkpoints, reports lost files."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

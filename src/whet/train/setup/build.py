@@ -1,7 +1,5 @@
 """Builds what a config names: task, tokenizer, policy, engine, optimizer, algorithm."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from collections.abc import Callable

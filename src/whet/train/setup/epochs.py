@@ -1,7 +1,5 @@
 """Epochs over rows, shuffled by (seed, epoch): resuming needs no state."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar

@@ -3,8 +3,6 @@
 They come back as the same bytes, so results do not change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 

@@ -1,7 +1,5 @@
 """AdamW, its learning-rate schedule, one optimizer step on losses from cells, and its state as named tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The grader of a run: the task or reward functions, and a reward model if the recipe names one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

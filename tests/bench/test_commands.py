@@ -49,6 +49,7 @@ def test_offload_quick_runs_both(tmp_path):
         assert set(side["figure"]["stages"]) == {"rollout", "score", "annotate", "update"}
 
 
+@pytest.mark.slow
 def test_cpu_quick_compares(tmp_path, monkeypatch):
     monkeypatch.setitem(SIDES, "trl step", ("bench.peer_trl", ("no-such-package",)))
     quick = ["--quick", "--repeats", "1", "--steps", "2", "--threads", "1", "--out", str(tmp_path)]

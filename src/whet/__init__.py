@@ -57,8 +57,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-class _Room(ModuleType):
-    """`whet.train` and `whet.evaluate` are rooms of the library, and what they are called for."""
+class _CallablePackage(ModuleType):  # `whet.train` and `whet.evaluate` are packages and functions
+    __doc__ = property(lambda self: self._function.__doc__)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self._function(*arguments, **keywords)
@@ -74,5 +74,5 @@ class _Room(ModuleType):
         return signature(self._function)
 
 
-for _room in ("whet.train", "whet.evaluate"):
-    import_module(_room).__class__ = _Room
+for _package in ("whet.train", "whet.evaluate"):
+    import_module(_package).__class__ = _CallablePackage

@@ -261,9 +261,12 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
         part, name, loop, *location = location  # pydantic puts the tag of the loop there
         model, key = LOOPS[loop], ".".join([part, name, *location])
     if first["type"] == "extra_forbidden":
-        known = known_as(".".join(location))
+        known, inner, value = known_as(".".join(location)), key, first["input"]
+        while not known and isinstance(value, dict) and value:  # a section of verl: the name of a key in it may help
+            name, value = next(iter(value.items()))
+            inner, known = f"{inner}.{name}", known_as(str(name))
         if known:
-            return f"unknown key {key!r}{known}"
+            return f"unknown key {inner!r}{known}"
         valid = _fields_at(model, location[:-1])
         return f"unknown key {key!r}{nearest(location[-1], valid)} (valid here: {', '.join(valid)})"
     if first["type"] == "missing":

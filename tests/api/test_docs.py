@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import whet
+from whet.tasks.check import check_task
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +29,8 @@ def session(tmp_path_factory):
 
 
 def test_the_page_runs_from_top_to_bottom(session):
-    assert len(blocks("docs/python.md")) == 11
+    assert len(blocks("docs/python.md")) == 12
+    check_task(session["Doubling"]())
     assert session["found"].results["methods"][0]["method"] == "grpo"
     assert {Path(run.path).parent.name for run in session["found"].runs.values()} == {"grpo", "rloo"}
     assert Path("runs").is_dir()

@@ -116,7 +116,7 @@ def test_objects_are_named_by_their_own_name_and_their_order():
         f"<python>:{name}" for name in ("a", "a_2", "a_3", "lambda", "lambda_2", "Judge", "a_4", "__call__")
     ]
     assert objects.plain(first) == "<python>:a"  # the same object, the same name
-    with pytest.raises(UserError, match=r"a set, and a recipe has no place for one"):
+    with pytest.raises(UserError, match=r"a set, which a recipe cannot hold"):
         objects.plain({1})
 
 

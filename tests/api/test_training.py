@@ -2,8 +2,10 @@
 
 import json
 import os
+import pydoc
 import signal
 import sys
+from dataclasses import dataclass
 
 import pytest
 
@@ -206,6 +208,9 @@ def test_prompts_and_answers_are_the_task_of_a_recipe_with_rollouts(tmp_path):
         ({"rewards": [lambda: 1], "steps": 0}, "steps"),
         ({"recipe": None}, "nothing to train: name a recipe"),
         ({"accept_changes": True}, "accept_changes is for a resumed run"),
+        ({"recipe": 3}, "a recipe is a packaged name, a YAML file or a dict, not a int"),
+        ({"on_step": 3}, "on_step is a int, not a function of step and metrics"),
+        ({"task": Example(id="1", prompt="1>", answer="1")}, "a task needs name, draw, held_out, score and correct"),
         ({"resume": "runs/x"}, "which has its own recipe: leave 'grpo-sorting' out"),
         ({"recipe": "rlhf-reviews", **dict.fromkeys(TINY)}, "rlhf-reviews"),
     ],
@@ -215,6 +220,37 @@ def test_wrong_calls_leave_nothing_behind(tmp_path, keys, sentence):
     with pytest.raises(whet.UserError, match=sentence):
         train(tmp_path, recipe, **keys)
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+@dataclass(frozen=True)
+class NamedEcho:
+    """A task whose name is a field."""
+
+    name: str = "named-echo"
+    alphabet: str = "0123456789>"
+
+    draw, held_out, _example = Echo.draw, Echo.held_out, Echo._example
+    score, correct = Echo.score, Echo.correct
+    factor: float = 1.0
+
+
+def test_a_task_with_its_name_as_a_field_is_found_by_its_class(tmp_path):
+    run = train(tmp_path, steps=1, task=NamedEcho(factor=2.0), rewards=even)  # a reward need not be in a list
+    assert run.config["task"] == {"name": f"{__name__}:NamedEcho", "alphabet": "0123456789>", "factor": 2.0}
+    with pytest.raises(whet.UserError, match="n must be at least 1, not 0"):
+        run.load().generate("1>", n=0)
+    with pytest.raises(whet.UserError, match="prompts must be a text, or a list of texts and conversations"):
+        whet.generate(run, [{"role": "user", "content": "1"}])
+
+
+def test_a_comparison_reads_its_recipe_by_name(tmp_path):
+    with pytest.raises(whet.UserError, match="reads its recipe by name"):
+        whet.compare({"steps": 1}, algorithms=["grpo"], root=tmp_path)
+
+
+def test_the_callable_packages_have_the_help_of_their_functions():
+    assert "Trains a recipe and returns its `Run`." in pydoc.plain(pydoc.render_doc(whet.train))
+    assert "Held-out accuracy (greedy)" in str(whet.evaluate.__doc__)
 
 
 def test_a_pipeline_is_sent_to_its_own_function(tmp_path):

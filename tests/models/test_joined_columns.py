@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from tests.models.hf_models import CASES, build
 from tests.models.test_columns import Adapted
 from tests.models.test_decoder import LENGTHS, TOKENS, small
 from whet.models.cpu.column_decode import ColumnReader, quickest_reader
 from whet.models.decoder.families import FAMILIES
 from whet.models.layers.attention import causal_attention
+from whet.models.load import load_model
 
 POSITIONS = torch.arange(11).expand(4, -1)
 ATTENDS = [causal_attention] * 3
@@ -25,6 +27,16 @@ def test_joined_columns_are_the_trunk(family):
     expected = model.model(TOKENS, POSITIONS, ATTENDS)
     assert expected.abs().max() > 0.5
     assert far_from(ColumnReader(model.model)(TOKENS, POSITIONS, ATTENDS), expected) < 2e-6
+
+
+@torch.no_grad()
+def test_biases_of_gate_and_up_are_added_to_their_own(tmp_path):
+    build(*CASES["llama-biases"]).save_pretrained(tmp_path)
+    trunk = load_model(tmp_path).model
+    attends = [causal_attention] * len(trunk.layers)
+    tokens = TOKENS % trunk.embed_tokens.num_embeddings
+    expected = trunk(tokens, POSITIONS, attends)
+    assert far_from(ColumnReader(trunk)(tokens, POSITIONS, attends), expected) < 2e-6
 
 
 @pytest.mark.parametrize("family", FAMILIES)

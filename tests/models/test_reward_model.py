@@ -344,7 +344,7 @@ def damaged(directory, what):
         ({"classes": 3}, "a preference reward model has 1 classes, not 3"),
         ({"aggregation": "mean"}, "'aggregation' is 'mean': Input should be 'product', 'min' or 'last'"),
         ({"separator": 3}, "'separator' is 3: Input should be a valid string"),
-        ({"extra": 3}, "'extra' is 3: Unexpected keyword argument"),
+        ({"extra": 3}, "key 'extra' is unknown: save the model again"),
         ({"max_tokens": "9"}, "'max_tokens' is '9': Input should be a valid integer"),
         ({"max_tokens": True}, "'max_tokens' is True: Input should be a valid integer"),
         ({"max_tokens": 0}, "'max_tokens' is 0: Input should be greater than or equal to 1"),

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -182,13 +183,15 @@ def test_a_renderer_that_stands_still_is_not_waited_for(monkeypatch):
 
 def test_an_interrupted_question_is_not_answered_later(monkeypatch):
     assert rendered("{{ 1 }}") == "1"
+    wait = template._wait
 
-    def interrupted(process, question):
-        os.write(process.stdin.fileno(), question)
-        raise KeyboardInterrupt
+    def interrupted(pipe, what, deadline):
+        if what == template.select.POLLIN:
+            raise KeyboardInterrupt
+        wait(pipe, what, deadline)
 
     with monkeypatch.context() as patch:
-        patch.setattr(template, "_reply", interrupted)
+        patch.setattr(template, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rendered("{{ 2 }}")
     assert rendered("{{ 3 }}") == "3"
@@ -229,3 +232,23 @@ def test_an_empty_template_is_no_template(tmp_path):
     (tmp_path / "chat_template.jinja").write_text(" \n")
     with pytest.raises(UserError, match=f"the chat template of {tmp_path} is empty: write it, or remove it"):
         load_tokenizer(tmp_path)
+
+
+def test_a_fork_while_another_thread_renders_does_not_block_the_child():
+    """Another thread may be reading a reply at the moment of the fork; its locks are never released in the child."""
+    slow = "{% for i in range(20000) %}{% for j in range(400) %}{% endfor %}{% endfor %}x"
+    thread = threading.Thread(target=rendered, args=(slow,))
+    assert rendered("warm") == "warm"
+    thread.start()
+    time.sleep(0.1)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if rendered("child") == "child" else 1)
+    deadline = time.monotonic() + 30
+    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    thread.join()
+    assert ended == (child, 0)

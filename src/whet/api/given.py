@@ -51,7 +51,8 @@ class Objects:
         kind = type(thing)
         name = {task: name for name, task in TASKS.items()}.get(kind) or importable(kind)
         if name is not None and isinstance(thing, Task) and dataclasses.is_dataclass(kind):
-            options = {field.name: getattr(thing, field.name) for field in dataclasses.fields(kind) if field.init}
+            own = [field.name for field in dataclasses.fields(kind) if field.init and field.name != "name"]
+            options = {field: getattr(thing, field) for field in own}
             again: Any = kind(**options) if _is_json(options) else None
             if again == thing:
                 return {"name": name, **options}
@@ -63,7 +64,10 @@ class Objects:
         if found is not None:
             return found
         if not callable(thing) and not isinstance(thing, Task):
-            raise UserError(f"{thing!r:.80} is a {type(thing).__name__}, and a recipe has no place for one")
+            raise UserError(
+                f"{thing!r:.80} is a {type(thing).__name__}, which a recipe cannot hold (a task needs name, draw, "
+                "held_out, score and correct)"
+            )
         inner = thing.func if isinstance(thing, partial) else thing
         own = inner.__name__ if isinstance(inner, NAMED) else type(inner).__name__
         known = [key for key, one in self.by_name.items() if one is thing]
@@ -105,7 +109,7 @@ class Given:
 
 def read_given(
     keys: Mapping[str, Any],
-    rewards: Sequence[Reward] | None = None,
+    rewards: Reward | Sequence[Reward] | None = None,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     data: Any = None,
 ) -> Given:
@@ -113,6 +117,7 @@ def read_given(
     objects, rows, words = Objects(), None, [] if isinstance(overrides, Mapping) else list(overrides)
     every = {**keys, **(overrides if isinstance(overrides, Mapping) else {})}
     if rewards is not None:
+        rewards = [rewards] if callable(rewards) or isinstance(rewards, str) else rewards
         weighted = [one if isinstance(one, tuple) else (one, 1.0) for one in rewards]
         every["reward.functions"] = [{"use": use, "weight": weight} for use, weight in weighted]
     if isinstance(data, Mapping) and not isinstance(data.get("path", ""), str | os.PathLike):
@@ -129,6 +134,8 @@ def read_source(source: RecipeSource, name: str | None) -> tuple[dict[str, Any],
     """The keys of a recipe, its name, and how errors refer to it."""
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source)), name or "run", name or "the recipe"
+    if not isinstance(source, str | os.PathLike):
+        raise UserError(f"a recipe is a packaged name, a YAML file or a dict, not a {type(source).__name__}")
     written, own = written_recipe(os.fspath(source))
     return written, name or own, os.fspath(source)
 

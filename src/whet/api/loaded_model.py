@@ -128,6 +128,10 @@ class Model:
         list of messages. The same seed gives the same completions.
         """
         settings = choose_sampling(self.target.config, sampling)
+        if n < 1:
+            raise UserError(f"n must be at least 1, not {n}")
+        if not isinstance(prompts, Sequence) or any(isinstance(prompt, Mapping) for prompt in prompts):
+            raise UserError("prompts must be a text, or a list of texts and conversations: [[{'role': …}, …], …]")
         listed = [prompts] if isinstance(prompts, str) else list(prompts)
         asked = [self.example(prompt, raw=raw) for prompt in listed]
         found = self.engine.generate(tokenize_prompts(asked, self.tokenizer, stream=(seed,)), settings, count=n)

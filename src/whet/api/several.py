@@ -62,9 +62,13 @@ def compare(
 ) -> Comparison:
     """Trains a recipe with each algorithm (a preset) and seed, and compares them; keywords override the recipe.
 
-    `directory` is the exact directory; a comparison that was begun there is continued. `target` is the held-out
-    accuracy of the column "steps to".
+    Functions and tasks must be named by file: each run can be resumed by itself. `directory` is the exact directory; a
+    comparison that was begun there is continued. `target` is the held-out accuracy of the column "steps to".
     """
+    if isinstance(algorithms, str):
+        algorithms = algorithms.split(",")
+    if not isinstance(recipe, str | os.PathLike):
+        raise UserError("whet.compare reads its recipe by name, a packaged one or a YAML file: each run reads it again")
     numbers = read_seeds(str(seeds) if isinstance(seeds, int) else "".join(f"{seed}," for seed in seeds))
     words = read_given(keys, overrides=overrides).words(of="a comparison")
     source, parent = os.fspath(recipe), runs_root(root)

@@ -24,7 +24,7 @@ _trained: list[bool] = []  # not empty once this process has trained
 def train(  # noqa: PLR0913 - arguments that cannot be keys of a recipe
     recipe: RecipeSource | None = None,
     *,
-    rewards: Sequence[Reward] | None = None,
+    rewards: Reward | Sequence[Reward] | None = None,
     data: Any = None,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     root: StrPath | None = None,
@@ -87,6 +87,8 @@ class _Watch:
     """Progress display of a run that also calls `on_step`."""
 
     def __init__(self, shown: bool, on_step: OnStep | None) -> None:
+        if on_step is not None and not callable(on_step):
+            raise UserError(f"on_step is a {type(on_step).__name__}, not a function of step and metrics")
         self.shown, self.on_step = shown, on_step
         self.asks = on_step is not None and os.environ.get("RANK", "0") == "0"
         self.asked_to_stop = on_step is not None and not self.asks  # other ranks: rank 0 decides

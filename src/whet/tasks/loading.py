@@ -67,7 +67,7 @@ def find_task(name: str) -> type[Task]:
         return TASKS[name]
     name = ELSEWHERE.get(name, name)
     if ":" not in name:
-        known = ", ".join(TASKS)
+        known = ", ".join([*TASKS, *ELSEWHERE])
         raise UserError(f"there is no task '{name}'{nearest(name, TASKS)} (known: {known}; your own: module:Class)")
     found = load_named(name, "task")
     if not isinstance(found, type):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,9 +29,7 @@ class RewardSettings:
     every_token: bool = False  # outcome: trained at every token of the completion, not only the last
     separator: str = "\n"  # process: ends each step
     aggregation: Aggregation = "product"  # process: of step probabilities to one reward
-    max_tokens: Annotated[int, Field(ge=1)] | None = (
-        None  # texts were truncated to so many tokens; None: to the context
-    )
+    max_tokens: Annotated[int, Field(ge=1)] | None = None  # length to which texts were truncated; None: the context
 
     def __post_init__(self) -> None:
         allowed = (2, 3) if self.kind == "process" else (1,)
@@ -69,6 +67,11 @@ def read_settings(directory: Path) -> RewardSettings | None:
     written = content.pop("format", None)
     if written not in FORMATS:
         raise UserError(f"{path} is of format {written!r}, not {FORMATS[-1]}: save the reward model again")
+    expected = {field.name for field in fields(RewardSettings)} - ({"max_tokens"} if written == FORMATS[0] else set())
+    wrong = sorted(content.keys() ^ expected)
+    if wrong:
+        problem = f"key {wrong[0]!r} is {'unknown' if wrong[0] in content else 'missing'}"
+        raise UserError(f"{path}: {problem}: save the model again")
     try:
         return RewardSettings(**content)
     except ValidationError as error:

@@ -7,6 +7,7 @@ whether the template is broken or refuses these messages.
 import atexit
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ PLAIN_TEMPLATE = r"{{ messages | map(attribute='content') | join('\n') }}"
 LARGEST = 2**20  # characters of a template; the longest published ones have some 30,000
 SECONDS = 2.0  # CPU time for one rendering; real templates take a thousandth of it
 WAIT_SECONDS = 60.0  # wall-clock time for a reply
+PIECE = 2**16  # bytes per read of a reply
 WORKER = Path(__file__).with_name("template_worker.py")
 
 
@@ -66,21 +68,20 @@ class _Renderer:
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         with self._lock:
-            process, started = self._started(), time.monotonic()
-            late = threading.Timer(WAIT_SECONDS, process.kill)
-            late.start()
+            process = self._started()
             try:
-                line = _reply(process, json.dumps(question).encode() + b"\n")
+                line = _spoken(process, json.dumps(question).encode() + b"\n")
+            except TimeoutError:
+                self._end(patience=0.0)
+                problem = f"the process that renders it does not answer within {WAIT_SECONDS:g} s"
+                return {"broken": problem, "line": None, "fatal": True}
             except BaseException:  # interrupted: a late reply must not answer the next request
                 self._end()
                 raise
-            finally:
-                late.cancel()
             if line.endswith(b"\n"):
                 answer: dict[str, Any] = json.loads(line)
                 return answer
-            problem = _why(self._end(), seconds=time.monotonic() - started)
-            return {"broken": problem, "line": None, "fatal": True}
+            return {"broken": _why(self._end()), "line": None, "fatal": True}
 
     def forget(self) -> None:
         """After a fork, in the child: process and lock belong to the parent."""
@@ -106,43 +107,63 @@ class _Renderer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                bufsize=0,
                 start_new_session=True,
             )
+            assert self._process.stdin is not None
+            os.set_blocking(self._process.stdin.fileno(), False)
         return self._process
 
-    def _end(self) -> int:
-        """The exit status; a process that still runs is killed.
-
-        After a moment: the status of one that the system has just killed is not known at once.
-        """
+    def _end(self, patience: float = 0.5) -> int:
+        """The exit status; a process that still runs is killed."""
         process, self._process = self._process, None
         assert process is not None
         with process:  # closes its pipes and waits
-            try:
-                process.wait(timeout=0.5)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            if process.stdout is not None and process.poll() is None:
+                _wait_or_kill(process, patience)
         return process.returncode
 
 
-def _reply(process: subprocess.Popen[bytes], question: bytes) -> bytes:
-    """The reply line, or the part of it that was written before the process died."""
+def _spoken(process: subprocess.Popen[bytes], question: bytes) -> bytes:
+    """The reply line, or the part of it that was written before the process died; TimeoutError after WAIT_SECONDS."""
     assert process.stdin is not None
     assert process.stdout is not None
-    rest = memoryview(question)
+    deadline = time.monotonic() + WAIT_SECONDS
+    there, back = process.stdin.fileno(), process.stdout.fileno()
+    rest, line = memoryview(question), bytearray()
     try:
         while rest:
-            rest = rest[os.write(process.stdin.fileno(), rest) :]
-        return process.stdout.readline()
+            _wait(there, select.POLLOUT, deadline)
+            rest = rest[os.write(there, rest) :]
+        while not line.endswith(b"\n"):
+            _wait(back, select.POLLIN, deadline)
+            piece = os.read(back, PIECE)
+            if not piece:
+                break
+            line += piece
     except BrokenPipeError:
         return b""
+    return bytes(line)
 
 
-def _why(status: int, seconds: float) -> str:
+def _wait(pipe: int, what: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(pipe, what)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise TimeoutError
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes], patience: float) -> None:
+    """Waits first: a process that the system has killed takes a moment until its status is known."""
+    try:
+        process.wait(timeout=patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _why(status: int) -> str:
     if status == -signal.SIGPROF:
         return f"it takes more than {SECONDS:g} s of processor time"
-    if seconds >= WAIT_SECONDS:
-        return f"the process that renders it does not answer within {WAIT_SECONDS:g} s"
     ended = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     return f"the process that renders it {ended}"
 

@@ -104,7 +104,7 @@ def require_same(found: Tensor, expected: Tensor, change: str, cause: str) -> st
     """How far two tensors are apart at most; raises where that is too far, with the worst place."""
     apart = distances(found, expected)
     if not differ(found, expected):
-        return f"{float(apart.max()):.1g} apart at most"
+        return f"{float(apart.detach().max()):.1g} apart at most"
     place = torch.unravel_index(apart.argmax(), apart.shape)
     count = f"{int((apart > TOLERANCE).sum())} of {apart.numel()} differ"
     raise Broken(

@@ -20,7 +20,8 @@ from whet.train.check.probes import Supply
 
 STEP = 1e-4  # in float32 smaller steps drown in rounding
 CLOSE = 5e-3  # of the size of a derivative; what is wrong in practice is wrong by a factor
-SMALL = 2e-4  # absolute, for points where every derivative is 0 (a KL at ratio 1)
+KINK = 0.05  # difference of the derivatives on both sides, of their size, that is not curvature
+TINY = 1e-9  # absolute, for points where a derivative is 0 (a KL at ratio 1)
 Around = Callable[[], AbstractContextManager[object]]  # makes the context of an evaluation
 LEAVES_GRAPH = frozenset(
     {
@@ -39,6 +40,8 @@ def weights_of(cell: Cell, supply: Supply) -> Tensor:
 def gradients(cell: Cell, supply: Supply, weights: Tensor, on: str) -> dict[str, Tensor]:
     """d(weighted loss) by autograd in each output of the model; 0 where the loss does not depend on it."""
     leaves = {term: supply[term].clone().requires_grad_() for term in probes.trained_terms(supply)}
+    if not leaves:
+        return {}
     # In training these are not leaves either; a leaf would refuse changes in place with a message about leaves.
     loss = evaluate(cell, {**supply, **{term: leaf * 1 for term, leaf in leaves.items()}}, on)
     if not loss.requires_grad:
@@ -67,49 +70,71 @@ def check_gradient(cell: Cell, supply: Supply) -> str:
 
 
 def _check_term(cell: Cell, supply: Supply, term: str, on: str) -> str:
-    """The derivative in a random direction: gradients that differ anywhere differ there too, but for a coincidence."""
+    """The derivative in every entry of one output of the model, but for those at a kink."""
     weights = weights_of(cell, supply)
     slope = gradients(cell, supply, weights, on)[term]
     if on == ORDINARY and not bool(slope.any()):
         raise Broken(
             f"no gradient reaches {term}, so nothing would be learned: everything passes a detach, no_grad or item"
         )
-    # All values go up, by different amounts, so that kinks at which all of them are do not cancel.
-    direction = 0.5 + torch.rand(slope.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
 
-    def loss(step: float, around: Around) -> float:
-        # As a tensor that needs a gradient: what a cell does under no_grad must look as it does in training.
-        given = {**supply, term: (supply[term] + step * direction).requires_grad_() * 1}
+    def losses(step: float, place: int, around: Around) -> Tensor:
+        moved = supply[term].clone()
+        moved.view(-1)[place] += step
+        moved = moved.requires_grad_() * 1  # with a graph, so that a cell under no_grad does what it does in training
         with around():
-            losses = evaluate(cell, given, on)
-        return float((losses.detach() * weights).sum())
+            found = evaluate(cell, {**supply, term: moved}, on)
+        return found.detach() * weights
 
-    analytic, numeric = float((slope * direction).sum()), _difference(loss, nullcontext)
-    if numeric is None:
+    worst, stops, compared = 0.0, "", 0
+    for place, analytic in enumerate(slope.flatten().tolist()):
+        numeric = _difference(losses, place, nullcontext)
+        if numeric is None:
+            continue
+        compared += bool(analytic or numeric[0])
+        if _close(analytic, *numeric):
+            worst = max(worst, abs(analytic - numeric[0]))
+            continue
+        index = [int(number) for number in torch.unravel_index(torch.tensor(place), slope.shape)]
+        numbers = f"autograd gives {analytic:.4g} and differences {numeric[0]:.4g} in {term}{index}"
+        kept: list[tuple[Any, Any]] = []
+        held = _difference(losses, place, lambda kept=kept: _Constants(kept))  # type: ignore[misc]
+        if not kept or (held is not None and not _close(analytic, *held)):
+            cause = "the stops of the gradient do not explain it" if kept else "nothing stops the gradient on the way"
+            raise Broken(f"{numbers} on {on}; {cause}: a backward of your own is wrong, or values pass outside torch")
+        stops = stops or numbers
+    if not compared:
         return Note(f"too rough to compare autograd with differences: {term} is at a kink on {on}")
-    if _close(analytic, numeric):
-        return f"autograd equals central differences ({abs(analytic - numeric):.1g} apart)"
-    numbers = f"autograd gives {analytic:.4g} and differences {numeric:.4g} along a random direction of {term}"
-    kept: list[tuple[Any, Any]] = []
-    held = _difference(loss, lambda: _Constants(kept))
-    if kept and held is not None and _close(analytic, held):
+    if stops:
         return Note(
-            f"stops the gradient: {numbers}; with everything that leaves the graph (detach, no_grad, item) held "
+            f"stops the gradient: {stops}; with everything that leaves the graph (detach, no_grad, item) held "
             "constant they are equal, so it is right if the stop is meant, as CISPO's is"
         )
-    cause = "the stops of the gradient do not explain it" if kept else "nothing stops the gradient on the way"
-    raise Broken(f"{numbers} on {on}; {cause}: a backward of your own is wrong, or values pass outside torch")
+    return f"autograd equals central differences ({worst:.1g} apart)"
 
 
-def _difference(loss: Callable[[float, Around], float], around: Around) -> float | None:
-    """The central difference; None at a kink, where both sides differ and autograd can get no derivative wrong."""
-    middle = loss(0.0, around)
-    forward, backward = ((loss(step, around) - middle) / step for step in (STEP, -STEP))
-    return (forward + backward) / 2 if _close(forward, backward) else None
+def _difference(
+    losses: Callable[[float, int, Around], Tensor], place: int, around: Around
+) -> tuple[float, float] | None:
+    """The central difference and its uncertainty; None at a kink, where autograd can get no derivative wrong.
+
+    With a quarter of the step, the difference of both sides is a quarter where the loss is curved, and as large at a
+    kink. Losses are subtracted before they are added up: rows that did not change add no rounding.
+    """
+    middle = losses(0.0, place, around)
+    (forward, backward), (nearer, behind) = (
+        [float((losses(step, place, around) - middle).sum()) / step for step in (size, -size)]
+        for size in (STEP, STEP / 4)
+    )
+    gap, size = abs(nearer - behind), max(abs(nearer), abs(behind))
+    if gap > KINK * size + TINY and gap > abs(forward - backward) / 2:
+        return None
+    wide, narrow = (forward + backward) / 2, (nearer + behind) / 2
+    return wide, abs(wide - narrow)
 
 
-def _close(one: float, other: float) -> bool:
-    return abs(one - other) <= CLOSE * max(abs(one), abs(other)) + SMALL
+def _close(analytic: float, numeric: float, uncertainty: float) -> bool:
+    return abs(analytic - numeric) <= CLOSE * max(abs(analytic), abs(numeric)) + 2 * uncertainty + TINY
 
 
 class _Constants(TorchFunctionMode):

@@ -270,7 +270,16 @@ class Session:
         self.world.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        absent = {"ended", "kept", "lost", "measured", "processes", "watched"} - checkpoint.state.keys()
+        absent = {
+            "best",
+            "ended",
+            "kept",
+            "lost",
+            "measured",
+            "processes",
+            "tokens",
+            "watched",
+        } - checkpoint.state.keys()
         if absent:
             raise UserError(
                 f"{checkpoint.path} has no {min(absent)!r} in its state.json, so an earlier version of whet wrote it: "
@@ -299,7 +308,7 @@ class Session:
             "steps": self.last,
             **({"ended": self._ended} if self._ended else {}),
             "seed": self.config.seed,
-            **{name: self.measured[name] for name in (resume.BEFORE, resume.AFTER)},
+            **{name: self.measured.get(name, {}) for name in (resume.BEFORE, resume.AFTER)},
             "best": self.best,
             "tokens": self.tokens,
             "seconds": sum(t.get("seconds/step") or 0.0 for t in self.run.timings()),

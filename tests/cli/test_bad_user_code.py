@@ -139,6 +139,7 @@ def test_a_reward_that_breaks_stops_the_run_with_the_example_on_the_disk(
     assert told in message
     (evidence,) = recipe.parent.glob("runs/*/failures/*.json")
     assert f"see {evidence.relative_to(recipe.parent)}" in message
+    assert message.endswith("--resume --accept-changes")
     kept = json.loads(evidence.read_text())
     assert kept["step"] == 1
     assert kept["example"]["prompt"].endswith(">")
@@ -214,3 +215,14 @@ def test_a_users_module_is_imported_only_when_it_is_named(whet: Whet, recipe: Pa
     refused(whet, "train", recipe, "reward.functions=['rewards:f']")
     assert [path.name for path in recipe.parent.glob("*.seen")] == ["rewards.seen"]
     assert "rewards" not in sys.modules  # it was the worker that imported it
+
+
+def test_what_the_users_code_prints_is_no_part_of_the_json(whet: Whet, recipe: Path) -> None:
+    (recipe.parent / "noisy.py").write_text(
+        "print('imported')\n\n\ndef loss(logprobs, logprobs_old, advantages):\n    print('called')\n"
+        "    return -(logprobs - logprobs_old).exp() * advantages\n"
+    )
+    result = whet("train", recipe, "algorithm={preset: grpo, surrogate: 'noisy.py:loss'}", "steps=1", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["steps"] == 1
+    assert "called" in result.err

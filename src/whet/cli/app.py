@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import typer
@@ -21,7 +22,7 @@ from whet.cli.commands import (
     sample,
     train,
 )
-from whet.cli.terminal import guard_streams, say, show_help
+from whet.cli.terminal import guard_streams, only_json, say, show_help
 from whet.errors import RunFailed, UserError
 
 # Raised for a wrong command line: click's class, or that of typer's own copy of click, depending on typer's version.
@@ -92,7 +93,8 @@ def main() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         # Calling typer's app would replace sys.excepthook.
-        sys.exit(typer.main.get_command(app)(prog_name="whet", standalone_mode=False))
+        with only_json() if "--json" in sys.argv else nullcontext():
+            sys.exit(typer.main.get_command(app)(prog_name="whet", standalone_mode=False))
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "whet"
         _stop(f"{error.format_message().rstrip('.')} (see `{command} --help`)", 2)

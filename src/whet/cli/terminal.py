@@ -9,9 +9,11 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -25,6 +27,7 @@ from whet.runs.logs import json_bytes
 
 LINES = "\n\t"  # control characters that text of several lines may contain
 _format_warning = warnings.formatwarning
+_json_to: ContextVar[TextIO | None] = ContextVar("json_to", default=None)  # None: standard output
 
 
 def say(line: str = "", *, err: bool = False) -> None:
@@ -39,7 +42,18 @@ def say_text(text: str, *, end: str = "\n") -> None:
 
 def say_json(value: Any) -> None:
     """Prints a value as indented JSON in ASCII, so that it holds no character a terminal would act on."""
-    typer.echo(json_bytes(value, other=str, indent=2).decode().replace("\x7f", "\\u007f"))
+    typer.echo(json_bytes(value, other=str, indent=2).decode().replace("\x7f", "\\u007f"), file=_json_to.get())
+
+
+@contextmanager
+def only_json() -> Iterator[None]:
+    """Nothing but `say_json` writes to standard output: prints of the user's code go to standard error."""
+    token = _json_to.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _json_to.reset(token)
 
 
 def readable_bytes(size: int, base: int = 1000, units: Sequence[str] = ("kB", "MB", "GB")) -> str:

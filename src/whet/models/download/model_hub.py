@@ -173,10 +173,8 @@ def _fetch_from_hub(name: str, model: Path, report: Progress) -> None:
     except RepositoryNotFoundError as error:
         raise UserError(f"the Hugging Face hub has no public model {name}; check the spelling") from error
     except Exception as error:  # the client's HTTP library, and so its exceptions, differ between versions
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"the Hugging Face hub cannot be reached for {name} ({reason:.120}); check the network"
-        ) from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
+        raise UserError(f"the Hugging Face hub cannot be reached for {name} ({reason}); check the network") from error
     shutil.rmtree(model / ".cache", ignore_errors=True)  # the hub client's metadata
     if not (model / "config.json").is_file() or not any(model.glob("*.safetensors")):
         raise UserError(f"{name} has no config.json with safetensors weights; pickled weights are never loaded")

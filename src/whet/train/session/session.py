@@ -320,9 +320,10 @@ class Session:
 
     def _way_back(self, error: RunFailed) -> str:
         checkpoint = self.run.latest()
-        if checkpoint is None or str(checkpoint.path) in str(error):  # the error names it already
-            return ""
-        return f"; the last good checkpoint is {checkpoint.path}"
+        is_named = checkpoint is None or str(checkpoint.path) in str(error)
+        good = "" if is_named or checkpoint is None else f"; the last good checkpoint is {checkpoint.path}"
+        again = resume.how_to_resume(self.run.path, accept_changes=True)
+        return good + (f"; after a repair: {again}" if isinstance(error, GradingFailed) else "")
 
 
 def _due(every: int, step: int, steps: int) -> bool:

@@ -31,5 +31,5 @@ def escaped(text: str, *, keep: str = "") -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for an unknown word, or nothing."""
     by_case = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), by_case, n=1, cutoff=0.6)
+    close = get_close_matches(word.lower(), by_case, n=1, cutoff=0.5)
     return f"; did you mean {by_case[close[0]]!r}?" if close else ""

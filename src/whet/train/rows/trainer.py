@@ -1,5 +1,6 @@
 """What all offline trainers share: the rows of a step, an optimizer step on them, the loss on held-out rows."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +20,7 @@ from whet.train.setup.optimizer import descend
 U = TypeVar("U")
 
 
-class OfflineTrainer(Generic[U]):
+class OfflineTrainer(ABC, Generic[U]):
     """Trains on rows that exist, each encoded as a `U`. They are drawn by (seed, step), so resuming needs no state."""
 
     kept: Mapping[str, Checkpointed] = {}
@@ -37,21 +38,21 @@ class OfflineTrainer(Generic[U]):
             self.epoch_sampler = EpochSampler(encoded(material.training, self.encode, note), seed=config.seed)
             self.held_out = encoded(material.held_out, self.encode, note)[: config.eval.examples]
 
+    @abstractmethod
     def encode(self, rows: Sequence[Any]) -> list[U | None]:
         """Rows of data as tokens; None for one that does not fit."""
-        raise NotImplementedError
 
     def rows(self, step: int) -> Sequence[Any]:
         """This rank's share of the rows of a step."""
         return self.world.shard(self.epoch_sampler.draw(self.config.batch_size, step=step))
 
+    @abstractmethod
     def fit(self, rows: Sequence[Any]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns metrics and the number of trained tokens, over all ranks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def measure(self) -> dict[str, float]:
         """Metrics of the held-out rows."""
-        raise NotImplementedError
 
     def conclude(self, run: RunDirectory, note: Note) -> None:
         """Called once after the last step, also of an interrupted run."""

@@ -9,6 +9,8 @@ PARITY_STAMP := $(PARITY_VENV)/.installed
 VLLM_VENV ?= .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
+# Many tests start processes: they load bytecode instead of compiling the library each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-mutants bench-cpu bench-gpu lint types format docs check clean install
 

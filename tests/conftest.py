@@ -6,26 +6,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.command import Zygote, blank_report
+
 # As the command does: see whet.cli.app.main.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 HERE = Path(__file__).parent
-# Twenty seconds and more. They come first, so that at the end no worker waits for another one's last file.
+# More than ten seconds. They come first, so that at the end no worker waits for another one's last file.
 LONGEST = (
-    "test_readme.py",
-    "test_pipelines.py",
-    "contracts/test_additivity_ranks.py",
-    "test_contributing.py",
     "contracts/test_resumption.py",
+    "test_pipelines.py",
     "cli/test_pipeline.py",
-    "bench/test_commands.py",
-    "tasks/test_grading.py",
+    "contracts/test_additivity_ranks.py",
+    "test_readme.py",
     "cli/test_compare.py",
-    "cli/test_bad_models.py",
-    "test_recipes.py",
-    "cli/test_train.py",
-    "engines/test_continuous.py",
-    "runs/test_kill.py",
+    "test_contributing.py",
+    "contracts/test_resumption_state.py",
+    "engines/test_steps.py",
+    "tasks/test_grading.py",
+    "train/test_inert.py",
+    "cli/test_bad_input.py",
+    "data/test_twins.py",
+    "report/test_contest.py",
 )
 
 
@@ -35,19 +37,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
-def blank_report(path: Path) -> Path:
-    """Files where a run's report belongs."""
-    for name in ("training_curves.png", "report.html"):
-        (path / name).write_text("")
-    return path / "report.html"
-
-
 @pytest.fixture(scope="module", autouse=True)
-def quick_report(request: pytest.FixtureRequest) -> Iterator[None]:
-    """To draw a report takes a second, longer than most runs here: modules that look at one are marked real_report."""
-    if request.node.get_closest_marker("real_report"):
-        yield
-        return
+def quick_report() -> Iterator[None]:
+    """To draw a report takes a second, longer than most runs here: tests that look at one write it themselves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("whet.train.start.write_report", blank_report)
         yield
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """Forks `whet` commands from a process that has imported everything."""
+    made = Zygote(tmp_path_factory.mktemp("commands"))
+    yield made
+    made.close()

@@ -82,7 +82,8 @@ def test_the_packaged_pipelines(tmp_path, monkeypatch):
 
 
 def run_packaged(name, methods, made, tmp_path):
-    more = ["stages.sft.steps=60", "stages.sft.batch_size=48", "stages.sft.eval.every_steps=60", "compare.samples=2"]
+    sft = {"steps": 60, "batch_size": 32, "eval.every_steps": 60, "save.every_steps": 60}
+    more = [*(f"stages.sft.{key}={value}" for key, value in sft.items()), "compare.samples=2"]
     directory, (failures, _) = run(name, more, tmp_path, made)
     assert not failures
     results = json.loads((directory.comparison_path / "comparison.json").read_text())

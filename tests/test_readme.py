@@ -40,9 +40,13 @@ for line in others:
 
 
 def test_every_command_runs(tmp_path):
+    """The block of commands; then the README's own reward, taken from its text, for a step."""
+    (tmp_path / "rewards.py").write_text(re.search(r"```python\n(# rewards.py\n.*?)```", README, re.DOTALL).group(1))
+    line = next(line for line in README.splitlines() if "reward.functions=[rewards:short]" in line)
+    own_reward = f"{line} steps=1 rollout.prompts=4 eval.examples=4 --runs own"
     binaries = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "WHET_HOME": str(tmp_path / "home")}
-    driven = [sys.executable, "-c", DRIVER, *commands()]
+    driven = [sys.executable, "-c", DRIVER, *commands(), own_reward]
     done = subprocess.run(driven, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert len(commands()) == 10
@@ -50,6 +54,7 @@ def test_every_command_runs(tmp_path):
     (run,) = (tmp_path / "runs").glob("*-grpo-sorting")
     assert (run / "report.html").stat().st_size > 10_000
     assert (run / "training_curves.png").stat().st_size > 10_000
+    assert '"parts/short"' in next((tmp_path / "own").glob("*/metrics.jsonl")).read_text()
 
 
 def test_the_table_is_the_codes():
@@ -65,18 +70,6 @@ def test_its_links_and_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in set(re.findall(r"make (\w+)", README)) - {"the"}:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def test_its_reward_works(tmp_path):
-    """The README's own reward function, taken from its text, trains a step."""
-    code = re.search(r"```python\n(# rewards.py\n.*?)```", README, re.DOTALL).group(1)
-    (tmp_path / "rewards.py").write_text(code)
-    line = next(line for line in README.splitlines() if "reward.functions=[rewards:short]" in line)
-    command = f"{sys.executable} -m {line} steps=1 rollout.prompts=4 eval.examples=4"
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    metrics = next((tmp_path / "runs").glob("*/metrics.jsonl")).read_text()
-    assert '"parts/short"' in metrics
 
 
 def test_its_data_command_is_a_recipe(tmp_path, monkeypatch):

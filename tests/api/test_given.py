@@ -103,6 +103,11 @@ def test_objects_are_named_by_their_own_name_and_their_order():
         def __call__(self, completions):
             return [0.0] * len(completions)
 
+        def __eq__(self, other):  # equal ones may differ in what is not compared: each keeps its own name
+            return isinstance(other, Judge)
+
+        __hash__ = None
+
     def a_2(completions): ...
 
     def make():
@@ -112,8 +117,9 @@ def test_objects_are_named_by_their_own_name_and_their_order():
 
     first, judge = make(), Judge()
     given = [first, a_2, make(), lambda: 1, lambda: 2, judge, functools.partial(first, completions=()), judge.__call__]
+    given.append(Judge())
     assert [objects.plain(one) for one in given] == [
-        f"<python>:{name}" for name in ("a", "a_2", "a_3", "lambda", "lambda_2", "Judge", "a_4", "__call__")
+        f"<python>:{name}" for name in ("a", "a_2", "a_3", "lambda", "lambda_2", "Judge", "a_4", "__call__", "Judge_2")
     ]
     assert objects.plain(first) == "<python>:a"  # the same object, the same name
     with pytest.raises(UserError, match=r"a set, which a recipe cannot hold"):

@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
+
 from bench.figure import draw
 from bench.learn import main
 from tests.small import small_chat_model
 
 
+@pytest.mark.slow
 def test_a_seed_of_a_tiny_model(tmp_path, capsys):
     model = small_chat_model(tmp_path / "model")
     few = [

@@ -3,11 +3,8 @@
 import json
 import os
 import re
-import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.refusal import RECIPE, one_line, refused, train_tiny, write_recipe
 from tests.cli.tiny import Whet
+from tests.contracts.command import Zygote
 
-PATIENCE = 60.0  # seconds that a slow machine may take to begin
 SMALL_FILE = 16_000  # bytes: more than a checkpoint of the tiny model has in one file, less than the log of 100 steps
 
 
@@ -33,29 +30,6 @@ def stopped(tmp_path: Path, finished: Path) -> Path:
     (run / "final_results.json").unlink()
     shutil.rmtree(run / "checkpoints" / "step-000002")
     return run
-
-
-def start(*arguments: object, cwd: Path, limit: int | None = None) -> subprocess.Popen[str]:
-    """The real command in a process of its own; no file of its may be longer than `limit` bytes."""
-    pair = (limit, limit) if limit else (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    return subprocess.Popen(
-        [sys.executable, "-m", "whet", *map(str, arguments)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, pair),
-    )
-
-
-def wait_for(pattern: str, below: Path) -> Path:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        for path in below.glob(pattern):
-            return path
-        time.sleep(0.05)
-    raise AssertionError(f"{pattern} did not appear")
 
 
 def test_a_run_leaves_what_the_documentation_promises(whet: Whet, tmp_path: Path) -> None:
@@ -173,33 +147,30 @@ def test_a_run_without_an_intact_checkpoint_is_not_started_over(whet: Whet, stop
     assert "Traceback" not in result.err
 
 
-def test_a_second_writer_is_refused_and_a_signal_saves_the_run(whet: Whet, tmp_path: Path) -> None:
-    write_recipe(tmp_path)
-    process = start("train", "tiny.yaml", "steps=1000000", "eval.every_steps=1000000", cwd=tmp_path)
-    try:
-        run = wait_for("runs/*/checkpoints/step-*", tmp_path).parents[1]
-        assert f"is being written by process {process.pid}" in refused(whet, "train", run, "--resume")
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert f"stopped; continue with: whet train {run.relative_to(tmp_path)} --resume" in err
+def test_a_second_writer_is_refused_and_a_signal_saves_the_run(whet: Whet, zygote: Zygote, tmp_path: Path) -> None:
+    endless = ("steps=1000000", "eval.every_steps=1000000")
+    process = zygote.start("train", write_recipe(tmp_path), *endless, "--runs", tmp_path / "runs")
+    process.until(lambda: any(tmp_path.glob("runs/*/checkpoints/step-*")), "a checkpoint")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert f"is being written by process {process.pid}" in refused(whet, "train", run, "--resume")
+    process.send(signal.SIGTERM)
+    assert process.wait() == 130
+    assert "Traceback" not in process.said()
+    assert f"stopped; continue with: whet train {run} --resume" in process.said()
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     assert (run / "checkpoints" / f"step-{last:06d}").is_dir()
 
 
-def test_a_full_disk_stops_the_run_and_keeps_its_last_checkpoint(whet: Whet, tmp_path: Path) -> None:
-    write_recipe(tmp_path, RECIPE.replace("width: 16", "width: 8"))
-    process = start("train", "tiny.yaml", "steps=120", "save.every_steps=5", cwd=tmp_path, limit=SMALL_FILE)
-    _, err = process.communicate(timeout=PATIENCE)
-    message = one_line(process.returncode, err, 1)
+def test_a_full_disk_stops_the_run_and_keeps_its_last_checkpoint(whet: Whet, zygote: Zygote, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, RECIPE.replace("width: 16", "width: 8"))
+    changes = ("steps=120", "save.every_steps=5", "--runs", tmp_path / "runs")
+    process = zygote.start("train", recipe, *changes, hooks={"limit_files": str(SMALL_FILE)})
+    message = one_line(process.wait(), process.said(), 1)
     assert "cannot write metrics.jsonl" in message
     assert "File too large" in message
     (run,) = (tmp_path / "runs").iterdir()
     newest = max((run / "checkpoints").iterdir())
-    assert f"the last good checkpoint is {newest.relative_to(tmp_path)}" in message
+    assert f"the last good checkpoint is {newest}" in message
     assert message.count("the last good checkpoint") == 1
     whole = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert whole == list(range(len(whole)))  # no torn line
@@ -222,28 +193,14 @@ def test_ctrl_c_while_the_model_is_made(whet: Whet, tmp_path: Path, monkeypatch:
     assert result.err.count("\n") <= 1
 
 
-SLOW = """
-import sys, time
-import whet.cli.app, whet.train.setup.build
-def slow(*_, **__):
-    print("loading", flush=True)
-    time.sleep(60)
-whet.train.setup.build.new_model = slow
-sys.argv = ["whet", "train", "tiny.yaml"]
-whet.cli.app.main()
-"""
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_a_signal_while_the_model_is_made_ends_the_process_quietly(tmp_path: Path, number: int, code: int) -> None:
-    write_recipe(tmp_path)
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "loading\n"
-    process.send_signal(number)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == code
-    assert "Traceback" not in err
-    assert err.count("\n") <= 1
+def test_a_signal_while_the_model_is_made_ends_the_process_quietly(
+    zygote: Zygote, tmp_path: Path, number: int, code: int
+) -> None:
+    hooks = {"wait_while_the_model_is_made": ""}
+    process = zygote.start("train", write_recipe(tmp_path), "--runs", tmp_path / "runs", hooks=hooks)
+    process.until(lambda: "loading\n" in process.said(), "the model")
+    process.send(number)
+    assert process.wait() == code
+    assert "Traceback" not in process.said()
+    assert process.said().count("\n") <= 2  # "loading" is one

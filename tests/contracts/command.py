@@ -54,6 +54,13 @@ def online(model: Path | str, **changes: Any) -> dict[str, Any]:
     }
 
 
+def blank_report(path: Path) -> Path:
+    """Files where a run's report belongs."""
+    for name in ("training_curves.png", "report.html"):
+        (path / name).write_text("")
+    return path / "report.html"
+
+
 def write_recipe(path: Path, recipe: Mapping[str, Any]) -> Path:
     path.write_text(yaml.safe_dump(dict(recipe)))
     return path
@@ -74,7 +81,10 @@ class Process:
         return code
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        self.send(signal.SIGKILL)
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""

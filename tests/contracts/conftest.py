@@ -1,4 +1,4 @@
-"""What the contracts share: a process to fork commands from, and one supervised run."""
+"""What the contracts share: one supervised run, and a model that it made."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,14 +17,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    """Forks `whet` commands."""
-    made = Zygote(tmp_path_factory.mktemp("commands"))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="session")

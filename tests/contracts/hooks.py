@@ -2,7 +2,9 @@
 
 import importlib
 import os
+import resource
 import signal
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from whet.distributed.world import World
 from whet.train.session import session
 from whet.train.session.session import Session
+from whet.train.setup import build
 
 WIDTH = 32  # bytes of the note that says where the process is
 
@@ -96,6 +99,29 @@ def signal_in(where: str) -> None:
     setattr(owner, name, watched)
 
 
+def limit_files(size: str) -> None:
+    """No file that the process writes may be longer than `size` bytes: a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), int(size)))
+
+
+def wait_while_the_model_is_made(_: str) -> None:
+    """The process says `loading` and waits for a signal."""
+
+    def slow(*_: Any, **__: Any) -> None:
+        print("loading", flush=True)
+        time.sleep(60)
+
+    build.new_model = slow  # type: ignore[assignment]
+
+
 HOOKS: dict[str, Callable[[str], None]] = {
-    hook.__name__: hook for hook in (announce, forget_the_optimizer, average_over_ranks, signal_in)
+    hook.__name__: hook
+    for hook in (
+        announce,
+        forget_the_optimizer,
+        average_over_ranks,
+        signal_in,
+        limit_files,
+        wait_while_the_model_is_made,
+    )
 }

@@ -176,6 +176,7 @@ def test_two_processes_equal_one(name: str, zygote: Zygote, beginner: Path, tmp_
         assert any("model.safetensors" in line for line in caught), caught
 
 
+@pytest.mark.slow
 def test_torchrun_starts_two_ranks(zygote: Zygote, beginner: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe.yaml", online_recipe(beginner))
     zygote.run("train", recipe, "--runs", tmp_path / "one")

@@ -17,6 +17,7 @@ from whet.records import Batch, Sampling
 from whet.train.online import loop as online_module
 from whet.train.online import update as update_module
 from whet.train.online.learner import Learner
+from whet.train.session import session as session_module
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -94,6 +95,23 @@ def test_an_engine_with_stale_weights_stops_the_run(
     step = int(message.removeprefix("step ").partition(":")[0])
     assert 1 < step < 30
     assert "the engine's weights are not those of the policy" in message
+
+
+def test_every_evaluation_samples_with_the_weights_of_its_step(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions: list[int] = []
+    original = session_module.evaluate
+
+    def watched(engine: NativeEngine, *arguments: Any, **named: Any) -> Any:
+        versions.append(engine.version)
+        return original(engine, *arguments, **named)
+
+    monkeypatch.setattr(session_module, "evaluate", watched)
+    written = recipe(model, steps=4)
+    written["eval"]["every_steps"] = 2
+    train_here(written, tmp_path / "run")
+    assert versions == [0, 2, 4]
 
 
 def test_a_trainer_that_forgets_the_temperature_is_caught(

@@ -1,7 +1,7 @@
-"""A process that has imported everything and forks real `whet` commands: starting Python with torch takes seconds.
+"""A process that has imported everything and forks `whet` commands: starting Python with torch takes seconds.
 
-It imports and computes nothing, so that a fork is as good as a fresh process. One JSON request a line on stdin, one
-JSON reply a line on stdout.
+It imports and computes nothing, so that a fork is as good as a fresh process; only reports are not drawn. One JSON
+request a line on stdin, one JSON reply a line on stdout.
 """
 
 import json
@@ -16,6 +16,7 @@ import torch._dynamo  # the first optimizer imports it
 
 import whet.cli.commands.train
 import whet.train.start
+from tests.contracts.command import blank_report
 from tests.contracts.hooks import HOOKS
 from whet.cli.app import main
 
@@ -34,6 +35,7 @@ def run(arguments: list[str], log: str, environment: dict[str, str], hooks: dict
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ.update(environment)
+        whet.train.start.write_report = blank_report
         for name, value in hooks.items():
             HOOKS[name](value)
         sys.argv = ["whet", *arguments]

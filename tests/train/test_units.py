@@ -3,14 +3,18 @@
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.small import small_model
 from whet.algorithms.preference.preference_table import PREFERENCES
+from whet.batching import collate
+from whet.config import UpdateConfig
 from whet.errors import UserError
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Labelled, Pair
-from whet.train.rows.units import Unit, mismatched, units_of
+from whet.train.rows.units import Unit, mismatched, units_of, whole_units
 
 
 def rows_of(kinds: list[tuple[int, bool]]) -> list[Labelled]:
@@ -102,3 +106,14 @@ def test_behind_each_completion_stands_that_of_another_prompt() -> None:
         ["b=|h", "b=|dd"],
     ]
     assert [unit.label for unit in found if unit] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(("size", "passes"), [(1, [[0, 1, 2, 3], [4, 5, 6, 7]]), (2, [[0, 1, 2, 3], [4, 5, 6, 7]])])
+def test_the_rows_of_a_pass_are_within_its_tokens_whatever_the_size_of_a_unit(
+    size: int, passes: list[list[int]]
+) -> None:
+    """Eight rows of ten tokens, forty tokens a pass: four rows, be they four units or two pairs."""
+    rows = collate([[1] * 10] * 8, [[True] * 10] * 8, torch.device("cpu"))
+    settings = UpdateConfig(micro_batch_tokens=40)
+    found = [sorted(some.tolist()) for some in whole_units(rows, size, settings, small_model()[0])]
+    assert sorted(found) == passes

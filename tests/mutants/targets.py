@@ -22,7 +22,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/policy_loss.py": _ALGORITHMS,
     "algorithms/preference/losses.py": _ALGORITHMS,
     "algorithms/preference/metrics.py": _ALGORITHMS,
-    "algorithms/preference/preference_table.py": (*_TABLES, *_ALGORITHMS),
+    "algorithms/preference/preference_table.py": (*_TABLES, *_ALGORITHMS, "tests/train/test_own_objective.py"),
     "algorithms/preference/reward_losses.py": _ALGORITHMS,
     "algorithms/selection.py": _ALGORITHMS,
     "algorithms/table.py": (*_TABLES, *_ALGORITHMS),
@@ -31,25 +31,38 @@ TESTS: dict[str, tuple[str, ...]] = {
         *("tests/models/test_logprobs.py", "tests/models/test_values.py", "tests/models/test_chosen.py"),
         *("tests/models/test_packed.py", "tests/contracts/test_alignment.py"),
     ),
-    "evaluate/statistics.py": ("tests/evaluate/test_statistics.py",),
+    "evaluate/statistics.py": (
+        *("tests/evaluate/test_statistics.py", "tests/evaluate/test_best_of_n.py", "tests/evaluate/test_evaluation.py"),
+    ),
     "data/split.py": ("tests/data/test_split.py",),
     "train/online/annotate.py": (*_STEP, "tests/train/test_annotated.py", "tests/train/test_ranks.py"),
     "train/online/old_logprobs.py": (
         *("tests/train/test_agreement.py", *_STEP, "tests/train/test_annotated.py", "tests/train/test_ranks.py"),
     ),
     "train/online/update.py": (*_STEP, "tests/train/test_ranks.py", "tests/train/test_moving.py"),
-    "train/online/sampling.py": ("tests/train/test_collect.py",),
+    "train/online/sampling.py": (
+        "tests/train/test_collect.py",
+        "tests/train/test_describe.py",
+        "tests/train/test_gather.py",
+    ),
     "train/online/critic.py": ("tests/train/test_critic.py", "tests/train/test_annotate.py"),
     "train/online/reference.py": ("tests/train/test_reference.py",),
     "train/setup/optimizer.py": ("tests/train/test_optim.py", "tests/train/test_cells.py", "tests/test_own_cells.py"),
-    "train/setup/epochs.py": ("tests/train/test_deck.py",),
+    "train/setup/epochs.py": ("tests/train/test_deck.py", "tests/train/test_epochs_of_data.py"),
     "train/rows/units.py": ("tests/train/test_units.py", "tests/train/test_whole.py"),
-    "train/rows/examples.py": ("tests/train/test_encode.py",),
+    "train/rows/examples.py": ("tests/train/test_encode.py", "tests/train/test_material.py"),
     "train/rows/reward_tokens.py": ("tests/train/test_reward_rows.py",),
     "train/rows/preference.py": ("tests/train/test_preferring_logged.py",),
     "train/rows/reward_training.py": ("tests/train/test_rewarding_logged.py",),
     "train/rows/sft.py": ("tests/train/test_supervised.py", "tests/train/test_held_out_intervals.py"),
-    "train/online/learner.py": ("tests/train/test_memory.py",),
+    "train/online/learner.py": (
+        *(
+            "tests/train/test_memory.py",
+            "tests/train/test_offloading.py",
+            "tests/train/test_reference.py",
+            "tests/train/test_old.py",
+        ),
+    ),
 }
 WHOLE_ROOMS = ("algorithms",)  # every file of these is a target
 EMPTY = {"algorithms/__init__.py", "algorithms/preference/__init__.py"}  # nothing to plant a bug in

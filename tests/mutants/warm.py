@@ -40,6 +40,7 @@ QUIET = (
 )
 BASELINE_SECONDS = 1200.0
 TIMES_BASELINE = 5
+OURS = {"whet", "tests", "pages", "bench", "studies", "__main__"}  # packages that import the library
 FEW = 20  # mutants for which it is not worth while to ask whether the tests pass in another order
 
 
@@ -253,5 +254,5 @@ def run_warm(mutants: Sequence[Mutant], *, workers: int, scratch: Path, say: Say
         outcomes=plugin.outcomes,
         left=plugin.left,
         known=plugin.known,
-        modules=[name for name in sys.modules if name.split(".")[0] not in {"whet", "tests", "__main__"}],
+        modules=[name for name in sys.modules if name.split(".")[0] not in OURS],
     )

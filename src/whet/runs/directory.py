@@ -227,6 +227,19 @@ class RunDirectory:
             for name in (layout.RESULTS, layout.ANALYSIS, layout.ANALYSIS_PICTURE):
                 (self.path / name).unlink(missing_ok=True)
 
+    def start_over(self) -> str:
+        """Removes everything but the metrics of steps without a checkpoint, which move aside; says so, if any."""
+        steps = max((row["step"] for row in self.metrics()), default=0) if self.is_writer else 0
+        aside = self.path / layout.ABANDONED
+        if steps > max((row["step"] for row in logs.read_log(aside)), default=0):
+            with self._writing(layout.ABANDONED):
+                self._close_appenders()
+                (self.path / layout.METRICS).replace(aside)
+        self.rewind(-1)
+        if not steps:
+            return ""
+        return f"no checkpoint was saved in the {steps} steps so far: starting again; their metrics are kept in {aside}"
+
     def save_best(self, fill: Fill, info: Mapping[str, Any]) -> None:
         """Replaces the best model. Call it before `save`, whose state records it as the best."""
         if self.is_writer:

@@ -37,7 +37,9 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
     engine = build_engine(config.engine, place(load_model(directory), world.device), tokenizer, world)
     grader = build_grader(config.task, config.reward, world.device, task)
     progress.note(f"run: {run.path}")
-    run.rewind(-1)
+    restarted = run.start_over()
+    if restarted:
+        progress.note(restarted)
     groups: list[Group] = []
     with closing(grader), closing(engine), Interrupt() as interrupt:
         for step in range(1, config.steps + 1):

@@ -116,12 +116,18 @@ class Session:
         seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
         self.world.require_same(seen, "every rank must read the same files")  # also a barrier: rewinding deletes files
         resume.keep_origin(self.run, self.parts.origin)
-        self.run.rewind(self.last if checkpoint is not None else -1)
+        restarted = ""
+        if checkpoint is None:
+            restarted = self.run.start_over()
+        else:
+            self.run.rewind(self.last)
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
         self.progress.note(f"run: {self.run.path}")
         self._began = True
+        if restarted:
+            self.progress.note(restarted)
         if checkpoint is None:
             before = self._evaluate(0)
             require_measured(self.config.early_stopping, before)

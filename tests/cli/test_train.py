@@ -64,11 +64,12 @@ def test_a_stopped_run_goes_on_to_the_same_end(whet: Whet, stopped: Path, finish
 
 def test_runs_that_cannot_be_resumed(whet: Whet, finished: Path, stopped: Path, tmp_path: Path) -> None:
     assert refused(whet, "train", finished, "--resume") == (
-        f"{finished} is finished; to train on, start a new run with model={finished}"
+        f"{finished} is finished; to train for longer: whet train {finished} --resume steps=4, or start a new run with "
+        f"model={finished}"
     )
     assert "is not a run directory (no config.yaml)" in refused(whet, "train", tmp_path, "--resume")
     assert "is not a run directory" in refused(whet, "train", tmp_path / "nowhere", "--resume")
-    assert "a resumed run keeps its config" in refused(whet, "train", stopped, "--resume", "steps=9")
+    assert "a resumed run keeps its config" in refused(whet, "train", stopped, "--resume", "seed=9")
     (stopped / "config.yaml").write_text("steps: [")
     assert "not valid YAML" in refused(whet, "train", stopped, "--resume")
     (stopped / "config.yaml").write_bytes(b"\xff\xfe")

@@ -32,7 +32,7 @@ from whet.config.parts import (
 )
 from whet.config.refusals import refuse
 from whet.config.reward import RewardConfig
-from whet.config.section import Above, Count, Positive, Section, Seed
+from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
 
 __all__ = [
@@ -131,7 +131,9 @@ class OfflineConfig(TrainConfig):
     epochs: Above | None = None  # passes over the training rows of `data`, in place of steps
     batch_size: Positive = 64  # per optimizer step, over all ranks: answers, dialogues, pairs, labelled completions
     reward_head: RewardHeadConfig = RewardHeadConfig()
-    reference: str = ""  # the model that preferences are measured against; empty: the weights that the run starts from
+    reference: ModelPath = (
+        ""  # the model that preferences are measured against; empty: the run's own start weights
+    )
 
     @property
     def eval_sampling(self) -> Sampling:

@@ -14,7 +14,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
 from whet.config.own import own_function, require_options, require_signature
-from whet.config.section import Above, Amount, Count, Decay, OpenSection, Positive, Section, merge, one_of
+from whet.config.section import Above, Amount, CodePath, Count, Decay, OpenSection, Positive, Section, merge, one_of
 
 BOUNDS: dict[str, dict[str, Any]] = {  # of options by name; no other may be below 0
     **{key: {"ge": 0, "le": 1} for key in ("gamma", "lam", "decay")},
@@ -77,19 +77,21 @@ class EntropyConfig(Section):
 class OwnCell(OpenSection):
     """A function of the user's in the place of a cell; the other keys are its options."""
 
-    use: str
+    use: CodePath
 
 
 class AlgorithmBase(Section):
     """A preset, resolved into its cells."""
 
     preset: str = "custom"
-    advantage: str | OwnCell
-    scaling: str | OwnCell = "unscaled"
-    surrogate: str | OwnCell
-    weighting: str | OwnCell
-    importance_correction: str | OwnCell = "uncorrected"  # importance sampling: weights π_old/π_sampler of tokens
-    dynamic_sampling: str | OwnCell = "keep_all"  # dynamic sampling: the groups that are kept; others are resampled
+    advantage: CodePath | OwnCell
+    scaling: CodePath | OwnCell = "unscaled"
+    surrogate: CodePath | OwnCell
+    weighting: CodePath | OwnCell
+    importance_correction: CodePath | OwnCell = "uncorrected"  # importance sampling: weights π_old/π_sampler of tokens
+    dynamic_sampling: CodePath | OwnCell = (
+        "keep_all"  # dynamic sampling: groups that are kept; others are resampled
+    )
     kl: KlConfig = KlConfig()
     entropy: EntropyConfig = EntropyConfig()
 

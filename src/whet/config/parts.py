@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from whet.config.section import Above, Amount, Count, Decay, OpenSection, Positive, Section, Share, Url
+from whet.config.section import (
+    Above,
+    Amount,
+    CodePath,
+    Count,
+    DataPath,
+    Decay,
+    ModelPath,
+    OpenSection,
+    Positive,
+    Section,
+    Share,
+    Url,
+    absolute_file,
+)
 from whet.records import Sampling
 
+LIKE_A_PATH = re.compile(r"/|\.\w+$")
 VLLM_COLDEST = 0.01  # vLLM silently raises a temperature below it
 
 
@@ -22,7 +39,9 @@ class NewModel(Section):
     heads: Positive = 4
     width: Positive = 128
     context: Positive = 256
-    tokenizer: str = "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or the directory of a saved tokeniser
+    tokenizer: DataPath = (
+        "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or a saved tokeniser's directory
+    )
 
     @model_validator(mode="after")
     def _divisible(self) -> NewModel:
@@ -35,7 +54,7 @@ class ModelConfig(Section):
     """A directory, a pulled name or a run; or a new model."""
 
     shorthand: ClassVar[str] = "path"
-    path: str = ""
+    path: ModelPath = ""
     new: NewModel | None = None
     gradient_checkpointing: bool = False
 
@@ -50,7 +69,21 @@ class TaskConfig(OpenSection):
     """A task by name, or `module:Class`; the other keys are the task's own options."""
 
     shorthand: ClassVar[str] = "name"
-    name: str
+    name: CodePath
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absolute_paths(cls, value: Any) -> Any:
+        """Options that name an existing file: `path`, and what looks like a path among those of a user's task."""
+        if not isinstance(value, Mapping):
+            return value
+        is_own = ":" in str(value.get("name"))
+        paths = {
+            key: absolute_file(option)
+            for key, option in value.items()
+            if isinstance(option, str) and (key == "path" or (is_own and key != "name" and LIKE_A_PATH.search(option)))
+        }
+        return {**value, **paths}
 
     @model_validator(mode="after")
     def _plain_options(self) -> TaskConfig:
@@ -67,7 +100,7 @@ class DataConfig(Section):
     """Rows that exist: a file, a directory with rows.jsonl, or the name of a dataset on the hub."""
 
     shorthand: ClassVar[str] = "path"
-    path: str
+    path: DataPath
     format: str = "auto"  # auto: recognised by the columns
     split: str = "train"  # of a dataset on the hub
     subset: str = ""  # of a dataset on the hub
@@ -85,7 +118,7 @@ class ObjectiveConfig(OpenSection):
     """The objective of the offline loop by name; the other keys are its options."""
 
     shorthand: ClassVar[str] = "name"
-    name: str
+    name: CodePath
 
 
 class RewardHeadConfig(Section):
@@ -227,7 +260,7 @@ class EngineConfig(Section):
     precision: Literal["bf16", "fp32"] = "bf16"  # of native on a GPU; in fp32 texts hardly depend on their batch
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4  # of the GPU, for vllm in this process while it samples
     url: Url = ""  # of a running `vllm serve` that follows the policy; without one vllm runs in this process
-    weights_directory: str = ""  # a folder that this process and the one behind url see; needed on two machines
+    weights_directory: DataPath = ""  # a folder that this process and the one behind url see; needed on two machines
 
     @model_validator(mode="after")
     def _one_place(self) -> EngineConfig:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from whet.config.section import Above, Count, Section
+from whet.config.section import Above, CodePath, Count, ModelPath, Section
 from whet.records import LARGEST_REWARD
 
 
@@ -14,7 +14,7 @@ class RewardFunction(Section):
     """A function of the user's that scores completions: `module:function` or `file.py:function`."""
 
     shorthand: ClassVar[str] = "use"
-    use: str
+    use: CodePath
     weight: float = 1.0
 
 
@@ -22,7 +22,7 @@ class RewardModelConfig(Section):
     """A reward model that scores completions: a directory or a run."""
 
     shorthand: ClassVar[str] = "path"
-    path: str
+    path: ModelPath
     weight: float = 1.0
 
 

@@ -96,6 +96,11 @@ class RunDirectory:
     def config_yaml(self) -> str:
         return layout.read_config(self.path)
 
+    def write_config(self, config_yaml: str) -> None:
+        if self.is_writer:
+            with self._writing(layout.CONFIG):
+                logs.write_atomic(self.path / layout.CONFIG, config_yaml.encode())
+
     def inputs(self) -> Inputs | None:
         """Checksums of the input files; None for a run of an older version."""
         return read_inputs(self.path / layout.INPUTS)

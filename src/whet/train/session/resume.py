@@ -19,11 +19,13 @@ MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evalua
 Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
 
 
-def how_to_resume(run: Path, *, accept_changes: bool = False) -> str:
+def how_to_resume(run: Path, *, accept_changes: bool = False, steps: int | None = None) -> str:
     """The command that resumes a run; the Python call if objects were passed, which only Python can pass again."""
     if has_objects():
-        return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''})"
-    return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}"
+        more = f", steps={steps}" if steps else ""
+        return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''}{more})"
+    more = f" steps={steps}" if steps else ""
+    return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}{more}"
 
 
 def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:

@@ -162,6 +162,12 @@ def test_a_second_writer_is_refused_and_a_signal_saves_the_run(whet: Whet, zygot
     assert (run / "checkpoints" / f"step-{last:06d}").is_dir()
 
 
+def test_sigterm_ends_an_evaluation_as_ctrl_c_does(zygote: Zygote, finished: Path) -> None:
+    hooks = {"signal_in": "0 SIGTERM 1 whet.engines.native.native_engine:NativeEngine.generate"}
+    process = zygote.start("eval", finished, hooks=hooks, environment={"RANK": "0"})
+    assert (process.wait(), process.said()) == (130, "whet: stopped\n")
+
+
 def test_a_full_disk_stops_the_run_and_keeps_its_last_checkpoint(whet: Whet, zygote: Zygote, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, RECIPE.replace("width: 16", "width: 8"))
     changes = ("steps=120", "save.every_steps=5", "--runs", tmp_path / "runs")

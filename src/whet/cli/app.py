@@ -1,8 +1,10 @@
 """The command `whet`. Each command parses, calls the library and prints; heavy imports wait until a command runs."""
 
 import os
+import signal
 import sys
 from contextlib import nullcontext
+from types import FrameType
 from typing import Any
 
 import typer
@@ -83,8 +85,9 @@ def _is_busy() -> bool:
 
 
 def main() -> None:
-    """Runs the command: exit code 2 for wrong input, 1 for a run that failed, 130 for Ctrl-C."""
+    """Runs the command: exit code 2 for wrong input, 1 for a run that failed, 130 for Ctrl-C and SIGTERM."""
     guard_streams()
+    signal.signal(signal.SIGTERM, _as_interrupt)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if _is_busy():
@@ -108,6 +111,11 @@ def main() -> None:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         _stop("out of memory: lower update.micro_batch_tokens or engine.max_sequences, or use a smaller model", 1)
+
+
+def _as_interrupt(number: int, _frame: FrameType | None) -> None:
+    """SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _stop(message: str, code: int) -> None:

@@ -131,9 +131,7 @@ class OfflineConfig(TrainConfig):
     epochs: Above | None = None  # passes over the training rows of `data`, in place of steps
     batch_size: Positive = 64  # per optimizer step, over all ranks: answers, dialogues, pairs, labelled completions
     reward_head: RewardHeadConfig = RewardHeadConfig()
-    reference: ModelPath = (
-        ""  # the model that preferences are measured against; empty: the run's own start weights
-    )
+    reference: ModelPath = ""  # the model that preferences are measured against; empty: the run's own start weights
 
     @property
     def eval_sampling(self) -> Sampling:

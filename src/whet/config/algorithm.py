@@ -89,9 +89,7 @@ class AlgorithmBase(Section):
     surrogate: CodePath | OwnCell
     weighting: CodePath | OwnCell
     importance_correction: CodePath | OwnCell = "uncorrected"  # importance sampling: weights π_old/π_sampler of tokens
-    dynamic_sampling: CodePath | OwnCell = (
-        "keep_all"  # dynamic sampling: groups that are kept; others are resampled
-    )
+    dynamic_sampling: CodePath | OwnCell = "keep_all"  # dynamic sampling: groups that are kept; others are resampled
     kl: KlConfig = KlConfig()
     entropy: EntropyConfig = EntropyConfig()
 

@@ -39,9 +39,7 @@ class NewModel(Section):
     heads: Positive = 4
     width: Positive = 128
     context: Positive = 256
-    tokenizer: DataPath = (
-        "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or a saved tokeniser's directory
-    )
+    tokenizer: DataPath = "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or a saved tokeniser's directory
 
     @model_validator(mode="after")
     def _divisible(self) -> NewModel:

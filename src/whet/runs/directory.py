@@ -212,8 +212,8 @@ class RunDirectory:
             )
         return checkpoint
 
-    def rewind(self, step: int) -> None:
-        """Removes everything later than `step`; -1 removes everything."""
+    def rewind(self, step: int, *, logged: int | None = None) -> None:
+        """Removes everything later than `step` (-1: everything); of the logs, what is later than `logged`, if given."""
         if not self.is_writer:
             return
         self._settle()
@@ -227,7 +227,7 @@ class RunDirectory:
                 for path in layout.after(step, self._files(folder)):
                     path.unlink()
             for name in (layout.METRICS, layout.TIMINGS):
-                logs.cut_log(self.path / name, step)
+                logs.cut_log(self.path / name, step if logged is None else logged)
             checkpoints.mark(self.path / layout.CHECKPOINTS, self.path / layout.SAVED)
             for name in (layout.RESULTS, layout.ANALYSIS, layout.ANALYSIS_PICTURE):
                 (self.path / name).unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from whet.imports import is_object
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.run.page import write_report
 from whet.runs.directory import RunDirectory
+from whet.runs.interrupt import Stopped
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.process import withheld
 from whet.train.explain.unused_keys import keys_without_effect
@@ -160,15 +161,16 @@ def _train(
         with closing(make_progress(config, run)) as progress:
             for note in notes:
                 progress.note(note)
-            match config:
-                case OfflineConfig():
-                    offline.train(config, run, world, progress)
-                case CollectConfig():
-                    collect(config, run, world, progress)
-                case _:
-                    online.train(config, run, world, progress)
+            with suppress(Stopped):
+                match config:
+                    case OfflineConfig():
+                        offline.train(config, run, world, progress)
+                    case CollectConfig():
+                        collect(config, run, world, progress)
+                    case _:
+                        online.train(config, run, world, progress)
         if world.is_writer:
-            if not isinstance(config, CollectConfig):
+            if not isinstance(config, CollectConfig) and run.metrics():
                 write_report(run.path)
             if run.finished and not isinstance(config, CollectConfig):
                 progress.note(f"finished; {_how_to_extend(config, run)}")

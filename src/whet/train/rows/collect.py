@@ -47,8 +47,9 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
             name = (config.seed, step)
             examples = draw(task, config.rollout.prompts, seed=name)
             prompts = tokenize_prompts(examples, tokenizer, stream=name)
-            samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
-            new = grade(grader, examples, samples, version=0)
+            with interrupt.abandoning():
+                samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
+                new = grade(grader, examples, samples, version=0)
             groups += new
             timings = {"seconds/step": time.perf_counter() - started}
             metrics = _metrics(new)

@@ -68,7 +68,8 @@ def intact_best(
 ) -> tuple[dict[str, float], list[str]]:
     """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before."""
     best, known, before = (checkpoint.state[name] for name in ("best", "lost", "processes"))
-    found = [*known, *_lost_lines(run, checkpoint.step)]
+    pending = "pending" in checkpoint.state  # the step is logged once it is evaluated
+    found = [*known, *_lost_lines(run, checkpoint.step - pending)]
     if before != processes:
         found.append(
             f"from step {checkpoint.step + 1} on in {processes} instead of {before} processes: "

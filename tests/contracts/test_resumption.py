@@ -187,7 +187,7 @@ def test_the_second_interrupt_quits_at_once(
 
 
 GENERATE = "whet.engines.native.native_engine:NativeEngine.generate"
-STOPS = {  # number of the call in which the process gets SIGTERM → the checkpoint that it leaves, and the last logged step
+STOPS = {  # number of the call in which the process gets SIGTERM → the checkpoint that is left, the last logged step
     2: (None, None),  # the evaluation before training; steps 1 … 5 are calls 3 … 6 and 9, evaluation 4 calls 7 and 8
     10: (5, 5),  # the rollouts of step 6
     5: (8, 7),  # after resuming: rollouts of steps 6, 7 and 8, then the evaluation of step 8

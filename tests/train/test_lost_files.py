@@ -187,7 +187,7 @@ def test_a_run_that_was_killed_before_its_report_gets_it(whole: Path, tmp_path: 
     assert [note for note in resume(run) if "had no report" in note]
     assert (run / name).is_file()
     assert results(run) == before
-    with pytest.raises(UserError, match="is finished; to train on"):
+    with pytest.raises(UserError, match="is finished; to train for longer"):
         resume(run)
 
 

@@ -13,6 +13,7 @@ from whet.errors import UserError
 from whet.imports import passing
 from whet.recipe import Config, Pipeline, parse_yaml, validate, validated
 from whet.runs import layout
+from whet.runs.catalogue import find_run, runs_root
 from whet.runs.directory import RunDirectory
 from whet.train.session.extension import MAY_CHANGE, as_overrides, changed_keys
 from whet.train.session.session import Progress
@@ -58,17 +59,13 @@ def train(  # noqa: PLR0913 - arguments that cannot be keys of a recipe
         if resume is not None:
             if recipe is not None:
                 raise UserError(f"resume continues {os.fspath(resume)}, which has its own recipe: leave {recipe!r} out")
-            return _resumed(Path(resume).expanduser(), given, watch, accept_changes=accept_changes)
+            path = find_run(os.fspath(resume), runs_root(root)) or Path(resume).expanduser()
+            return _resumed(path, given, watch, accept_changes=accept_changes)
         if recipe is None:
             raise UserError("nothing to train: name a recipe, e.g. whet.train('grpo-sorting'), or resume=RUN")
         if accept_changes:
             raise UserError("accept_changes is for a resumed run: add resume=RUN, or leave it out")
         return _started(recipe, given, watch, root=runs_root(root), directory=directory, name=name)
-
-
-def runs_root(root: StrPath | None) -> Path:
-    """The parent of new run directories: as given, else $WHET_RUNS, else runs."""
-    return Path(root or os.environ.get("WHET_RUNS") or "runs").expanduser()
 
 
 @contextmanager

@@ -18,9 +18,11 @@ from whet.cli.commands import (
     demo,
     evaluate,
     explain,
+    keys,
     listing,
     models,
     report,
+    runs,
     sample,
     train,
 )
@@ -39,7 +41,8 @@ Begin with:
   whet recipes                       the packaged recipes
   whet explain grpo-sorting          its loss, batch size and memory
   whet train grpo-sorting lr=1e-4    train; any key can be overridden
-  whet report RUN                    learning curves and samples
+  whet report @last                  learning curves and samples of the newest run
+  whet keys                          every key of a recipe
 
 Settings of TRL, verl and OpenRLHF, and what they are called here: docs/coming-from.md.
 """
@@ -58,7 +61,9 @@ app.command("compare")(compare.compare)
 app.command("sample")(sample.sample)
 app.command("chat")(chat.chat)
 app.command("report")(report.report)
+app.command("runs")(runs.runs)
 app.command("explain")(explain.explain)
+app.command("keys")(keys.keys)
 app.command("check-loss")(check_loss.check_loss)
 app.command("tasks")(listing.tasks)
 app.command("recipes")(listing.recipes)

@@ -17,7 +17,7 @@ INTRODUCTION = """<!-- Written by `make docs` from the config classes. Change th
 # The keys of recipes
 
 A recipe is a YAML file of these keys; on the command line they are `KEY=VALUE`, in Python keywords or `overrides`.
-`whet keys` prints this list, `whet keys optimizer` a part of it, and `whet explain RECIPE` what a recipe does with them.
+`whet keys` prints this list, `whet keys optimizer` a part of it; `whet explain RECIPE` says what they do there.
 A dot leads into a section: `optimizer.lr=1e-5` is `optimizer: {lr: 1e-5}`. *needed* means that there is no default.
 
 *Used by* names the loops that have a key: `online` (policy gradients on rollouts), `offline` (SFT, preferences, reward

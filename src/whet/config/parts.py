@@ -54,7 +54,7 @@ class ModelConfig(Section):
     shorthand: ClassVar[str] = "path"
     path: ModelPath = ""  # a model's directory, the name of a pulled model, or a run (its best model)
     new: NewModel | None = None
-    gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, a third slower
+    gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, slower steps
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:

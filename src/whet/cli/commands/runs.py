@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.table import Column
 
 from whet.cli import arguments
 from whet.cli.terminal import say, say_json, say_table
@@ -37,8 +38,9 @@ def runs(
     if as_json:
         say_json(rows)
     elif rows:
-        shown = ("run", "recipe", "status", "result", "started")
-        say_table([[str(row[key]) for key in shown] for row in rows], *shown)
+        shown = ("run", "status", "result", "started")
+        columns = [Column(name, overflow="fold") for name in shown]
+        say_table([[str(row[key]) for key in shown] for row in rows], *columns)
     else:
         say(known_runs(root))
 
@@ -50,7 +52,7 @@ def _about(run: RunDirectory, root: Path) -> dict[str, Any]:
     from whet.runs.catalogue import standing, started
 
     about: dict[str, Any] = {"run": str(run.path.relative_to(root)), "path": str(run.path), "recipe": run.recipe}
-    when = datetime.fromtimestamp(started(run.path)).astimezone().isoformat(sep=" ", timespec="seconds")
+    when = datetime.fromtimestamp(started(run.path)).isoformat(sep=" ", timespec="minutes")
     try:
         found, results = standing(run), run.results()
         result = f"{results['rows']:,} rows" if results and "rows" in results else main_result(run.metrics(), results)

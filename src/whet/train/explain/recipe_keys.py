@@ -31,6 +31,8 @@ from whet.train.explain.unused_keys import OFFLINE
 PIPELINE = "pipeline"
 UNBOUNDED = 1e9  # a larger bound is technical
 NEEDED = "needed"  # in place of a default
+OF_THE_PRESET = "that of the preset"
+SET_BY_A_PRESET = {f"algorithm.{key}" for key in (*CELLS, "kl.coefficient", "kl.estimator", "kl.place")}
 SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 PLAIN: dict[Any, str] = {
     **{int: "whole number", float: "number", bool: "true or false", str: "text", dict: "section", NoneType: "null"},
@@ -76,6 +78,7 @@ def _of_section(section: type[BaseModel], above: str, default: Any = None) -> It
             yield from _of_section(inner, f"{key}.", value if isinstance(value, BaseModel) else None)
             continue
         spelled = NEEDED if field.is_required() and default is None else _spelled(value)
+        spelled = OF_THE_PRESET if key in SET_BY_A_PRESET else spelled
         yield Key(key=key, type=_type(field), default=spelled, meaning=meanings.get(field_name, ""), used_by="")
         if inner is not None:
             yield from _of_section(inner, f"{key}[].")

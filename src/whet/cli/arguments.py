@@ -23,6 +23,10 @@ RUN_KEYS = ("model", "model.path", "reward.model", "reward.model.path", "referen
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Runs = Annotated[Path, typer.Option("--runs", envvar="WHET_RUNS", help="Folder in which runs are made.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Exact directory of the run, empty or absent.")]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the run, after the time.  [default: that of the recipe]")
+]
 Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="A packaged recipe or a YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override keys of the recipe.")]
 TaskOptions = Annotated[

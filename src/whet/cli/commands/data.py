@@ -19,9 +19,7 @@ SHOWN = 600  # characters of a sample row in the terminal
 
 @app.command()
 def explore(
-    source: str = typer.Argument(
-        ..., metavar="FILE|NAME", help="A file, a run that made rows, or a data set on the hub."
-    ),
+    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, a run that made rows, or a hub data set."),
     form: str = typer.Option("auto", "--format", help="Format of the rows (see `whet data formats`)."),
     split: str = typer.Option("train", "--split", help="Split of a data set on the hub."),
     subset: str = typer.Option("", "--subset", help="Configuration or directory of a data set on the hub."),

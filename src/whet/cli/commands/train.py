@@ -19,8 +19,8 @@ def train(
         False, "--accept-changes", help="With --resume: continue although data, rewards or other inputs changed."
     ),
     runs: arguments.Runs = Path("runs"),
-    out: Path = typer.Option(None, "--out", metavar="DIR", help="Exact directory of the run, empty or absent."),
-    name: str = typer.Option(None, "--name", help="Name of the run, after the time.  [default: that of the recipe]"),
+    out: arguments.Out = None,
+    name: arguments.Name = None,
     as_json: bool = typer.Option(False, "--json", help="Print the final results as one JSON object (of one run)."),
 ) -> None:
     """Train from a recipe (SFT, DPO, GRPO, PPO …), or resume a run.

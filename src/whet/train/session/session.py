@@ -25,6 +25,7 @@ from whet.errors import RunFailed, UserError
 from whet.evaluate.evaluation import evaluate
 from whet.evaluate.statistics import mean_interval
 from whet.records import Example
+from whet.rollout import spelled
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import RunDirectory
 from whet.runs.interrupt import Interrupt, Stopped
@@ -32,7 +33,7 @@ from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
 from whet.train.session import resume
-from whet.train.session.provenance import machine, spelled
+from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 

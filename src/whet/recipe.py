@@ -22,6 +22,7 @@ from whet.errors import UserError, nearest
 Config = loops.Config
 PIPELINE = "pipeline"  # the loop of a recipe that consists of others
 RUNS_OF_PIPELINE = ("stages", "methods")
+LENGTHS = {"steps": "epochs", "epochs": "steps"}  # a run has one of the two: an override of one replaces the other
 SHORT = {"lr": "optimizer.lr"}  # the most common override
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: PyYAML builds dates and numbers unchecked
 PROBLEMS = {  # pydantic's type of error → our words
@@ -234,7 +235,15 @@ def set_key(written: dict[str, Any], key: str, value: Any, *, said: str) -> None
         place.clear()  # the options were those of the other one
     if (path, last) == (["model"], "path"):
         place.pop("new", None)
+    if not path and last in LENGTHS and LENGTHS[last] in _keys_of(written):
+        place.pop(LENGTHS[last], None)
     place[last] = value
+
+
+def _keys_of(written: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of the loop of a run that is written down."""
+    loop = LOOPS.get(loops.loop_of(written))
+    return {} if loop is None else loop.model_fields
 
 
 def _run_of(written: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:

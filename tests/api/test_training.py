@@ -50,8 +50,8 @@ def test_a_resumed_run_keeps_its_config_and_its_code(tmp_path):
         return even(completions)
 
     stopped = train(tmp_path, steps=3, rewards=[reward], on_step=lambda *_: False)
-    with pytest.raises(whet.UserError, match="steps: a resumed run keeps its config"):
-        whet.train(resume=stopped, rewards=[reward], steps=4)
+    with pytest.raises(whet.UserError, match="seed: a resumed run keeps its config"):
+        whet.train(resume=stopped, rewards=[reward], seed=4)
     with pytest.raises(whet.UserError, match="keeps its config"):
         whet.train(resume=stopped, rewards=[(reward, 2.0)])
 
@@ -61,9 +61,11 @@ def test_a_resumed_run_keeps_its_config_and_its_code(tmp_path):
     changed.__name__ = "reward"
     with pytest.raises(whet.UserError, match=r"reward.functions.0 <python>:reward changed .*accept_changes=True"):
         whet.train(resume=stopped, rewards=[changed])
-    run = whet.train(resume=stopped, rewards=[changed], accept_changes=True, steps=3, progress=False)
-    assert run.metrics["reward/mean"][2:] == [1.0, 1.0]
-    assert "reward.functions.0" in run.results["accepted_changes"][0]
+    run = whet.train(resume=stopped, rewards=[changed], accept_changes=True, steps=4, progress=False)
+    assert run.metrics["reward/mean"][2:] == [1.0, 1.0, 1.0]
+    reward_changed, extended = run.results["accepted_changes"]
+    assert "reward.functions.0" in reward_changed
+    assert extended == "steps 4 instead of 3 (after step 1)"
 
 
 def test_stopping(tmp_path):

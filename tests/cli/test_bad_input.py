@@ -18,7 +18,7 @@ WHET = (sys.executable, "-m", "whet")
 COMMANDS = [
     *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("tasks",), ("recipes",)),
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
-    *(("data", "explore"), ("data", "formats")),
+    *(("data", "explore"), ("data", "formats"), ("runs",), ("keys",)),
 ]
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_command_line(whet: Whet, arguments: tuple[str, ...], told: str)
         (("task.level=99",), "level is 99, must be between 1 and 10"),
         (("task={name: rows}",), "task rows needs the option 'path'"),
         (("task={name: rows, path: nowhere.jsonl}",), "cannot read nowhere.jsonl: No such file"),
-        (("task={name: rows, path: .}",), "cannot read .: Is a directory"),
+        (("task={name: rows, path: .}",), ": Is a directory"),
         (("model={path: x, new: {}}",), "model: give either path"),
         (("steps=abc",), "steps must be a whole number, not 'abc'"),
         (("steps=0",), "steps must be greater than 0, not 0"),
@@ -224,9 +224,10 @@ def test_examples_that_the_model_cannot_read(
         (("sample", "RUN", "1", "--temperature", "nan"), "temperature must be 0 (greedy) or more"),
         (("chat", "nowhere"), "unknown model 'nowhere'"),
         (("chat", "./nowhere"), "no directory ./nowhere"),
-        (("report", "nowhere"), "nowhere is neither a run nor a comparison; name a directory that"),
+        (("report", "./nowhere"), "nowhere is neither a run nor a comparison; name a directory that"),
         (("report", "BEST"), "is neither a run nor a comparison"),
-        (("report", "tiny.yaml"), "tiny.yaml is neither a run nor a comparison"),
+        (("report", "nowhere"), "no directory nowhere, and no run has that in its name: there are no runs below runs"),
+        (("report", "./tiny.yaml"), "tiny.yaml is neither a run nor a comparison"),
         (("tasks", "nothing"), "there is no task 'nothing'"),
         (("tasks", "sorting", "level=x"), "must be int"),
         (("recipes", "nothing"), "no recipe 'nothing'"),

@@ -155,19 +155,19 @@ def test_a_reward_that_forks_never_trains_on_other_scores(whet: Whet, recipe: Pa
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        ("DrawRaises", "task own.py:DrawRaises: draw raised ValueError: bad thing"),
-        ("HeldOutRaises", "task own.py:HeldOutRaises: held_out raised ValueError: bad thing"),
+        ("DrawRaises", "own.py:DrawRaises: draw raised ValueError: bad thing"),
+        ("HeldOutRaises", "own.py:HeldOutRaises: held_out raised ValueError: bad thing"),
         ("ScoreRaises", "the score of task mine raised ValueError: bad thing (example t0"),
-        ("CorrectRaises", "task own.py:CorrectRaises: correct raised ValueError: bad thing on example 'h0'"),
-        ("AlphabetRaises", "task own.py:AlphabetRaises: alphabet raised ValueError: bad thing"),
-        ("DrawLeaves", "task own.py:DrawLeaves: draw raised SystemExit: 5"),
-        ("DrawsNothing", "task own.py:DrawsNothing: draw gave something else than a list of Examples"),
-        ("DrawsText", "task own.py:DrawsText: draw gave something else than a list of Examples"),
-        ("DrawsFew", "task own.py:DrawsFew drew 1 examples instead of 2"),
+        ("CorrectRaises", "own.py:CorrectRaises: correct raised ValueError: bad thing on example 'h0'"),
+        ("AlphabetRaises", "own.py:AlphabetRaises: alphabet raised ValueError: bad thing"),
+        ("DrawLeaves", "own.py:DrawLeaves: draw raised SystemExit: 5"),
+        ("DrawsNothing", "own.py:DrawsNothing: draw gave something else than a list of Examples"),
+        ("DrawsText", "own.py:DrawsText: draw gave something else than a list of Examples"),
+        ("DrawsFew", "own.py:DrawsFew drew 1 examples instead of 2"),
         ("ScoresFloat", "it gave a float, not a Score"),
         ("ScoresNan", "the score of task mine gave reward = nan for row 0"),
         ("ScoresHuge", "the score of task mine gave reward = -1e+300 for row 0, beyond ±1e+15"),
-        ("CorrectText", "task own.py:CorrectText: correct gave a str, not True or False on example 'h0'"),
+        ("CorrectText", "own.py:CorrectText: correct gave a str, not True or False on example 'h0'"),
     ],
 )
 def test_a_task_that_breaks_is_named_with_its_method(whet: Whet, recipe: Path, task: str, told: str) -> None:
@@ -177,13 +177,13 @@ def test_a_task_that_breaks_is_named_with_its_method(whet: Whet, recipe: Path, t
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        ("NameRaises", "task own.py:NameRaises refuses its options: ValueError: bad thing"),
-        ("InitRaises", "task own.py:InitRaises refuses its options: ValueError: bad thing"),
-        ("HoldsNothing", "task own.py:HoldsNothing has no held-out examples"),
+        ("NameRaises", "own.py:NameRaises refuses its options: ValueError: bad thing"),
+        ("InitRaises", "own.py:InitRaises refuses its options: ValueError: bad thing"),
+        ("HoldsNothing", "own.py:HoldsNothing has no held-out examples"),
         ("NoTask", "it needs name, draw, held_out, score and correct"),
         ("Tusk", "own.py has no 'Tusk'; did you mean 'Task'?"),
         ("a_function", "must name a class, not a function"),
-        ("Task, lvl: 3", "task own.py:Task has no option 'lvl'; did you mean 'level'?"),
+        ("Task, lvl: 3", "own.py:Task has no option 'lvl'; did you mean 'level'?"),
     ],
 )
 def test_a_task_that_cannot_be_used(whet: Whet, recipe: Path, task: str, told: str) -> None:

@@ -314,8 +314,13 @@ def test_a_model_on_disk_is_counted_from_its_headers(whet: Whet, write: Any, tmp
     assert found["missing"] == ""
 
 
-def test_a_model_that_is_not_here_leaves_its_numbers_unknown(whet: Whet, write: Any, tmp_path: Path) -> None:
-    arguments = (write(ONLINE), "model.new=null", f"model.path={tmp_path}/absent")
+def test_a_model_that_cannot_be_pulled_is_an_error(whet: Whet, write: Any, tmp_path: Path) -> None:
+    assert "unknown model 'nonexistent'" in refused(whet, "explain", write(ONLINE), "model=nonexistent")
+    assert f"no directory {tmp_path}/absent" in refused(whet, "explain", write(ONLINE), f"model={tmp_path}/absent")
+
+
+def test_a_model_that_is_not_pulled_leaves_its_numbers_unknown(whet: Whet, write: Any, tmp_path: Path) -> None:
+    arguments = (write(ONLINE), "model.new=null", "model.path=org/absent")
     found = _json(whet, *arguments)
     assert found["model"] is None
     assert "absent" in found["missing"]

@@ -27,6 +27,7 @@ from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
 from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
 from whet.rollout import tokenize_prompts
+from whet.runs.catalogue import MARK, find_run, known_runs, runs_root
 from whet.runs.directory import RunDirectory
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
@@ -230,11 +231,10 @@ def find_model(
     for option, value in given.items():
         if value is not None:
             raise UserError(f"{option} is for a server, and {text} is not its URL (http://…): leave it out")
-    path = Path(text).expanduser()
-    try:
-        run = RunDirectory.open(path, is_writer=False)
-    except UserError:
-        directory = str(resolve_model(text))
+    path = _run_named(text)
+    run = None if path is None else RunDirectory.find(path)
+    if run is None:
+        directory = str(resolve_model(text if path is None else str(path)))
         return Target(name=directory, path=directory)
     best = run.best_model()
     if best is None and run.rows_path.exists():
@@ -244,6 +244,21 @@ def find_model(
     config = validate(parse_yaml(run.config_yaml(), where=text), where=f"the config of {text}")
     assert not isinstance(config, CollectConfig)
     return Target(name=str(best), path=str(best), config=config)
+
+
+def _run_named(text: str) -> Path | None:
+    """The directory that a text names, or the run; None for a pulled model. An unknown name is an error."""
+    root = runs_root()
+    if text.startswith(MARK) or Path(text).expanduser().is_dir():
+        return find_run(text, root)
+    try:
+        resolve_model(text)
+    except UserError as error:
+        found = None if Path(text).is_absolute() else find_run(text, root)
+        if found is None:
+            raise UserError(f"{error}; nor is it part of the name of a run: {known_runs(root)}") from None
+        return found
+    return None
 
 
 def is_url(text: str) -> bool:

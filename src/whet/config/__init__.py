@@ -32,7 +32,7 @@ from whet.config.parts import (
 )
 from whet.config.refusals import refuse
 from whet.config.reward import RewardConfig
-from whet.config.section import Above, Count, Positive, Section, Seed
+from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
 
 __all__ = [
@@ -59,8 +59,8 @@ DATA_OF_A_TASK = ("path", "format", "split", "subset", "chat", "held_out_share",
 class TrainConfig(Section):
     """The keys of both training loops."""
 
-    steps: Positive
-    seed: Seed = 0
+    steps: Positive  # training steps
+    seed: Seed = 0  # of weights, data order and sampling
     model: ModelConfig
     task: TaskConfig
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -69,14 +69,14 @@ class TrainConfig(Section):
     eval: EvalConfig = EvalConfig()
     save: SaveConfig = SaveConfig()
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)  # also log to these
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
 
 class OnlineConfig(TrainConfig):
     """Learning from rollouts."""
 
-    loop: Literal["online"] = "online"
+    loop: Literal["online"] = "online"  # policy gradients on rollouts (GRPO, PPO …)
     algorithm: AlgorithmConfig
     reward: RewardConfig = RewardConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -124,14 +124,14 @@ class OnlineConfig(TrainConfig):
 class OfflineConfig(TrainConfig):
     """Learning from existing rows: those of `data`, or the task's own answers."""
 
-    loop: Literal["offline"] = "offline"
+    loop: Literal["offline"] = "offline"  # training on rows (SFT, preferences, reward models)
     objective: ObjectiveConfig = ObjectiveConfig(name="sft")
     data: DataConfig | None = None
     steps: Count = 0  # optimizer steps; 0: given by `epochs`
     epochs: Above | None = None  # passes over the training rows of `data`, in place of steps
     batch_size: Positive = 64  # per optimizer step, over all ranks: answers, dialogues, pairs, labelled completions
     reward_head: RewardHeadConfig = RewardHeadConfig()
-    reference: str = ""  # the model that preferences are measured against; empty: the weights that the run starts from
+    reference: ModelPath = ""  # the model that preferences are measured against; empty: the run's own start weights
 
     @property
     def eval_sampling(self) -> Sampling:

@@ -41,8 +41,8 @@ class CompareConfig(Section):
     gold: bool = True  # ask the task: for the true reward where it knows it, else for its own score
     prompts: Positive = 200  # held out
     samples: Positive = 1  # completions of each prompt by each model
-    max_tokens: Positive = 256
-    temperature: Above = 1.0
+    max_tokens: Positive = 256  # longest completion
+    temperature: Above = 1.0  # of sampling
     best_of: tuple[Positive, ...] = BEST_OF  # n of best-of-n with the start model, by `reward`; empty: none
     checkpoints: Count = 0  # at most so many of each run are judged too, for the course of training
     judge_url: Url = ""  # an OpenAI-compatible server whose model compares answers, each pair in both orders
@@ -76,12 +76,12 @@ class CompareConfig(Section):
 class PipelineConfig(Section):
     """Stages that build on each other, methods that start from them, and the comparison of these."""
 
-    loop: Literal["pipeline"] = "pipeline"
+    loop: Literal["pipeline"] = "pipeline"  # several runs that build on each other
     seed: Seed = 0  # of every stage and method without a seed of its own
     seeds: tuple[Seed, ...] = ()  # methods are trained with each of these; none: once, with their own seed
     shared: dict[str, Any] = Field({})  # under every stage and method whose loop has the key
-    stages: dict[Name, AnyConfig] = Field({})
-    methods: dict[Name, AnyConfig] = Field({})
+    stages: dict[Name, AnyConfig] = Field({})  # name → recipe, in order; later ones name it as @name
+    methods: dict[Name, AnyConfig] = Field({})  # name → recipe; compared with each other
     compare: CompareConfig | None = None
 
     @model_validator(mode="before")

@@ -141,8 +141,11 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "nothing: every process holds all weights": ("fsdp", "zero_stage"),
     "offload, for less GPU memory; every process holds all weights": ("deepspeed",),
     "nothing: the optimizer is AdamW, with the settings of optimizer": ("optim",),
-    "whet train --runs DIR, in Python root= or directory=": ("output_dir", "default_local_dir"),
-    "nothing: a run is named by time and recipe; in Python name=": ("run_name", "experiment_name"),
+    "whet train --out DIR (or --runs, the folder of all runs), in Python directory= or root=": (
+        "output_dir",
+        "default_local_dir",
+    ),
+    "whet train --name NAME, in Python name=": ("run_name", "experiment_name"),
     "nothing: in Python on_step= is called after every step": ("callbacks",),
     "nothing: best_model of a run is a Hugging Face directory, which can be uploaded": ("push_to_hub",),
 }

@@ -16,13 +16,13 @@ from whet.tasks.space import HELD_OUT_SHARE
 class DataTask(StoredTask):
     """Prompts of a file or data set; `score` is 0 and `correct` False, so a reward has to come from elsewhere."""
 
-    path: str
-    format: str = "auto"
-    split: str = "train"
-    subset: str = ""
-    chat: bool = False
-    held_out_share: float = HELD_OUT_SHARE
-    max_skipped: float = 0.01
+    path: str  # as data.path
+    format: str = "auto"  # as data.format
+    split: str = "train"  # of a dataset on the hub
+    subset: str = ""  # of a dataset on the hub
+    chat: bool = False  # send a prompt that is plain text as a user's message
+    held_out_share: float = HELD_OUT_SHARE  # of the conversations, chosen by their hash
+    max_skipped: float = 0.01  # share of broken rows above which reading is refused
     limit: int | None = None  # read only the first rows
 
     @property

@@ -96,6 +96,11 @@ class RunDirectory:
     def config_yaml(self) -> str:
         return layout.read_config(self.path)
 
+    def write_config(self, config_yaml: str) -> None:
+        if self.is_writer:
+            with self._writing(layout.CONFIG):
+                logs.write_atomic(self.path / layout.CONFIG, config_yaml.encode())
+
     def inputs(self) -> Inputs | None:
         """Checksums of the input files; None for a run of an older version."""
         return read_inputs(self.path / layout.INPUTS)
@@ -207,8 +212,8 @@ class RunDirectory:
             )
         return checkpoint
 
-    def rewind(self, step: int) -> None:
-        """Removes everything later than `step`; -1 removes everything."""
+    def rewind(self, step: int, *, logged: int | None = None) -> None:
+        """Removes everything later than `step` (-1: everything); of the logs, what is later than `logged`, if given."""
         if not self.is_writer:
             return
         self._settle()
@@ -222,10 +227,23 @@ class RunDirectory:
                 for path in layout.after(step, self._files(folder)):
                     path.unlink()
             for name in (layout.METRICS, layout.TIMINGS):
-                logs.cut_log(self.path / name, step)
+                logs.cut_log(self.path / name, step if logged is None else logged)
             checkpoints.mark(self.path / layout.CHECKPOINTS, self.path / layout.SAVED)
             for name in (layout.RESULTS, layout.ANALYSIS, layout.ANALYSIS_PICTURE):
                 (self.path / name).unlink(missing_ok=True)
+
+    def start_over(self) -> str:
+        """Removes everything but the metrics of steps without a checkpoint, which move aside; says so, if any."""
+        steps = max((row["step"] for row in self.metrics()), default=0) if self.is_writer else 0
+        aside = self.path / layout.ABANDONED
+        if steps > max((row["step"] for row in logs.read_log(aside)), default=0):
+            with self._writing(layout.ABANDONED):
+                self._close_appenders()
+                (self.path / layout.METRICS).replace(aside)
+        self.rewind(-1)
+        if not steps:
+            return ""
+        return f"no checkpoint was saved in the {steps} steps so far: starting again; their metrics are kept in {aside}"
 
     def save_best(self, fill: Fill, info: Mapping[str, Any]) -> None:
         """Replaces the best model. Call it before `save`, whose state records it as the best."""

@@ -1,22 +1,31 @@
-"""Graceful Ctrl-C: the first one stops after the step, the second one at once."""
+"""Graceful Ctrl-C and SIGTERM: the first one stops where the run can go on from, the second one at once."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Stopped(KeyboardInterrupt):
+    """The first signal, in a block that can be abandoned."""
+
+
 class Interrupt:
-    """While entered, SIGINT and SIGTERM set `requested`; no effect outside the main thread."""
+    """While entered, SIGINT and SIGTERM set `requested`; no effect outside the main thread.
+
+    In a block that can be abandoned (`abandoning`), which may take minutes, they also raise `Stopped`.
+    """
 
     def __init__(self) -> None:
         self.requested = False
+        self._abandons = False
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -29,6 +38,17 @@ class Interrupt:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
 
+    @contextmanager
+    def abandoning(self) -> Iterator[None]:
+        """A block without lasting effects, such as sampling, that the first signal ends at once."""
+        if self.requested:
+            raise Stopped
+        self._abandons = True
+        try:
+            yield
+        finally:
+            self._abandons = False
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self.requested:
@@ -36,4 +56,7 @@ class Interrupt:
         self.requested = True
         # Not sys.stderr: the signal may have interrupted a write to it, which is not reentrant.
         with suppress(OSError):
-            os.write(2, f"\n{name}: stopping after this step; once more quits at once\n".encode())
+            when = "" if self._abandons else " after this step"
+            os.write(2, f"\n{name}: stopping{when}; once more quits at once\n".encode())
+        if self._abandons:
+            raise Stopped(name)

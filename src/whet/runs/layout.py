@@ -16,6 +16,7 @@ INPUTS = "inputs.json"
 SAVED = "saved.json"  # exists from the first checkpoint on
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
+ABANDONED = "metrics.abandoned.jsonl"  # of steps that were trained again, because no checkpoint was saved after them
 ROLLOUTS = "rollouts"
 EVALS = "evals"
 ENDINGS = {ROLLOUTS: ".jsonl.gz", EVALS: ".jsonl"}  # folders with one file of rows per step

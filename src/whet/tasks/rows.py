@@ -38,7 +38,7 @@ class StoredTask(ABC):
 class RowsTask(StoredTask):
     """Rows of a .jsonl or .jsonl.gz file, graded by exact match with `answer`; a row without one is never correct."""
 
-    path: str
+    path: str  # a .jsonl or .jsonl.gz file
     held_out_share: float = HELD_OUT_SHARE  # of the prompts, by their hash; 0 trains on all rows
     chat: bool = False  # format plain-text prompts as user messages
     limit: int | None = None  # read only the first rows

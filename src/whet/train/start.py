@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from whet.imports import is_object
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
 from whet.report.run.page import write_report
 from whet.runs.directory import RunDirectory
+from whet.runs.interrupt import Stopped
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.process import withheld
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
 from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
+from whet.train.session.extension import extended, record_extension
 from whet.train.session.input_files import compare_inputs, current_inputs
 from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
@@ -75,24 +77,24 @@ def resume_run(
 ) -> Path:
     """Resumes a stopped run with its config and inputs; changed inputs are refused unless accepted.
 
-    Notes on accepted changes go to `say`, else to the progress display.
+    Overrides may extend it, also when it is finished (`extension.MAY_CHANGE`). Notes on accepted changes go to `say`,
+    else to the progress display.
     """
-    if overrides:
-        raise UserError(
-            f"{' '.join(overrides)}: a resumed run keeps its config; to change it, start a new run with model={path}"
-        )
-    config = saved_config(RunDirectory.open(path, is_writer=False))
+    before = RunDirectory.open(path, is_writer=False)
+    saved = saved_config(before)
+    config = extended(before, saved, overrides)
     world = World.init(config.device)
     try:
         _check(config, world, resumed=str(path.resolve()))
         run = _on_every_rank(world, lambda: RunDirectory.open(path))
         with run:
-            if lacks_report(config, run):
+            if config == saved and lacks_report(config, run):
                 return _report(config, run, world, make_progress)
-            if run.finished:
-                raise UserError(f"{path} is finished; to train on, start a new run with model={path}")
+            if config.steps == saved.steps and run.finished:
+                raise UserError(f"{path} is finished; {_how_to_extend(config, run)}")
             notes: list[str] = []
-            compare_inputs(config, run, world, accept_changes=accept_changes, note=say or notes.append)
+            compare_inputs(saved, run, world, accept_changes=accept_changes, note=say or notes.append)
+            notes += record_extension(run, saved, config)
             with _way_back(run):
                 return _train(config, run, world, make_progress, notes)
     finally:
@@ -107,6 +109,14 @@ def saved_config(run: RunDirectory) -> Config:
 def lacks_report(config: Config, run: RunDirectory) -> bool:
     """Whether a run was killed between its last step and its report."""
     return run.finished and not run.has_report and not isinstance(config, CollectConfig)
+
+
+def _how_to_extend(config: Config, run: RunDirectory) -> str:
+    """How to train on after a run is finished."""
+    anew = f"start a new run with model={run.path}"
+    if isinstance(config, CollectConfig) or "ended" in (run.results() or {}):
+        return f"to train on, {anew}"
+    return f"to train for longer: {how_to_resume(run.path, steps=2 * config.steps)}, or {anew}"
 
 
 def _report(config: Config, run: RunDirectory, world: World, make_progress: MakeProgress) -> Path:
@@ -151,17 +161,19 @@ def _train(
         with closing(make_progress(config, run)) as progress:
             for note in notes:
                 progress.note(note)
-            match config:
-                case OfflineConfig():
-                    offline.train(config, run, world, progress)
-                case CollectConfig():
-                    collect(config, run, world, progress)
-                case _:
-                    online.train(config, run, world, progress)
+            with suppress(Stopped):
+                match config:
+                    case OfflineConfig():
+                        offline.train(config, run, world, progress)
+                    case CollectConfig():
+                        collect(config, run, world, progress)
+                    case _:
+                        online.train(config, run, world, progress)
         if world.is_writer:
-            if not isinstance(config, CollectConfig):
+            if not isinstance(config, CollectConfig) and run.metrics():
                 write_report(run.path)
             if run.finished and not isinstance(config, CollectConfig):
+                progress.note(f"finished; {_how_to_extend(config, run)}")
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:
                 many = ", in as many processes" if world.size > 1 else ""

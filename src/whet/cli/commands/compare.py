@@ -47,7 +47,7 @@ def compare(
 
     names = [name for name in (part.strip() for part in methods.split(",")) if name]
     numbers, changed = read_seeds(seeds), _changes(changes or [])
-    out, overrides = None if out is None else out.expanduser(), overrides or []
+    out, overrides = None if out is None else out.expanduser(), arguments.with_runs(overrides, runs)
     if not is_pipeline(source):
         target = TARGET if target is None else target
         compare_methods(source, names, numbers, overrides, changed, target=target, root=runs, out=out, as_json=as_json)

@@ -19,7 +19,7 @@ SHOWN = 600  # characters of a sample row in the terminal
 
 @app.command()
 def explore(
-    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, or a data set on the Hugging Face hub."),
+    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, a run that made rows, or a hub data set."),
     form: str = typer.Option("auto", "--format", help="Format of the rows (see `whet data formats`)."),
     split: str = typer.Option("train", "--split", help="Split of a data set on the hub."),
     subset: str = typer.Option("", "--subset", help="Configuration or directory of a data set on the hub."),
@@ -41,6 +41,7 @@ def explore(
     from whet.data.sources import Source, load_rows
     from whet.report.dataset.survey import facts
 
+    source = str(arguments.run_directory(source)) if source.startswith("@") else source
     wanted = Source(path=source, format=form, split=split, subset=subset, max_skipped=max_skipped)
     with Screen(stderr=True).status(f"reading {source}"):
         survey = survey_of(load_rows(wanted), samples)

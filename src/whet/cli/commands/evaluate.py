@@ -37,7 +37,7 @@ def evaluate(
 
     \b
     Examples:
-      whet eval runs/20260101-120000-grpo-sorting
+      whet eval @last
       whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
       whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
@@ -50,6 +50,8 @@ def evaluate(
     own = target.config if task is None else None  # a run's settings are for its own task
     given = {"examples": examples, "samples": samples, "ks": None if k is None else _read_ks(k), "seed": seed}
     settings = eval_settings(own, {**given, "max_tokens": max_tokens, "temperature": temperature})
+    if k is not None and samples is None:
+        say(f"note: --k {k} without --samples: {settings['samples']} samples of each prompt are drawn", err=True)
     world = World.init()
     try:
         with arguments.sampling_status(f"answering {settings['examples']} examples") as on_token:
@@ -72,7 +74,7 @@ def evaluate(
 def _read_ks(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"--k {text!r} is not a list of whole numbers: write e.g. 1,4")
+        raise UserError(f"--k {text!r} is not a list of whole numbers from 1 on: write e.g. 1,4")
     return tuple(sorted({int(part) for part in parts}))
 
 

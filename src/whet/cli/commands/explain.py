@@ -32,7 +32,7 @@ def explain(source: arguments.Recipe, overrides: arguments.Overrides = None, as_
     from whet.recipe import Pipeline, read_any
     from whet.train.explain.explanation import explain as describe
 
-    recipe = read_any(source, overrides or [])
+    recipe = read_any(source, arguments.with_runs(overrides))
     if isinstance(recipe, Pipeline):
         _explain_pipeline(recipe, as_json=as_json)
         return

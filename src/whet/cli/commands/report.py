@@ -15,7 +15,7 @@ INTERVALS = {"held-out accuracy": "{:.1%} [{:.1%} … {:.1%}]", "held-out loss":
 
 
 def report(
-    directory: Path = typer.Argument(..., metavar="DIR", help=TIP),
+    directory: str = typer.Argument(..., metavar="DIR", help=TIP),
     show: bool = typer.Option(False, "--open", help="Open the report in a browser."),
     as_json: arguments.AsJson = False,
 ) -> None:
@@ -26,11 +26,11 @@ def report(
 
     \b
     Examples:
-      whet report runs/20260101-120000-grpo-sorting --open
+      whet report @last --open
       whet report runs/20260101-120000-grpo-sorting --json
       whet report runs/20260101-120000-rlhf-reviews
     """
-    found = _write(directory.expanduser())
+    found = _write(arguments.run_directory(directory))
     if as_json:
         say_json(found)
     else:

@@ -11,7 +11,7 @@ from whet.config import NewModel, OnlineConfig
 from whet.config.loops import Training
 from whet.errors import UserError
 from whet.models.decoder.families import FAMILIES, family_named, head_width
-from whet.models.download.model_hub import resolve_model
+from whet.models.download.model_hub import can_be_pulled, resolve_model
 from whet.models.layers.decoder_config import DecoderConfig, parameter_count
 from whet.models.load import model_summary, read_config, usual_mlp_width
 from whet.models.protocol import Tokenizer
@@ -67,6 +67,8 @@ def find_model(
         try:
             directory = resolve_model(config.model.path)
         except UserError as error:
+            if not can_be_pulled(config.model.path):
+                raise
             return None, None, str(error)
         tokenizer, facts = load_tokenizer(directory), model_summary(directory)
         shape = _shape_on_disk(directory, facts)

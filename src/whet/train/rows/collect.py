@@ -37,7 +37,9 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
     engine = build_engine(config.engine, place(load_model(directory), world.device), tokenizer, world)
     grader = build_grader(config.task, config.reward, world.device, task)
     progress.note(f"run: {run.path}")
-    run.rewind(-1)
+    restarted = run.start_over()
+    if restarted:
+        progress.note(restarted)
     groups: list[Group] = []
     with closing(grader), closing(engine), Interrupt() as interrupt:
         for step in range(1, config.steps + 1):
@@ -45,8 +47,9 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
             name = (config.seed, step)
             examples = draw(task, config.rollout.prompts, seed=name)
             prompts = tokenize_prompts(examples, tokenizer, stream=name)
-            samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
-            new = grade(grader, examples, samples, version=0)
+            with interrupt.abandoning():
+                samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
+                new = grade(grader, examples, samples, version=0)
             groups += new
             timings = {"seconds/step": time.perf_counter() - started}
             metrics = _metrics(new)

@@ -19,11 +19,13 @@ MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evalua
 Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
 
 
-def how_to_resume(run: Path, *, accept_changes: bool = False) -> str:
+def how_to_resume(run: Path, *, accept_changes: bool = False, steps: int | None = None) -> str:
     """The command that resumes a run; the Python call if objects were passed, which only Python can pass again."""
     if has_objects():
-        return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''})"
-    return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}"
+        more = f", steps={steps}" if steps else ""
+        return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''}{more})"
+    more = f" steps={steps}" if steps else ""
+    return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}{more}"
 
 
 def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:
@@ -66,7 +68,8 @@ def intact_best(
 ) -> tuple[dict[str, float], list[str]]:
     """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before."""
     best, known, before = (checkpoint.state[name] for name in ("best", "lost", "processes"))
-    found = [*known, *_lost_lines(run, checkpoint.step)]
+    pending = "pending" in checkpoint.state  # the step is logged once it is evaluated
+    found = [*known, *_lost_lines(run, checkpoint.step - pending)]
     if before != processes:
         found.append(
             f"from step {checkpoint.step + 1} on in {processes} instead of {before} processes: "

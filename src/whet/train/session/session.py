@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
-from itertools import chain, compress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -26,17 +24,21 @@ from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
 from whet.evaluate.evaluation import evaluate
 from whet.evaluate.statistics import mean_interval
-from whet.models.protocol import Tokenizer
 from whet.records import Example
+from whet.rollout import spelled
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import RunDirectory
-from whet.runs.interrupt import Interrupt
+from whet.runs.interrupt import Interrupt, Stopped
 from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
 from whet.train.session import resume
+from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
+
+STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
+ABANDONED = ("rollout", "score")  # phases of a step that a signal ends at once: they change no weight
 
 
 class Progress(Protocol):
@@ -84,7 +86,7 @@ class Session:
         self.measure = measure  # further metrics of every evaluation
         self.scorer = scorer  # reward model that scores held-out completions
         self.kept = {name: one for name, one in (kept or {}).items() if one is not None}
-        self.last = 0  # last completed step
+        self.last = self._saved = 0  # last completed step, and that of the newest checkpoint
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, float] = {}
         self.measured: resume.Measured = {}  # first and newest evaluation
@@ -94,6 +96,8 @@ class Session:
         self._began = False
         self._stopping = False  # decided once a step, on all ranks alike
         self._ended = ""  # reason of early stopping
+        self._pending: dict[str, Any] = {}  # metrics and timings of a step that is trained and not yet evaluated
+        self._begun_with: dict[str, Any] = {}  # numbers of `kept` when the step began
         self._timings: dict[str, float] = {}
         self._started = time.perf_counter()
 
@@ -116,12 +120,18 @@ class Session:
         seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
         self.world.require_same(seen, "every rank must read the same files")  # also a barrier: rewinding deletes files
         resume.keep_origin(self.run, self.parts.origin)
-        self.run.rewind(self.last if checkpoint is not None else -1)
+        restarted = ""
+        if checkpoint is None:
+            restarted = self.run.start_over()
+        else:
+            self.run.rewind(self.last, logged=self.last - 1 if self._pending else None)
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
         self.progress.note(f"run: {self.run.path}")
         self._began = True
+        if restarted:
+            self.progress.note(restarted)
         if checkpoint is None:
             before = self._evaluate(0)
             require_measured(self.config.early_stopping, before)
@@ -131,19 +141,33 @@ class Session:
             self.progress.note(f"before training: held-out {name} {shown}")
         else:
             self.progress.note(f"resumed after step {self.last}")
+            if self._pending:
+                self._timings = dict(self._pending["timings"])
+                self._conclude_step(self.last, self._pending["metrics"])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
         self.interrupt.__exit__(kind, error, trace)
         gc.unfreeze()
         if self.parts.engine is not None:
             self.parts.engine.close()
+        if isinstance(error, Stopped):
+            self._save_abandoned()
+            return True
         step = f"step {self.last + 1}: " if self._began else ""
         if isinstance(error, RankLost):
             raise RankLost(f"{step}{error}") from error
         if isinstance(error, RunFailed):
             raise RunFailed(f"{step}{error}{self._evidence(error)}{self._way_back(error)}") from error
+        return False
+
+    def _save_abandoned(self) -> None:
+        """Saves the run as it was before an abandoned rollout or evaluation."""
+        if self._pending:
+            self._save(self._pending["step"])
+        elif self.last > self._saved:
+            self._save(self.last, numbers=self._begun_with)
 
     def _evidence(self, error: RunFailed) -> str:
         """Writes the example or batch that a run failed on to disk, and says where."""
@@ -166,6 +190,7 @@ class Session:
                 break
             self._timings = {}
             self._started = time.perf_counter()
+            self._begun_with = {name: one.numbers() for name, one in self.kept.items()}
             set_learning_rate(self.parts.optimizer, learning_rate(step, self.config.steps, self.config.optimizer))
             yield step
             if self._stopping and step < self.config.steps and not self._ended:
@@ -180,7 +205,8 @@ class Session:
     def timed(self, name: str) -> Iterator[None]:
         """Times one phase of the step."""
         started = time.perf_counter()
-        yield
+        with self._abandoning() if name in ABANDONED else nullcontext():
+            yield
         if self.world.device.type == "cuda":
             torch.cuda.synchronize()
         key = f"seconds/{name}"
@@ -202,12 +228,18 @@ class Session:
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
         self._ended = over_budget(metrics, self.config.early_stopping)
+        self._pending = {"step": step, "metrics": logged, "timings": self._timings}
+        self._conclude_step(step, logged)
+
+    def _conclude_step(self, step: int, logged: dict[str, float]) -> None:
+        """Evaluates, logs and saves a step that is trained."""
         if _due(self.config.eval.every_steps, step, self.config.steps) or self._ended:
-            logged |= self._evaluate(step)
+            logged = {**logged, **self._evaluate(step)}
             self._ended = self._ended or past_best(self.watched, self.config.early_stopping)
+        self._pending = {}
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
-        if metrics.get("updates") == 0:
+        if logged.get("updates") == 0:
             self.progress.note(f"step {step}: nothing to learn from, so no update was made")
         if self.progress.step(step, logged, self._timings) is False:
             self.interrupt.requested = True
@@ -216,9 +248,15 @@ class Session:
             self._save(step)
         self.last = step
 
+    def _abandoning(self) -> AbstractContextManager[None]:
+        """A block that a signal ends at once; not on several ranks, which must leave it together."""
+        return self.interrupt.abandoning() if self.world.size == 1 else nullcontext()
+
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
-        metrics = {**self._held_out(step), **self.measure()}
+        metrics = self._held_out(step)
+        with self._abandoning():
+            metrics |= self.measure()
         resume.remember(self.measured, step, plain_numbers(metrics))
         self.watched += resume.watched([metrics], self.config.early_stopping)
         # Ties go to the later model: it has trained for longer.
@@ -235,26 +273,28 @@ class Session:
         if parts.engine is None:
             return {}
         parts.engine.sync(parts.policy, version=step)
-        evaluation = evaluate(
-            parts.engine,
-            parts.tokenizer,
-            parts.task,
-            examples=settings.examples,
-            sampling=self.config.eval_sampling,
-            samples=settings.samples,
-            ks=settings.ks,
-            seed=self.config.seed,
-            world=self.world,
-        )
+        with self._abandoning():
+            evaluation = evaluate(
+                parts.engine,
+                parts.tokenizer,
+                parts.task,
+                examples=settings.examples,
+                sampling=self.config.eval_sampling,
+                samples=settings.samples,
+                ks=settings.ks,
+                seed=self.config.seed,
+                world=self.world,
+            )
         self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
         metrics = evaluation.metrics()
         if self.scorer is not None:
             texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
-            found = mean_interval(self.scorer(parts.task.held_out(settings.examples), texts))
+            with self._abandoning():
+                found = mean_interval(self.scorer(parts.task.held_out(settings.examples), texts))
             metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
         return metrics
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, *, numbers: Mapping[str, Any] | None = None) -> None:
         def fill(directory: Path) -> None:
             (directory / "model").mkdir()
             self.parts.save_model(directory / "model")
@@ -264,24 +304,18 @@ class Session:
                 if tensors:
                     save_file(tensors, directory / f"{name}.safetensors")
 
-        numbers = {name: one.numbers() for name, one in self.kept.items()}
+        if numbers is None:
+            numbers = {name: one.numbers() for name, one in self.kept.items()}
         state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "ended": self._ended}
         state |= {"processes": self.world.size}
         state |= {"kept": numbers, "measured": self.measured, "watched": self.watched, "lost": self.lost}
+        state |= {"pending": self._pending} if self._pending else {}
         self.run.save(step, fill, state, keep=self.config.save.keep)
+        self._saved = step
         self.world.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        absent = {
-            "best",
-            "ended",
-            "kept",
-            "lost",
-            "measured",
-            "processes",
-            "tokens",
-            "watched",
-        } - checkpoint.state.keys()
+        absent = set(STATE) - checkpoint.state.keys()
         if absent:
             raise UserError(
                 f"{checkpoint.path} has no {min(absent)!r} in its state.json, so an earlier version of whet wrote it: "
@@ -298,7 +332,8 @@ class Session:
         for name, one in self.kept.items():
             path = checkpoint.path / f"{name}.safetensors"
             one.restore(checkpoint.state["kept"][name], load_file(path) if path.exists() else {})
-        self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
+        self.last = self._saved = checkpoint.step
+        self.tokens, self._pending = checkpoint.state["tokens"], checkpoint.state.get("pending", {})
         self._ended, self.measured, self.watched = (checkpoint.state[name] for name in ("ended", "measured", "watched"))
         self.best, self.lost = resume.intact_best(self.run, checkpoint, self.progress.note, processes=self.world.size)
 
@@ -356,15 +391,6 @@ def require_measured(settings: EarlyStoppingConfig, measured: Mapping[str, float
         raise UserError(f"early_stopping.metric is {settings.metric!r}, which is not measured here; use one of {known}")
 
 
-def spelled(groups: Sequence[Sequence[Mapping[str, Any]]], tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """The rows of all groups, each with the text of every sampled token."""
-    rows = list(chain.from_iterable(groups))
-    chosen = list(set(chain.from_iterable(compress(row["tokens"], row["mask"]) for row in rows)))
-    texts = dict(zip(chosen, tokenizer.decode_many([[token] for token in chosen]), strict=True))
-    for row in rows:
-        yield {**row, "pieces": [texts[token] for token in compress(row["tokens"], row["mask"])]}
-
-
 PROMPTS_ONLY = "data"  # the task without reference answers
 HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
 
@@ -372,15 +398,3 @@ HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
 def best_by(measured: Mapping[str, float], task: str) -> str:
     """The metric that selects the best model: accuracy, or the mean reward if the task has no reference answers."""
     return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
-
-
-def machine(world: World) -> dict[str, Any]:
-    """Hardware, as far as it matters for speed."""
-    cuda = world.device.type == "cuda"
-    return {
-        "platform": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(world.device) if cuda else platform.machine(),
-        "processes": world.size,
-    }

@@ -26,6 +26,7 @@ class Message:
 
     role: str  # "system", "user", "assistant"
     content: str
+    trained: bool = True  # False: an answer that is read but not imitated (`weight: 0` in the data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +131,11 @@ class Dialogue(Prompted):
     """SFT: a prompt and the answer to imitate."""
 
     completion: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text(Prompted):
+    """Language modelling: every token of `prompt`, a plain text, is trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

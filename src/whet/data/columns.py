@@ -20,6 +20,11 @@ def text(row: Columns, name: str, where: str) -> str:
     return _typed(row, name, where, str)
 
 
+def answer(row: Columns, name: str, where: str) -> str:
+    """Text, or a number or boolean as text; empty where the column is missing or null."""
+    return files.answer_text(row.get(name), name, where)
+
+
 def optional_text(row: Columns, name: str, where: str) -> str:
     """Text; empty where the column is missing or null."""
     return "" if row.get(name) is None else text(row, name, where)

@@ -5,7 +5,8 @@ from typing import Any
 from whet.data import columns
 from whet.data.columns import Columns, Prompt
 from whet.errors import UserError
-from whet.records import Dialogue, Message
+from whet.records import Dialogue, Message, Text
+from whet.tasks.rows import RESERVED
 
 FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2021)
 
@@ -13,15 +14,15 @@ FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2
 def messages(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`messages`: a conversation that ends with an assistant message."""
     turns = columns.answered(columns.messages(row, "messages", where), "messages", where)
-    return (_dialogue(row_id, turns),)
+    return (_dialogue(row_id, turns, where),)
 
 
 def prompt_completion(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`prompt` and `completion`, each text or messages."""
     prompt = columns.prompt(row, where)
-    if isinstance(row.get("completion"), str):
-        return (Dialogue(id=row_id, prompt=prompt, completion=row["completion"]),)
-    return (_dialogue(row_id, (*conversation(prompt), *completion(row, "completion", where))),)
+    if not isinstance(row.get("completion"), list):
+        return (Dialogue(id=row_id, prompt=prompt, completion=columns.answer(row, "completion", where)),)
+    return (_dialogue(row_id, (*conversation(prompt), *completion(row, "completion", where)), where),)
 
 
 def alpaca(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -34,7 +35,7 @@ def sharegpt(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     values = columns.items(row, "conversations", where)
     turns = columns.answered(columns.shared_messages(values, "conversations", where), "conversations", where)
     system = columns.optional_text(row, "system", where)
-    return (_dialogue(row_id, (*_system(system), *turns)),)
+    return (_dialogue(row_id, (*_system(system), *turns), where),)
 
 
 def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -44,6 +45,30 @@ def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
         raise UserError(f"{where}: 'answer' has no line that begins with {FINAL_ANSWER}, so it is not a GSM8K solution")
     question = Message(role="user", content=columns.text(row, "question", where))
     return (Dialogue(id=row_id, prompt=(question,), completion=answer),)
+
+
+def question_answer(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
+    """`question`, sent as a user message, and `answer`: text, a number, true or false."""
+    question = Message(role="user", content=columns.text(row, "question", where))
+    return (Dialogue(id=row_id, prompt=(question,), completion=columns.answer(row, "answer", where)),)
+
+
+def prompt_answer(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
+    """`prompt`, text or messages, and `answer`: text, a number, true or false."""
+    return prompts(row, row_id, where)
+
+
+def prompts(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
+    """`prompt`, text or messages, without an answer: for online training, where other columns go to the rewards."""
+    for name in RESERVED:
+        if name in row:
+            raise UserError(f"{where}: the column name '{name}' is reserved: rename it")
+    return (Dialogue(id=row_id, prompt=columns.prompt(row, where), completion=columns.answer(row, "answer", where)),)
+
+
+def text(row: Columns, row_id: str, where: str) -> tuple[Text, ...]:
+    """`text`, for language modelling: every token is trained, no chat template is applied."""
+    return (Text(id=row_id, prompt=columns.text(row, "text", where)),)
 
 
 def instructed(row: Columns, where: str) -> tuple[Message, ...]:
@@ -68,8 +93,12 @@ def completion(row: Columns, name: str, where: str) -> tuple[Message, ...]:
     return columns.answered(columns.messages(row, name, where), name, where)
 
 
-def _dialogue(row_id: str, turns: tuple[Message, ...]) -> Dialogue:
-    return Dialogue(id=row_id, prompt=turns[:-1], completion=turns[-1].content)
+def _dialogue(row_id: str, turns: tuple[Message, ...], where: str) -> Dialogue:
+    """The last trained answer and the messages before it; what follows it changes nothing that is learned."""
+    trained = [place for place, turn in enumerate(turns) if turn.role == "assistant" and turn.trained]
+    if not trained:
+        raise UserError(f"{where}: every assistant message has weight 0, so there is nothing to imitate")
+    return Dialogue(id=row_id, prompt=turns[: trained[-1]], completion=turns[trained[-1]].content)
 
 
 def _exchange(value: Any, where: str) -> tuple[Message, Message]:

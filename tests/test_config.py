@@ -109,7 +109,7 @@ def test_a_surrogate_without_a_ratio_serves_one_update(update: dict[str, int]) -
         ({"reward": {"clip": [-1e300, 1e300]}}, "no reward is beyond ±1e+15"),
         ({"seed": 2**63}, "less than"),
         ({"seed": -1}, "greater than or equal to 0"),
-        ({"steps": 0}, "say how long to train: either steps, or epochs"),
+        ({"steps": 0}, "greater than 0"),
         ({"optimizer": {"lr": float("nan")}}, "finite"),
         ({"task": {"name": "sorting", "level": float("inf")}}, "an option is neither text nor a finite number"),
         ({"task": {"name": "sorting", "level": b"\xff"}}, "an option is neither text nor a finite number"),

@@ -96,7 +96,7 @@ def test_what_is_no_override_is_shown_how_to_be_one(mine: str, override: str) ->
         ("steps=abc", "steps must be a whole number, not 'abc'"),
         ("steps=2.5", "steps must be a whole number, not 2.5"),
         ("steps=", "steps must be a whole number, not None"),
-        ("steps=-3", "steps must be greater than or equal to 0, not -3"),
+        ("steps=-3", "steps must be greater than 0, not -3"),
         ("lr=fast", "optimizer.lr must be a number, not 'fast'"),
         ("lr=[1, 2]", "optimizer.lr must be a number"),
         ("lr=.inf", "optimizer.lr must be a finite number, not inf"),

@@ -50,7 +50,7 @@ def test_formats_are_listed(whet: Whet) -> None:
     [
         (None, [], "a.jsonl: No such file"),
         ("", [], "a.jsonl has no rows"),
-        ('{"text": "x"}\n', [], "no known format has the columns text"),
+        ('{"words": "x"}\n', [], "no known format has the columns words"),
         ('{"prompt": "q", "chosen": "a"}\n', ["--format", "pairs"], "a.jsonl:1 has no 'rejected'"),
         ('{"prompt": "q"}\n', ["--format", "pear"], "no data format 'pear'; did you mean"),
         ('{"prompt": "q"}\n', ["--max-skipped", "7"], "max_skipped is 7"),

@@ -242,11 +242,7 @@ TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
         [Trace(id="r", prompt="q", steps=("a", "b", "c"), labels=(1, -1, 0))],
     ),
     ("question_answer", {"question": "1+1?", "answer": 2}, [Dialogue(id="r", prompt=(ONE_PLUS_ONE,), completion="2")]),
-    (
-        "question_answer",
-        {"question": "1+1?", "answer": "2"},
-        [Dialogue(id="r", prompt=(ONE_PLUS_ONE,), completion="2")],
-    ),
+    ("question_answer", {"question": "q", "answer": "two"}, [Dialogue(id="r", prompt=(U,), completion="two")]),
     ("prompt_answer", {"prompt": "1/2?", "answer": 0.5}, [Dialogue(id="r", prompt="1/2?", completion="0.5")]),
     ("prompt_answer", {"prompt": [user("q")], "answer": True}, [Dialogue(id="r", prompt=(U,), completion="true")]),
     ("prompt_completion", {"prompt": "1+1?", "completion": 2.0}, [Dialogue(id="r", prompt="1+1?", completion="2")]),

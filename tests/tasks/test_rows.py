@@ -174,3 +174,25 @@ def test_chat_poses_plain_text_as_a_message(tmp_path):
     ]
     assert {example.prompt[0].content for example in drawn} == {"2+2?", "3+3?"}
     assert {example.prompt[0].role for example in drawn} == {"user"}
+
+
+def test_numbers_booleans_and_nulls_are_answers_and_other_files_are_read(tmp_path):
+    rows = [{"q": "1+1?", "gold": 2, "tag": "x"}, {"q": "is it?", "gold": True}, {"q": "hm?", "gold": None}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "b.csv").write_text("q,gold\n1/2?,0.5\n")
+    task = RowsTask(path=str(tmp_path), columns={"prompt": "q", "answer": "gold"}, match="number", held_out_rows=0)
+    drawn = {example.prompt: example for example in task.draw(4, seed=(0, 1))}
+    assert {prompt: example.answer for prompt, example in drawn.items()} == {
+        "1+1?": "2",
+        "is it?": "true",
+        "hm?": "",
+        "1/2?": "0.5",
+    }
+    assert drawn["1+1?"].columns == {"tag": "x"}
+    assert task.correct(drawn["1/2?"], "that is 50%")
+    assert not task.correct(drawn["hm?"], "0")
+    assert len({example.id for example in drawn.values()}) == 4
+    with pytest.raises(
+        UserError, match=r"'glod', which is not a column .* did you mean 'gold'\? \(columns: q, gold, tag"
+    ):
+        RowsTask(path=str(tmp_path), columns={"prompt": "q", "answer": "glod"})

@@ -281,8 +281,8 @@ def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 # Every key with free text is either compared or no file: a new one has to be put here, and thought about.
 COMPARED = {
-    "model.path", "model.new.tokenizer", "task.name", "data.path", "data.sets.path", "reference", "objective.name", "reward.model.path",
-    "reward.functions.use",
+    "model.path", "model.new.tokenizer", "task.name", "data.path", "data.sets.path", "reference", "objective.name",
+    "reward.model.path", "reward.functions.use",
     *(f"algorithm.{kind}" for kind in CELLS), *(f"algorithm.{kind}.use" for kind in CELLS),
 }  # fmt: skip
 NO_FILES = {

@@ -82,9 +82,9 @@ class TrainConfig(Section):
 class OnlineConfig(TrainConfig):
     """Learning from rollouts."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("epochs",)
+    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs")
     loop: Literal["online"] = "online"
-    steps: Count = 0  # 0: given by `epochs`
+    steps: Positive = 0  # 0, if it is not set: given by `epochs`
     epochs: Above | None = None  # passes over the training prompts of the task data or rows, in place of steps
     algorithm: AlgorithmConfig
     reward: RewardConfig = RewardConfig()

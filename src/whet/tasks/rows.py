@@ -2,6 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -108,12 +109,13 @@ class RowsTask(StoredTask):
 
 def _rows(path: str) -> Iterable[tuple[str, str, Columns]]:
     """Each row with its id and its "file:line"; a broken one is an error."""
-    files_seen: dict[str, int] = {}
+    seen: Counter[int] = Counter()
     for where, raw in stored_rows(path):
         if raw.problem:
             raise UserError(raw.problem)
-        number = files_seen.setdefault(where.rpartition(":")[0], len(files_seen))
-        yield f"row-{raw.line}" if number == 0 else f"file{number + 1}-row-{raw.line}", where, raw.columns
+        seen[raw.line] += 1
+        again = f"-{seen[raw.line]}" if seen[raw.line] > 1 else ""  # of another file, or of a list in one line
+        yield f"row-{raw.line}{again}", where, raw.columns
 
 
 def _example(row: Columns, row_id: str, where: str) -> Example:

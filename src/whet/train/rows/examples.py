@@ -34,7 +34,8 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
     if loaded.kind not in kinds:
         write = suggestion(loaded.names, "completion") if loaded.kind == "prompts" else ""
         hint = f": say which column has the answers, data.{write}" if write else ""
-        raise UserError(f"{path} holds {loaded.kind}, and {what} learns from {' or '.join(kinds)}{hint}")
+        learned = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+        raise UserError(f"{path} holds {loaded.kind}, and {what} learns from {learned}{hint}")
     # In a hashed order: an evaluation may use only the first ones, and files are often sorted by source.
     held_out = first_held_out(held_out, len(held_out))
     if not training or not held_out:

@@ -172,7 +172,7 @@ def test_prompts_alone_are_a_task_for_reward_functions(tmp_path: Path) -> None:
     assert task.training_rows + len(task.held_out(100)) == 40
     mixed = DataTask(path=str(write_lines(tmp_path / "mixed.jsonl", rows)))  # half of the answers are null
     assert mixed.training_rows + len(mixed.held_out(100)) == 40
-    with pytest.raises(UserError, match="prompts have no answer for match=number: the answer of row-.* is ''"):
+    with pytest.raises(UserError, match=r"prompts have no answer for match=number: the answer of row-.* is ''"):
         DataTask(path=str(tmp_path / "mixed.jsonl"), match="number").held_out(1)
 
 

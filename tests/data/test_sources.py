@@ -278,19 +278,20 @@ def test_a_directory_stands_for_its_rows(tmp_path: Path) -> None:
 
 def test_a_folder_is_all_of_its_files_or_those_of_its_split(tmp_path: Path) -> None:
     plain, split = tmp_path / "plain", tmp_path / "split"
-    (plain / "more").mkdir(parents=True)
+    (plain / "below").mkdir(parents=True)
     split.mkdir()
     write_lines(plain / "a.jsonl", [pair(i) for i in range(10)])
-    (plain / "more" / "b.json").write_text(json.dumps([pair(i) for i in range(10, 20)]))
+    (plain / "b.json").write_text(json.dumps([pair(i) for i in range(10, 20)]))
     (plain / "notes.txt").write_text("not rows")
+    (plain / "below" / "other.jsonl").write_text("not rows")
     assert [row.prompt for row in load_rows(Source(path=str(plain))).rows] == [pair(i)["prompt"] for i in range(20)]
     write_lines(split / "train-00001.jsonl", [pair(i) for i in range(10)])
     write_lines(split / "test-00001.jsonl", [pair(i) for i in range(10, 14)])
     assert [len(load_rows(Source(path=str(split), split=name)).rows) for name in ("train", "test")] == [10, 4]
     with pytest.raises(UserError, match="has no files of the split 'dev', but of test, train: set split"):
         load_rows(Source(path=str(split), split="dev"))
-    (plain / "more" / "b.json").write_text("[3]")
-    with pytest.raises(UserError, match=r"more/b\.json:1 must be a JSON object"):  # the file of the broken row
+    (plain / "b.json").write_text("[3]")
+    with pytest.raises(UserError, match=r"plain/b\.json:1 must be a JSON object"):  # the file of the broken row
         load_rows(Source(path=str(plain)))
 
 

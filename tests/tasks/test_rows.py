@@ -192,7 +192,5 @@ def test_numbers_booleans_and_nulls_are_answers_and_other_files_are_read(tmp_pat
     assert task.correct(drawn["1/2?"], "that is 50%")
     assert not task.correct(drawn["hm?"], "0")
     assert len({example.id for example in drawn.values()}) == 4
-    with pytest.raises(
-        UserError, match=r"'glod', which is not a column .* did you mean 'gold'\? \(columns: q,"
-    ):
+    with pytest.raises(UserError, match=r"'glod', which is not a column .* did you mean 'gold'\? \(columns: q,"):
         RowsTask(path=str(tmp_path), columns={"prompt": "q", "answer": "glod"})

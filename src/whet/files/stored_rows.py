@@ -35,7 +35,9 @@ def _of_folder(folder: Path, named: str, split: str) -> list[Path]:
     """rows.jsonl, which a run makes; else all files of rows, or those of the split if they are named after splits."""
     if (folder / ROWS).is_file():
         return [folder / ROWS]
-    found = sorted(file for file in folder.rglob("*") if _is_listed(file, folder))
+    found = sorted(
+        file for file in folder.iterdir() if is_rows_file(file.name) and file.is_file() and file.name[0] != "."
+    )
     if not found:
         raise UserError(f"{named} is a folder without files of rows (.jsonl, .json, .csv, .parquet …): name another")
     by_split = {file: _split_of(file) for file in found}
@@ -44,11 +46,6 @@ def _of_folder(folder: Path, named: str, split: str) -> list[Path]:
     if not chosen and others:
         raise UserError(f"{named} has no files of the split {split!r}, but of {', '.join(others)}: set split")
     return chosen or found
-
-
-def _is_listed(file: Path, folder: Path) -> bool:
-    inside = file.relative_to(folder).parts
-    return is_rows_file(file.name) and file.is_file() and not any(part.startswith(".") for part in inside)
 
 
 def _split_of(file: Path) -> str:

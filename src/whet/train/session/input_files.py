@@ -172,9 +172,8 @@ def _sets(key: str, options: Mapping[str, Any]) -> Iterator[Named]:
 def _data(options: Mapping[str, Any]) -> Files:
     with suppress(UserError, RunFailed):
         path, split, subset = (str(options.get(key, "")) for key in ("path", "split", "subset"))
-        found = [file for file in row_files(path, split=split or "train", subset=subset) if file.is_file()]
-        folder = Path(path).expanduser()
-        return {str(file.relative_to(folder)) if folder.is_dir() else file.name: file for file in found}
+        found = row_files(path, split=split or "train", subset=subset)
+        return _by_name([file for file in found if file.is_file()])
     return {}
 
 

@@ -26,7 +26,6 @@ class Message:
 
     role: str  # "system", "user", "assistant"
     content: str
-    trained: bool = True  # False: an answer that is read but not imitated (`weight: 0` in the data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +130,7 @@ class Dialogue(Prompted):
     """SFT: a prompt and the answer to imitate."""
 
     completion: str
+    untrained: tuple[int, ...] = ()  # answers in the prompt that are not imitated (`weight: 0` in the data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

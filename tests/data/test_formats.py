@@ -267,7 +267,7 @@ TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
     (
         "messages",
         {"messages": [user("q"), {**assistant("a"), "weight": 0}, user("q"), assistant("b"), user("x"), BAD]},
-        [Dialogue(id="r", prompt=(U, Message(role="assistant", content="a", trained=False), U), completion="b")],
+        [Dialogue(id="r", prompt=(U, A, U), completion="b", untrained=(1,))],
     ),
 ]
 

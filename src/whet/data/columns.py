@@ -84,6 +84,11 @@ def messages(row: Columns, name: str, where: str) -> tuple[Message, ...]:
     return files.messages(_value(row, name, where), name, where)
 
 
+def untrained(row: Columns, name: str) -> set[int]:
+    """The places of the messages with weight 0, in a column that has been read as messages."""
+    return {place for place, message in enumerate(row[name]) if message.get("weight") == 0}
+
+
 def shared_messages(values: Sequence[Any], name: str, where: str) -> tuple[Message, ...]:
     """Messages in the ShareGPT layout, `from` and `value`; also `role` and `content`."""
     return tuple(_shared(value, name, where) for value in values)

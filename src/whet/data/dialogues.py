@@ -1,5 +1,6 @@
 """Rows for SFT → `Dialogue`, one function per format."""
 
+from collections.abc import Container
 from typing import Any
 
 from whet.data import columns
@@ -14,7 +15,7 @@ FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2
 def messages(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`messages`: a conversation that ends with an assistant message."""
     turns = columns.answered(columns.messages(row, "messages", where), "messages", where)
-    return (_dialogue(row_id, turns, where),)
+    return (_dialogue(row_id, turns, columns.untrained(row, "messages"), where),)
 
 
 def prompt_completion(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -22,7 +23,9 @@ def prompt_completion(row: Columns, row_id: str, where: str) -> tuple[Dialogue, 
     prompt = columns.prompt(row, where)
     if not isinstance(row.get("completion"), list):
         return (Dialogue(id=row_id, prompt=prompt, completion=columns.answer(row, "completion", where)),)
-    return (_dialogue(row_id, (*conversation(prompt), *completion(row, "completion", where)), where),)
+    before, after = conversation(prompt), completion(row, "completion", where)
+    untrained = {len(before) + place for place in columns.untrained(row, "completion")}
+    return (_dialogue(row_id, (*before, *after), untrained, where),)
 
 
 def alpaca(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -34,8 +37,9 @@ def sharegpt(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`conversations`: messages with `from` and `value`."""
     values = columns.items(row, "conversations", where)
     turns = columns.answered(columns.shared_messages(values, "conversations", where), "conversations", where)
-    system = columns.optional_text(row, "system", where)
-    return (_dialogue(row_id, (*_system(system), *turns), where),)
+    system = _system(columns.optional_text(row, "system", where))
+    untrained = {len(system) + place for place in columns.untrained(row, "conversations")}
+    return (_dialogue(row_id, (*system, *turns), untrained, where),)
 
 
 def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -93,12 +97,19 @@ def completion(row: Columns, name: str, where: str) -> tuple[Message, ...]:
     return columns.answered(columns.messages(row, name, where), name, where)
 
 
-def _dialogue(row_id: str, turns: tuple[Message, ...], where: str) -> Dialogue:
-    """The last trained answer and the messages before it; what follows it changes nothing that is learned."""
-    trained = [place for place, turn in enumerate(turns) if turn.role == "assistant" and turn.trained]
+def _dialogue(row_id: str, turns: tuple[Message, ...], untrained: Container[int], where: str) -> Dialogue:
+    """The last answer that is trained and the messages before it; what follows it changes nothing that is learned."""
+    answers = [place for place, turn in enumerate(turns) if turn.role == "assistant"]
+    trained = [place for place in answers if place not in untrained]
     if not trained:
         raise UserError(f"{where}: every assistant message has weight 0, so there is nothing to imitate")
-    return Dialogue(id=row_id, prompt=turns[: trained[-1]], completion=turns[trained[-1]].content)
+    last = trained[-1]
+    return Dialogue(
+        id=row_id,
+        prompt=turns[:last],
+        completion=turns[last].content,
+        untrained=tuple(place for place in answers if place in untrained and place < last),
+    )
 
 
 def _exchange(value: Any, where: str) -> tuple[Message, Message]:

@@ -129,9 +129,11 @@ def answers_of(row: Record) -> tuple[str, ...]:
 
 
 def labels_of(row: Record) -> tuple[float | None, ...]:
-    """The margin of a pair, or the labels of the answers; dialogues and texts have none."""
+    """The margin of a pair, the labels of the answers, or the untrained answers of a dialogue; a text has none."""
     match row:
-        case Dialogue() | Text():
+        case Dialogue():
+            return row.untrained
+        case Text():
             return ()
         case Pair():
             return (row.margin,)

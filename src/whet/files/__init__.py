@@ -172,7 +172,7 @@ def _message(value: Any, column: str, where: str) -> Message:
     weight = given.get("weight", 1)
     if weight not in (0, 1):
         raise UserError(f"{where}: the weight {weight!r} of a message must be 1 (imitated) or 0 (not imitated)")
-    return Message(role=given["role"], content=given["content"], trained=bool(weight))
+    return Message(role=given["role"], content=given["content"])
 
 
 def json_type(value: Any) -> str:

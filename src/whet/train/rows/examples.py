@@ -95,7 +95,8 @@ def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit
         return completion_rows(tokenizer, dialogue.prompt, [dialogue.completion], limit)
     messages = (*dialogue.prompt, Message(role="assistant", content=dialogue.completion))
     # An assistant message that opens a conversation has no prompt.
-    spoken = [i for i, message in enumerate(messages) if message.role == "assistant" and message.trained and i > 0]
+    answers = [place for place, message in enumerate(messages) if message.role == "assistant" and place > 0]
+    spoken = [place for place in answers if place not in dialogue.untrained]
     tokens: list[int] = []
     mask: list[bool] = []
     for turn in spoken:

@@ -168,9 +168,8 @@ def test_rows_that_a_run_made_from_training_prompts_are_split_anew(tmp_path):
     prompts = [Labelled(id=str(i), prompt=f"question {i}", completion="a", label=True) for i in range(2000)]
     training, held_out = split_rows(prompts, 0.2)
     assert 300 < len(held_out) < 500
-    assert (
-        len(split_rows(training, 0.2)[1]) == LEAST_HELD_OUT
-    )  # by the same hash all of them stand on the training side
+    # By the same hash all of them stand on the training side.
+    assert len(split_rows(training, 0.2)[1]) == LEAST_HELD_OUT
     (tmp_path / "rows.jsonl").write_text("")
     for path in (tmp_path, tmp_path / "rows.jsonl"):
         assert 200 < len(split_rows(training, 0.2, salt=salt_of(str(path)))[1]) < 450

@@ -19,7 +19,8 @@ SHOWN = 600  # characters of a sample row in the terminal
 
 @app.command()
 def explore(
-    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, or a data set on the Hugging Face hub."),
+    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, a folder, or a data set of the hub."),
+    *,
     form: str = typer.Option("auto", "--format", help="Format of the rows (see `whet data formats`)."),
     column: list[str] = typer.Option(None, "--column", metavar="NAME=COLUMN", help="Read a column by another name."),
     split: str = typer.Option("train", "--split", help="Split of a data set on the hub."),

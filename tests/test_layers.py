@@ -70,7 +70,8 @@ ROOMS_INSIDE = {
     "tasks": {
         "protocol": set(),
         "space": set(),
-        **{name: {"space"} for name in TASK_FILES},
+        "matching": set(),
+        **{name: {"space", "matching"} for name in TASK_FILES},
         "loading": {"protocol", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},

@@ -130,6 +130,12 @@ class Dialogue(Prompted):
     """SFT: a prompt and the answer to imitate."""
 
     completion: str
+    untrained: tuple[int, ...] = ()  # answers in the prompt that are not imitated (`weight: 0` in the data)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text(Prompted):
+    """Language modelling: every token of `prompt`, a plain text, is trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -90,7 +90,7 @@ def test_a_wrong_command_line(whet: Whet, arguments: tuple[str, ...], told: str)
         (("task.level=99",), "level is 99, must be between 1 and 10"),
         (("task={name: rows}",), "task rows needs the option 'path'"),
         (("task={name: rows, path: nowhere.jsonl}",), "cannot read nowhere.jsonl: No such file"),
-        (("task={name: rows, path: .}",), ": Is a directory"),
+        (("task={name: rows, path: .}",), ". is a folder without files of rows"),
         (("model={path: x, new: {}}",), "model: give either path"),
         (("steps=abc",), "steps must be a whole number, not 'abc'"),
         (("steps=0",), "steps must be greater than 0, not 0"),
@@ -161,7 +161,10 @@ ROWS = {
     "no prompt": (b'{"question": "1>"}\n', ".jsonl:1 has no 'prompt' (it has: question)"),
     "not UTF-8": (b'{"prompt": "\xff"}\n', ".jsonl:1 is not UTF-8: invalid start byte"),
     "no object": (b"[1]\n", ".jsonl:1 must be a JSON object, not a list"),
-    "one row": (b'{"prompt": "1>", "answer": "1"}\n', "no rows left for"),
+    "one row": (
+        b'{"prompt": "1>", "answer": "1"}\n',
+        "has one prompt only, or too few rows to hold some out",
+    ),
     "cut gzip": (b"\x1f\x8b\x08\x00", "is not a complete gzip file"),
 }
 

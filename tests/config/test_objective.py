@@ -76,7 +76,7 @@ def test_options_are_bound_to_the_loss() -> None:
         ({"objective": "bradley_terry", "reference": "m"}, "'bradley_terry' compares with no reference: leave refer"),
         ({"objective": "simpo", "reference": "m"}, "'simpo' compares with no reference: leave reference out"),
         ({"objective": "sft", "reference": "m"}, "'sft' compares with no reference: leave reference out"),
-        ({"objective": "dpo", "data": {}}, "data.path"),
+        ({"objective": "dpo", "data": {}}, "data: give either path (a file, a folder, a name on the hub) or sets"),
         ({"objective": "dpo", "data": {"path": "x", "pats": 1}}, "data.pats"),
         ({"objective": "dpo", "data": {"path": "x", "held_out_share": 1}}, "data.held_out_share"),
         ({"objective": "dpo", "data": {"path": "x", "ties": "maybe"}}, "data.ties"),

@@ -281,12 +281,13 @@ def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 # Every key with free text is either compared or no file: a new one has to be put here, and thought about.
 COMPARED = {
-    "model.path", "model.new.tokenizer", "task.name", "data.path", "reference", "objective.name", "reward.model.path",
-    "reward.functions.use",
+    "model.path", "model.new.tokenizer", "task.name", "data.path", "data.sets.path", "reference", "objective.name",
+    "reward.model.path", "reward.functions.use",
     *(f"algorithm.{kind}" for kind in CELLS), *(f"algorithm.{kind}.use" for kind in CELLS),
 }  # fmt: skip
 NO_FILES = {
-    "algorithm.preset", "algorithm.kl.estimator", "data.format", "data.split", "data.subset", "engine.url",
+    "algorithm.preset", "algorithm.kl.estimator", "engine.url",
+    *(f"{data}.{key}" for data in ("data", "data.sets") for key in ("format", "columns", "split", "subset")),
     "engine.weights_directory", "reward.environment", "reward_head.separator",
     "rollout.stop", "early_stopping.metric", "model.new.family",
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -53,7 +53,13 @@ __all__ = [
 ]
 
 
-DATA_OF_A_TASK = ("path", "format", "split", "subset", "chat", "held_out_share", "max_skipped", "limit")
+DATA_OF_A_TASK = (
+    *("path", "sets", "format", "columns", "split", "subset", "chat"),
+    *("held_out_share", "held_out_rows", "max_skipped", "limit"),
+)
+
+
+OF_STORED_PROMPTS = ("data", "rows")  # tasks with a number of training prompts
 
 
 class TrainConfig(Section):
@@ -76,7 +82,10 @@ class TrainConfig(Section):
 class OnlineConfig(TrainConfig):
     """Learning from rollouts."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs")
     loop: Literal["online"] = "online"  # policy gradients on rollouts (GRPO, PPO …)
+    steps: Positive = 0  # 0, if it is not set: given by `epochs`
+    epochs: Above | None = None  # passes over the training prompts of the task data or rows, in place of steps
     algorithm: AlgorithmConfig
     reward: RewardConfig = RewardConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -88,6 +97,17 @@ class OnlineConfig(TrainConfig):
     def eval_sampling(self) -> Sampling:
         """As in training, except for the length."""
         return replace(self.rollout.sampling, max_tokens=self.eval.max_tokens)
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> OnlineConfig:
+        if bool(self.steps) == (self.epochs is not None):
+            raise ValueError("say how long to train: either steps, or epochs (passes over the prompts of the task)")
+        if self.epochs is not None and self.task.name not in OF_STORED_PROMPTS:
+            raise ValueError(
+                f"epochs counts passes over the prompts of a file (task {' or '.join(OF_STORED_PROMPTS)}), and task "
+                f"{self.task.name} makes its prompts: set steps instead"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sensible(self) -> OnlineConfig:
@@ -102,7 +122,7 @@ class OnlineConfig(TrainConfig):
                 "early_stopping.kl is set and the algorithm has no reference model, so the KL to it is not measured: "
                 "set algorithm.kl.coefficient above 0, or leave early_stopping.kl out"
             )
-        if "values" in terms(self.algorithm.cell("advantage")) and self.critic.warmup_steps >= self.steps:
+        if "values" in terms(self.algorithm.cell("advantage")) and 0 < self.steps <= self.critic.warmup_steps:
             raise ValueError(
                 f"critic.warmup_steps {self.critic.warmup_steps} of {self.steps} steps leave the policy none: lower it"
             )
@@ -149,7 +169,7 @@ class OfflineConfig(TrainConfig):
             raise ValueError("nothing to learn from: name data, e.g. data: pairs.jsonl, or a task that has answers")
         if isinstance(data, DataConfig):
             data = data.model_dump(exclude_unset=True)
-        given = data if isinstance(data, Mapping) else {"path": data}
+        given = data if isinstance(data, Mapping) else {"sets" if isinstance(data, list | tuple) else "path": data}
         shared = {key: given[key] for key in DATA_OF_A_TASK if key in given}
         return {**value, "task": {"name": "data", **shared}}
 

@@ -21,6 +21,8 @@ from whet.errors import nearest
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # becomes the name of a directory
 REFERENCE = re.compile(r"@(\w[\w-]*)(/.*)?")  # a stage, and maybe a place inside its directory
 
+OF_A_SET = re.compile(r"\.sets\.\d+")  # in the key of one of several sets
+
 MODEL, REWARD, ROWS = "a model", "a reward model", "rows"  # what a stage makes
 USES = {  # key → what a stage that it names must make; other keys take any
     **dict.fromkeys(("model.path", "reference", "start"), MODEL),
@@ -169,7 +171,7 @@ def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Conf
             continue
         name, place = match[1], f"{where}.{key} is {text!r}"
         if name in earlier:
-            needed, made = USES.get(key), _makes(stages[name])
+            needed, made = USES.get(OF_A_SET.sub("", key)), _makes(stages[name])
             if needed not in (None, made) and not match[2]:
                 raise ValueError(f"{place}, which makes {made} and not {needed}: name another stage")
         else:

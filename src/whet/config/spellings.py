@@ -75,6 +75,10 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "rollout.min_p": ("min_p",),
     "data.max_tokens": ("max_length", "max_seq_length", "max_len"),
     "data.limit": ("max_samples",),
+    "data.columns, or task.columns": (
+        *("dataset_text_field", "prompt_key", "input_key", "output_key", "label_key", "chosen_key", "rejected_key"),
+    ),
+    "data.sets, or task.sets": ("dataset_probs", "prompt_probs"),
     "task.limit": ("train_max_samples",),
     "data.path, or task.path": ("dataset", "dataset_name", "prompt_data"),
     "task.path": ("train_files",),

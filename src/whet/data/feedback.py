@@ -16,6 +16,7 @@ from whet.records import Labelled, Message, Outcomes, Pair
 
 # Score columns of UltraFeedback, of its cleaned version and of LLaMA-Factory.
 SCORES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"), ("chosen_score", "rejected_score"))
+SPACE = re.compile(r"\s+")
 HH_TURN = re.compile(r"(?:^|\n\n)(Human|Assistant):")
 HH_ROLES = {"Human": "user", "Assistant": "assistant"}
 # The prompt of an LLM judge around a question and an answer, as in Prometheus.
@@ -44,6 +45,19 @@ def implicit_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
     """`chosen` and `rejected`, two conversations that differ only in the last answer."""
     chosen, rejected = (completion(row, side, where) for side in ("chosen", "rejected"))
     return (_pair(row_id, _common(chosen, rejected, where), chosen, rejected, _margin(row, where)),)
+
+
+def implicit_text_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
+    """`chosen` and `rejected`, two texts that begin with the same prompt: their common words."""
+    chosen, rejected = (columns.text(row, side, where) for side in ("chosen", "rejected"))
+    shared = "".join(one for one, _ in takewhile(lambda both: both[0] == both[1], zip(chosen, rejected, strict=False)))
+    # Ends before a space that both sides have, so that no word is cut and no answer is empty.
+    ends = [found.start() for found in SPACE.finditer(shared)]
+    if not ends or not shared[: ends[-1]].strip():
+        raise UserError(f"{where}: 'chosen' and 'rejected' must begin with the same prompt, or give it as 'prompt'")
+    prompt, end = shared[: ends[-1]], ends[-1]
+    margin = _margin(row, where)
+    return (Pair(id=row_id, prompt=prompt, chosen=chosen[end:], rejected=rejected[end:], margin=margin),)
 
 
 def hh(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:

@@ -15,15 +15,15 @@ from whet.evaluate.calibration import clustered, share_of_sums
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.records import Dialogue, Example, Pair, Row, Sequences
+from whet.records import Dialogue, Example, Pair, Row, Sequences, Text
 from whet.rollout import draw
-from whet.train.rows.examples import Note, completion_rows, dialogue_rows, ended
+from whet.train.rows.examples import Note, completion_rows, dialogue_rows, ended, text_rows
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import PLAIN, Unit, stacked
 from whet.train.setup.build import build_parts
 from whet.train.setup.optimizer import descend, finite
 
-SFT_DATA = ("dialogues", "pairs")  # of a pair, the chosen completion
+SFT_DATA = ("dialogues", "texts", "pairs")  # of a pair, the chosen completion
 
 
 def supervised_row(tokenizer: Tokenizer, example: Example, context: int) -> Row:
@@ -70,7 +70,7 @@ class SFTTrainer(OfflineTrainer[Unit]):
         if config.data is None:
             self.held_out = self._answers(self.parts.task.held_out(config.eval.examples))
 
-    def encode(self, rows: Sequence[Dialogue | Pair]) -> list[Unit | None]:
+    def encode(self, rows: Sequence[Dialogue | Text | Pair]) -> list[Unit | None]:
         assert self.config.data is not None
         turns = self.config.data.turns
         found = [(row, _rows(self.parts.tokenizer, row, turns, self.limit)) for row in rows]
@@ -144,8 +144,10 @@ def _losses(
         yield finite(loss, tokens=s.tokens, logprobs=logprobs)
 
 
-def _rows(tokenizer: Tokenizer, one: Dialogue | Pair, turns: str, limit: int) -> list[Row] | None:
-    """The trained turns of a dialogue, or the chosen completion of a pair."""
+def _rows(tokenizer: Tokenizer, one: Dialogue | Text | Pair, turns: str, limit: int) -> list[Row] | None:
+    """The trained turns of a dialogue, a whole text, or the chosen completion of a pair."""
+    if isinstance(one, Text):
+        return text_rows(tokenizer, one.prompt_text, limit)
     if isinstance(one, Pair):
         return completion_rows(tokenizer, one.prompt, [one.chosen], limit)
     return dialogue_rows(tokenizer, one, turns=turns, limit=limit)

@@ -35,9 +35,13 @@ class ModelConfig(Section):
     """A directory, a pulled name or a run; or a new model."""
 
     shorthand: ClassVar[str] = "path"
+    saved_if_set: ClassVar[tuple[str, ...]] = ("chat_template", "system_prompt", "dtype")
     path: str = ""
     new: NewModel | None = None
     gradient_checkpointing: bool = False
+    chat_template: str = ""  # chatml, llama-3, plain, or a Jinja file; empty: the model's own
+    system_prompt: str = ""  # opens every conversation that has no system message; saved in the chat template
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # of the saved best model; auto: as the model was stored
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:

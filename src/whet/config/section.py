@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from whet.errors import nearest
 
@@ -30,6 +40,15 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     shorthand: ClassVar[str] = ""  # the key that a text in place of the section sets; empty: there is none
+    saved_if_set: ClassVar[tuple[str, ...]] = ()  # keys that a saved config has only if they differ from their default
+
+    @model_serializer(mode="wrap")
+    def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = dump(self)
+        for key in self.saved_if_set:
+            if getattr(self, key) == type(self).model_fields[key].get_default(call_default_factory=True):
+                written.pop(key, None)
+        return written
 
     @model_validator(mode="before")
     @classmethod

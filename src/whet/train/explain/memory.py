@@ -18,7 +18,7 @@ from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
-from whet.train.setup.build import new_tokenizer
+from whet.train.setup.build import chat_tokenizer, new_tokenizer
 
 FP32_BYTES = 4
 LEARNING = 3  # per trained weight: a gradient and two Adam moments
@@ -60,7 +60,7 @@ def find_model(
     """The policy's memory and tokenizer; or why they are unknown."""
     if config.model.new is not None:
         new = config.model.new
-        tokenizer = new_tokenizer(new, task)
+        tokenizer, _ = chat_tokenizer(config.model, new_tokenizer(new, task))
         shape = _shape_of(new_decoder_config(new, tokenizer.vocab_size))
         about = f"new {new.family}, {new.layers} layers, width {new.width}"
     else:
@@ -68,7 +68,8 @@ def find_model(
             directory = resolve_model(config.model.path)
         except UserError as error:
             return None, None, str(error)
-        tokenizer, facts = load_tokenizer(directory), model_summary(directory)
+        tokenizer, _ = chat_tokenizer(config.model, load_tokenizer(directory))
+        facts = model_summary(directory)
         shape = _shape_on_disk(directory, facts)
         about = f"{facts['family']} from {directory}"
     weights = shape.parameters * FP32_BYTES

@@ -120,7 +120,8 @@ class Session:
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
-        self.progress.note(f"run: {self.run.path}")
+        for note in (f"run: {self.run.path}", *self.parts.notes):
+            self.progress.note(note)
         self._began = True
         if checkpoint is None:
             before = self._evaluate(0)
@@ -225,7 +226,7 @@ class Session:
         name = best_by(metrics, self.config.task.name)
         if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
             self.best = {"step": step, "accuracy": metrics["eval/accuracy"], name: metrics[f"eval/{name}"]}
-            self.run.save_best(self.parts.save_model, self.best)
+            self.run.save_best(self.parts.export_model, self.best)
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics
 

@@ -82,6 +82,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "data.turns=all": ("assistant_only_loss",),
     "nothing: prompts are never trained on": ("completion_only_loss",),
     "model.path": ("model_name_or_path", "pretrain"),
+    "model.chat_template": ("chat_template_path",),
     "algorithm (online), or objective (preferences)": ("loss_type",),
     "algorithm.advantage, or a whole algorithm": ("adv_estimator", "advantage_estimator"),
     "algorithm.advantage: standardize divides by the deviation, center does not": (

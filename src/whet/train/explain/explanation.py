@@ -20,9 +20,10 @@ from whet.recipe import Pipeline, Recipe
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.explain.formula import Loss, offline_loss, policy_loss
-from whet.train.explain.memory import FP32_BYTES, ModelMemory, find_model
+from whet.train.explain.memory import ModelMemory, find_model
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.setup.build import build_algorithm
+from whet.train.setup.disk_use import FP32_BYTES
 from whet.train.setup.epochs import with_steps
 from whet.train.setup.optimizer import learning_rate
 
@@ -235,5 +236,6 @@ def _with_model(recipe: Recipe, stages: Mapping[str, Recipe]) -> Recipe:
     if match is None or match[2]:
         return recipe
     first = _with_model(stages[match[1]], stages).config.model
-    model = first.model_copy(update={"gradient_checkpointing": own.gradient_checkpointing})
+    chat = {key: getattr(own, key) or getattr(first, key) for key in ("chat_template", "system_prompt")}
+    model = first.model_copy(update={"gradient_checkpointing": own.gradient_checkpointing, **chat})
     return replace(recipe, config=recipe.config.model_copy(update={"model": model}))

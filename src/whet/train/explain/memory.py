@@ -18,9 +18,9 @@ from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
-from whet.train.setup.build import chat_tokenizer, new_tokenizer
+from whet.train.setup.build import chat_tokenizer, export_dtype, new_tokenizer
+from whet.train.setup.disk_use import FP32_BYTES, DiskUse, disk_use
 
-FP32_BYTES = 4
 LEARNING = 3  # per trained weight: a gradient and two Adam moments
 
 
@@ -37,6 +37,7 @@ class ModelMemory:
     reference: int  # 0 without
     critic: int  # its own weights, gradients and moments; 0 without
     reward: int | None  # reward model; 0 without, None if it is not pulled
+    disk: DiskUse
 
     @property
     def total(self) -> int:
@@ -74,6 +75,7 @@ def find_model(
         about = f"{facts['family']} from {directory}"
     weights = shape.parameters * FP32_BYTES
     reference, critic, reward = _other_models(config, algorithm, shape)
+    saved = critic * LEARNING // (1 + LEARNING)  # without gradients
     model = ModelMemory(
         about=about,
         context=shape.context,
@@ -84,6 +86,7 @@ def find_model(
         reference=reference,
         critic=critic,
         reward=reward,
+        disk=disk_use(config, weights=weights, state=2 * weights, others=saved, dtype=export_dtype(config.model)),
     )
     return model, tokenizer, ""
 

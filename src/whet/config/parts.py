@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -188,15 +189,34 @@ class UpdateConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW and its learning rate."""
+    """The optimizer, its learning rate and its weight decay."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = (
+        *("name", "warmup_share", "decay_share", "min_lr_share", "momentum", "weight_decay_on"),
+    )
+    name: Literal["adamw", "adamw_8bit", "lion", "muon"] = "adamw"
     lr: Above = 1e-5
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"  # wsd: warm-up, stable, linear decay
     warmup_steps: Count = 0
+    warmup_share: Share = 0.0  # of the steps, in place of warmup_steps
+    decay_share: Share = 0.2  # of the steps, at the end of wsd
+    min_lr_share: Decay = 0.0  # share of lr that linear, cosine and wsd fall to
     beta1: Decay = 0.9
     beta2: Decay = 0.95
     epsilon: Above = 1e-8
+    momentum: Decay = 0.95  # of muon
     weight_decay: Amount = 0.0
+    weight_decay_on: Literal["matrices", "hidden", "all"] = "matrices"  # hidden: matrices but embeddings and heads
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> OptimizerConfig:
+        if self.warmup_steps and self.warmup_share:
+            raise ValueError("warmup_steps and warmup_share are both set: leave one out")
+        return self
+
+    def warmup(self, steps: int) -> int:
+        """Steps of warm-up in a run of so many steps."""
+        return self.warmup_steps or ceil(self.warmup_share * steps)
 
 
 class EvalConfig(Section):

@@ -150,7 +150,7 @@ def _memory(model: ModelMemory) -> dict[str, str]:
         "model": f"{model.about}: {model.parameters:,} parameters",
         "weights": size(model.weights, " (fp32)"),
         "gradients": size(model.gradients),
-        "optimizer": size(model.optimizer, " (two moments)"),
+        "optimizer": size(model.optimizer, " (its state)"),
         "reference": size(model.reference),
         "critic": size(model.critic, " (weights, gradients, moments)"),
         "reward model": "not here yet" if model.reward is None else size(model.reward),
@@ -182,7 +182,9 @@ def _schedule(schedule: Schedule) -> dict[str, str]:
     return {
         **cold,
         "steps": f"{schedule.steps:,}, {schedule.updates:,} optimizer steps",
+        "optimizer": schedule.optimizer,
         "learning rate": f"{first:.3g} at first, {highest:.3g} at most, {last:.3g} at last",
+        "schedule": schedule.shape,
         **critic,
         "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training",
         "checkpoints": f"{schedule.checkpoints:,}",

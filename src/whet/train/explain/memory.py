@@ -20,6 +20,7 @@ from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
 from whet.train.setup.build import chat_tokenizer, export_dtype, new_tokenizer
 from whet.train.setup.disk_use import FP32_BYTES, DiskUse, disk_use
+from whet.train.setup.optimizer import STATE_BYTES
 
 LEARNING = 3  # per trained weight: a gradient and two Adam moments
 
@@ -75,6 +76,7 @@ def find_model(
         about = f"{facts['family']} from {directory}"
     weights = shape.parameters * FP32_BYTES
     reference, critic, reward = _other_models(config, algorithm, shape)
+    state = _state_bytes(config.optimizer.name, shape)
     saved = critic * LEARNING // (1 + LEARNING)  # without gradients
     model = ModelMemory(
         about=about,
@@ -82,11 +84,11 @@ def find_model(
         parameters=shape.parameters,
         weights=weights,
         gradients=weights,
-        optimizer=2 * weights,
+        optimizer=state,
         reference=reference,
         critic=critic,
         reward=reward,
-        disk=disk_use(config, weights=weights, state=2 * weights, others=saved, dtype=export_dtype(config.model)),
+        disk=disk_use(config, weights=weights, state=state, others=saved, dtype=export_dtype(config.model)),
     )
     return model, tokenizer, ""
 
@@ -97,6 +99,13 @@ def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
     shape = new.model_dump(include={"layers", "heads", "width", "context"})
     shape |= {"vocab_size": vocab_size, "kv_heads": new.heads, "head_dim": head_width(new.width, new.heads)}
     return DecoderConfig(**{**family.traits, **shape, "mlp_width": usual_mlp_width(family, new.width)})
+
+
+def _state_bytes(optimizer: str, shape: ModelShape) -> int:
+    """Bytes of the optimizer's state: with Muon one moment per weight of hidden matrices and two of the others."""
+    if optimizer == "muon":
+        return FP32_BYTES * (shape.parameters + shape.vocab * shape.width + shape.head)
+    return STATE_BYTES[optimizer] * shape.parameters
 
 
 def _other_models(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> tuple[int, int, int | None]:

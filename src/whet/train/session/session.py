@@ -36,8 +36,7 @@ from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
 from whet.train.session import resume
 from whet.train.setup.build import Parts
-from whet.train.setup.disk_use import DiskUse, disk_use, require_space
-from whet.train.setup.offloading import size_of
+from whet.train.setup.disk_use import measured_use, require_space
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 
 STATE_KEYS = {"best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched"}  # of a checkpoint
@@ -120,7 +119,8 @@ class Session:
         seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
         self.world.require_same(seen, "every rank must read the same files")  # also a barrier: rewinding deletes files
         if checkpoint is None:
-            require_space(self.run.path, self._disk_use(), self.progress.note)
+            others = [tensor for one in self.kept.values() for tensor in one.tensors().values()]
+            require_space(self.run.path, measured_use(self.config, self.parts, others), self.progress.note)
         resume.keep_origin(self.run, self.parts.origin)
         self.run.rewind(self.last if checkpoint is not None else -1)
         self.run.track(
@@ -260,17 +260,6 @@ class Session:
             found = mean_interval(self.scorer(parts.task.held_out(settings.examples), texts))
             metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
         return metrics
-
-    def _disk_use(self) -> DiskUse:
-        policy = self.parts.policy
-        others = sum(size_of(one.tensors().values()) for one in self.kept.values())
-        return disk_use(
-            self.config,
-            weights=size_of(policy.parameters()),
-            state=2 * size_of(policy.parameters()),
-            others=3 * others,  # of a critic: weights now, moments after the first step
-            dtype=self.parts.dtype,
-        )
 
     def _save(self, step: int) -> None:
         def fill(directory: Path) -> None:

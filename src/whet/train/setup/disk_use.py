@@ -1,16 +1,21 @@
 """What a run writes to disk: checkpoints, the best model and rollouts; and whether the disk has room for it."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from whet.config import OnlineConfig
 from whet.config.loops import Training
 from whet.errors import UserError
+from whet.train.setup.build import Parts
+from whet.train.setup.offloading import size_of
+from whet.train.setup.optimizer import state_bytes
 
 FP32_BYTES = 4
 ROLLOUT_BYTES = 20  # of a sampled token with its id, log-prob and text, compressed
@@ -52,6 +57,17 @@ def disk_use(config: Training, *, weights: int, state: int, others: int, dtype: 
         kept=min(config.save.keep, ceil(config.steps / config.save.every_steps)),
         best=weights * torch.finfo(dtype).bits // (8 * FP32_BYTES),
         rollouts=rollouts,
+    )
+
+
+def measured_use(config: Training, parts: Parts[Any], others: Iterable[Tensor]) -> DiskUse:
+    """The disk use of a run whose models are loaded; `others` are further tensors of its checkpoints."""
+    return disk_use(
+        config,
+        weights=size_of(parts.policy.parameters()),
+        state=state_bytes(parts.policy, config.optimizer),
+        others=3 * size_of(others),  # of a critic: its weights, and two moments after the first step
+        dtype=parts.dtype,
     )
 
 

@@ -141,6 +141,7 @@ class TemperatureRange(Section):
 class RolloutConfig(Section):
     """What is sampled at every step: `prompts` × `group` completions."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty")
     prompts: Positive = 16
     group: Positive = 8
     max_tokens: Positive = 256
@@ -150,6 +151,8 @@ class RolloutConfig(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Share = 0.0
     stop: tuple[str, ...] = ()
+    min_tokens: Count = 0  # of a completion: tokens that end it are not sampled before
+    repetition_penalty: Above = 1.0  # above 1: tokens of the prompt and the completion so far become less likely
     mask_truncated: bool = False  # do not train on truncated completions
     max_resamples: Count = 4  # at most so many rounds of new prompts for the groups that dynamic sampling drops
 
@@ -162,7 +165,19 @@ class RolloutConfig(Section):
             top_p=self.top_p,
             min_p=self.min_p,
             stop=self.stop,
+            min_tokens=self.min_tokens,
+            repetition_penalty=self.repetition_penalty,
         )
+
+    @model_validator(mode="after")
+    def _min_tokens_fit(self) -> RolloutConfig:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}: lower it")
+        if self.min_tokens and self.stop:
+            raise ValueError(
+                "min_tokens holds back stop tokens and cannot hold back stop strings: leave out one of the two"
+            )
+        return self
 
 
 class CriticConfig(Section):
@@ -268,6 +283,11 @@ def refuse_engine(engine: EngineConfig, rollout: RolloutConfig) -> None:
     """Raises a ValueError where an engine would not draw from the distribution that the trainer thinks of."""
     if engine.name != "vllm":
         return
+    if rollout.min_tokens or rollout.repetition_penalty != 1:
+        raise ValueError(
+            "rollout.min_tokens or rollout.repetition_penalty with engine.name vllm, whose log-probs under them are "
+            "not verified to be the trainer's: use engine.name native, or leave them out"
+        )
     if rollout.top_p < 1 and rollout.min_p > 0:
         raise ValueError(
             "rollout.top_p and rollout.min_p with engine.name vllm, which applies them in the other order, so that "

@@ -74,6 +74,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "rollout.top_p": ("top_p",),
     "rollout.top_k": ("top_k",),
     "rollout.min_p": ("min_p",),
+    "rollout.repetition_penalty": ("repetition_penalty",),
     "data.max_tokens": ("max_length", "max_seq_length", "max_len"),
     "data.limit": ("max_samples",),
     "task.limit": ("train_max_samples",),

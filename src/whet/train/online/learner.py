@@ -4,7 +4,7 @@
 coefficient, sampling temperature, running reward statistics, draws); it is saved with every checkpoint.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -137,9 +137,9 @@ class ControllerState(Checkpointed):
         self.draws += 1
         return self.draws
 
-    def step_settings(self, config: OnlineConfig, *, tokens: int) -> StepSettings:
-        """Settings of the next step, after this many sampled tokens."""
-        sampling, span = config.rollout.sampling, config.rollout.adaptive_temperature
+    def step_settings(self, config: OnlineConfig, *, tokens: int, stops: Iterable[int] = ()) -> StepSettings:
+        """Settings of the next step, after this many sampled tokens; `stops` are the ids that end a completion."""
+        sampling, span = config.rollout.sampling.ended_by(stops), config.rollout.adaptive_temperature
         if span is not None:
             temperature = spread_temperature(sampling.temperature, self.deviation, low=span.low, high=span.high)
             sampling = replace(sampling, temperature=temperature)

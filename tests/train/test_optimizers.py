@@ -115,7 +115,6 @@ def test_hidden_matrices_are_those_of_the_blocks(family: str) -> None:
 
 def test_the_packages_of_other_optimizers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"adamw_8bit needs the package bitsandbytes.*pip install bitsandbytes"):
         make_optimizer(Small(), config_of("adamw_8bit"))
 

@@ -69,7 +69,7 @@ class TrainConfig(Section):
     eval: EvalConfig = EvalConfig()
     save: SaveConfig = SaveConfig()
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
+    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 

@@ -211,6 +211,7 @@ class Session:
         self._ended = over_budget(metrics, self.config.early_stopping)
         if _due(self.config.eval.every_steps, step, self.config.steps) or self._ended:
             logged |= self._evaluate(step)
+            self.run.show(step, "samples/rollouts", [group[0] for group in groups if group])
             self._ended = self._ended or past_best(self.watched, self.config.early_stopping)
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)

@@ -1,7 +1,5 @@
 """Optimizers, their learning-rate schedule, one optimizer step on losses from cells, and its state as named tensors."""
 
-import importlib
-import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from whet.algorithms import cells
 from whet.config import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
-from whet.imports import one_line
+from whet.imports import one_line, optional_package
 from whet.train.setup.lion import Lion
 from whet.train.setup.muon import Muon
 
@@ -54,9 +52,8 @@ def make_optimizer(model: Trainable, config: OptimizerConfig) -> torch.optim.Opt
         case "adamw":
             return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon, fused=True)
         case "adamw_8bit":
-            made: torch.optim.Optimizer = _bitsandbytes().optim.AdamW8bit(
-                groups, lr=config.lr, betas=betas, eps=config.epsilon
-            )
+            package: Any = optional_package("bitsandbytes", "optimizer.name adamw_8bit")
+            made: torch.optim.Optimizer = package.optim.AdamW8bit(groups, lr=config.lr, betas=betas, eps=config.epsilon)
             return made
         case "lion":
             return Lion(groups, lr=config.lr, betas=betas)
@@ -106,15 +103,6 @@ def state_bytes(model: Trainable, config: OptimizerConfig) -> int:
     trained = sum(p.numel() for _, p in model.named_parameters() if p.requires_grad)
     hidden = sum(p.numel() for p in hidden_matrices(model)) if config.name == "muon" else 0
     return STATE_BYTES[config.name] * trained - 4 * hidden
-
-
-def _bitsandbytes() -> Any:
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise UserError(
-            "optimizer.name adamw_8bit needs the package bitsandbytes, which is not installed: "
-            "pip install bitsandbytes, or use adamw"
-        )
-    return importlib.import_module("bitsandbytes")
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:

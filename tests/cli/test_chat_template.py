@@ -85,6 +85,16 @@ def test_a_run_is_saved_in_the_dtype_that_the_recipe_names(whet: Whet, model: Pa
     assert json.loads((best / "config.json").read_text())["dtype"] == "float16"
 
 
+def test_a_system_prompt_that_reaches_no_prompt_is_said_to(whet: Whet, model: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"ab{n}", "completion": "ba"} for n in range(40)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "sft.yaml").write_text(RECIPE)
+    given = [f"data.path={tmp_path / 'texts.jsonl'}", f"model={model}", "steps=1", "model.chat_template=chatml"]
+    note = "note: model.chat_template: prompts of task data are plain text, to which no chat template is applied"
+    assert note in whet("train", tmp_path / "sft.yaml", *given).err
+    assert note not in whet("train", tmp_path / "sft.yaml", *given, "data.chat=true").err
+
+
 def test_a_run_without_a_template_says_what_to_set(whet: Whet, model: Path, tmp_path: Path) -> None:
     rows = [{"prompt": [{"role": "user", "content": str(n)}], "completion": "a"} for n in range(40)]
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -110,7 +110,18 @@ def start_model(config: TrainConfig, world: World) -> Start:
         tokenizer=tokenizer,
         policy=policy,
         dtype=export_dtype(config.model),
-        notes=(f"note: {note}",) if note else (),
+        notes=tuple(f"note: {text}" for text in (note, _unused_chat(config.model, task)) if text),
+    )
+
+
+def _unused_chat(model: ModelConfig, task: Task) -> str:
+    """A note if a chat template or system prompt is set and prompts are plain text, which neither changes."""
+    keys = [f"model.{key}" for key in ("chat_template", "system_prompt") if getattr(model, key)]
+    if not keys or not any(isinstance(example.prompt, str) for example in task.held_out(1)):
+        return ""
+    return (
+        f"{' and '.join(keys)}: prompts of task {task.name} are plain text, to which no chat template is applied; "
+        "data.chat=true, or task.chat=true, sends them as a user's message"
     )
 
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "batching": {"algorithms", "distributed", "models", "records", "errors", "streams"},
     "engines": {"models", "batching", "records", "errors", "streams"},
     "rollout": {"engines", "models", "tasks", "records", "errors", "streams"},
-    "runs": {"errors", "manifests"},
+    "runs": {"errors", "manifests", "imports"},
     "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
     "report": {"runs", "evaluate", "data", "errors"},
     "config": {"algorithms", "records", "errors", "imports"},

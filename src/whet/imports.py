@@ -102,6 +102,20 @@ def source_file(spec: str) -> Path | None:
     return Path(found.origin) if found is not None and found.has_location and found.origin else None
 
 
+def optional_package(name: str, purpose: str) -> ModuleType:
+    """A package that whet does not depend on; `purpose` is what needs it, for the error if it is missing or broken."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a package's own mistakes may be of any type
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise UserError(
+                f"{purpose} needs the package {name}, which is not installed: pip install {name}"
+            ) from error
+        raise UserError(
+            f"{purpose}: the package {name} is installed and its import fails: {one_line(error)}"
+        ) from error
+
+
 def one_line(error: BaseException) -> str:
     """Type and message of an error in one line, truncated."""
     message = " ".join(str(error).split())

@@ -97,6 +97,8 @@ def test_the_numbers_of_an_online_recipe(whet: Whet, write: Any) -> None:
         "updates": 630,
         # Warm-up: 1/5 of the rate at step 1, all of it at step 5; then 100 steps fall to 1/100 of it.
         "rates": [pytest.approx(2e-4), pytest.approx(1e-3), pytest.approx(1e-5)],
+        "optimizer": "adamw",
+        "shape": "5 steps of warm-up, 100 of linear decay",
         "critic_rate": None,
         "cold_start": None,
         "critic_alone": 0,

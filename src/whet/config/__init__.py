@@ -75,7 +75,7 @@ class TrainConfig(Section):
     eval: EvalConfig = EvalConfig()
     save: SaveConfig = SaveConfig()
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)  # also log to these
+    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)  # also log to these
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -52,9 +53,13 @@ class ModelConfig(Section):
     """A directory, a pulled name or a run; or a new model."""
 
     shorthand: ClassVar[str] = "path"
+    saved_if_set: ClassVar[tuple[str, ...]] = ("chat_template", "system_prompt", "dtype")
     path: ModelPath = ""  # a model's directory, the name of a pulled model, or a run (its best model)
     new: NewModel | None = None
     gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, slower steps
+    chat_template: str = ""  # chatml, llama-3, plain, or a Jinja file; empty: the model's own
+    system_prompt: str = ""  # opens every conversation that has no system message; saved in the chat template
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # of the saved best model; auto: as the model was stored
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:
@@ -207,6 +212,7 @@ class TemperatureRange(Section):
 class RolloutConfig(Section):
     """What is sampled at every step: `prompts` × `group` completions."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty")
     prompts: Positive = 16  # prompts of a step, over all ranks
     group: Positive = 8  # completions of each prompt
     max_tokens: Positive = 256  # longest completion
@@ -216,6 +222,8 @@ class RolloutConfig(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # sample from the most likely tokens of this mass (nucleus)
     min_p: Share = 0.0  # drop tokens below this share of the likeliest one's probability
     stop: tuple[str, ...] = ()  # texts that end a completion; they are part of it
+    min_tokens: Count = 0  # of a completion: tokens that end it are not sampled before
+    repetition_penalty: Above = 1.0  # above 1: tokens of the prompt and the completion so far become less likely
     mask_truncated: bool = False  # do not train on truncated completions
     max_resamples: Count = 4  # at most so many rounds of new prompts for the groups that dynamic sampling drops
 
@@ -228,7 +236,19 @@ class RolloutConfig(Section):
             top_p=self.top_p,
             min_p=self.min_p,
             stop=self.stop,
+            min_tokens=self.min_tokens,
+            repetition_penalty=self.repetition_penalty,
         )
+
+    @model_validator(mode="after")
+    def _min_tokens_fit(self) -> RolloutConfig:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}: lower it")
+        if self.min_tokens and self.stop:
+            raise ValueError(
+                "min_tokens holds back stop tokens and cannot hold back stop strings: leave out one of the two"
+            )
+        return self
 
 
 class CriticConfig(Section):
@@ -255,15 +275,34 @@ class UpdateConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW and its learning rate."""
+    """The optimizer, its learning rate and its weight decay."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = (
+        *("name", "warmup_share", "decay_share", "min_lr_share", "momentum", "weight_decay_on"),
+    )
+    name: Literal["adamw", "adamw_8bit", "lion", "muon"] = "adamw"  # 8 bits: through bitsandbytes
     lr: Above = 1e-5  # peak learning rate; `lr=` for short
-    schedule: Literal["constant", "linear", "cosine"] = "constant"  # decay to 0 after the warm-up, or none
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"  # wsd: warm-up, stable, linear decay
     warmup_steps: Count = 0  # the rate rises linearly over so many steps
-    beta1: Decay = 0.9  # of AdamW: decay of the mean gradient
-    beta2: Decay = 0.95  # of AdamW: decay of the mean squared gradient
+    warmup_share: Share = 0.0  # of the steps, in place of warmup_steps
+    decay_share: Share = 0.2  # of the steps, at the end of wsd
+    min_lr_share: Decay = 0.0  # share of lr that linear, cosine and wsd fall to
+    beta1: Decay = 0.9  # decay of the mean gradient
+    beta2: Decay = 0.95  # decay of the mean squared gradient
     epsilon: Above = 1e-8  # of AdamW, in the denominator
-    weight_decay: Amount = 0.0  # of matrices; vectors (norms, biases) have none
+    momentum: Decay = 0.95  # of muon
+    weight_decay: Amount = 0.0  # decoupled, of the weights that weight_decay_on names
+    weight_decay_on: Literal["matrices", "hidden", "all"] = "matrices"  # hidden: matrices but embeddings and heads
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> OptimizerConfig:
+        if self.warmup_steps and self.warmup_share:
+            raise ValueError("warmup_steps and warmup_share are both set: leave one out")
+        return self
+
+    def warmup(self, steps: int) -> int:
+        """Steps of warm-up in a run of so many steps."""
+        return self.warmup_steps or ceil(self.warmup_share * steps)
 
 
 class EvalConfig(Section):
@@ -315,6 +354,11 @@ def refuse_engine(engine: EngineConfig, rollout: RolloutConfig) -> None:
     """Raises a ValueError where an engine would not draw from the distribution that the trainer thinks of."""
     if engine.name != "vllm":
         return
+    if rollout.min_tokens or rollout.repetition_penalty != 1:
+        raise ValueError(
+            "rollout.min_tokens or rollout.repetition_penalty with engine.name vllm, whose log-probs under them are "
+            "not verified to be the trainer's: use engine.name native, or leave them out"
+        )
     if rollout.top_p < 1 and rollout.min_p > 0:
         raise ValueError(
             "rollout.top_p and rollout.min_p with engine.name vllm, which applies them in the other order, so that "

@@ -33,7 +33,8 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "critic.lr": ("critic_learning_rate",),
     "optimizer.schedule": ("lr_scheduler_type", "lr_scheduler"),
     "optimizer.warmup_steps": ("warmup_steps", "lr_warmup_steps"),
-    "optimizer.warmup_steps, in steps": ("warmup_ratio", "lr_warmup_ratio", "lr_warmup_steps_ratio"),
+    "optimizer.warmup_share": ("warmup_ratio", "lr_warmup_ratio", "lr_warmup_steps_ratio"),
+    "optimizer.min_lr_share": ("min_lr_ratio",),
     "optimizer.weight_decay": ("weight_decay",),
     "optimizer.beta1": ("adam_beta1",),
     "optimizer.beta2": ("adam_beta2",),
@@ -73,6 +74,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "rollout.top_p": ("top_p",),
     "rollout.top_k": ("top_k",),
     "rollout.min_p": ("min_p",),
+    "rollout.repetition_penalty": ("repetition_penalty",),
     "data.max_tokens": ("max_length", "max_seq_length", "max_len"),
     "data.limit": ("max_samples",),
     "data.columns, or task.columns": (
@@ -86,6 +88,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "data.turns=all": ("assistant_only_loss",),
     "nothing: prompts are never trained on": ("completion_only_loss",),
     "model.path": ("model_name_or_path", "pretrain"),
+    "model.chat_template": ("chat_template_path",),
     "algorithm (online), or objective (preferences)": ("loss_type",),
     "algorithm.advantage, or a whole algorithm": ("adv_estimator", "advantage_estimator"),
     "algorithm.advantage: standardize divides by the deviation, center does not": (
@@ -144,7 +147,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "nothing: there is no LoRA, all weights are trained": ("peft_config", "lora_r", "lora_rank"),
     "nothing: every process holds all weights": ("fsdp", "zero_stage"),
     "offload, for less GPU memory; every process holds all weights": ("deepspeed",),
-    "nothing: the optimizer is AdamW, with the settings of optimizer": ("optim",),
+    "optimizer.name": ("optim",),
     "whet train --out DIR (or --runs, the folder of all runs), in Python directory= or root=": (
         "output_dir",
         "default_local_dir",

@@ -23,6 +23,7 @@ from whet.runs.lock import WriterLock
 from whet.runs.recorded_inputs import Inputs, read_inputs, write_inputs
 from whet.runs.trackers import Tracker, start_trackers
 
+SHOWN = 4  # completions of a step in a tracker
 WRITE_ERRORS = (OSError, SafetensorError)  # safetensors has its own error for a full disk
 
 
@@ -140,8 +141,18 @@ class RunDirectory:
 
     def record_answers(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         if self.is_writer:
+            kept = list(rows)
             with self._writing(f"{layout.EVALS} of step {step}"):
-                logs.write_rows(self._file(layout.EVALS, step), rows)
+                logs.write_rows(self._file(layout.EVALS, step), kept)
+            self.show(step, "samples/held_out", kept)
+
+    def show(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Shows the first completions of these in the trackers."""
+        if not self._trackers or not rows:
+            return
+        with self._writing("tracker files"):
+            for tracker in self._trackers:
+                tracker.show(step, name, rows[:SHOWN])
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]], key: str = "rows") -> None:
         """Writes training rows that this run made, or was given from Python."""

@@ -30,7 +30,7 @@ REPORT = "report.html"
 ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
 FAILURES = "failures"
 TENSORBOARD = "tensorboard"
-WANDB_ID = "wandb_id.txt"
+WANDB_ID, MLFLOW_ID = "wandb_id.txt", "mlflow_id.txt"
 SEED = "seed-"  # METHOD/seed-N
 STAGES = "stages"  # marks a pipeline
 

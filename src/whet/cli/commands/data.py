@@ -19,7 +19,9 @@ SHOWN = 600  # characters of a sample row in the terminal
 
 @app.command()
 def explore(
-    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, a folder, a run that made rows, or a hub data set."),
+    source: str = typer.Argument(
+        ..., metavar="FILE|NAME", help="A file, a folder, a run that made rows, or a hub data set."
+    ),
     *,
     form: str = typer.Option("auto", "--format", help="Format of the rows (see `whet data formats`)."),
     column: list[str] = typer.Option(None, "--column", metavar="NAME=COLUMN", help="Read a column by another name."),

@@ -35,7 +35,7 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     held_out = held_out_scorer(grader, present)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorer=held_out) as session:
         for step in session.steps():
-            settings = controllers.step_settings(config, tokens=session.tokens)
+            settings = controllers.step_settings(config, tokens=session.tokens, stops=parts.tokenizer.stops)
             groups = SampledGroups(rollout, algorithm, world)
             while groups.is_short:
                 with session.timed("rollout"):

@@ -21,7 +21,7 @@ from whet.streams import stream_key
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.session.session import Progress
-from whet.train.setup.build import build_engine, place
+from whet.train.setup.build import build_engine, chat_tokenizer, place
 from whet.train.setup.reward_grader import build_grader
 
 
@@ -33,10 +33,12 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
         raise UserError("loop collect samples from a model that exists: give model a directory, a name or a run")
     task = guarded_task(config.task.name, config.task.options)
     directory = resolve_model(config.model.path)
-    tokenizer = load_tokenizer(directory)
+    tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     engine = build_engine(config.engine, place(load_model(directory), world.device), tokenizer, world)
     grader = build_grader(config.task, config.reward, world.device, task)
     progress.note(f"run: {run.path}")
+    if note:
+        progress.note(f"note: {note}")
     restarted = run.start_over()
     if restarted:
         progress.note(restarted)

@@ -38,7 +38,7 @@ REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("
 
 def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts[RewardModel]:
     """A reward model on the trunk of the language model that the config names."""
-    task, tokenizer, policy = start_model(config, world)
+    start = start_model(config, world)
     head = config.reward_head
     assert config.data is not None
     settings = RewardSettings(
@@ -49,19 +49,21 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
         aggregation=head.aggregation,
         max_tokens=config.data.max_tokens,
     )
-    tokenizer, padding = with_padding(tokenizer)
-    model = new_reward_model(policy, settings, seed=config.seed, pad=padding)
+    tokenizer, padding = with_padding(start.tokenizer)
+    model = new_reward_model(start.policy, settings, seed=config.seed, pad=padding)
     origin = fingerprint(model)
     model = model.to(world.device)
     model.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(
-        task=task,
+        task=start.task,
         tokenizer=tokenizer,
         policy=model,
         load=load_reward_model,
         engine=None,
         optimizer=make_optimizer(model, config.optimizer),
         origin=origin,
+        dtype=start.dtype,
+        notes=start.notes,
     )
 
 

@@ -23,6 +23,7 @@ from whet.imports import is_object, object_source, source_file
 from whet.manifests import sha256
 from whet.models.download.model_hub import resolve_model
 from whet.models.storage.checksums import MADE_BY_A_RUN, WEIGHTS, read_files, sealed_files
+from whet.models.text.chat_settings import template_file
 from whet.recipe import Config
 from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Change, Input, Inputs, accept, changes, from_json, to_json
@@ -132,7 +133,9 @@ def _task(config: Config, run: Path) -> Iterator[Named]:
 
 
 def _start(config: TrainConfig) -> Iterator[Named]:
-    new = config.model.new
+    new, template = config.model.new, template_file(config.model.chat_template)
+    if template is not None:
+        yield "model.chat_template", config.model.chat_template, _file(template)
     if new is None:
         files = _model(config.model.path)
         weights = {name: path for name, path in files.items() if name.endswith(WEIGHTS)}

@@ -35,6 +35,7 @@ from whet.tasks.grading.graders import GradingFailed
 from whet.train.session import resume
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
+from whet.train.setup.disk_use import measured_use, require_space
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 
 STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
@@ -119,6 +120,9 @@ class Session:
             self._restore(checkpoint)
         seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
         self.world.require_same(seen, "every rank must read the same files")  # also a barrier: rewinding deletes files
+        if checkpoint is None:
+            others = [tensor for one in self.kept.values() for tensor in one.tensors().values()]
+            require_space(self.run.path, measured_use(self.config, self.parts, others), self.progress.note)
         resume.keep_origin(self.run, self.parts.origin)
         restarted = ""
         if checkpoint is None:
@@ -128,7 +132,8 @@ class Session:
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
-        self.progress.note(f"run: {self.run.path}")
+        for note in (f"run: {self.run.path}", *self.parts.notes):
+            self.progress.note(note)
         self._began = True
         if restarted:
             self.progress.note(restarted)
@@ -228,6 +233,8 @@ class Session:
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
         self._ended = over_budget(metrics, self.config.early_stopping)
+        if _due(self.config.eval.every_steps, step, self.config.steps):
+            self.run.show(step, "samples/rollouts", [group[0] for group in groups if group])
         self._pending = {"step": step, "metrics": logged, "timings": self._timings}
         self._conclude_step(step, logged)
 
@@ -263,7 +270,7 @@ class Session:
         name = best_by(metrics, self.config.task.name)
         if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
             self.best = {"step": step, "accuracy": metrics["eval/accuracy"], name: metrics[f"eval/{name}"]}
-            self.run.save_best(self.parts.save_model, self.best)
+            self.run.save_best(self.parts.export_model, self.best)
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics
 

@@ -28,6 +28,7 @@ CURVES = "training_curves.png"
 REPORT = "report.html"
 ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
 FAILURES = "failures"
+OUTPUT = "user_output.log"  # what reward functions and tasks printed
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb_id.txt"
 SEED = "seed-"  # METHOD/seed-N

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from whet.errors import UserError
-from whet.imports import one_line
 from whet.records import Example, Message, Score
 from whet.tasks.protocol import HasAlphabet, Improvable, Task, is_reward, too_large
+from whet.user_code import one_line
 
 DRAW = 512  # enough to find a leaked evaluation example in a small task
 HELD_OUT = 128

@@ -12,13 +12,15 @@ from whet.algorithms import cells
 from whet.config import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
-from whet.imports import one_line
+from whet.user_code import one_line
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class NotFinite(RunFailed):
     """The loss or gradient is not finite; no step was taken."""
+
+    kind = "loss"  # of failure, in the name of its file
 
     def __init__(self, message: str, culprit: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

@@ -20,6 +20,7 @@ from whet.cli.commands import (
     models,
     report,
     sample,
+    score,
     train,
 )
 from whet.cli.terminal import guard_streams, only_json, say, show_help
@@ -53,6 +54,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("compare")(compare.compare)
+app.command("score")(score.score)
 app.command("sample")(sample.sample)
 app.command("chat")(chat.chat)
 app.command("report")(report.report)

@@ -68,7 +68,7 @@ def _held_out(keys: set[str], share: float) -> set[str]:
     held_out = {key for key in keys if is_held_out(key, share)}
     if len(keys) < 2:
         raise UserError(
-            "data: all rows have the same prompt or twin, so none can be held out: set the held-out share to 0"
+            "data: all rows have the same prompt or twin, so none can be held out: add rows with other prompts"
         )
     ordered = sorted(keys, key=lambda key: fingerprint("side", key))
     if not held_out:  # possible in a small set

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import ClassVar, Literal
 
 from whet.data.formats import Record, answers_of
 from whet.data.sources import Source, load_rows
@@ -16,6 +17,7 @@ from whet.tasks.space import HELD_OUT_SHARE
 class DataTask(StoredTask):
     """Prompts of a file or data set; `score` is 0 and `correct` False, so a reward has to come from elsewhere."""
 
+    has_no_answers: ClassVar[Literal[True]] = True  # see `PromptsOnly`
     path: str
     format: str = "auto"
     split: str = "train"

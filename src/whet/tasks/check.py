@@ -6,7 +6,7 @@ from typing import ParamSpec, TypeVar
 
 from whet.errors import UserError
 from whet.records import Example, Message, Score
-from whet.tasks.protocol import HasAlphabet, Improvable, Task, is_reward, too_large
+from whet.tasks.protocol import HasAlphabet, Improvable, PromptsOnly, Task, is_reward, too_large
 from whet.user_code import one_line
 
 DRAW = 512  # enough to find a leaked evaluation example in a small task
@@ -43,6 +43,8 @@ def _require(holds: bool, sentence: str) -> None:
 def _attempt(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         return call(*args, **kwargs)
+    except UserError:  # a sentence for the user already
+        raise
     except Exception as error:
         raise TaskProblem(f"{what} raises {one_line(error)}") from error
 
@@ -108,6 +110,8 @@ def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:
 
 def _check_grading(task: Task, example: Example, other_answers: Sequence[str]) -> None:
     """The best completion is correct and has the highest score of all attempts; garbage is wrong and does not raise."""
+    if isinstance(task, PromptsOnly):
+        return
     name, best = _best(task, example)
     for text in GARBAGE:
         right = _attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from whet.records import LARGEST_REWARD, Example, Score
 
@@ -44,6 +44,13 @@ class Improvable(Protocol):
     def best(self, example: Example) -> str:
         """A completion that is correct and scores full marks."""
         ...
+
+
+@runtime_checkable
+class PromptsOnly(Protocol):
+    """A task without reference answers: nothing is correct, and the reward comes from elsewhere."""
+
+    has_no_answers: ClassVar[Literal[True]]
 
 
 @runtime_checkable

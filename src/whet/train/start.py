@@ -25,6 +25,7 @@ from whet.train.session.input_files import compare_inputs, current_inputs
 from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
+from whet.train.setup.rollout_memory import refuse_rollouts_beyond_memory
 from whet.user_code import OutputLog, keeping_output
 
 MakeProgress = Callable[[Config, RunDirectory], Progress]
@@ -48,6 +49,7 @@ def start_run(
     try:
         recipe = replace(recipe, config=with_steps(recipe.config))
         _check(recipe.config, world, resumed="")
+        large = refuse_rollouts_beyond_memory(recipe.config)
         run = _on_every_rank(world, lambda: RunDirectory.create(root, recipe.name, dump(recipe.config), path=path))
         try:
             for key, rows in (given or {}).items():
@@ -56,7 +58,7 @@ def start_run(
                 run.write_inputs(Inputs(known=current_inputs(recipe.config, run.path)))
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
-            notes += _hidden_from_rewards(recipe.config)
+            notes += [*_hidden_from_rewards(recipe.config), *filter(None, [large])]
             with _way_back(run):
                 return _train(recipe.config, run, world, make_progress, notes)
         except UserError:

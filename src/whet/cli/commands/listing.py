@@ -34,6 +34,7 @@ def tasks(
     """
     from whet.tasks.check import check_task
     from whet.tasks.loading import TASKS, find_task, load_task
+    from whet.tasks.protocol import PromptsOnly
 
     if name is None:
         rows = [_about_task(key, kind) for key, kind in TASKS.items()]
@@ -57,7 +58,10 @@ def tasks(
         say_text(f"\n{side}")
         for example in shown:
             say(f"  {example.prompt_text!r} → {example.answer!r}")
-    say_text("\ncheck_task: passed (same seed, same examples; no overlap; the answer scores best)")
+    graded = (
+        "no answers: the reward comes from elsewhere" if isinstance(task, PromptsOnly) else "the answer scores best"
+    )
+    say_text(f"\ncheck_task: passed (same seed, same examples; no overlap; {graded})")
 
 
 def recipes(

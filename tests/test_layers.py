@@ -10,17 +10,18 @@ from whet.tasks.loading import TASKS
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "whet"
 ARCHITECTURE = SOURCE.parents[1] / "ARCHITECTURE.md"
-ROOTS = {"errors", "records", "streams"}
+ROOTS = {"errors", "records", "streams", "user_code"}
 
 MAY_IMPORT = {
     "errors": set(),
     "records": set(),
     "streams": set(),
     "algorithms": set(),
-    "imports": {"errors"},
+    "user_code": set(),
+    "imports": {"errors", "user_code"},
     "files": {"records", "errors"},
     "manifests": set(),
-    "tasks": {"records", "errors", "imports", "files"},
+    "tasks": {"records", "errors", "imports", "files", "user_code"},
     "data": {"tasks", "records", "errors", "files"},
     "distributed": {"errors"},
     "models": {"records", "errors", "files", "manifests"},

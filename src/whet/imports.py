@@ -18,6 +18,7 @@ from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from whet.errors import UserError, nearest
+from whet.user_code import located, printing_to_log
 
 OBJECTS = "<python>"  # in place of a module or file
 AGAIN = {
@@ -116,13 +117,6 @@ def optional_package(name: str, purpose: str) -> ModuleType:
         ) from error
 
 
-def one_line(error: BaseException) -> str:
-    """Type and message of an error in one line, truncated."""
-    message = " ".join(str(error).split())
-    short = message if len(message) <= 300 else message[:297] + "..."
-    return f"{type(error).__name__}: {short}" if short else type(error).__name__
-
-
 def _passed(spec: str, name: str, what: str) -> object:
     objects = _objects.get()
     if name not in objects:
@@ -140,9 +134,10 @@ def _load_module(name: str, spec: str, what: str) -> ModuleType:
     finder = _FindsSource(name)
     sys.meta_path.insert(0, finder)
     try:
-        return importlib.import_module(name)
+        with printing_to_log():
+            return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise UserError(f"{what} '{spec}': importing {name} failed: {one_line(error)}") from error
+        raise UserError(f"{what} '{spec}': importing {name} failed: {located(error)}") from error
     finally:
         sys.meta_path.remove(finder)
 
@@ -162,10 +157,11 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[module_name] = module
     try:
-        module_spec.loader.exec_module(module)
+        with printing_to_log():
+            module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise UserError(f"{what} '{spec}': importing {path} failed: {one_line(error)}") from error
+        raise UserError(f"{what} '{spec}': importing {path} failed: {located(error)}") from error
     return module
 
 

@@ -178,6 +178,14 @@ class Outcomes(Prompted):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Candidates(Prompted):
+    """Completions of one prompt to score and rank, with or without known scores."""
+
+    completions: tuple[str, ...]
+    scores: tuple[float, ...] | None = None  # one per completion, higher is better; None: unknown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Trace(Prompted):
     """A solution with a label per step (process supervision): 1 good, 0 neither, −1 bad."""
 

@@ -93,7 +93,8 @@ def test_a_reward_that_raises_here_leaves_its_example(tmp_path):
         return [0.0] * len(completions)
 
     with pytest.raises(
-        whet.RunFailed, match=r"reward function picky raised ValueError: no ones \(example .*; see (\S+)"
+        whet.RunFailed,
+        match=r"function picky failed at \S+:\d+ in picky: ValueError: no ones \(example .*; see (\S+)",
     ):
         train(tmp_path, steps=40, rewards=[picky])
     (evidence,) = tmp_path.glob("runs/*/failures/reward-001.json")

@@ -13,7 +13,7 @@ from tests.data.written import assistant, user
 from whet.data.feedback import hh_messages, unpaired
 from whet.data.formats import FORMATS, named, recognised
 from whet.errors import UserError
-from whet.records import Dialogue, Labelled, Message, Outcomes, Pair, Text, Trace
+from whet.records import Candidates, Dialogue, Labelled, Message, Outcomes, Pair, Text, Trace
 
 U = Message(role="user", content="q")
 A = Message(role="assistant", content="a")
@@ -72,6 +72,16 @@ TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
         "gsm8k",
         {"question": "q", "answer": "1+1=<<1+1=2>>2\n#### 2"},
         [Dialogue(id="r", prompt=(U,), completion="1+1=<<1+1=2>>2\n#### 2")],
+    ),
+    (
+        "candidates",
+        {"prompt": "q", "completions": ["a", "b"]},
+        [Candidates(id="r", prompt="q", completions=("a", "b"))],
+    ),
+    (
+        "candidates",  # rewards of outcomes are 0 or 1
+        {"prompt": "q", "completions": ["a", "b"], "rewards": [1, -0.5]},
+        [Candidates(id="r", prompt="q", completions=("a", "b"), scores=(1.0, -0.5))],
     ),
     ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b"}, [Pair(id="r", prompt="q", chosen="a", rejected="b")]),
     (

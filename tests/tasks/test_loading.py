@@ -87,10 +87,10 @@ def test_a_task_of_the_users_own_is_found_in_the_current_directory(own: str) -> 
         ("OWN:value", {}, "must name a class, not a int"),
         ("OWN:NoTask", {}, "is not a task: it needs name, draw"),
         ("OWN:Echo", {}, "needs the option 'word'"),
-        ("OWN:Echo", {"word": "a", "times": 10}, "refuses its options: ValueError: too many times"),
+        ("OWN:Echo", {"word": "a", "times": 10}, r"refuses its options: \S+:8 in __init__: ValueError: too many times"),
         ("OWN:Echo", {"word": "a", "times": "10"}, "must be int"),
-        ("OWN_broken:Echo", {}, "failed: ZeroDivisionError: division by zero"),
-        ("OWN_broken.py:Echo", {}, "failed: ZeroDivisionError: division by zero"),
+        ("OWN_broken:Echo", {}, r"failed: \S+\.py:1 in <module>: ZeroDivisionError: division by zero"),
+        ("OWN_broken.py:Echo", {}, r"failed: \S+\.py:1 in <module>: ZeroDivisionError: division by zero"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(own: str, name: str, options: dict[str, Any], message: str) -> None:

@@ -23,6 +23,7 @@ from whet.imports import passing
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
 from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.reward.settings import RewardKind, reward_kind
 from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
 from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
@@ -77,6 +78,11 @@ class Target:
         policy = place(load_model(directory), device)  # before the tokenizer: its errors on bad directories are clearer
         tokenizer = load_tokenizer(directory)
         return tokenizer, NativeEngine(policy, tokenizer, device=device, on_token=on_token)
+
+    @property
+    def reward_kind(self) -> RewardKind | None:
+        """The kind of a reward model; None for a language model."""
+        return None if self.served is not None else reward_kind(Path(self.path))
 
     def _connect(self, on_token: OnToken | None, logprobs: Logprobs) -> tuple[Tokenizer, Engine]:
         from whet.engines.http.http_engine import USUAL, HttpEngine
@@ -221,7 +227,25 @@ def find_model(
     key_env: str | None = None,
     concurrency: int | None = None,
 ) -> Target:
-    """The best model of a run, a model directory, a pulled name or, with the other arguments, a model of a server."""
+    """A language model: the best one of a run, a directory, a pulled name or, with the other arguments, a server's."""
+    target = find_target(text, served, tokenizer, key_env, concurrency)
+    kind = target.reward_kind
+    if kind is not None:
+        raise UserError(
+            f"{text} is a reward model ({kind}): it scores completions and generates none; use "
+            f"`whet score {text} FILE`, `whet eval {text}`, or reward.model={text} in an online recipe"
+        )
+    return target
+
+
+def find_target(
+    text: str,
+    served: str | None = None,
+    tokenizer: str | None = None,
+    key_env: str | None = None,
+    concurrency: int | None = None,
+) -> Target:
+    """As `find_model`, but a reward model too."""
     if is_url(text):
         if not served:
             raise UserError(f"{text} is a server: say which of its models, --model or served= (see its /v1/models)")

@@ -24,6 +24,7 @@ from whet.cli.commands import (
     report,
     runs,
     sample,
+    score,
     train,
 )
 from whet.cli.terminal import guard_streams, only_json, say, show_help
@@ -58,6 +59,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("compare")(compare.compare)
+app.command("score")(score.score)
 app.command("sample")(sample.sample)
 app.command("chat")(chat.chat)
 app.command("report")(report.report)

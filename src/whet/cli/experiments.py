@@ -65,6 +65,7 @@ def compare_methods(
         overrides=sweep.overrides,
         seeds=seeds,
         target=target,
+        ranking=sweep.ranking,
     )
     directory.write_results(results)
     write_page(directory)

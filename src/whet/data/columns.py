@@ -66,6 +66,14 @@ def as_flag(value: Any, name: str, where: str) -> bool:
     raise UserError(f"{where}: '{name}' must be true or false, not {value!r}")
 
 
+def numbers(row: Columns, name: str, where: str) -> tuple[float, ...]:
+    """A list of finite numbers."""
+    values = items(row, name, where)
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        raise UserError(f"{where}: '{name}' must be a list of finite numbers")
+    return tuple(map(float, values))
+
+
 def optional_number(row: Columns, name: str, where: str) -> float | None:
     """A finite number; None where the column is missing, null or empty."""
     value = row.get(name)

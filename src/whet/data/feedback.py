@@ -12,7 +12,7 @@ from whet.data import columns
 from whet.data.columns import Columns, Prompt, spaced
 from whet.data.dialogues import completion, conversation, instructed
 from whet.errors import UserError
-from whet.records import Labelled, Message, Outcomes, Pair
+from whet.records import Candidates, Labelled, Message, Outcomes, Pair
 
 # Score columns of UltraFeedback, of its cleaned version and of LLaMA-Factory.
 SCORES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"), ("chosen_score", "rejected_score"))
@@ -236,6 +236,16 @@ def outcomes(row: Columns, row_id: str, where: str) -> tuple[Outcomes, ...]:
     correct = tuple(columns.as_flag(value, name, where) for value in values)
     prompt = columns.prompt(row, where)
     return (Outcomes(id=row_id, prompt=prompt, completions=completions, correct=correct),)
+
+
+def candidates(row: Columns, row_id: str, where: str) -> tuple[Candidates, ...]:
+    """`prompt` and `completions` to score and rank; `scores` or `rewards`, if known, one number for each."""
+    completions = columns.texts(row, "completions", where)
+    name = next((name for name in ("scores", "rewards") if row.get(name) is not None), None)
+    values = None if name is None else columns.numbers(row, name, where)
+    if values is not None and len(completions) != len(values):
+        raise UserError(f"{where}: {len(completions)} 'completions' but {len(values)} '{name}'")
+    return (Candidates(id=row_id, prompt=columns.prompt(row, where), completions=completions, scores=values),)
 
 
 def gsm8k_solutions(row: Columns, row_id: str, where: str) -> tuple[Outcomes, ...]:

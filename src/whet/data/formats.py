@@ -9,10 +9,10 @@ from whet.data import dialogues, feedback, traces
 from whet.data.columns import Columns
 from whet.errors import UserError, nearest
 from whet.files.mapping import column_names, suggestion
-from whet.records import Dialogue, Labelled, Outcomes, Pair, Text, Trace
+from whet.records import Candidates, Dialogue, Labelled, Outcomes, Pair, Text, Trace
 
-Kind = Literal["dialogues", "texts", "prompts", "pairs", "labelled", "outcomes", "traces"]
-Record = Dialogue | Text | Pair | Labelled | Outcomes | Trace
+Kind = Literal["dialogues", "texts", "prompts", "pairs", "labelled", "outcomes", "candidates", "traces"]
+Record = Dialogue | Text | Pair | Labelled | Outcomes | Candidates | Trace
 Parse = Callable[[Columns, str, str], Sequence[Record]]  # (columns, row id, "file:line") → records
 
 AUTO = "auto"
@@ -41,7 +41,10 @@ def _are(kind: type, *names: str) -> Callable[[Columns], bool]:
 
 
 def _has_outcomes(row: Columns) -> bool:
-    return isinstance(row["completions"], list) and ("correct" in row or "rewards" in row)
+    if not isinstance(row["completions"], list):
+        return False
+    rewards = row.get("rewards")
+    return "correct" in row or (isinstance(rewards, list) and all(value in (0, 1) for value in rewards))
 
 
 def _has_solutions(row: Columns) -> bool:
@@ -70,6 +73,7 @@ FORMATS: Mapping[str, Format] = {
     "steps": Format("traces", traces.steps, ("prompt", "completions", "labels")),
     "gsm8k_solutions": Format("outcomes", feedback.gsm8k_solutions, ("question",), _has_solutions),
     "outcomes": Format("outcomes", feedback.outcomes, ("prompt", "completions"), _has_outcomes),
+    "candidates": Format("candidates", feedback.candidates, ("prompt", "completions"), _are(list, "completions")),
     "hhh_judged": Format("pairs", feedback.hhh_judged, ("chosen_instruction", "rejected_instruction")),
     "hhh": Format("pairs", feedback.hhh, ("input", "targets"), _are(dict, "targets")),
     "sharegpt_pairs": Format("pairs", feedback.sharegpt_pairs, ("conversations", *SIDES)),
@@ -123,7 +127,7 @@ def answers_of(row: Record) -> tuple[str, ...]:
             return (row.completion,)
         case Pair():
             return (row.chosen, row.rejected)
-        case Outcomes():
+        case Outcomes() | Candidates():
             return row.completions
     return row.steps
 
@@ -141,6 +145,8 @@ def labels_of(row: Record) -> tuple[float | None, ...]:
             return (row.label,)
         case Outcomes():
             return row.correct
+        case Candidates():
+            return row.scores or ()
     return row.labels
 
 

@@ -90,6 +90,11 @@ class RunDirectory:
     def rows_path(self) -> Path:
         return layout.rows_path(self.path)
 
+    def output_path(self, rank: int = 0) -> Path:
+        """The log of what reward functions and tasks print in this process."""
+        name = Path(layout.OUTPUT)
+        return self.path / (name if rank == 0 else f"{name.stem}-rank{rank}{name.suffix}")
+
     @property
     def recipe(self) -> str:
         return layout.recipe_of(self.path)

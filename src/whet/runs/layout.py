@@ -29,6 +29,7 @@ CURVES = "training_curves.png"
 REPORT = "report.html"
 ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
 FAILURES = "failures"
+OUTPUT = "user_output.log"  # what reward functions and tasks printed
 TENSORBOARD = "tensorboard"
 WANDB_ID, MLFLOW_ID = "wandb_id.txt", "mlflow_id.txt"
 SEED = "seed-"  # METHOD/seed-N

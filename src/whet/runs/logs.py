@@ -190,6 +190,8 @@ def reason(error: BaseException) -> str:
 
 
 def _read(path: Path) -> bytes:
+    if path.exists() and not path.is_file() and not path.is_dir():  # reading a pipe would wait for ever
+        raise RunFailed(f"{path} is a pipe or device, not a file: remove it, or restore the file that whet wrote")
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except UNREADABLE as error:

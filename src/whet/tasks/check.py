@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from whet.errors import UserError
-from whet.imports import one_line
 from whet.records import Example, Message, Score
 from whet.tasks.protocol import HasAlphabet, Improvable, Task, is_reward, too_large
+from whet.user_code import one_line
 
 DRAW = 512  # enough to find a leaked evaluation example in a small task
 HELD_OUT = 128
@@ -43,6 +43,8 @@ def _require(holds: bool, sentence: str) -> None:
 def _attempt(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         return call(*args, **kwargs)
+    except UserError:  # a sentence for the user already
+        raise
     except Exception as error:
         raise TaskProblem(f"{what} raises {one_line(error)}") from error
 
@@ -109,6 +111,8 @@ def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:
 def _check_grading(task: Task, example: Example, other_answers: Sequence[str]) -> None:
     """The best completion is correct and has the highest score of all attempts; garbage is wrong and does not raise."""
     name, best = _best(task, example)
+    if _attempt("correct", task.correct, example, best) is None:
+        return  # no reference answer: graded by the user's reward functions
     for text in GARBAGE:
         right = _attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)
         _require(isinstance(right, bool), f"correct gives a {type(right).__name__}, not a bool")

@@ -27,6 +27,8 @@ from whet.train.session.input_files import compare_inputs, current_inputs
 from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
+from whet.train.setup.rollout_memory import refuse_rollouts_beyond_memory
+from whet.user_code import OutputLog, keeping_output
 
 MakeProgress = Callable[[Config, RunDirectory], Progress]
 Rows = Sequence[Mapping[str, Any]]
@@ -49,6 +51,7 @@ def start_run(
     try:
         recipe = replace(recipe, config=with_steps(recipe.config))
         _check(recipe.config, world, resumed="")
+        large = refuse_rollouts_beyond_memory(recipe.config)
         run = _on_every_rank(world, lambda: RunDirectory.create(root, recipe.name, dump(recipe.config), path=path))
         try:
             for key, rows in (given or {}).items():
@@ -57,7 +60,7 @@ def start_run(
                 run.write_inputs(Inputs(known=current_inputs(recipe.config, run.path)))
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
-            notes += _hidden_from_rewards(recipe.config)
+            notes += [*_hidden_from_rewards(recipe.config), *filter(None, [large])]
             with _way_back(run):
                 return _train(recipe.config, run, world, make_progress, notes)
         except UserError:
@@ -157,8 +160,9 @@ def _on_every_rank(world: World, make: Callable[[], RunDirectory]) -> RunDirecto
 def _train(
     config: Config, run: RunDirectory, world: World, make_progress: MakeProgress, notes: Sequence[str] = ()
 ) -> Path:
-    with run:
-        with closing(make_progress(config, run)) as progress:
+    progress = make_progress(config, run)
+    with run, _output_kept(run, world, progress):
+        with closing(progress):
             for note in notes:
                 progress.note(note)
             with suppress(Stopped):
@@ -180,6 +184,25 @@ def _train(
                 progress.note(f"stopped; continue with: {how_to_resume(run.path)}{many}")
         _leave(run, world)
     return run.path
+
+
+@contextmanager
+def _output_kept(run: RunDirectory, world: World, progress: Progress) -> Iterator[None]:
+    """What reward functions and tasks print goes to a log, which is named at the end."""
+    with keeping_output(run.output_path(world.rank)) as log:
+        try:
+            yield
+        except UserError:  # may remove the run
+            raise
+        except BaseException:
+            _name_output(log, progress)
+            raise
+        _name_output(log, progress)
+
+
+def _name_output(log: OutputLog, progress: Progress) -> None:
+    if log.path.exists():
+        progress.note(f"what reward functions and tasks printed: {log.path}")
 
 
 def _leave(run: RunDirectory, world: World) -> None:

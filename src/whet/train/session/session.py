@@ -32,6 +32,7 @@ from whet.runs.interrupt import Interrupt, Stopped
 from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
+from whet.tasks.loading import TaskFailed
 from whet.train.session import resume
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
@@ -176,14 +177,10 @@ class Session:
 
     def _evidence(self, error: RunFailed) -> str:
         """Writes the example or batch that a run failed on to disk, and says where."""
-        if isinstance(error, GradingFailed):
-            kind, culprit = "reward", {"example": error.example and asdict(error.example), "text": error.text}
-        elif isinstance(error, NotFinite):
-            kind, culprit = "loss", error.culprit
-        else:
+        if not isinstance(error, GradingFailed | TaskFailed | NotFinite):
             return ""
-        kind = kind if self.world.size == 1 else f"{kind}-rank{self.world.rank}"
-        return f"; see {self.run.fail(kind, {'step': self.last + 1, 'error': str(error), **culprit})}"
+        name = error.kind if self.world.size == 1 else f"{error.kind}-rank{self.world.rank}"
+        return f"; see {self.run.fail(name, {'step': self.last + 1, 'error': str(error), **error.culprit})}"
 
     def steps(self, conclude: Callable[[], None] = lambda: None) -> Iterator[int]:
         """The remaining steps; ends early on an interrupt.

@@ -13,9 +13,10 @@ from whet.algorithms import cells
 from whet.config import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
-from whet.imports import one_line, optional_package
+from whet.imports import optional_package
 from whet.train.setup.lion import Lion
 from whet.train.setup.muon import Muon
+from whet.user_code import one_line
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 EIGHT_BIT = ("state1", "state2", "step")  # of bitsandbytes; quantised ones have maps and scales besides
@@ -26,6 +27,8 @@ WEIGHT = "weight"  # before the names of a critic's weights, which a checkpoint 
 
 class NotFinite(RunFailed):
     """The loss or gradient is not finite; no step was taken."""
+
+    kind = "loss"  # of failure, in the name of its file
 
     def __init__(self, message: str, culprit: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)

@@ -288,7 +288,8 @@ COMPARED = {
 NO_FILES = {
     "algorithm.preset", "algorithm.kl.estimator", "data.format", "data.split", "data.subset", "engine.url",
     "engine.weights_directory", "reward.environment", "reward_head.separator",
-    "rollout.stop", "early_stopping.metric", "model.new.family",
+    "rollout.stop", "early_stopping.metric",
+    "best.metric", "model.new.family",
 }  # fmt: skip
 
 

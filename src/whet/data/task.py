@@ -14,7 +14,7 @@ from whet.tasks.space import HELD_OUT_SHARE
 
 @dataclass(frozen=True, kw_only=True)
 class DataTask(StoredTask):
-    """Prompts of a file or data set; `score` is 0 and `correct` False, so a reward has to come from elsewhere."""
+    """Prompts of a file or data set without reference answers: a reward has to come from elsewhere."""
 
     path: str
     format: str = "auto"
@@ -32,8 +32,8 @@ class DataTask(StoredTask):
     def score(self, example: Example, text: str) -> Score:  # noqa: ARG002 - the protocol's signature
         return Score(reward=0.0, parts={})
 
-    def correct(self, example: Example, text: str) -> bool:  # noqa: ARG002 - the protocol's signature
-        return False
+    def correct(self, example: Example, text: str) -> None:
+        """No completion is right or wrong."""
 
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:

@@ -36,7 +36,7 @@ class StoredTask(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class RowsTask(StoredTask):
-    """Rows of a .jsonl or .jsonl.gz file, graded by exact match with `answer`; a row without one is never correct."""
+    """Rows of a .jsonl or .jsonl.gz file, graded by exact match with `answer`."""
 
     path: str
     held_out_share: float = HELD_OUT_SHARE  # of the prompts, by their hash; 0 trains on all rows
@@ -61,11 +61,11 @@ class RowsTask(StoredTask):
         return "rows"
 
     def score(self, example: Example, text: str) -> Score:
-        right = float(self.correct(example, text))
+        right = float(self.correct(example, text) or False)
         return Score(reward=right, parts={"correct": right})
 
-    def correct(self, example: Example, text: str) -> bool:
-        return example.answer != "" and text.strip() == example.answer.strip()
+    def correct(self, example: Example, text: str) -> bool | None:
+        return None if example.answer == "" else text.strip() == example.answer.strip()
 
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:

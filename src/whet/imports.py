@@ -18,7 +18,7 @@ from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from whet.errors import UserError, nearest
-from whet.user_code import located, printing_to_log
+from whet.user_code import located, one_line, printing_to_log
 
 OBJECTS = "<python>"  # in place of a module or file
 AGAIN = {

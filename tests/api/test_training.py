@@ -105,7 +105,7 @@ def test_a_reward_that_raises_here_leaves_its_example(tmp_path):
     ("answer", "sentence"),
     [
         (lambda completions: [float("nan")] * len(completions), "gave nan for row 0"),
-        (lambda completions: [0.0], "gave 1 rewards for 16 completions"),
+        (lambda completions: [0.0], "gave 1 rewards for 8 completions"),
         (lambda completions: [None] * len(completions), "has no reward: at least one must give a number"),
         (lambda completions: sys.exit(3), r"called sys.exit\(3\)"),
         (lambda tokens: [0.0], "requires 'tokens', which is not a column"),

@@ -292,7 +292,7 @@ NO_FILES = {
     "algorithm.preset", "algorithm.kl.estimator", "engine.url",
     *(f"{data}.{key}" for data in ("data", "data.sets") for key in ("format", "columns", "split", "subset")),
     "engine.weights_directory", "reward.environment", "reward_head.separator",
-    "rollout.stop", "early_stopping.metric", "model.new.family", "model.system_prompt",
+    "rollout.stop", "early_stopping.metric", "best.metric", "model.new.family", "model.system_prompt",
 }  # fmt: skip
 
 

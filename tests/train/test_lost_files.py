@@ -12,6 +12,7 @@ from tests.contracts.command import SUPERVISED
 from tests.train.test_stop import Listening
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
+from whet.evaluate.measures import measure_of
 from whet.recipe import Recipe, validate
 from whet.report.run.page import evaluations, write_report
 from whet.runs.directory import RunDirectory
@@ -96,7 +97,7 @@ def test_an_unfinished_run_without_its_first_lines_shows_no_before() -> None:
     rows = [
         {"step": step, "eval/accuracy": 0.1, "eval/accuracy_low": 0.0, "eval/accuracy_high": 1.0} for step in (4, 6)
     ]
-    assert evaluations(rows, None) == {"held-out accuracy": [rows[1]]}
+    assert evaluations(rows, None) == {measure_of("eval/accuracy"): [rows[1]]}
 
 
 def tear(path: Path) -> None:

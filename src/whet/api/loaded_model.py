@@ -352,7 +352,9 @@ def _row(prompt: str, example: Example, completions: Sequence[Completion], task:
                 "tokens": len(completion.tokens),
                 "logprob": sum(completion.logprobs),
                 "finish": completion.finish,
-                **({"correct": bool(task.correct(example, completion.text))} if task else {}),
+                **(
+                    {"correct": right} if task and (right := task.correct(example, completion.text)) is not None else {}
+                ),
             }
             for completion in completions
         ],

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from whet.cli.terminal import Screen, say
 from whet.config.loops import Config
+from whet.evaluate.measures import headline
 from whet.runs.directory import RunDirectory
 from whet.train.session.session import Progress
 
 SHOWN = {  # metric → (label, format)
     "reward/mean": ("reward", "{:.3f}"),
     "loss": ("loss", "{:.4f}"),
-    "eval/accuracy": ("accuracy", "{:.1%}"),
     "kl": ("kl", "{:.4f}"),
     "entropy": ("entropy", "{:.3f}"),
     "length/mean": ("length", "{:.1f}"),
@@ -131,4 +131,6 @@ def _values(numbers: Mapping[str, float]) -> dict[str, str]:
     # On-policy the surrogate loss is 0 by construction: hidden where rewards are shown.
     hidden = {"loss"} if "reward/mean" in numbers else set()
     shown = {key: text for key, text in SHOWN.items() if key in numbers and key not in hidden}
-    return {label: form.format(numbers[key]) for key, (label, form) in shown.items()}
+    measure = headline(numbers)
+    evaluated = {} if measure is None else {measure.label: measure.text(numbers[measure.metric])}
+    return {label: form.format(numbers[key]) for key, (label, form) in shown.items()} | evaluated

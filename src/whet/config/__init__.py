@@ -12,6 +12,7 @@ from whet.algorithms.cells import options, terms
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
 from whet.config.objective import refuse_objective
 from whet.config.parts import (
+    BestConfig,
     ColdStartConfig,
     CriticConfig,
     DataConfig,
@@ -74,9 +75,20 @@ class TrainConfig(Section):
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     save: SaveConfig = SaveConfig()
+    best: BestConfig = BestConfig()
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
     track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)  # also log to these
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+
+    @model_validator(mode="after")
+    def _evaluated(self) -> TrainConfig:
+        for key, is_set in (
+            ("best.metric", self.best.metric),
+            ("early_stopping.patience", self.early_stopping.patience),
+        ):
+            if is_set and not self.eval.every_steps:
+                raise ValueError(f"{key} needs evaluations, and eval.every_steps is 0: set eval.every_steps")
+        return self
 
 
 class OnlineConfig(TrainConfig):

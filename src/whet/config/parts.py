@@ -9,7 +9,7 @@ from functools import cached_property
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from whet.config.section import (
     Above,
@@ -173,19 +173,28 @@ class RewardHeadConfig(Section):
     aggregation: Literal["product", "min", "last"] = "product"  # process: of the steps to one number
 
 
+def _of_an_evaluation(metric: str) -> str:
+    if metric and not metric.startswith("eval/"):
+        raise ValueError(f"{metric!r} is not measured by evaluations: use e.g. eval/accuracy or eval/reward")
+    return metric
+
+
+EvalMetric = Annotated[str, AfterValidator(_of_an_evaluation)]
+
+
 class EarlyStoppingConfig(Section):
     """Early stopping: when a run ends before its last step."""
 
     kl: Above | None = None  # KL(policy ‖ reference) budget, nats a rollout on average over a step
     patience: Count = 0  # evaluations in a row in which `metric` stays below its best; 0: never stop for that
-    metric: str = "eval/accuracy"  # of evaluations; higher is better
+    metric: EvalMetric = ""  # empty: the one that selects the best model (best.metric)
 
-    @field_validator("metric")
-    @classmethod
-    def _of_an_evaluation(cls, metric: str) -> str:
-        if not metric.startswith("eval/"):
-            raise ValueError(f"{metric!r} is not measured by evaluations: use e.g. eval/accuracy or eval/gold")
-        return metric
+
+class BestConfig(Section):
+    """The best model of a run, kept in best_model/."""
+
+    shorthand: ClassVar[str] = "metric"
+    metric: EvalMetric = ""  # empty: eval/accuracy, else eval/reward, else that of the rows (pair accuracy, loss)
 
 
 class ColdStartConfig(Section):
@@ -308,7 +317,7 @@ class OptimizerConfig(Section):
 class EvalConfig(Section):
     """Held-out evaluation: greedy accuracy and, with samples, pass@k. Also before the first and after the last step."""
 
-    every_steps: Positive = 50  # steps between evaluations
+    every_steps: Count = 50  # steps between evaluations; 0: no evaluation, and the last model is the best
     examples: Positive = 200  # held-out prompts, or rows of data
     max_tokens: Positive = 256  # longest completion
     samples: Count = 0  # completions of each prompt for pass@k; 0: greedy accuracy alone

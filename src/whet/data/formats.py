@@ -137,17 +137,15 @@ def labels_of(row: Record) -> tuple[float | None, ...]:
     match row:
         case Dialogue():
             return row.untrained
-        case Text():
-            return ()
         case Pair():
             return (row.margin,)
         case Labelled():
             return (row.label,)
         case Outcomes():
             return row.correct
-        case Candidates():
-            return row.scores or ()
-    return row.labels
+        case Trace():
+            return row.labels
+    return (row.scores or ()) if isinstance(row, Candidates) else ()
 
 
 def prompt_key(row: Record) -> str:

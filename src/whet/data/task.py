@@ -48,11 +48,14 @@ class DataTask(StoredTask):
     def score(self, example: Example, text: str) -> Score:
         if self._matcher is None:
             return Score(reward=0.0, parts={})
-        right = float(self.correct(example, text))
+        right = float(self.correct(example, text) or False)
         return Score(reward=right, parts={"correct": right})
 
-    def correct(self, example: Example, text: str) -> bool:
-        return self._matcher is not None and self._matcher.is_right(example.answer, text)
+    def correct(self, example: Example, text: str) -> bool | None:
+        """None without `match`, or where the row has no answer."""
+        if self._matcher is None or example.answer == "":
+            return None
+        return self._matcher.is_right(example.answer, text)
 
     @cached_property
     def _matcher(self) -> Matcher | None:

@@ -128,10 +128,10 @@ class GuardedTask:
             raise self._failure("score", f"gave the reward {reward}, {NO_REWARD}", example)
         return replace(score, reward=reward)
 
-    def correct(self, example: Example, text: str) -> bool:
+    def correct(self, example: Example, text: str) -> bool | None:
         right: object = self._ask("correct", self._task.correct, example, text)
-        if not isinstance(right, bool):
-            raise self._failure("correct", f"gave a {type(right).__name__}, not True or False", example)
+        if right is not None and not isinstance(right, bool):
+            raise self._failure("correct", f"gave a {type(right).__name__}, not True, False or None", example)
         return right
 
     def _alphabet(self) -> str:

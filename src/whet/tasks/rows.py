@@ -46,7 +46,7 @@ class StoredTask(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class RowsTask(StoredTask):
-    """Rows with `prompt`, `answer` and other columns, graded by match with `answer`; without one none is correct."""
+    """Rows with `prompt`, `answer` and other columns, graded by match with `answer`."""
 
     path: str  # a file, a folder of files, or a data set on the hub
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)  # prompt or answer → column of the data
@@ -74,11 +74,11 @@ class RowsTask(StoredTask):
         return "rows"
 
     def score(self, example: Example, text: str) -> Score:
-        right = float(self.correct(example, text))
+        right = float(self.correct(example, text) or False)
         return Score(reward=right, parts={"correct": right})
 
-    def correct(self, example: Example, text: str) -> bool:
-        return self._matcher.is_right(example.answer, text)
+    def correct(self, example: Example, text: str) -> bool | None:
+        return None if example.answer == "" else self._matcher.is_right(example.answer, text)
 
     @cached_property
     def _matcher(self) -> Matcher:

@@ -13,7 +13,7 @@ from whet.distributed.world import RankLost, World
 from whet.errors import UserError
 from whet.imports import is_object
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
-from whet.report.run.page import write_report
+from whet.report.run.page import outcome_lines, write_report
 from whet.runs.directory import RunDirectory
 from whet.runs.interrupt import Stopped
 from whet.runs.recorded_inputs import Inputs
@@ -177,6 +177,8 @@ def _train(
             if not isinstance(config, CollectConfig) and run.metrics():
                 write_report(run.path)
             if run.finished and not isinstance(config, CollectConfig):
+                for line in outcome_lines(run):
+                    progress.note(line)
                 progress.note(f"finished; {_how_to_extend(config, run)}")
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:

@@ -76,6 +76,8 @@ def evaluate(
         return
     say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
     say_table(_rows(result), "measure", "value", "95 % interval")
+    if result.accuracy is None:
+        say("accuracy is not defined: the task has no reference answers (a run's own rewards: its metrics eval/reward)")
     for answer in _shown(result, show):
         say_text(_story(answer))
 
@@ -111,7 +113,8 @@ def _read_ks(text: str) -> tuple[int, ...]:
 
 
 def _rows(result: Evaluation) -> list[tuple[str, str, str]]:
-    shares = {"accuracy (greedy)": result.accuracy, **{f"pass@{k}": value for k, value in result.pass_at.items()}}
+    shares = {"accuracy (greedy)": result.accuracy} if result.accuracy is not None else {}
+    shares |= {f"pass@{k}": value for k, value in result.pass_at.items()}
     length = result.length
     span = "unknown from one answer" if length.high == float("inf") else f"{length.low:.1f} … {length.high:.1f}"
     return [
@@ -124,10 +127,11 @@ def _rows(result: Evaluation) -> list[tuple[str, str, str]]:
 def _shown(result: Evaluation, count: int) -> list[Answer]:
     greedy = [answer for answer in result.answers if answer.sample == 0]
     right = [answer for answer in greedy if answer.correct]
-    wrong = [answer for answer in greedy if not answer.correct]
-    return right[:count] + wrong[:count]
+    wrong = [answer for answer in greedy if answer.correct is False]
+    ungraded = [answer for answer in greedy if answer.correct is None]
+    return right[:count] + wrong[:count] + ungraded[:count]
 
 
 def _story(answer: Answer) -> str:
-    verdict = "right" if answer.correct else f"wrong, a right answer is {answer.answer!r}"
-    return f"\n{answer.prompt}\n→ {answer.text!r} ({verdict})"
+    verdicts = {True: " (right)", False: f" (wrong, a right answer is {answer.answer!r})", None: ""}
+    return f"\n{answer.prompt}\n→ {answer.text!r}{verdicts[answer.correct]}"

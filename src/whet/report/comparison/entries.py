@@ -23,6 +23,7 @@ METRICS = {
     ACCURACY: ("Held-out accuracy", "%", 100.0),
     "eval/pair_accuracy": ("Held-out pair accuracy", "%", 100.0),
     "reward/mean": ("Reward", "mean per rollout", 1.0),
+    "eval/reward": ("Held-out reward", "mean per prompt", 1.0),
     "eval/gold": ("Held-out gold reward", "mean per prompt", 1.0),
     "kl": ("KL to the reference", "nats per token", 1.0),
     "length/mean": ("Length", "tokens per rollout", 1.0),

@@ -20,6 +20,8 @@ from whet.train.session.session import Progress, Session
 from whet.train.setup.build import build_parts
 from whet.train.setup.reward_grader import build_grader, held_out_scorer
 
+FIRST_STEPS = 3  # in which equal rewards are told at once; report.html tells of later ones
+
 
 def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
     """Trains until the last step or Ctrl-C. All randomness is seeded by numbers that checkpoints keep."""
@@ -62,4 +64,9 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
             rows = rollout_rows(groups, batch, world)
             described, tokens = describe(rows)
             controllers.deviation = described["reward/std"]
+            if step <= FIRST_STEPS and described["reward/std"] == 0:
+                session.progress.note(
+                    f"warning: step {step}: all {sum(map(len, rows))} rewards are {described['reward/mean']:g}, so no "
+                    "rollout is better than another and nothing can be learned from them"
+                )
             session.end_step(step, {**described, **groups.metrics(), **metrics}, tokens=tokens, groups=rows)

@@ -17,7 +17,14 @@ from whet.batching import pad, take
 from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed
-from whet.evaluate.reward_reports import Report, outcome_report, pair_report, process_report, report_metrics
+from whet.evaluate.reward_reports import (
+    ACCURACY_OF,
+    Report,
+    outcome_report,
+    pair_report,
+    process_report,
+    report_metrics,
+)
 from whet.models.layers.decoder_config import autocast
 from whet.models.reward.reward_model import RewardModel, load_reward_model, new_reward_model, pack_through
 from whet.models.reward.settings import BAD, RewardSettings
@@ -83,7 +90,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
         metrics = self.descend(self._losses(rows, seen))
         tokens = self.world.sum(torch.tensor(sum(len(r.tokens) for one in rows for r in one.rows)))
         right, total, count, scored = self.world.sum(torch.stack(seen).sum(dim=0)).tolist()
-        metrics |= {"accuracy": right / max(1.0, count), "score/mean": total / max(1.0, scored)}
+        metrics |= {ACCURACY_OF[self.model.kind]: right / max(1.0, count), "score/mean": total / max(1.0, scored)}
         return metrics, int(tokens)
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from whet.config import OfflineConfig, TrainConfig
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered, share_of_sums
+from whet.evaluate.statistics import flat_metrics
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.protocol import CausalLM, Tokenizer
@@ -89,21 +90,19 @@ class SFTTrainer(OfflineTrainer[Unit]):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """The loss; if the task has no reference answers, also the share of tokens that the policy predicts."""
+        """The loss, and the share of tokens that are the policy's most likely ones."""
         mine = self.world.shard(self.held_out)
         sequences = stacked([row for unit in mine for row in unit.rows], self.world)
         found = {
             "eval/loss": self.total(_losses(self.parts.policy, sequences, self.objective, self.config, self.world, []))
         }
-        if self.config.task.name != "data":
-            return found
         # Tokens of one conversation, and conversations of one cluster, are correlated: intervals count clusters.
         right = iter(self._hits(sequences))
         own = [[sum(next(right) for _ in unit.rows), sum(sum(row.mask) for row in unit.rows)] for unit in mine]
         clusters, sums = [unit.cluster for unit in self.held_out], self.world.interleave(own)
         hits, counts = (clustered(clusters, [pair[side] for pair in sums]).values() for side in (0, 1))
         share = share_of_sums([(sum(some), int(sum(of))) for some, of in zip(hits, counts, strict=True)])
-        return found | {"eval/accuracy": share.mean, "eval/accuracy_low": share.low, "eval/accuracy_high": share.high}
+        return found | flat_metrics({"token_accuracy": share})
 
     def _hits(self, sequences: Sequences) -> list[int]:
         """For each row, how many of its trained tokens are the policy's most likely ones."""

@@ -1,12 +1,11 @@
 """Checks on resuming: refuses wrong weights and missing checkpoints, reports lost files."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.config import EarlyStoppingConfig, TrainConfig
+from whet.config import TrainConfig
 from whet.errors import UserError
 from whet.imports import has_objects
 from whet.runs import layout
@@ -57,15 +56,9 @@ def keep_origin(run: RunDirectory, origin: str) -> None:
         run.write_inputs(now)
 
 
-def watched(rows: Iterable[Mapping[str, float | None]], settings: EarlyStoppingConfig) -> list[float]:
-    """Values of `early_stopping.metric` in these rows; none without patience."""
-    known = (row.get(settings.metric) for row in rows) if settings.patience else ()
-    return [value for value in known if value is not None and math.isfinite(value)]
-
-
 def intact_best(
     run: RunDirectory, checkpoint: Checkpoint, note: Callable[[str], None], *, processes: int
-) -> tuple[dict[str, float], list[str]]:
+) -> tuple[dict[str, Any], list[str]]:
     """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before."""
     best, known, before = (checkpoint.state[name] for name in ("best", "lost", "processes"))
     pending = "pending" in checkpoint.state  # the step is logged once it is evaluated

@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -18,13 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import whet
-from whet.config import EarlyStoppingConfig
 from whet.config.loops import Training
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
-from whet.evaluate.evaluation import evaluate
-from whet.evaluate.statistics import mean_interval
-from whet.records import Example
+from whet.evaluate.measures import Measure, headline, measure_of
 from whet.rollout import spelled
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import RunDirectory
@@ -34,6 +30,8 @@ from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
 from whet.tasks.loading import TaskFailed
 from whet.train.session import resume
+from whet.train.session.early_stopping import over_budget, past_best, require_measured, watched, watched_measure
+from whet.train.session.held_out import HeldOutScorer, evaluate_held_out
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.disk_use import measured_use, require_space
@@ -86,11 +84,11 @@ class Session:
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
         self.measure = measure  # further metrics of every evaluation
-        self.scorer = scorer  # reward model that scores held-out completions
+        self.scorer = scorer  # grader of training, for held-out completions
         self.kept = {name: one for name, one in (kept or {}).items() if one is not None}
         self.last = self._saved = 0  # last completed step, and that of the newest checkpoint
         self.tokens = 0  # trained tokens so far
-        self.best: dict[str, float] = {}
+        self.best: dict[str, Any] = {}  # step, metric and value
         self.measured: resume.Measured = {}  # first and newest evaluation
         self.watched: list[float] = []  # early_stopping.metric of every evaluation
         self.lost: list[str] = []  # files of the run that were lost, in sentences
@@ -138,14 +136,13 @@ class Session:
         self._began = True
         if restarted:
             self.progress.note(restarted)
-        if checkpoint is None:
+        if checkpoint is None and self.config.eval.every_steps:
             before = self._evaluate(0)
-            require_measured(self.config.early_stopping, before)
             self.run.log(0, before)
-            name = best_by(before, self.config.task.name)
-            shown = f"{before['eval/accuracy']:.1%}" if name == "accuracy" else f"{before[f'eval/{name}']:.3f}"
-            self.progress.note(f"before training: held-out {name} {shown}")
-        else:
+            first = headline(before)
+            if first is not None:
+                self.progress.note(f"before training: {first.label} {first.with_interval(before)}")
+        elif checkpoint is not None:
             self.progress.note(f"resumed after step {self.last}")
             if self._pending:
                 self._timings = dict(self._pending["timings"])
@@ -237,9 +234,11 @@ class Session:
 
     def _conclude_step(self, step: int, logged: dict[str, float]) -> None:
         """Evaluates, logs and saves a step that is trained."""
-        if _due(self.config.eval.every_steps, step, self.config.steps) or self._ended:
+        every = self.config.eval.every_steps
+        if _due(every, step, self.config.steps) or (every and self._ended):
             logged = {**logged, **self._evaluate(step)}
-            self._ended = self._ended or past_best(self.watched, self.config.early_stopping)
+            watch = watched_measure(self.config.early_stopping, self._best_measure(logged))
+            self._ended = self._ended or past_best(self.watched, self.config.early_stopping, watch)
         self._pending = {}
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
@@ -258,45 +257,31 @@ class Session:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
-        metrics = self._held_out(step)
+        metrics = evaluate_held_out(
+            self.config, self.parts, self.world, self.run, self.scorer, self._abandoning, step=step
+        )
         with self._abandoning():
             metrics |= self.measure()
+        require_measured(self.config, metrics)
         resume.remember(self.measured, step, plain_numbers(metrics))
-        self.watched += resume.watched([metrics], self.config.early_stopping)
-        # Ties go to the later model: it has trained for longer.
-        name = best_by(metrics, self.config.task.name)
-        if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
-            self.best = {"step": step, "accuracy": metrics["eval/accuracy"], name: metrics[f"eval/{name}"]}
-            self.run.save_best(self.parts.export_model, self.best)
+        measure = self._best_measure(metrics)
+        stopping = self.config.early_stopping
+        self.watched += watched([metrics], stopping, watched_measure(stopping, measure))
+        value = metrics[measure.metric]
+        if not self.best or measure.is_better(value, than=self.best["value"]):
+            self._keep_best({"step": step, "metric": measure.metric, "value": value})
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics
 
-    def _held_out(self, step: int) -> dict[str, float]:
-        """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
-        parts, settings = self.parts, self.config.eval
-        if parts.engine is None:
-            return {}
-        parts.engine.sync(parts.policy, version=step)
-        with self._abandoning():
-            evaluation = evaluate(
-                parts.engine,
-                parts.tokenizer,
-                parts.task,
-                examples=settings.examples,
-                sampling=self.config.eval_sampling,
-                samples=settings.samples,
-                ks=settings.ks,
-                seed=self.config.seed,
-                world=self.world,
-            )
-        self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-        metrics = evaluation.metrics()
-        if self.scorer is not None:
-            texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
-            with self._abandoning():
-                found = mean_interval(self.scorer(parts.task.held_out(settings.examples), texts))
-            metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
-        return metrics
+    def _keep_best(self, best: dict[str, Any]) -> None:
+        self.best = best
+        self.run.save_best(self.parts.export_model, best)
+
+    def _best_measure(self, metrics: Mapping[str, float]) -> Measure:
+        """The measure that selects the best model."""
+        found = measure_of(self.config.best.metric) if self.config.best.metric else headline(metrics)
+        assert found is not None, "an evaluation measures something"
+        return found
 
     def _save(self, step: int, *, numbers: Mapping[str, Any] | None = None) -> None:
         def fill(directory: Path) -> None:
@@ -342,6 +327,8 @@ class Session:
         self.best, self.lost = resume.intact_best(self.run, checkpoint, self.progress.note, processes=self.world.size)
 
     def _finish(self) -> None:
+        if not self.best:  # without evaluations the last model is the best
+            self._keep_best({"step": self.last})
         facts = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
         results = {
             "recipe": self.run.recipe,
@@ -368,37 +355,8 @@ class Session:
 
 
 def _due(every: int, step: int, steps: int) -> bool:
-    return step % every == 0 or step == steps
-
-
-def over_budget(metrics: Mapping[str, float], settings: EarlyStoppingConfig) -> str:
-    """Why `early_stopping.kl` ends the run, else empty."""
-    if settings.kl is None or metrics.get("kl_rollout", 0.0) <= settings.kl:
-        return ""
-    return f"rollouts are {metrics['kl_rollout']:.3g} nats from the reference, above early_stopping.kl {settings.kl:g}"
-
-
-def past_best(values: Sequence[float], settings: EarlyStoppingConfig) -> str:
-    """Why `early_stopping.patience` ends the run, else empty."""
-    if not settings.patience or not values:
-        return ""
-    since = len(values) - 1 - max(range(len(values)), key=lambda place: (values[place], place))
-    if since < settings.patience:
-        return ""
-    return f"{settings.metric} has been below its best, {max(values):.4g}, for {since} evaluations"
-
-
-def require_measured(settings: EarlyStoppingConfig, measured: Mapping[str, float]) -> None:
-    """Refuses an `early_stopping.metric` that evaluations do not have."""
-    if settings.patience and settings.metric not in measured:
-        known = ", ".join(measured)
-        raise UserError(f"early_stopping.metric is {settings.metric!r}, which is not measured here; use one of {known}")
+    """Every so many steps and at the end; 0: never."""
+    return every > 0 and (step % every == 0 or step == steps)
 
 
 PROMPTS_ONLY = "data"  # the task without reference answers
-HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
-
-
-def best_by(measured: Mapping[str, float], task: str) -> str:
-    """The metric that selects the best model: accuracy, or the mean reward if the task has no reference answers."""
-    return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"

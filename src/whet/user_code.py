@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from contextvars import ContextVar
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LOG_BYTES = 5 * 10**6  # the log is begun anew beyond this size, and the one before it is kept
 OLDER = ".1"  # at the end of its name
 TRACEBACK_CHARACTERS = 20_000
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # names of their code
 OURS = str(Path(__file__).resolve().parent)
 PYTHONS = ("<frozen ", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
@@ -38,13 +39,14 @@ def located(error: BaseException) -> str:
 
     Frames of libraries that the user's code called are passed over. Without a frame of the user's, only the error.
     """
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
-    own = [frame for frame in frames if not frame.filename.startswith((*PYTHONS, *INSTALLED))]
-    installed = [frame for frame in frames if frame.filename.startswith(INSTALLED)]
+    places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [(code, line) for code, line in places if not _is_ours(code.co_filename)]
+    own = [(code, line) for code, line in places if not code.co_filename.startswith((*PYTHONS, *INSTALLED))]
+    installed = [(code, line) for code, line in places if code.co_filename.startswith(INSTALLED)]
     if not own and not installed:
         return one_line(error)
-    last = (own or installed)[-1]
-    return f"{_shown(last.filename)}:{last.lineno} in {last.name}: {one_line(error)}"
+    code, line = (own or installed)[-1]
+    return f"{_shown(code.co_filename)}:{line} in {_function(code)}: {one_line(error)}"
 
 
 def happened(error: BaseException) -> str:
@@ -128,6 +130,13 @@ def printing_to_log() -> Iterator[None]:
 
 def _is_ours(file: str) -> bool:
     return file.startswith(OURS)
+
+
+def _function(code: CodeType) -> str:
+    """The name of the function, also of code in one of its comprehensions."""
+    if code.co_name not in COMPREHENSIONS or ".<locals>." not in code.co_qualname:
+        return code.co_name
+    return code.co_qualname.partition(".<locals>.<")[0].rpartition(".")[2]
 
 
 def _shown(file: str) -> str:

@@ -186,7 +186,7 @@ def test_the_row_that_hangs_is_found(make: Make) -> None:
     [
         (
             "boom",
-            r"boom failed at \S+rewards\.py:19 in <listcomp>: ZeroDivisionError: .* \(example e1, row 1 of 3\)",
+            r"boom failed at \S+rewards\.py:19 in boom: ZeroDivisionError: .* \(example e1, row 1 of 3\)",
         ),
         ("nan", "reward function nan gave nan for row 1"),
         ("leave", "reward function leave ended its process: the worker ended with exit code 7"),

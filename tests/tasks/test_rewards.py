@@ -191,7 +191,7 @@ def test_whatever_is_a_number_counts_as_one(value: object, runner: asyncio.Runne
         ("leave", None, r"reward function leave failed at .*\.py:\d+ in leave: LookupError$"),
         ("huge", 0, r"gave 1e\+308 for row 0, beyond ±1e\+15, where training overflows: scale it down"),
         ("large", 0, r"the weighted sum of the reward functions is 5000000000000000.0 for row 0, beyond ±1e\+15"),
-        ("lazy", None, r"function lazy failed at \S+\.py:\d+ in <genexpr>: ZeroDivisionError: division by zero"),
+        ("lazy", None, r"function lazy failed at \S+\.py:\d+ in lazy: ZeroDivisionError: division by zero"),
         ("endless", None, "gave more than 2 rewards for 2 completions"),
         ("cancelled", None, r"function cancelled failed at \S+\.py:\d+ in cancelled: CancelledError"),
         ("no_float", 0, "gave a NoFloat for row 0, not a number or None"),

@@ -116,7 +116,9 @@ def _held_out(metrics: Mapping[str, float]) -> str:
     """The metrics of an evaluation with their intervals; empty if there was none."""
     names = [key.removeprefix("eval/") for key in metrics if key.startswith("eval/")]
     bounds = {f"{name}{end}" for name in names for end in ("_low", "_high")}
-    return "  ".join(_with_interval(metrics, name) for name in names if name not in bounds)
+    shown = [name for name in names if name not in bounds]
+    shown.sort(key=lambda name: f"eval/{name}_low" not in metrics)  # those with an interval first
+    return "  ".join(_with_interval(metrics, name) for name in shown)
 
 
 def _with_interval(metrics: Mapping[str, float], name: str) -> str:

@@ -189,8 +189,9 @@ def test_a_number_of_rows_is_held_out_exactly_or_as_near_as_conversations_allow(
     assert [len(split_rows(triples, held_out_rows=count)[1]) for count in (3, 4, 6)] == [3, 3, 6]
     with pytest.raises(UserError, match="with the same prompt or twin are too many, so none can be held out: add rows"):
         split_rows(triples, held_out_rows=2)
-    with pytest.raises(UserError, match="held_out_rows is -1"):
-        split_rows(rows, held_out_rows=-1)
+    for wrong in (-1, 0.5, "ten", True):
+        with pytest.raises(UserError, match=f"held_out_rows is {wrong!r}, must be a number of rows"):
+            split_rows(rows, held_out_rows=wrong)
 
 
 def test_a_share_of_a_small_set_is_ten_prompts_or_a_quarter():

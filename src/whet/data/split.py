@@ -29,8 +29,6 @@ def split_rows(
     """
     if not 0 <= share < 1:
         raise UserError(f"data: the held-out share is {share}, must be at least 0 and below 1")
-    if held_out_rows is not None and held_out_rows < 0:
-        raise UserError(f"data: held_out_rows is {held_out_rows}, must be 0 or more")
     cluster = clustering(rows)
     keys = [salt + cluster(row) for row in rows]
     held_out = held_out_keys(keys, share, held_out_rows)

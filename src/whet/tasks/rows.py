@@ -17,7 +17,6 @@ from whet.tasks.matching import Matcher
 from whet.tasks.space import HELD_OUT_SHARE, epoch_places, first_held_out, held_out_keys
 
 RESERVED = ("prompts", "completions")  # argument names of reward functions
-NOT_SPLIT = "has one prompt only, or too few rows to hold some out: add rows"
 LOOKED_AT = 20  # rows in which the columns of a mapping are looked for
 
 
@@ -67,7 +66,7 @@ class RowsTask(StoredTask):
         if not training:
             raise UserError(f"{self.path} has no rows")
         if not evaluation and (self.held_out_share > 0 if self.held_out_rows is None else self.held_out_rows > 0):
-            raise UserError(f"{self.path} {NOT_SPLIT}, or train on all rows with held_out_rows=0")
+            raise UserError(f"{self.path} has one prompt only, or too few rows to hold some out: add rows")
 
     @property
     def name(self) -> str:

@@ -76,6 +76,8 @@ def held_out_keys(keys: Iterable[str], share: float, rows: int | None = None) ->
 
     `keys` has the key of every row. Held out is about a `share` of the distinct keys, or the keys of `rows` rows.
     """
+    if rows is not None and (type(rows) is not int or rows < 0):
+        raise UserError(f"held_out_rows is {rows!r}, must be a number of rows, 0 or more")
     counts = Counter(keys)
     order = sorted(counts, key=lambda key: fingerprint("side", key))
     if rows is not None:

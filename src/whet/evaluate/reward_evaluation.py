@@ -12,9 +12,8 @@ from typing import Any
 from whet.errors import UserError
 from whet.evaluate.calibration import half_for_ties, mean_by_cluster, share_by_cluster
 from whet.evaluate.reward_reports import (
+    ACCURACY_OF,
     OutcomeReport,
-    PairReport,
-    ProcessReport,
     Report,
     outcome_report,
     pair_report,
@@ -26,9 +25,6 @@ from whet.records import Candidates, Dialogue, Labelled, Message, Outcomes, Pair
 
 Scorable = Dialogue | Pair | Labelled | Outcomes | Candidates | Trace
 Prompt = str | tuple[Message, ...]
-# The name of `accuracy` in each report, outside of it.
-ACCURACY = {PairReport: "pair_accuracy", OutcomeReport: "outcome_accuracy", ProcessReport: "step_accuracy"}
-
 SHARES = ("top", "first_error", "no_error", "longer")  # of a report, besides its accuracy
 INSIDE = ("accuracy", "pairwise", "margins", "worst")  # of a report, given under another name or not at all
 
@@ -60,7 +56,7 @@ class RewardEvaluation:
         """All shares with an interval, by name; those that could not be measured are left out."""
         found = {"pair_accuracy": self.pair_accuracy}
         if self.report is not None:
-            found[ACCURACY[type(self.report)]] = self.report.accuracy
+            found[ACCURACY_OF[self.report.kind]] = self.report.accuracy
             found |= {name: getattr(self.report, name, None) for name in SHARES}
         return {name: share for name, share in found.items() if share is not None}
 

@@ -18,7 +18,7 @@ from whet.errors import UserError
 if TYPE_CHECKING:
     from whet.api.loaded_model import Target
     from whet.data.formats import Record
-    from whet.evaluate.reward_evaluation import RewardEvaluation
+    from whet.evaluate.reward_evaluation import RewardEvaluation, Scorable
     from whet.evaluate.statistics import Interval
     from whet.models.reward.scoring import Scorer
 
@@ -66,7 +66,7 @@ def score(
     wanted = replace(wanted, max_skipped=0.0, ties="keep", duplicates="keep")  # every row, or none
     with Screen(stderr=True).status(f"scoring {source}"):
         scorer = _scorer(target)
-        lines = score_rows(scorer, load_rows(wanted).rows)
+        lines = score_rows(scorer, _scorable(load_rows(wanted).rows, source))
     if out is not None:
         _write(out.expanduser(), lines)
     about = {"model": target.name, "kind": scorer.model.kind, **_summary(lines), "truncated": scorer.truncated}
@@ -125,7 +125,7 @@ def _own_data(target: Target) -> Any:
     return getattr(target.config, "data", None)
 
 
-def _rows(target: Target, source: str | None) -> tuple[Sequence[Record], Sequence[Record], str]:
+def _rows(target: Target, source: str | None) -> tuple[Sequence[Scorable], Sequence[Scorable], str]:
     """The rows to evaluate on, all rows of their file, and its name."""
     from whet.data.sources import Source, load_rows
     from whet.tasks.space import first_held_out
@@ -134,11 +134,23 @@ def _rows(target: Target, source: str | None) -> tuple[Sequence[Record], Sequenc
     config = _own_data(target)
     if source is not None:
         loaded = load_rows(Source(path=source, chat=config is not None and config.chat))
-        return loaded.rows, loaded.rows, source
+        rows = _scorable(loaded.rows, source)
+        return rows, rows, source
     if config is None:
         raise UserError(f"{target.name} is a model, not a run with held-out rows: name a file with --data")
     loaded, _, held_out = load_sides(config)
-    return first_held_out(held_out, len(held_out)), loaded.rows, f"{config.path}, held out"
+    everything = _scorable(loaded.rows, config.path)
+    return first_held_out(_scorable(held_out, config.path), len(held_out)), everything, f"{config.path}, held out"
+
+
+def _scorable(rows: Sequence[Record], source: str) -> list[Scorable]:
+    """These rows, if each has a completion to score."""
+    from whet.records import Text
+
+    found = [row for row in rows if not isinstance(row, Text)]
+    if len(found) < len(rows):
+        raise UserError(f"{source} has texts without prompts, which reward models do not score: give completions")
+    return found
 
 
 def _write(path: Path, lines: Sequence[dict[str, Any]]) -> None:

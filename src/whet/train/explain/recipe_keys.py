@@ -6,6 +6,7 @@ The meaning of a key is the comment beside its field; that of an option of a cel
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import io
 import json
@@ -36,6 +37,7 @@ SET_BY_A_PRESET = {f"algorithm.{key}" for key in (*CELLS, "kl.coefficient", "kl.
 SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 PLAIN: dict[Any, str] = {
     **{int: "whole number", float: "number", bool: "true or false", str: "text", dict: "section", NoneType: "null"},
+    **{Mapping: "section", Any: "text | section"},
 }
 
 
@@ -121,13 +123,20 @@ def _of_tasks() -> Iterator[Key]:
             key = Key(
                 key=f"task.{option}",
                 type=_named(hints[option]),
-                default=NEEDED if needed else _spelled(parameter.default),
+                default=NEEDED if needed else _spelled(_default(kind, option, parameter.default)),
                 meaning=meanings.get(option, ""),
                 used_by="",
             )
             found.setdefault(key, []).append(task)
     for key, tasks in found.items():
         yield replace(key, used_by=f"task {', '.join(tasks)}")
+
+
+def _default(kind: type, option: str, found: Any) -> Any:
+    """The default of an option; of a dataclass also one that a factory makes."""
+    factory = vars(kind).get("__dataclass_fields__", {}).get(option)
+    is_made = factory is not None and factory.default_factory is not dataclasses.MISSING
+    return factory.default_factory() if is_made else found
 
 
 def _users(key: str, loops: Sequence[str]) -> str:
@@ -217,6 +226,8 @@ def _named(annotation: Any) -> str:
         words = " | ".join(map(str, inside))
     elif origin in (Union, UnionType):
         words = " | ".join(map(_named, inside))
+    elif origin is Sequence:
+        words = f"list of {_named(inside[0])}"
     elif origin is tuple:
         words = f"list of {_named(inside[0])}" if Ellipsis in inside else f"[{', '.join(map(_named, inside))}]"
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -103,7 +103,7 @@ def test_what_is_no_override_is_shown_how_to_be_one(mine: str, override: str) ->
         ("rollout=3", "rollout must be a section with keys of its own, not 3"),
         ("steps.x=3", "'steps' is a value, not a section"),
         ("track=wandb", "track must be a list, e.g. [a, b], not 'wandb'"),
-        ("track=[csv]", "track.0 must be 'tensorboard' or 'wandb', not 'csv'"),
+        ("track=[csv]", "track.0 must be 'tensorboard', 'wandb', 'mlflow' or 'trackio', not 'csv'"),
         ("task.name=[1]", "task.name must be text"),
         ("device=tpu", "device must be 'auto', 'cpu' or 'cuda', not 'tpu'"),
         (

@@ -97,7 +97,7 @@ def learned(units: Any, name: str) -> int:
 @pytest.mark.parametrize("name", ["dpo", "simpo", "kto", "bco"])
 def test_a_step_by_hand(place: Any, name: str) -> None:
     parts, trainer = trainer_of(place, name, **({"reference": str(place / "other")} if name == "kto" else {}))
-    units = trainer.rows(2)
+    units = trainer.rows(1)
     assert {unit.label for unit in units} == ({True} if name in {"dpo", "simpo"} else {True, False})
     point = float(trainer._point(units)) if name in {"kto", "bco"} else 0.0
     assert (point > 0.1) == (name == "kto")

@@ -19,7 +19,7 @@ from whet.errors import UserError
 R = TypeVar("R")
 
 HELD_OUT_SHARE = 0.1
-LEAST_HELD_OUT = 10  # prompts that a share holds out at least, if they are at most a quarter of all
+LEAST_HELD_OUT = 8  # prompts that a share holds out at least, if they are at most a quarter of all
 WORD = 2**64
 FEISTEL_ROUNDS = 4  # three make a permutation that looks random (Luby & Rackoff 1988); one more costs little
 

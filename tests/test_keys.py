@@ -56,13 +56,13 @@ def test_what_is_said_of_some_keys() -> None:
     assert "−min(ρA, clip(ρ, 1−low, 1+high)·A)" in high.meaning
     assert [key.used_by for key in of("critic.lr")] == ["online, algorithm ppo"]
     assert [key.type for key in of("data.limit")] == ["whole number > 0 | null"]
-    assert [key.default for key in of("task.path")] == ["needed", "needed"]
+    assert [key.default for key in of("task.path")] == ["needed", '""']
     assert {key.used_by for key in of("update.epochs")} == {"online"}  # offline ignores it
 
 
 def test_keys_are_searched(whet: Whet) -> None:
     found = json.loads(whet("keys", "OPTIMIZER.", "--json").out)
-    assert [row["key"] for row in found][:2] == ["optimizer.lr", "optimizer.schedule"]
+    assert [row["key"] for row in found][:2] == ["optimizer.name", "optimizer.lr"]
     found = json.loads(whet("keys", "gradient clipping", "--json").out)
     assert [row["key"] for row in found] == ["update.max_grad_norm"]
     assert "peak learning rate" in whet("keys", "optimizer.lr").out

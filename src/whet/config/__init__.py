@@ -10,12 +10,12 @@ from pydantic import model_validator
 
 from whet.algorithms.cells import options, terms
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
+from whet.config.data_config import DataConfig
 from whet.config.objective import refuse_objective
 from whet.config.parts import (
     BestConfig,
     ColdStartConfig,
     CriticConfig,
-    DataConfig,
     EarlyStoppingConfig,
     EngineConfig,
     EvalConfig,

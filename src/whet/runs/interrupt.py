@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -20,12 +19,12 @@ class Stopped(KeyboardInterrupt):
 class Interrupt:
     """While entered, SIGINT and SIGTERM set `requested`; no effect outside the main thread.
 
-    In a block that can be abandoned (`abandoning`), which may take minutes, they also raise `Stopped`.
+    While `abandons` is set, in work without lasting effects that may take minutes, they also raise `Stopped`.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._abandons = False
+        self.abandons = False
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -38,17 +37,6 @@ class Interrupt:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
 
-    @contextmanager
-    def abandoning(self) -> Iterator[None]:
-        """A block without lasting effects, such as sampling, that the first signal ends at once."""
-        if self.requested:
-            raise Stopped
-        self._abandons = True
-        try:
-            yield
-        finally:
-            self._abandons = False
-
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self.requested:
@@ -56,7 +44,7 @@ class Interrupt:
         self.requested = True
         # Not sys.stderr: the signal may have interrupted a write to it, which is not reentrant.
         with suppress(OSError):
-            when = "" if self._abandons else " after this step"
+            when = "" if self.abandons else " after this step"
             os.write(2, f"\n{name}: stopping{when}; once more quits at once\n".encode())
-        if self._abandons:
+        if self.abandons:
             raise Stopped(name)

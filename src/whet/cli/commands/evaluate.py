@@ -75,6 +75,10 @@ def evaluate(
         say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
         return
     say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
+    _say_result(result, show)
+
+
+def _say_result(result: Evaluation, show: int) -> None:
     say_table(_rows(result), "measure", "value", "95 % interval")
     if result.accuracy is None:
         say("accuracy is not defined: the task has no reference answers (a run's own rewards: its metrics eval/reward)")

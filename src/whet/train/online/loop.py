@@ -14,13 +14,11 @@ from whet.rollout import draw, grade, sample, tokenize_prompts
 from whet.runs.directory import RunDirectory
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
-from whet.train.online.sampling import SampledGroups, describe, rollout_rows
+from whet.train.online.sampling import SampledGroups, describe, rollout_rows, warn_of_equal_rewards
 from whet.train.online.update import update
 from whet.train.session.session import Progress, Session
 from whet.train.setup.build import build_parts
 from whet.train.setup.reward_grader import build_grader, held_out_scorer
-
-FIRST_STEPS = 3  # in which equal rewards are told at once; report.html tells of later ones
 
 
 def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
@@ -63,10 +61,6 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
             learner.settle(step, present)
             rows = rollout_rows(groups, batch, world)
             described, tokens = describe(rows)
+            warn_of_equal_rewards(described, step, progress)
             controllers.deviation = described["reward/std"]
-            if step <= FIRST_STEPS and described["reward/std"] == 0:
-                session.progress.note(
-                    f"warning: step {step}: all {sum(map(len, rows))} rewards are {described['reward/mean']:g}, so no "
-                    "rollout is better than another and nothing can be learned from them"
-                )
             session.end_step(step, {**described, **groups.metrics(), **metrics}, tokens=tokens, groups=rows)

@@ -20,7 +20,7 @@ from whet.runs.interrupt import Interrupt
 from whet.streams import stream_key
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
-from whet.train.session.session import Progress
+from whet.train.session.session import Progress, abandoning
 from whet.train.setup.build import build_engine, chat_tokenizer, place
 from whet.train.setup.reward_grader import build_grader
 
@@ -49,7 +49,7 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
             name = (config.seed, step)
             examples = draw(task, config.rollout.prompts, seed=name)
             prompts = tokenize_prompts(examples, tokenizer, stream=name)
-            with interrupt.abandoning():
+            with abandoning(interrupt, world):
                 samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
                 new = grade(grader, examples, samples, version=0)
             groups += new

@@ -226,7 +226,8 @@ class Session:
             self.run.record(step, spelled(groups, self.parts.tokenizer))
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
-        self._ended = over_budget(metrics, self.config.early_stopping)
+        if self.config.early_stopping.kl is not None:
+            self._ended = over_budget(metrics, self.config.early_stopping)
         if _due(self.config.eval.every_steps, step, self.config.steps):
             self.run.show(step, "samples/rollouts", [group[0] for group in groups if group])
         self._pending = {"step": step, "metrics": logged, "timings": self._timings}
@@ -252,8 +253,7 @@ class Session:
         self.last = step
 
     def _abandoning(self) -> AbstractContextManager[None]:
-        """A block that a signal ends at once; not on several ranks, which must leave it together."""
-        return self.interrupt.abandoning() if self.world.size == 1 else nullcontext()
+        return abandoning(self.interrupt, self.world)
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
@@ -352,6 +352,18 @@ class Session:
         good = "" if is_named or checkpoint is None else f"; the last good checkpoint is {checkpoint.path}"
         again = resume.how_to_resume(self.run.path, accept_changes=True)
         return good + (f"; after a repair: {again}" if isinstance(error, GradingFailed) else "")
+
+
+@contextmanager
+def abandoning(interrupt: Interrupt, world: World) -> Iterator[None]:
+    """A block without lasting effects that a signal ends at once; several ranks must leave it together and go on."""
+    if interrupt.requested and world.size == 1:
+        raise Stopped
+    interrupt.abandons = world.size == 1
+    try:
+        yield
+    finally:
+        interrupt.abandons = False
 
 
 def _due(every: int, step: int, steps: int) -> bool:

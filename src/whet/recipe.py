@@ -36,6 +36,12 @@ PROBLEMS = {  # pydantic's type of error → our words
 }
 
 
+ADVICE = {  # about keys that a recipe cannot do without
+    "model": ": add model=DIR (a directory, a pulled name or a run)",
+    "task": ": add data=FILE (your prompts), or task=NAME",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """A recipe after overrides."""
@@ -279,7 +285,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
         valid = _fields_at(model, location[:-1])
         return f"unknown key {key!r}{nearest(location[-1], valid)} (valid here: {', '.join(valid)})"
     if first["type"] == "missing":
-        return f"key {key!r} is missing"
+        return f"key {key!r} is missing{ADVICE.get(key, '')}"
     if first["type"] == "value_error":  # ours: it names the value itself
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message

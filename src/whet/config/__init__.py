@@ -105,6 +105,30 @@ class OnlineConfig(TrainConfig):
     cold_start: ColdStartConfig = ColdStartConfig()
     offload: OffloadConfig = OffloadConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _prompts_of_data(cls, value: Any) -> Any:
+        """`data: FILE` is short for the task data with this file."""
+        if not isinstance(value, Mapping) or "data" not in value:
+            return value
+        if "task" in value:
+            raise ValueError("both task and data are set: data names the prompts of the task data; leave one out")
+        given = value["data"]
+        options = {"sets": given} if isinstance(given, list | tuple) else given
+        options = options if isinstance(options, Mapping) else {"path": options}
+        rest = {key: one for key, one in value.items() if key != "data"}
+        return {**rest, "task": {"name": "data", **options}}
+
+    @model_validator(mode="after")
+    def _rewarded(self) -> OnlineConfig:
+        is_graded = self.task.name != "data" or self.task.options.get("match")
+        if not is_graded and not self.reward.functions and self.reward.model is None:
+            raise ValueError(
+                "there is no reward: name reward.functions (rewards.py:f) or reward.model, or set match (e.g. number) "
+                "beside the path to compare completions with the answers of the rows"
+            )
+        return self
+
     @property
     def eval_sampling(self) -> Sampling:
         """As in training, except for the length."""

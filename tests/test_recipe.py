@@ -122,7 +122,7 @@ def test_a_mistake_is_one_line_that_names_the_key(mine: str, override: str, told
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     path = tmp_path / "short.yaml"
     path.write_text("steps: 3\nmodel: some/model\nalgorithm: grpo\n")
-    assert refusal(path) == f"{path}: key 'task' is missing"
+    assert refusal(path) == f"{path}: key 'task' is missing: add data=FILE (your prompts), or task=NAME"
 
 
 def test_names_that_are_no_recipe(tmp_path: Path) -> None:

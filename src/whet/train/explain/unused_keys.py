@@ -60,8 +60,8 @@ def _schedule(config: TrainConfig) -> dict[str, str]:
         inert["optimizer.epsilon"] = "optimizer.name is lion, which divides by nothing"
     if optimizer.weight_decay == 0:
         inert["optimizer.weight_decay_on"] = "optimizer.weight_decay is 0"
-    # The first step after the warm-up has the full rate under every schedule.
-    if config.steps - optimizer.warmup(config.steps) <= 1:
+    # The first step after the warm-up has the full rate under every schedule; without steps, epochs decide.
+    if config.steps and config.steps - optimizer.warmup(config.steps) <= 1:
         inert["optimizer.schedule"] = "the run ends with the warm-up, before the rate could fall"
     return inert
 

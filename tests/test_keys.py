@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 
 from pages.keys import main
-from tests.cli.conftest import whet
 from tests.cli.tiny import Whet
 from tests.config.keys import every_key
 from whet.train.explain.recipe_keys import Key, recipe_keys
 
-__all__ = ["whet"]  # the fixture
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "keys.md"
 KEYS = recipe_keys()
 NAMES = {key.key for key in KEYS}

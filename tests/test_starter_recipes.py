@@ -11,8 +11,6 @@ from tests.small import small_chat_model
 from whet.recipe import packaged_recipes
 from whet.runs.directory import RunDirectory
 
-pytest_plugins = ["tests.cli.conftest"]
-
 STARTERS = ("sft", "dpo", "kto", "reward-model", "grpo", "ppo")
 QUICK = ("batch_size=4", "eval.examples=4", "eval.max_tokens=8", "device=cpu", "track=[]")
 ONLINE = ("steps=1", "rollout.prompts=2", "rollout.max_tokens=8", "eval.examples=4", "device=cpu", "track=[]")

@@ -157,7 +157,7 @@ def test_a_reward_that_forks_never_trains_on_other_scores(whet: Whet, recipe: Pa
     [
         ("DrawRaises", "own.py:DrawRaises: draw failed at own.py:18 in boom: ValueError: bad thing"),
         ("HeldOutRaises", "own.py:HeldOutRaises: held_out failed at own.py:18 in boom: ValueError: bad thing"),
-        ("ScoreRaises", "the score of task mine failed at own.py:18 in boom: ValueError: bad thing (example t0"),
+        ("ScoreRaises", "the score of task mine failed at own.py:18 in boom: ValueError: bad thing (example h0"),
         (
             "CorrectRaises",
             "CorrectRaises: correct failed at own.py:18 in boom: ValueError: bad thing on example 'h0'",
@@ -170,7 +170,7 @@ def test_a_reward_that_forks_never_trains_on_other_scores(whet: Whet, recipe: Pa
         ("ScoresFloat", "it gave a float, not a Score"),
         ("ScoresNan", "the score of task mine gave reward = nan for row 0"),
         ("ScoresHuge", "the score of task mine gave reward = -1e+300 for row 0, beyond ±1e+15"),
-        ("CorrectText", "own.py:CorrectText: correct gave a str, not True or False on example 'h0'"),
+        ("CorrectText", "own.py:CorrectText: correct gave a str, not True, False or None on example 'h0'"),
     ],
 )
 def test_a_task_that_breaks_is_named_with_its_method(whet: Whet, recipe: Path, task: str, told: str) -> None:

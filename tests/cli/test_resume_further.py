@@ -90,7 +90,7 @@ def test_what_a_resumed_run_does_not_change(whet: Whet, tmp_path: Path) -> None:
 
 def test_epochs_take_the_place_of_steps(whet: Whet, tmp_path: Path) -> None:
     rows = tmp_path / "sums.jsonl"
-    rows.write_text("\n".join(json.dumps({"prompt": f"{n}{n + 1}>", "completion": f"{n}"}) for n in range(8)))
+    rows.write_text("\n".join(json.dumps({"prompt": f"{n}{n + 1}>", "completion": f"{n}"}) for n in range(9)))
     recipe = tmp_path / "sft.yaml"
     recipe.write_text(
         f"loop: offline\nsteps: 50\nbatch_size: 4\nmodel: {train_tiny(tmp_path)}\ndata: {rows}\n"
@@ -99,7 +99,7 @@ def test_epochs_take_the_place_of_steps(whet: Whet, tmp_path: Path) -> None:
     result = whet("train", recipe, "epochs=1", "--runs", tmp_path / "sft", "--json")
     assert result.code == 0, result.err
     run, steps = Path(json.loads(result.out)["run"]), json.loads(result.out)["steps"]
-    assert steps == 2  # 7 or fewer training rows, 4 a step
+    assert steps == 2  # of nine rows two are held out: 7 training rows, 4 a step
     assert whet("train", run, "--resume", "epochs=2").code == 0
     assert json.loads((run / "final_results.json").read_text())["steps"] == 4
 
@@ -133,7 +133,9 @@ def test_paths_of_rows_are_absolute_and_names_are_not_paths(tmp_path: Path, monk
     Path("org/name").mkdir(parents=True)  # not a model
     recipe = str(write_recipe(tmp_path))
     for task in ("rows", "data"):
-        config = read_recipe(recipe, [f"task={{name: {task}, path: rows.jsonl}}", "model=org/name"]).config
+        config = read_recipe(
+            recipe, [f"task={{name: {task}, path: rows.jsonl, match: exact}}", "model=org/name"]
+        ).config
         assert config.task.options["path"] == str(tmp_path / "rows.jsonl")
         assert config.model.path == "org/name"
     offline = {"loop": "offline", "steps": 1, "model": "m", "data": "rows.jsonl"}

@@ -59,7 +59,9 @@ def test_prints_are_kept_in_the_run_and_the_final_lines_name_the_log(whet: Whet,
     (log,) = recipe.parent.glob("runs/*/user_output.log")
     lines = log.read_text().splitlines()
     assert lines.count("loaded") == 1
-    assert lines.count("on stdout") == lines.count("on stderr") == lines.count("from a program") == 2  # 2 steps
+    assert (
+        lines.count("on stdout") == lines.count("on stderr") == lines.count("from a program") == 4
+    )  # 2 steps, 2 evaluations
     assert sum(line.startswith("correct? ") for line in lines) == 2 * 4  # 2 evaluations of 4 examples
     assert not any(words in result.err for words in ("loaded", "on std", "from a program", "correct?"))
     assert f"what reward functions and tasks printed: {log.relative_to(recipe.parent)}" in result.err

@@ -96,7 +96,7 @@ def test_the_data_does_not_say_what_is_right(task: DataTask) -> None:
     (example,) = task.held_out(1)
     for text in (example.answer, "", "anything"):
         assert task.score(example, text) == Score(reward=0.0, parts={})
-        assert task.correct(example, text) is False
+        assert task.correct(example, text) is None
 
 
 def test_a_recipe_finds_it_by_name(path: Path, task: DataTask) -> None:

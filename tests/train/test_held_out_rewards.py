@@ -13,8 +13,6 @@ from whet.recipe import read_recipe
 from whet.runs.directory import RunDirectory
 from whet.train.session.held_out import reward_metrics
 
-pytest_plugins = ["tests.cli.conftest"]
-
 REWARDS = """
 def digits(completions, **columns):
     return [float(sum(letter.isdigit() for letter in text)) for text in completions]

@@ -35,6 +35,8 @@ class DataTask(StoredTask):
     held_out_rows: int | None = None  # in place of a share
     max_skipped: float = 0.01  # share of broken rows above which reading is refused
     limit: int | None = None  # read only the first rows
+    max_prompt_tokens: int | None = None  # None: what leaves room for a token in the model's context
+    overlong_prompts: str = "filter"  # leave longer prompts out; or "truncate": the oldest turns and tokens go first
 
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.sets):

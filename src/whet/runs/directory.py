@@ -207,7 +207,9 @@ class RunDirectory:
             logs.sync_directory(self.path)
             for tracker in self._trackers:
                 tracker.flush()
-            checkpoints.write_directory(self._inside(layout.CHECKPOINTS) / target.name, fill, layout.STATE, state)
+            checkpoints.write_directory(
+                logs.made_directory(self.path / layout.CHECKPOINTS) / target.name, fill, layout.STATE, state
+            )
             checkpoints.mark(target.parent, self.path / layout.SAVED)
             checkpoints.keep_newest(target.parent, keep)
         return target
@@ -312,7 +314,7 @@ class RunDirectory:
         """
         target = layout.numbered(self.path / layout.FAILURES, name)
         try:
-            self._inside(layout.FAILURES)
+            logs.made_directory(self.path / layout.FAILURES)
             # NaN is the evidence here, so it is written as text.
             logs.write_atomic(target, logs.json_bytes(payload, not_finite=str, indent=2, other=repr) + b"\n")
         except OSError as error:
@@ -372,12 +374,6 @@ class RunDirectory:
         while self._appenders:
             self._appenders.popitem()[1].close()
 
-    def _inside(self, folder: str) -> Path:
-        if not (self.path / folder).is_dir():
-            (self.path / folder).mkdir()
-            logs.sync_directory(self.path)
-        return self.path / folder
-
     def _clear(self) -> None:
         for folder in ("", layout.ROLLOUTS, layout.EVALS, layout.CHECKPOINTS, layout.FAILURES):
             checkpoints.recover(self.path / folder)
@@ -387,7 +383,7 @@ class RunDirectory:
         return layout.by_step(self.path / folder, layout.ENDINGS[folder])
 
     def _file(self, folder: str, step: int) -> Path:
-        return self._inside(folder) / f"{logs.step_name(step)}{layout.ENDINGS[folder]}"
+        return logs.made_directory(self.path / folder) / f"{logs.step_name(step)}{layout.ENDINGS[folder]}"
 
     def _rows(self, folder: str, step: int) -> list[dict[str, Any]]:
         files = self._files(folder)

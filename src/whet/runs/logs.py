@@ -140,6 +140,14 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
+def made_directory(path: Path) -> Path:
+    """The directory, made on disk if it is not there."""
+    if not path.is_dir():
+        path.mkdir()
+        sync_directory(path.parent)
+    return path
+
+
 def sync_directory(path: Path) -> None:
     """Waits until the names in this directory are on disk."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -111,16 +111,14 @@ def _check_alphabet(alphabet: str, examples: Sequence[Example]) -> None:
 def _check_grading(task: Task, example: Example, other_answers: Sequence[str]) -> None:
     """The best completion is correct and has the highest score of all attempts; garbage is wrong and does not raise."""
     name, best = _best(task, example)
-    if _attempt("correct", task.correct, example, best) is None:
-        return  # no reference answer: graded by the user's reward functions
     for text in GARBAGE:
         right = _attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)
         _require(right is None or isinstance(right, bool), f"correct gives a {type(right).__name__}, not a bool")
         _require(not right or text == best, f"the text {text[:20]!r} counts as correct for {example.id}")
     attempts = (*GARBAGE, best[:-1], best + best, f"{best} {best}", best + "x", example.answer, *other_answers)
     rewards = [_checked_score(task, example, text).reward for text in attempts]
-    if best == "":
-        return  # a row without an answer is graded by the user's reward functions
+    if best == "" or _attempt("correct", task.correct, example, best) is None:
+        return  # no reference answer: graded by the user's reward functions
     _require(bool(_attempt("correct", task.correct, example, best)), f"the {name} of {example.id} is not correct")
     most = _checked_score(task, example, best).reward
     for text, reward in zip(attempts, rewards, strict=True):

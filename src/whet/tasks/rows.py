@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
+from typing import Any
 
 from whet import files
 from whet.errors import UserError
@@ -29,6 +30,10 @@ class StoredTask(ABC):
         """The training and the evaluation examples, in row order."""
 
     @property
+    def sides(self) -> tuple[list[Example], list[Example]]:
+        return self._sides
+
+    @property
     def training_rows(self) -> int:
         """The training examples of an epoch."""
         return len(self._sides[0])
@@ -43,6 +48,20 @@ class StoredTask(ABC):
         return first_held_out(self._sides[1], count)
 
 
+class FittedTask(StoredTask):
+    """A stored task with other examples: those that fit a model, or shortened ones. The rest is the task's own."""
+
+    def __init__(self, task: StoredTask, sides: tuple[list[Example], list[Example]]) -> None:
+        self._task, self._fitted = task, sides
+
+    @cached_property
+    def _sides(self) -> tuple[list[Example], list[Example]]:
+        return self._fitted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowsTask(StoredTask):
     """Rows with `prompt`, `answer` and other columns, graded by match with `answer`."""
@@ -55,6 +74,8 @@ class RowsTask(StoredTask):
     held_out_rows: int | None = None  # in place of a share
     chat: bool = False  # format plain-text prompts as user messages
     limit: int | None = None  # read only the first rows
+    max_prompt_tokens: int | None = None  # None: what leaves room for a token in the model's context
+    overlong_prompts: str = "filter"  # leave longer prompts out; or "truncate": the oldest turns and tokens go first
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out_share < 1:

@@ -29,6 +29,7 @@ from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
+from whet.train.setup.prompt_lengths import fit_prompts
 
 TIKTOKEN = "tiktoken:"
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -105,12 +106,10 @@ def start_model(config: TrainConfig, world: World) -> Start:
         directory = resolve_model(config.model.path)
         policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
+    fitted, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=config.eval.max_tokens)
+    notes = tuple(f"note: {text}" for text in (note, _unused_chat(config.model, task)) if text)
     return Start(
-        task=task,
-        tokenizer=tokenizer,
-        policy=policy,
-        dtype=export_dtype(config.model),
-        notes=tuple(f"note: {text}" for text in (note, _unused_chat(config.model, task)) if text),
+        task=fitted, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=(*notes, *lengths)
     )
 
 

@@ -90,7 +90,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str, Any],
 
 
 def online(path: Path, **changes: Any) -> OnlineConfig:
-    task = {"name": "data", "path": str(path), "held_out_rows": 10}
+    task = {"name": "data", "match": "exact", "path": str(path), "held_out_rows": 10}
     written = {"model": "m", "algorithm": "grpo", "task": task, "rollout": {"prompts": 8}, **changes}
     found = validate(written, where="test")
     assert isinstance(found, OnlineConfig)

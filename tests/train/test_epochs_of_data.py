@@ -98,7 +98,7 @@ def online(path: Path, **changes: Any) -> OnlineConfig:
 
 
 def test_epochs_count_the_prompts_of_an_online_task(tmp_path: Path) -> None:
-    rows = "".join(json.dumps({"prompt": f"q{i}"}) + "\n" for i in range(50))
+    rows = "".join(json.dumps({"prompt": f"q{i}", "answer": i}) + "\n" for i in range(50))
     (tmp_path / "q.jsonl").write_text(rows)
     asked = online(tmp_path / "q.jsonl", epochs=1.5)  # 40 of the 50 prompts, 8 a step
     assert with_steps(asked).steps == 8

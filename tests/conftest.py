@@ -1,8 +1,11 @@
 """Settings that every test runs under."""
 
+import io
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +54,24 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     made = Zygote(tmp_path_factory.mktemp("commands"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def whet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs `whet …` in this process; a traceback fails the test because only SystemExit is caught."""
+    from tests.cli.tiny import Outcome
+    from whet.cli.app import main
+
+    def run(*arguments: object, stdin: str = "") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["whet", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        code = stop.value.code
+        assert code is None or isinstance(code, int)
+        return Outcome(code or 0, captured.out, captured.err)
+
+    return run

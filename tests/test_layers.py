@@ -10,24 +10,25 @@ from whet.tasks.loading import TASKS
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "whet"
 ARCHITECTURE = SOURCE.parents[1] / "ARCHITECTURE.md"
-ROOTS = {"errors", "records", "streams"}
+ROOTS = {"errors", "records", "streams", "user_code"}
 
 MAY_IMPORT = {
     "errors": set(),
     "records": set(),
     "streams": set(),
     "algorithms": set(),
-    "imports": {"errors"},
+    "user_code": set(),
+    "imports": {"errors", "user_code"},
     "files": {"records", "errors"},
     "manifests": set(),
-    "tasks": {"records", "errors", "imports", "files"},
+    "tasks": {"records", "errors", "imports", "files", "user_code"},
     "data": {"tasks", "records", "errors", "files"},
     "distributed": {"errors"},
     "models": {"records", "errors", "files", "manifests"},
     "batching": {"algorithms", "distributed", "models", "records", "errors", "streams"},
     "engines": {"models", "batching", "records", "errors", "streams"},
     "rollout": {"engines", "models", "tasks", "records", "errors", "streams"},
-    "runs": {"errors", "manifests"},
+    "runs": {"errors", "manifests", "imports"},
     "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
     "report": {"runs", "evaluate", "data", "errors"},
     "config": {"algorithms", "records", "errors", "imports"},
@@ -70,7 +71,8 @@ ROOMS_INSIDE = {
     "tasks": {
         "protocol": set(),
         "space": set(),
-        **{name: {"space"} for name in TASK_FILES},
+        "matching": set(),
+        **{name: {"space", "matching"} for name in TASK_FILES},
         "loading": {"protocol", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},

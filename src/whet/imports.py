@@ -18,6 +18,7 @@ from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from whet.errors import UserError, nearest
+from whet.user_code import located, one_line, printing_to_log
 
 OBJECTS = "<python>"  # in place of a module or file
 AGAIN = {
@@ -102,11 +103,18 @@ def source_file(spec: str) -> Path | None:
     return Path(found.origin) if found is not None and found.has_location and found.origin else None
 
 
-def one_line(error: BaseException) -> str:
-    """Type and message of an error in one line, truncated."""
-    message = " ".join(str(error).split())
-    short = message if len(message) <= 300 else message[:297] + "..."
-    return f"{type(error).__name__}: {short}" if short else type(error).__name__
+def optional_package(name: str, purpose: str) -> ModuleType:
+    """A package that whet does not depend on; `purpose` is what needs it, for the error if it is missing or broken."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a package's own mistakes may be of any type
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise UserError(
+                f"{purpose} needs the package {name}, which is not installed: pip install {name}"
+            ) from error
+        raise UserError(
+            f"{purpose}: the package {name} is installed and its import fails: {one_line(error)}"
+        ) from error
 
 
 def _passed(spec: str, name: str, what: str) -> object:
@@ -126,9 +134,10 @@ def _load_module(name: str, spec: str, what: str) -> ModuleType:
     finder = _FindsSource(name)
     sys.meta_path.insert(0, finder)
     try:
-        return importlib.import_module(name)
+        with printing_to_log():
+            return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise UserError(f"{what} '{spec}': importing {name} failed: {one_line(error)}") from error
+        raise UserError(f"{what} '{spec}': importing {name} failed: {located(error)}") from error
     finally:
         sys.meta_path.remove(finder)
 
@@ -148,10 +157,11 @@ def _load_file(path: Path, spec: str, what: str) -> ModuleType:
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[module_name] = module
     try:
-        module_spec.loader.exec_module(module)
+        with printing_to_log():
+            module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise UserError(f"{what} '{spec}': importing {path} failed: {one_line(error)}") from error
+        raise UserError(f"{what} '{spec}': importing {path} failed: {located(error)}") from error
     return module
 
 

@@ -22,6 +22,7 @@ from whet.errors import UserError, nearest
 Config = loops.Config
 PIPELINE = "pipeline"  # the loop of a recipe that consists of others
 RUNS_OF_PIPELINE = ("stages", "methods")
+LENGTHS = {"steps": "epochs", "epochs": "steps"}  # a run has one of the two: an override of one replaces the other
 SHORT = {"lr": "optimizer.lr"}  # the most common override
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: PyYAML builds dates and numbers unchecked
 PROBLEMS = {  # pydantic's type of error → our words
@@ -32,6 +33,12 @@ PROBLEMS = {  # pydantic's type of error → our words
     "string_pattern_mismatch": "must have letters, digits, - and _ only, and begin with a letter or a digit",
     "tuple_type": "must be a list, e.g. [a, b]",
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a section with keys of its own"),
+}
+
+
+ADVICE = {  # about keys that a recipe cannot do without
+    "model": ": add model=DIR (a directory, a pulled name or a run)",
+    "task": ": add data=FILE (your prompts), or task=NAME",
 }
 
 
@@ -234,7 +241,15 @@ def set_key(written: dict[str, Any], key: str, value: Any, *, said: str) -> None
         place.clear()  # the options were those of the other one
     if (path, last) == (["model"], "path"):
         place.pop("new", None)
+    if not path and last in LENGTHS and LENGTHS[last] in _keys_of(written):
+        place.pop(LENGTHS[last], None)
     place[last] = value
+
+
+def _keys_of(written: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of the loop of a run that is written down."""
+    loop = LOOPS.get(loops.loop_of(written))
+    return {} if loop is None else loop.model_fields
 
 
 def _run_of(written: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
@@ -270,7 +285,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
         valid = _fields_at(model, location[:-1])
         return f"unknown key {key!r}{nearest(location[-1], valid)} (valid here: {', '.join(valid)})"
     if first["type"] == "missing":
-        return f"key {key!r} is missing"
+        return f"key {key!r} is missing{ADVICE.get(key, '')}"
     if first["type"] == "value_error":  # ours: it names the value itself
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message

@@ -6,8 +6,8 @@ its sequence; index 0 is never trained because nothing predicts it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -77,11 +77,25 @@ class Sampling:
     top_p: float = 1.0  # keep the smallest set with at least this mass; 1 keeps all
     min_p: float = 0.0  # keep tokens at least this likely relative to the most likely one
     stop: tuple[str, ...] = ()  # stop strings; the string itself is kept
+    min_tokens: int = 0  # none of `endings` is sampled before
+    repetition_penalty: float = (
+        1.0  # on tokens of prompt and completion: a positive logit is divided by it, others times it
+    )
+    endings: tuple[int, ...] = ()  # ids that end a completion; set only where min_tokens needs them
 
     @property
     def is_whole(self) -> bool:
-        """Whether no token is filtered out."""
-        return self.top_k == 0 and self.top_p == 1 and self.min_p == 0
+        """Whether no token is filtered out or penalised."""
+        return self.top_k == 0 and self.top_p == 1 and self.min_p == 0 and not self.has_memory
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the distribution depends on the tokens before, beyond the model."""
+        return self.min_tokens > 0 or self.repetition_penalty != 1
+
+    def ended_by(self, stops: Iterable[int]) -> Sampling:
+        """The same with the ids that end a completion, where they matter."""
+        return replace(self, endings=tuple(sorted(stops))) if self.min_tokens else self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +144,12 @@ class Dialogue(Prompted):
     """SFT: a prompt and the answer to imitate."""
 
     completion: str
+    untrained: tuple[int, ...] = ()  # answers in the prompt that are not imitated (`weight: 0` in the data)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text(Prompted):
+    """Language modelling: every token of `prompt`, a plain text, is trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,6 +175,14 @@ class Outcomes(Prompted):
 
     completions: tuple[str, ...]
     correct: tuple[bool, ...]  # one per completion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidates(Prompted):
+    """Completions of one prompt to score and rank, with or without known scores."""
+
+    completions: tuple[str, ...]
+    scores: tuple[float, ...] | None = None  # one per completion, higher is better; None: unknown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,10 @@
 """Examples → prompts → completions → graded rollouts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, compress, islice
+from typing import Any
 
 from whet.engines.engine_protocol import Engine
 from whet.errors import RunFailed
@@ -72,3 +73,12 @@ def _rollout(example: Example, prompt: Prompt, completion: Completion, score: Sc
         version=version,
         score=score,
     )
+
+
+def spelled(groups: Sequence[Sequence[Mapping[str, Any]]], tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+    """The rows of all groups, each with the text of every sampled token."""
+    rows = list(chain.from_iterable(groups))
+    chosen = list(set(chain.from_iterable(compress(row["tokens"], row["mask"]) for row in rows)))
+    texts = dict(zip(chosen, tokenizer.decode_many([[token] for token in chosen]), strict=True))
+    for row in rows:
+        yield {**row, "pieces": [texts[token] for token in compress(row["tokens"], row["mask"])]}

@@ -1,3 +1,11 @@
 """The command in this process, beside the library."""
 
-from tests.cli.conftest import whet as command  # noqa: F401
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def command(whet: Callable[..., Any]) -> Callable[..., Any]:
+    return whet

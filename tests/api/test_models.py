@@ -30,7 +30,7 @@ def test_evaluations_are_those_of_the_command(run, command):
     said = json.loads(command("eval", run.path, "--samples", 2, "--json").out)
     found = run.evaluate(samples=2)
     assert (found.examples, found.seed, list(found.pass_at)) == (said["examples"], said["seed"], [1, 2])
-    assert found.accuracy.mean == said["accuracy"]["mean"] == run.results["best"]["accuracy"]
+    assert found.accuracy.mean == said["accuracy"]["mean"] == run.results["best"]["value"]
     assert [answer.text for answer in found.answers] == [answer["text"] for answer in said["answers"]]
     said = json.loads(command("eval", run.path, "--task", "sorting", "level=2", "--examples", 3, "--json").out)
     found = whet.evaluate(run, {"name": "sorting", "level": 2}, examples=3)

@@ -50,8 +50,8 @@ def test_a_resumed_run_keeps_its_config_and_its_code(tmp_path):
         return even(completions)
 
     stopped = train(tmp_path, steps=3, rewards=[reward], on_step=lambda *_: False)
-    with pytest.raises(whet.UserError, match="steps: a resumed run keeps its config"):
-        whet.train(resume=stopped, rewards=[reward], steps=4)
+    with pytest.raises(whet.UserError, match="seed: a resumed run keeps its config"):
+        whet.train(resume=stopped, rewards=[reward], seed=4)
     with pytest.raises(whet.UserError, match="keeps its config"):
         whet.train(resume=stopped, rewards=[(reward, 2.0)])
 
@@ -61,9 +61,11 @@ def test_a_resumed_run_keeps_its_config_and_its_code(tmp_path):
     changed.__name__ = "reward"
     with pytest.raises(whet.UserError, match=r"reward.functions.0 <python>:reward changed .*accept_changes=True"):
         whet.train(resume=stopped, rewards=[changed])
-    run = whet.train(resume=stopped, rewards=[changed], accept_changes=True, steps=3, progress=False)
-    assert run.metrics["reward/mean"][2:] == [1.0, 1.0]
-    assert "reward.functions.0" in run.results["accepted_changes"][0]
+    run = whet.train(resume=stopped, rewards=[changed], accept_changes=True, steps=4, progress=False)
+    assert run.metrics["reward/mean"][2:] == [1.0, 1.0, 1.0]
+    reward_changed, extended = run.results["accepted_changes"]
+    assert "reward.functions.0" in reward_changed
+    assert extended == "steps 4 instead of 3 (after step 1)"
 
 
 def test_stopping(tmp_path):
@@ -91,7 +93,8 @@ def test_a_reward_that_raises_here_leaves_its_example(tmp_path):
         return [0.0] * len(completions)
 
     with pytest.raises(
-        whet.RunFailed, match=r"reward function picky raised ValueError: no ones \(example .*; see (\S+)"
+        whet.RunFailed,
+        match=r"function picky failed at \S+:\d+ in picky: ValueError: no ones \(example .*; see (\S+)",
     ):
         train(tmp_path, steps=40, rewards=[picky])
     (evidence,) = tmp_path.glob("runs/*/failures/reward-001.json")
@@ -102,7 +105,7 @@ def test_a_reward_that_raises_here_leaves_its_example(tmp_path):
     ("answer", "sentence"),
     [
         (lambda completions: [float("nan")] * len(completions), "gave nan for row 0"),
-        (lambda completions: [0.0], "gave 1 rewards for 16 completions"),
+        (lambda completions: [0.0], "gave 1 rewards for 8 completions"),
         (lambda completions: [None] * len(completions), "has no reward: at least one must give a number"),
         (lambda completions: sys.exit(3), r"called sys.exit\(3\)"),
         (lambda tokens: [0.0], "requires 'tokens', which is not a column"),

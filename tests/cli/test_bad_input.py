@@ -18,7 +18,7 @@ WHET = (sys.executable, "-m", "whet")
 COMMANDS = [
     *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("tasks",), ("recipes",)),
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
-    *(("data", "explore"), ("data", "formats")),
+    *(("data", "explore"), ("data", "formats"), ("runs",), ("keys",), ("score",)),
 ]
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_command_line(whet: Whet, arguments: tuple[str, ...], told: str)
         (("task.level=99",), "level is 99, must be between 1 and 10"),
         (("task={name: rows}",), "task rows needs the option 'path'"),
         (("task={name: rows, path: nowhere.jsonl}",), "cannot read nowhere.jsonl: No such file"),
-        (("task={name: rows, path: .}",), "cannot read .: Is a directory"),
+        (("task={name: rows, path: .}",), " is a folder without files of rows"),
         (("model={path: x, new: {}}",), "model: give either path"),
         (("steps=abc",), "steps must be a whole number, not 'abc'"),
         (("steps=0",), "steps must be greater than 0, not 0"),
@@ -131,7 +131,7 @@ def test_a_wrong_recipe_is_refused_and_leaves_nothing(
         (("model=nowhere",), "unknown model 'nowhere' (known: smollm2-135m-instruct"),
         (("model=smollm2",), "did you mean 'smollm2-135m-instruct'?"),
         (("model=org/name",), "no model of that name is pulled; fetch it: whet models pull org/name"),
-        (("track=[wandb]",), "tracker wandb: the package is not installed; pip install wandb"),
+        (("track=[wandb]",), "track: [wandb] needs the package wandb, which is not installed: pip install wandb"),
         (("device=cuda",), "device is 'cuda' and torch finds no CUDA device: use device=cpu"),
         (("model.new.context=3",), "a prompt has 4 tokens and the model's context is 3"),
         (("model.new.width=16000000000",), "width is 16000000000: expected at most 1048576"),
@@ -161,7 +161,10 @@ ROWS = {
     "no prompt": (b'{"question": "1>"}\n', ".jsonl:1 has no 'prompt' (it has: question)"),
     "not UTF-8": (b'{"prompt": "\xff"}\n', ".jsonl:1 is not UTF-8: invalid start byte"),
     "no object": (b"[1]\n", ".jsonl:1 must be a JSON object, not a list"),
-    "one row": (b'{"prompt": "1>", "answer": "1"}\n', "no rows left for"),
+    "one row": (
+        b'{"prompt": "1>", "answer": "1"}\n',
+        "has one prompt only, or too few rows to hold some out",
+    ),
     "cut gzip": (b"\x1f\x8b\x08\x00", "is not a complete gzip file"),
 }
 
@@ -179,10 +182,13 @@ def test_a_file_of_rows_that_cannot_be_used(whet: Whet, recipe: Path, case: str)
 OFFLINE = "loop: offline\nsteps: 1\nbatch_size: 4\neval: {examples: 4, max_tokens: 3}\ntrack: []\n"
 
 
+TOO_LONG = "training prompts have more than 15 tokens: raise max_prompt_tokens"
+
+
 @pytest.mark.parametrize(
     ("prompt", "answer", "online", "offline"),
     [
-        ("{:030d}>", "1", "a prompt has 31 tokens and the model's context is 16", "has 31 prompt and 2 answer"),
+        ("{:030d}>", "1", TOO_LONG, TOO_LONG),
         (
             "{:03d}>",
             "1" * 20,
@@ -224,9 +230,10 @@ def test_examples_that_the_model_cannot_read(
         (("sample", "RUN", "1", "--temperature", "nan"), "temperature must be 0 (greedy) or more"),
         (("chat", "nowhere"), "unknown model 'nowhere'"),
         (("chat", "./nowhere"), "no directory ./nowhere"),
-        (("report", "nowhere"), "nowhere is neither a run nor a comparison; name a directory that"),
+        (("report", "./nowhere"), "nowhere is neither a run nor a comparison; name a directory that"),
         (("report", "BEST"), "is neither a run nor a comparison"),
-        (("report", "tiny.yaml"), "tiny.yaml is neither a run nor a comparison"),
+        (("report", "nowhere"), "no directory nowhere, and no run has that in its name: there are no runs below runs"),
+        (("report", "./tiny.yaml"), "tiny.yaml is neither a run nor a comparison"),
         (("tasks", "nothing"), "there is no task 'nothing'"),
         (("tasks", "sorting", "level=x"), "must be int"),
         (("recipes", "nothing"), "no recipe 'nothing'"),

@@ -47,7 +47,7 @@ def test_preferences_without_data(whet: Whet, place: Path) -> None:
         ("dpo", "talks", "…/talks.jsonl holds dialogues, and objective 'dpo' learns from pairs"),
         ("dpo", "liked", "…/liked.jsonl holds labelled, and objective 'dpo' learns from pairs"),
         ("kto", "talks", "…/talks.jsonl holds dialogues, and objective 'kto' learns from pairs or labelled"),
-        ("sft", "right", "…/right.jsonl holds outcomes, and objective 'sft' learns from dialogues or pairs"),
+        ("sft", "right", "…/right.jsonl holds outcomes, and objective 'sft' learns from dialogues, texts or pairs"),
         ("outcome", "pairs", "…/pairs.jsonl holds pairs, and objective 'outcome' learns from outcomes"),
         ("process", "pairs", "…/pairs.jsonl holds pairs, and objective 'process' learns from traces"),
         ("bradley_terry", "talks", "…/talks.jsonl holds dialogues, and objective 'bradley_terry' learns from pairs"),
@@ -59,7 +59,7 @@ def test_data_of_another_kind(whet: Whet, place: Path, objective: str, data: str
 
 def test_a_directory_without_rows(whet: Whet, place: Path) -> None:
     told = line(whet, place, objective="dpo", data=str(place / "empty"))
-    assert told == "…/empty is a directory without rows.jsonl: name a file of rows, or a run that made some"
+    assert told == "…/empty is a folder without files of rows (.jsonl, .json, .csv, .parquet …): name another"
 
 
 def test_a_file_that_is_not_there(whet: Whet, place: Path) -> None:

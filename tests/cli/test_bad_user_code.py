@@ -104,8 +104,8 @@ def test_a_reward_function_that_cannot_be_used(whet: Whet, recipe: Path, spec: s
     ("source", "told"),
     [
         ("def f(:", "failed: SyntaxError: invalid syntax"),
-        ("import sys; sys.exit(4)", "failed: SystemExit: 4"),
-        ("raise KeyError('x')", "failed: KeyError: 'x'"),
+        ("import sys; sys.exit(4)", "failed: broken.py:1 in <module>: SystemExit: 4"),
+        ("raise KeyError('x')", "failed: broken.py:1 in <module>: KeyError: 'x'"),
     ],
 )
 def test_a_module_that_cannot_be_imported(whet: Whet, recipe: Path, source: str, told: str) -> None:
@@ -124,7 +124,7 @@ def test_a_module_that_cannot_be_imported(whet: Whet, recipe: Path, source: str,
         ("huge", "huge gave 1e+308 for row 0, beyond ±1e+15, where training overflows"),
         ("silent", "every reward function (silent) gave None for row 0, so it has no reward"),
         ("nothing", "nothing gave a NoneType, not a list of numbers"),
-        ("raises", "raises raised ValueError: bad thing"),
+        ("raises", "raises failed at rewards.py:9 in raises: ValueError: bad thing"),
         ("hangs", "hangs took longer than 1 s and was stopped"),
         ("dies", "dies ended its process: the worker ended with exit code 3"),
         ("leaves", "leaves ended its process: the worker ended with exit code 4"),
@@ -155,19 +155,22 @@ def test_a_reward_that_forks_never_trains_on_other_scores(whet: Whet, recipe: Pa
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        ("DrawRaises", "task own.py:DrawRaises: draw raised ValueError: bad thing"),
-        ("HeldOutRaises", "task own.py:HeldOutRaises: held_out raised ValueError: bad thing"),
-        ("ScoreRaises", "the score of task mine raised ValueError: bad thing (example t0"),
-        ("CorrectRaises", "task own.py:CorrectRaises: correct raised ValueError: bad thing on example 'h0'"),
-        ("AlphabetRaises", "task own.py:AlphabetRaises: alphabet raised ValueError: bad thing"),
-        ("DrawLeaves", "task own.py:DrawLeaves: draw raised SystemExit: 5"),
-        ("DrawsNothing", "task own.py:DrawsNothing: draw gave something else than a list of Examples"),
-        ("DrawsText", "task own.py:DrawsText: draw gave something else than a list of Examples"),
-        ("DrawsFew", "task own.py:DrawsFew drew 1 examples instead of 2"),
+        ("DrawRaises", "own.py:DrawRaises: draw failed at own.py:18 in boom: ValueError: bad thing"),
+        ("HeldOutRaises", "own.py:HeldOutRaises: held_out failed at own.py:18 in boom: ValueError: bad thing"),
+        ("ScoreRaises", "the score of task mine failed at own.py:18 in boom: ValueError: bad thing (example h0"),
+        (
+            "CorrectRaises",
+            "CorrectRaises: correct failed at own.py:18 in boom: ValueError: bad thing on example 'h0'",
+        ),
+        ("AlphabetRaises", "own.py:AlphabetRaises: alphabet failed at own.py:18 in boom: ValueError: bad thing"),
+        ("DrawLeaves", "own.py:DrawLeaves: draw failed at own.py:19 in leave: SystemExit: 5"),
+        ("DrawsNothing", "own.py:DrawsNothing: draw gave something else than a list of Examples"),
+        ("DrawsText", "own.py:DrawsText: draw gave something else than a list of Examples"),
+        ("DrawsFew", "own.py:DrawsFew drew 1 examples instead of 2"),
         ("ScoresFloat", "it gave a float, not a Score"),
         ("ScoresNan", "the score of task mine gave reward = nan for row 0"),
         ("ScoresHuge", "the score of task mine gave reward = -1e+300 for row 0, beyond ±1e+15"),
-        ("CorrectText", "task own.py:CorrectText: correct gave a str, not True or False on example 'h0'"),
+        ("CorrectText", "own.py:CorrectText: correct gave a str, not True, False or None on example 'h0'"),
     ],
 )
 def test_a_task_that_breaks_is_named_with_its_method(whet: Whet, recipe: Path, task: str, told: str) -> None:
@@ -177,13 +180,13 @@ def test_a_task_that_breaks_is_named_with_its_method(whet: Whet, recipe: Path, t
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        ("NameRaises", "task own.py:NameRaises refuses its options: ValueError: bad thing"),
-        ("InitRaises", "task own.py:InitRaises refuses its options: ValueError: bad thing"),
-        ("HoldsNothing", "task own.py:HoldsNothing has no held-out examples"),
+        ("NameRaises", "own.py:NameRaises refuses its options: own.py:18 in boom: ValueError: bad thing"),
+        ("InitRaises", "own.py:InitRaises refuses its options: own.py:18 in boom: ValueError: bad thing"),
+        ("HoldsNothing", "own.py:HoldsNothing has no held-out examples"),
         ("NoTask", "it needs name, draw, held_out, score and correct"),
         ("Tusk", "own.py has no 'Tusk'; did you mean 'Task'?"),
         ("a_function", "must name a class, not a function"),
-        ("Task, lvl: 3", "task own.py:Task has no option 'lvl'; did you mean 'level'?"),
+        ("Task, lvl: 3", "own.py:Task has no option 'lvl'; did you mean 'level'?"),
     ],
 )
 def test_a_task_that_cannot_be_used(whet: Whet, recipe: Path, task: str, told: str) -> None:
@@ -192,10 +195,10 @@ def test_a_task_that_cannot_be_used(whet: Whet, recipe: Path, task: str, told: s
 
 
 def test_the_other_commands_guard_a_users_task_too(whet: Whet, recipe: Path, run: Path) -> None:
-    assert "correct raised ValueError" in refused(whet, "eval", run, "--task", "own.py:CorrectRaises", code=1)
-    assert "correct raised ValueError" in refused(whet, "sample", run, "--task", "own.py:CorrectRaises", code=1)
-    assert "held_out raised ValueError" in refused(whet, "eval", run, "--task", "own.py:HeldOutRaises", code=1)
-    assert "draw raised ValueError" in refused(whet, "explain", recipe, "task=own.py:DrawRaises", code=1)
+    assert "in boom: ValueError" in refused(whet, "eval", run, "--task", "own.py:CorrectRaises", code=1)
+    assert "in boom: ValueError" in refused(whet, "sample", run, "--task", "own.py:CorrectRaises", code=1)
+    assert "in boom: ValueError" in refused(whet, "eval", run, "--task", "own.py:HeldOutRaises", code=1)
+    assert "in boom: ValueError" in refused(whet, "explain", recipe, "task=own.py:DrawRaises", code=1)
     assert refused(whet, "tasks", "own.py:DrawRaises") == "draw raises ValueError: bad thing"
 
 

@@ -7,11 +7,15 @@ import signal
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.refusal import RECIPE, refused, write_recipe
 from tests.cli.tiny import Whet
+from tests.train import rows_on_disk as on_disk
 from whet.cli.experiments import read_seeds
 from whet.cli.progress import SilentProgress
+from whet.data.sources import Source, load_rows
+from whet.data.split import split_rows
 from whet.errors import UserError
 from whet.recipe import read_recipe
 from whet.runs.directory import RunDirectory
@@ -235,6 +239,51 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "without torchrun" in refused(whet, "compare", recipe, *both)
     assert not runs.exists() or not list(runs.iterdir())
+
+
+def write_preferences(directory: Path) -> Path:
+    """A recipe of a preference loss on pairs, in two steps."""
+    config = on_disk.config(on_disk.saved_model(directory / "start"), on_disk.pairs(directory / "pairs.jsonl"), "dpo")
+    path = directory / "preferences.yaml"
+    path.write_text(yaml.safe_dump({**config.model_dump(mode="json", exclude_none=True), "steps": 2}))
+    return path
+
+
+def test_preference_losses_are_ranked_by_held_out_pairs(whet: Whet, tmp_path: Path) -> None:
+    recipe = write_preferences(tmp_path)
+    told = ("--set", "ipo:objective.beta=0.2", "--json", "--out", tmp_path / "out")
+    result = whet("compare", recipe, "--methods", "dpo,ipo", "--seeds", 2, *told)
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    _, held_out = split_rows(load_rows(Source(path=str(tmp_path / "pairs.jsonl"))).rows, 0.25)
+    assert found["metric"] == "eval/pair_accuracy"
+    assert "highest mean held-out pair accuracy" in found["verdict"]
+    for method in found["methods"]:
+        runs = [RunDirectory.open(tmp_path / "out" / seed["run"], is_writer=False) for seed in method["seeds"]]
+        shares = [(run.results() or {})["after"]["eval/pair_accuracy"] for run in runs]
+        assert [seed["accuracy"] for seed in method["seeds"]] == shares
+        assert method["accuracy"]["mean"] == pytest.approx(sum(shares) / 2)
+        assert {seed["examples"] for seed in method["seeds"]} == {len(held_out)} != {12}  # at most eval.examples
+        assert "eval/pair_accuracy" in found["curves"][method["method"]]["0"]
+        options = [yaml.safe_load(run.config_yaml())["objective"] for run in runs]
+        assert [(one["name"], one.get("beta")) for one in options] == [
+            (method["method"], 0.2 if method["method"] == "ipo" else None)
+        ] * 2
+    shown = whet("compare", recipe, "--methods", "dpo,ipo", "--seeds", 2, *told[:2], *told[3:])
+    assert "held-out pair accuracy" in shown.out
+
+
+def test_methods_that_do_not_compare_are_refused(whet: Whet, tmp_path: Path) -> None:
+    recipe = write_preferences(tmp_path)
+    online = write_recipe(tmp_path)
+    runs = ("--runs", tmp_path / "runs")
+    assert "measured on pairs and kto on single" in refused(whet, "compare", recipe, "--methods", "dpo,kto", *runs)
+    assert "compare them in a pipeline" in refused(whet, "compare", recipe, "--methods", "dpo,grpo", *runs)
+    assert "did you mean 'simpo'?" in refused(whet, "compare", recipe, "--methods", "dpo,simpoo", *runs)
+    assert "has loop online, and these methods learn from pairs" in refused(
+        whet, "compare", online, "--methods", "dpo,ipo", *runs
+    )
+    assert "use --methods" in refused(whet, "compare", recipe, "objective=ipo", "--methods", "dpo,ipo", *runs)
 
 
 def test_seeds_are_a_count_or_a_list() -> None:

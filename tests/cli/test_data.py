@@ -39,6 +39,25 @@ def test_explore_as_json_with_pictures(whet: Whet, tmp_path: Path) -> None:
     assert "<!doctype html>" in Path(found["page"]).read_text("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("row", "options", "told"),
+    [
+        ({"text": "once upon a time"}, (), "1 texts of 1 rows read, format text"),
+        ({"problem": "1+1?"}, ("--column", "prompt=problem"), "1 prompts of 1 rows read, format prompts"),
+        (
+            {"problem": "1+1?", "solution": 2},
+            ("--column", "prompt=problem", "--column", "answer=solution"),
+            "1 dialogues of 1 rows read, format prompt_answer",
+        ),
+    ],
+)
+def test_texts_prompts_and_columns_by_other_names(
+    whet: Whet, tmp_path: Path, row: dict[str, object], options: tuple[str, ...], told: str
+) -> None:
+    result = whet("data", "explore", write_lines(tmp_path / "a.jsonl", [row]), *options)
+    assert (result.code, told in result.out) == (0, True), result.err + result.out
+
+
 def test_formats_are_listed(whet: Whet) -> None:
     assert [row["name"] for row in json.loads(whet("data", "formats", "--json").out)] == list(FORMATS)
     told = whet("data", "formats").out
@@ -50,7 +69,7 @@ def test_formats_are_listed(whet: Whet) -> None:
     [
         (None, [], "a.jsonl: No such file"),
         ("", [], "a.jsonl has no rows"),
-        ('{"text": "x"}\n', [], "no known format has the columns text"),
+        ('{"words": "x"}\n', [], "no known format has the columns words"),
         ('{"prompt": "q", "chosen": "a"}\n', ["--format", "pairs"], "a.jsonl:1 has no 'rejected'"),
         ('{"prompt": "q"}\n', ["--format", "pear"], "no data format 'pear'; did you mean"),
         ('{"prompt": "q"}\n', ["--max-skipped", "7"], "max_skipped is 7"),

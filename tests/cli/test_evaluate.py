@@ -82,7 +82,9 @@ def test_pass_at_k_counts_the_subsets_that_hold_a_right_answer(whet: Whet, model
 
 
 def test_k_alone_draws_as_many_samples_as_it_needs(whet: Whet, model: Path, rows: Path) -> None:
-    measured = json.loads(whet("eval", model, *_options(rows), "--examples", 5, "--k", "2", "--json").out)
+    result = whet("eval", model, *_options(rows), "--examples", 5, "--k", "2", "--json")
+    assert "note: --k 2 without --samples: 2 samples of each prompt are drawn" in result.err
+    measured = json.loads(result.out)
     assert measured["samples"] == 2
     assert list(measured["pass_at"]) == ["2"]
     assert measured["examples"] == 5
@@ -159,6 +161,7 @@ def test_another_task_does_not_inherit_the_runs_settings(whet: Whet, tmp_path: P
         (("MODEL", "--task", "arithmetic", "levle=1"), "has no option 'levle'; did you mean 'level'"),
         (("MODEL", "--task", "arithmetic", "level"), "write key=value"),
         (("MODEL", "--task", "arithmetic", "--k", "1,x"), "not a list of whole numbers"),
+        (("MODEL", "--task", "arithmetic", "--k", "0"), "--k '0' is not a list of whole numbers from 1 on"),
         (("MODEL", "--task", "arithmetic", "--samples", "2", "--k", "4"), "pass@4 needs 1 <= k <= samples"),
         (("MODEL", "--task", "arithmetic", "--samples", "2", "--temperature", "0"), "set a temperature above 0"),
         (("MODEL", "--task", "arithmetic", "--temperature", "nan"), "temperature must be 0 (greedy) or more"),

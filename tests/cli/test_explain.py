@@ -97,6 +97,8 @@ def test_the_numbers_of_an_online_recipe(whet: Whet, write: Any) -> None:
         "updates": 630,
         # Warm-up: 1/5 of the rate at step 1, all of it at step 5; then 100 steps fall to 1/100 of it.
         "rates": [pytest.approx(2e-4), pytest.approx(1e-3), pytest.approx(1e-5)],
+        "optimizer": "adamw",
+        "shape": "5 steps of warm-up, 100 of linear decay",
         "critic_rate": None,
         "cold_start": None,
         "critic_alone": 0,
@@ -314,8 +316,13 @@ def test_a_model_on_disk_is_counted_from_its_headers(whet: Whet, write: Any, tmp
     assert found["missing"] == ""
 
 
-def test_a_model_that_is_not_here_leaves_its_numbers_unknown(whet: Whet, write: Any, tmp_path: Path) -> None:
-    arguments = (write(ONLINE), "model.new=null", f"model.path={tmp_path}/absent")
+def test_a_model_that_cannot_be_pulled_is_an_error(whet: Whet, write: Any, tmp_path: Path) -> None:
+    assert "unknown model 'nonexistent'" in refused(whet, "explain", write(ONLINE), "model=nonexistent")
+    assert f"no directory {tmp_path}/absent" in refused(whet, "explain", write(ONLINE), f"model={tmp_path}/absent")
+
+
+def test_a_model_that_is_not_pulled_leaves_its_numbers_unknown(whet: Whet, write: Any, tmp_path: Path) -> None:
+    arguments = (write(ONLINE), "model.new=null", "model.path=org/absent")
     found = _json(whet, *arguments)
     assert found["model"] is None
     assert "absent" in found["missing"]
@@ -345,7 +352,9 @@ def test_the_page_for_people_has_the_same_numbers(whet: Whet, write: Any) -> Non
 
 @pytest.mark.parametrize("name", packaged_recipes())
 def test_packaged_recipes_write_no_key_that_does_nothing(name: str) -> None:
-    found = read_any(name)
+    is_starter = not {"model", "stages"} & set(parse_yaml(packaged_recipes()[name], where=name))
+    own = ["model=DIR", "data=FILE", "reward.functions=[rewards.py:f]"] if is_starter else []
+    found = read_any(name, own if name in ("grpo", "ppo") else own[:2])
     for recipe in found.runs().values() if isinstance(found, Pipeline) else [found]:
         assert keys_without_effect(recipe) == {}, recipe.name
 

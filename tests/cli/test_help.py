@@ -59,8 +59,9 @@ def test_train_prints_its_results_as_json(whet: Whet, tmp_path: Path) -> None:
     assert set(told) >= {"run", "before", "after", "best"}
 
 
-def test_train_prints_nothing_else(whet: Whet, tmp_path: Path) -> None:
-    assert whet("train", write_recipe(tmp_path), "--runs", tmp_path / "runs").out == ""
+def test_train_prints_the_run_and_nothing_else(whet: Whet, tmp_path: Path) -> None:
+    printed = whet("train", write_recipe(tmp_path), "--runs", tmp_path / "runs").out
+    assert [Path(line) for line in printed.splitlines()] == [*(tmp_path / "runs").iterdir()]
 
 
 def test_a_resumed_run_prints_json_too(whet: Whet, tmp_path: Path) -> None:

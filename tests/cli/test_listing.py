@@ -94,3 +94,16 @@ def test_every_command_has_help_with_an_example(whet: Whet) -> None:
         assert result.code == 0
         assert "Example" in result.out
         assert f"whet {command}" in result.out
+
+
+def test_the_prompts_of_a_file_pass_the_check_without_answers(whet: Whet, tmp_path: Path) -> None:
+    rows = [{"prompt": f"what is {n} + {n}?", "completion": str(2 * n)} for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = whet("tasks", "data", f"path={tmp_path / 'rows.jsonl'}")
+    assert result.code == 0, result.err
+    assert "check_task: passed" in result.out
+    assert "no answers: the reward comes from elsewhere" in result.out
+    (tmp_path / "same.jsonl").write_text(f"{json.dumps(rows[0])}\n{json.dumps({**rows[0], 'completion': '1'})}\n")
+    refusal = whet("tasks", "data", f"path={tmp_path / 'same.jsonl'}")
+    assert refusal.code == 2
+    assert "none can be held out: add rows with other prompts" in refusal.err

@@ -33,7 +33,7 @@ def test_it_writes_both_files_and_says_how_the_run_went(whet: Whet, tmp_path: Pa
     assert result.out.splitlines() == [
         f"report: {run / 'report.html'}",
         "held-out accuracy: 25.0% [12.5% … 50.0%] → 75.0% [50.0% … 87.5%] (95 % intervals)",
-        "held-out loss: 2.5000 → 1.2500",
+        "held-out loss: 2.5 → 1.25",
     ]
     assert (run / "training_curves.png").read_bytes().startswith(b"\x89PNG")
     assert "<!doctype html>" in (run / "report.html").read_text()

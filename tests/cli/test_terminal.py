@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from whet.cli.experiments import StepLine
 from whet.cli.progress import LineProgress, LiveProgress
 from whet.cli.terminal import Screen, say, say_json, say_text
 from whet.errors import escaped
+from whet.user_code import keeping_output, printing_to_log
 
 SOURCE = Path(terminal.__file__).parents[1]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[12]?[KA]|\r")  # what the library draws with
@@ -125,6 +127,24 @@ def test_notes_beside_a_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     passing.step(1, {"reward/mean": 0.5}, {"seconds/step": 1.0})
     passing.close()
     assert _drawn(tty).count(f"run: {SEEN}\\n") == 2
+
+
+def test_an_evaluation_leaves_a_line_above_the_live_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tty = _terminal(monkeypatch)
+    share = {"eval/pair_accuracy": 0.5, "eval/pair_accuracy_low": 0.25, "eval/pair_accuracy_high": 0.75}
+    steps: list[Mapping[str, float]] = [{"loss": 1.0}, {"loss": 0.5, **share, "eval/loss": 0.625}, {"loss": 0.25}]
+    with keeping_output(tmp_path / "log"):
+        live = LiveProgress(3)
+        for step, metrics in enumerate(steps, start=1):
+            with printing_to_log():
+                print("chatter")
+                live._live.refresh()  # as its own thread does while a reward function runs
+            live.step(step, metrics, {})
+        live.close()
+    assert _drawn(tty).count("step 2/3  held-out pair_accuracy 50.0% (25.0% … 75.0%)  loss 0.625") == 1
+    assert _drawn(tty).count("  held-out pair_accuracy") == 1
+    assert "chatter" not in _drawn(tty)
+    assert (tmp_path / "log").read_text() == "chatter\n" * 3
 
 
 def _ways_out(path: Path) -> list[str]:

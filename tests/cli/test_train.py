@@ -35,8 +35,8 @@ def stopped(tmp_path: Path, finished: Path) -> Path:
 def test_a_run_leaves_what_the_documentation_promises(whet: Whet, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     result = whet("train", recipe, "algorithm.clip.high=0.28", "--runs", tmp_path / "runs")
-    assert (result.code, result.out) == (0, "")
     (run,) = (tmp_path / "runs").iterdir()
+    assert (result.code, result.out) == (0, f"{run}\n")
     lines = result.err.splitlines()
     assert lines[0].startswith("note: algorithm.clip.high has no effect here: one update per rollout")
     assert lines[1] == f"run: {run}"
@@ -64,11 +64,12 @@ def test_a_stopped_run_goes_on_to_the_same_end(whet: Whet, stopped: Path, finish
 
 def test_runs_that_cannot_be_resumed(whet: Whet, finished: Path, stopped: Path, tmp_path: Path) -> None:
     assert refused(whet, "train", finished, "--resume") == (
-        f"{finished} is finished; to train on, start a new run with model={finished}"
+        f"{finished} is finished; to train for longer: whet train {finished} --resume steps=4, or start a new run with "
+        f"model={finished}"
     )
     assert "is not a run directory (no config.yaml)" in refused(whet, "train", tmp_path, "--resume")
     assert "is not a run directory" in refused(whet, "train", tmp_path / "nowhere", "--resume")
-    assert "a resumed run keeps its config" in refused(whet, "train", stopped, "--resume", "steps=9")
+    assert "a resumed run keeps its config" in refused(whet, "train", stopped, "--resume", "seed=9")
     (stopped / "config.yaml").write_text("steps: [")
     assert "not valid YAML" in refused(whet, "train", stopped, "--resume")
     (stopped / "config.yaml").write_bytes(b"\xff\xfe")
@@ -161,6 +162,13 @@ def test_a_second_writer_is_refused_and_a_signal_saves_the_run(whet: Whet, zygot
     assert (run / "checkpoints" / f"step-{last:06d}").is_dir()
 
 
+def test_sigterm_ends_an_evaluation_as_ctrl_c_does(zygote: Zygote, finished: Path) -> None:
+    hooks = {"signal_in": "0 SIGTERM 1 whet.engines.native.native_engine:NativeEngine.generate"}
+    process = zygote.start("eval", finished, hooks=hooks, environment={"RANK": "0"})
+    assert process.wait() == 130
+    assert "Traceback" not in process.said()
+
+
 def test_a_full_disk_stops_the_run_and_keeps_its_last_checkpoint(whet: Whet, zygote: Zygote, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, RECIPE.replace("width: 16", "width: 8"))
     changes = ("steps=120", "save.every_steps=5", "--runs", tmp_path / "runs")
@@ -193,14 +201,12 @@ def test_ctrl_c_while_the_model_is_made(whet: Whet, tmp_path: Path, monkeypatch:
     assert result.err.count("\n") <= 1
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_a_signal_while_the_model_is_made_ends_the_process_quietly(
-    zygote: Zygote, tmp_path: Path, number: int, code: int
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_model_is_made_ends_the_process_quietly(zygote: Zygote, tmp_path: Path, number: int) -> None:
     hooks = {"wait_while_the_model_is_made": ""}
     process = zygote.start("train", write_recipe(tmp_path), "--runs", tmp_path / "runs", hooks=hooks)
     process.until(lambda: "loading\n" in process.said(), "the model")
     process.send(number)
-    assert process.wait() == code
+    assert process.wait() == 130
     assert "Traceback" not in process.said()
     assert process.said().count("\n") <= 2  # "loading" is one

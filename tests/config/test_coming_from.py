@@ -112,7 +112,7 @@ def test_the_hints_of_errors_say_what_the_tables_say(name: str) -> None:
     if said.startswith("nothing"):
         assert {row.here for row in same} == {"–"}
         return
-    keys = set(DOTTED.findall(said)) or {said.partition(" DIR")[0] if " DIR" in said else re.split(r"\W", said)[0]}
+    keys = set(DOTTED.findall(said)) or {re.match(r"whet train --\w+|\w*", said)[0]}
     by_row = [{text.partition("=")[0] for text in CODE.findall(row.here)} for row in same]
     assert keys <= set().union(*by_row), (keys, by_row)
 
@@ -147,7 +147,8 @@ def test_an_example_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     rows_of = {
         "near_200.yaml": '{"prompt": "A post %d", "completion": "in short: %d"}\n',
         "dpo.yaml": '{"prompt": "A post %d", "chosen": "yes %d", "rejected": "no"}\n',
-        "gsm8k.yaml": '{"prompt": "What is 1,000 + %d?", "answer": "1,00%d"}\n',
+        "gsm8k.yaml": '{"prompt": [{"role": "user", "content": "1,000 + %d?"}], '
+        '"reward_model": {"ground_truth": "1,00%d"}}\n',
     }
     (tmp_path / "rows.jsonl").write_text("".join(rows_of[name] % (i, i) for i in range(9)), "utf-8")
     if name == "dpo.yaml":
@@ -156,19 +157,3 @@ def test_an_example_trains(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
         tiny += ["task.path=rows.jsonl", "steps=1", "rollout.prompts=2", "rollout.group=2", "rollout.max_tokens=8"]
     run = start_run(read_recipe(name, tiny), tmp_path / "runs", lambda config, run: SilentProgress())
     assert (run / "report.html").is_file()
-
-
-def test_the_task_of_the_example_reads_the_last_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gsm8k.py").write_text(EXAMPLES["gsm8k.py"], "utf-8")
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": "1,234"}\n{"prompt": "b", "answer": "-5"}\n')
-    monkeypatch.chdir(tmp_path)
-    from whet.tasks.check import check_task
-    from whet.tasks.loading import load_task
-
-    task = load_task("gsm8k.py:Gsm8k", {"path": "rows.jsonl", "chat": True})
-    check_task(task)
-    first, second = sorted([*task.draw(1, seed=(0, 1)), *task.held_out(1)], key=lambda example: example.prompt_text)
-    assert task.correct(first, "First 99, so 1234.")
-    assert not task.correct(first, "1,234 or rather 7")
-    assert task.correct(second, "it is -5")
-    assert not task.correct(second, "no number")

@@ -14,7 +14,7 @@ from whet.config.objective import objective_row
 from whet.errors import UserError
 from whet.recipe import dump, parse_yaml, validate
 
-OFFLINE: dict[str, Any] = {"loop": "offline", "steps": 2, "model": "some/model", "data": "pairs.jsonl"}
+OFFLINE: dict[str, Any] = {"loop": "offline", "steps": 2, "model": "some/model", "data": "no-such-file.jsonl"}
 COLLECT: dict[str, Any] = {"loop": "collect", "steps": 2, "model": "some/model", "task": "sorting"}
 ONLINE: dict[str, Any] = {"steps": 3, "model": "some/model", "task": "sorting", "algorithm": "grpo"}
 
@@ -76,7 +76,7 @@ def test_options_are_bound_to_the_loss() -> None:
         ({"objective": "bradley_terry", "reference": "m"}, "'bradley_terry' compares with no reference: leave refer"),
         ({"objective": "simpo", "reference": "m"}, "'simpo' compares with no reference: leave reference out"),
         ({"objective": "sft", "reference": "m"}, "'sft' compares with no reference: leave reference out"),
-        ({"objective": "dpo", "data": {}}, "data.path"),
+        ({"objective": "dpo", "data": {}}, "data: give either path (a file, a folder, a name on the hub) or sets"),
         ({"objective": "dpo", "data": {"path": "x", "pats": 1}}, "data.pats"),
         ({"objective": "dpo", "data": {"path": "x", "held_out_share": 1}}, "data.held_out_share"),
         ({"objective": "dpo", "data": {"path": "x", "ties": "maybe"}}, "data.ties"),
@@ -108,7 +108,7 @@ def test_supervised_learning_needs_a_task_or_data() -> None:
 
 def test_the_prompts_of_the_data_are_the_task_unless_one_is_named() -> None:
     assert offline().task.name == "data"
-    assert offline().task.options == {"path": "pairs.jsonl"}
+    assert offline().task.options == {"path": "no-such-file.jsonl"}
     told = offline(data={"path": "a/b", "split": "test", "chat": True, "held_out_share": 0.2, "max_tokens": 9})
     assert told.task.options == {"path": "a/b", "split": "test", "chat": True, "held_out_share": 0.2}
     assert offline(data=DataConfig(path="a/b", chat=True)).task.options == {"path": "a/b", "chat": True}

@@ -17,7 +17,7 @@ from whet.records import Batch, Sampling
 from whet.train.online import loop as online_module
 from whet.train.online import update as update_module
 from whet.train.online.learner import Learner
-from whet.train.session import session as session_module
+from whet.train.session import held_out as held_out_module
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -101,13 +101,13 @@ def test_every_evaluation_samples_with_the_weights_of_its_step(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions: list[int] = []
-    original = session_module.evaluate
+    original = held_out_module.evaluate
 
     def watched(engine: NativeEngine, *arguments: Any, **named: Any) -> Any:
         versions.append(engine.version)
         return original(engine, *arguments, **named)
 
-    monkeypatch.setattr(session_module, "evaluate", watched)
+    monkeypatch.setattr(held_out_module, "evaluate", watched)
     written = recipe(model, steps=4)
     written["eval"]["every_steps"] = 2
     train_here(written, tmp_path / "run")

@@ -32,6 +32,7 @@ CHANGES: dict[str, dict[str, Any]] = {
             "kl": {**KL, "reference": "sync", "sync_steps": 1, "ema": 0.7},
         },
         "critic": {"lr": 3e-3},
+        "optimizer": {"name": "muon", "lr": 1e-3, "schedule": "wsd", "warmup_share": 0.2, "weight_decay": 0.1},
         "reward": {"normalize": "running", "functions": [f"{Path(__file__).parent / 'digits.py'}:digits"]},
     },
     "reinforce": {

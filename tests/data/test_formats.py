@@ -13,11 +13,13 @@ from tests.data.written import assistant, user
 from whet.data.feedback import hh_messages, unpaired
 from whet.data.formats import FORMATS, named, recognised
 from whet.errors import UserError
-from whet.records import Dialogue, Labelled, Message, Outcomes, Pair, Trace
+from whet.records import Candidates, Dialogue, Labelled, Message, Outcomes, Pair, Text, Trace
 
 U = Message(role="user", content="q")
 A = Message(role="assistant", content="a")
 S = Message(role="system", content="s")
+ONE_PLUS_ONE = Message(role="user", content="1+1?")
+BAD = {"role": "assistant", "content": "bad", "weight": 0}
 
 STEP_ROW = {
     "completions": [{"text": "x=1", "rating": 1, "flagged": False}, {"text": "x=9", "rating": -1}],
@@ -70,6 +72,16 @@ TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
         "gsm8k",
         {"question": "q", "answer": "1+1=<<1+1=2>>2\n#### 2"},
         [Dialogue(id="r", prompt=(U,), completion="1+1=<<1+1=2>>2\n#### 2")],
+    ),
+    (
+        "candidates",
+        {"prompt": "q", "completions": ["a", "b"]},
+        [Candidates(id="r", prompt="q", completions=("a", "b"))],
+    ),
+    (
+        "candidates",  # rewards of outcomes are 0 or 1
+        {"prompt": "q", "completions": ["a", "b"], "rewards": [1, -0.5]},
+        [Candidates(id="r", prompt="q", completions=("a", "b"), scores=(1.0, -0.5))],
     ),
     ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b"}, [Pair(id="r", prompt="q", chosen="a", rejected="b")]),
     (
@@ -239,6 +251,34 @@ TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
         {"prompt": "q", "completions": ["a", "b", "c"], "labels": [True, False, 0]},
         [Trace(id="r", prompt="q", steps=("a", "b", "c"), labels=(1, -1, 0))],
     ),
+    ("question_answer", {"question": "1+1?", "answer": 2}, [Dialogue(id="r", prompt=(ONE_PLUS_ONE,), completion="2")]),
+    ("question_answer", {"question": "q", "answer": "two"}, [Dialogue(id="r", prompt=(U,), completion="two")]),
+    ("prompt_answer", {"prompt": "1/2?", "answer": 0.5}, [Dialogue(id="r", prompt="1/2?", completion="0.5")]),
+    ("prompt_answer", {"prompt": [user("q")], "answer": True}, [Dialogue(id="r", prompt=(U,), completion="true")]),
+    ("prompt_completion", {"prompt": "1+1?", "completion": 2.0}, [Dialogue(id="r", prompt="1+1?", completion="2")]),
+    ("prompts", {"prompt": "write", "style": "terse"}, [Dialogue(id="r", prompt="write", completion="")]),
+    ("prompts", {"prompt": [user("q")], "answer": None}, [Dialogue(id="r", prompt=(U,), completion="")]),
+    ("text", {"text": "once upon", "id": 3}, [Text(id="r", prompt="once upon")]),
+    (
+        "implicit_text_pairs",
+        {"chosen": "The sky is blue.", "rejected": "The sky is bloody red."},
+        [Pair(id="r", prompt="The sky is", chosen=" blue.", rejected=" bloody red.")],  # not "The sky is bl"
+    ),
+    (
+        "implicit_text_pairs",
+        {"chosen": "Hi!\nYes sir", "rejected": "Hi!\nYes"},
+        [Pair(id="r", prompt="Hi!", chosen="\nYes sir", rejected="\nYes")],  # no side may be empty
+    ),
+    (
+        "messages",
+        {"messages": [{**user("q"), "id": 7}, {**assistant("a"), "weight": 1, "tool_calls": []}]},
+        [Dialogue(id="r", prompt=(U,), completion="a")],
+    ),
+    (
+        "messages",
+        {"messages": [user("q"), {**assistant("a"), "weight": 0}, user("q"), assistant("b"), user("x"), BAD]},
+        [Dialogue(id="r", prompt=(U, A, U), completion="b", untrained=(1,))],
+    ),
 ]
 
 
@@ -260,7 +300,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("messages", {"messages": [user("q")]}, "f:7: 'messages' must end with an assistant message"),
     ("messages", {"messages": []}, "must end with an assistant message"),
     ("messages", {"messages": [{"role": "tool", "content": "x"}, assistant("a")]}, "the role 'tool'"),
-    ("messages", {"messages": [{**assistant("a"), "tool_calls": [1]}]}, "with 'role' and 'content' only"),
+    ("messages", {"messages": [{**assistant("a"), "tool_calls": [1]}]}, "has 'tool_calls', and tool calls are not"),
+    ("messages", {"messages": [{"role": "assistant", "tool_calls": [1]}]}, "has 'tool_calls', and tool calls are not"),
+    ("messages", {"messages": [{**user("q"), "name": "Ada"}, assistant("a")]}, "has 'name', and chat templates"),
+    ("messages", {"messages": [{**assistant("a"), "thinking": "hm"}]}, "has 'thinking', which would be lost"),
+    ("messages", {"messages": [user("q"), {**assistant("a"), "weight": 0.5}]}, "the weight 0.5 of a message must be 1"),
+    ("messages", {"messages": [user("q"), {**assistant("a"), "weight": 0}]}, "every assistant message has weight 0"),
     ("messages", {"text": "x"}, r"f:7 has no 'messages' \(it has: text\)"),
     ("sharegpt", {"conversations": [{"from": "function_call", "value": "x"}]}, "a message from 'function_call'"),
     ("sharegpt", {"conversations": ["x"]}, "must be an object with 'from' and 'value'"),
@@ -294,6 +339,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "'chosen' and 'rejected' differ at turn 2",
     ),
     ("implicit_pairs", {"chosen": [assistant("a")], "rejected": [assistant("b")]}, "must start with the prompt"),
+    ("implicit_text_pairs", {"chosen": "Yes it", "rejected": "No it"}, "must begin with the same prompt, or give it"),
+    ("implicit_text_pairs", {"chosen": "Yes", "rejected": "Yes it"}, "must begin with the same prompt"),
+    ("prompts", {"prompt": "q", "completions": 1}, "the column name 'completions' is reserved"),
+    (
+        "prompt_answer",
+        {"prompt": "q", "answer": [1]},
+        "'answer' must be text, a number, true, false or null, not a list",
+    ),
     ("hh", TWO, "f:7: 'chosen' and 'rejected' differ at turn 1"),
     ("hh", {"chosen": "hello", "rejected": "hello"}, "must begin with a 'Human:' or 'Assistant:' turn"),
     ("hh", {"chosen": "\n\nHuman: q", "rejected": "\n\nHuman: q"}, "must end with an assistant message"),
@@ -350,8 +403,12 @@ def test_a_wrong_row_is_told_with_file_and_line(name: str, row: dict[str, Any], 
 
 
 def test_what_no_format_has_is_told_with_its_columns() -> None:
-    with pytest.raises(UserError, match=r"f: no known format has the columns text, id: rename them, or name"):
-        recognised([{"text": "x"}, {"id": 1}], "f")
+    with pytest.raises(UserError, match=r"f: no known format has the columns words, id: say which column is which"):
+        recognised([{"words": "x"}, {"id": 1}], "f")
+    with pytest.raises(UserError, match=r"e\.g\. columns=\{prompt: problem, completion: output\} \(or completion: sol"):
+        recognised([{"problem": "q", "solution": "a", "output": "b"}], "f")
+    with pytest.raises(UserError, match=r"e\.g\. columns=\{prompt: query, chosen: better, rejected: worse\}, or name"):
+        recognised([{"query": "q", "better": "a", "worse": "b"}], "f")
     with pytest.raises(UserError, match=r"no data format 'xyz' \(formats: auto, prm800k"):
         named("xyz")
     with pytest.raises(UserError, match="did you mean 'outcomes'"):

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from whet.data.hub import cached_rows, is_hub_name
 from whet.data.sources import Source, load_rows
 from whet.errors import UserError
 from whet.files import home_directory
+from whet.files.hub import cached_rows, is_hub_name
 
 ROWS = [{"prompt": f"q{i}", "chosen": f"ä{i}", "rejected": f"b{i}"} for i in range(4)]
 

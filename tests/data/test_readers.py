@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.data.readers import Raw, read_file
 from whet.errors import UserError
+from whet.files.readers import Raw, read_file
 
 ROWS = [{"prompt": 'a, "b"\nc', "n": "1"}, {"prompt": "é", "n": ""}, {"prompt": " ", "n": "x\ty"}]
 

@@ -11,8 +11,10 @@ import pytest
 
 from tests.data.real import real
 from tests.data.written import write_lines
-from whet.data.sources import ROWS, Source, digest, load_rows
+from whet.data.sources import Source, digest, load_rows
+from whet.data.split import split_rows
 from whet.errors import UserError
+from whet.files.readers import ROWS
 from whet.records import Dialogue, Message, Outcomes, Pair, Trace
 from whet.runs import layout
 
@@ -87,7 +89,7 @@ def test_too_many_broken_rows_are_refused_with_the_first_three(tmp_path: Path) -
         ("", "has no rows"),
         ("\n \n", "has no rows"),
         ("{\n{\n", r"no row of .*a.jsonl can be read: .*a.jsonl:1 is not JSON"),
-        ('{"text": "x"}\n', "no known format has the columns text"),
+        ('{"words": "x"}\n', "no known format has the columns words"),
         ('{"prompt": "q", "chosen": "a", "rejected": "a"}\n', "has no rows left: 1 tie"),
     ],
 )
@@ -274,9 +276,43 @@ def test_a_directory_stands_for_its_rows(tmp_path: Path) -> None:
         load_rows(Source(path=str(tmp_path)))
 
 
-def test_a_directory_without_rows_is_refused_in_one_line(tmp_path: Path) -> None:
-    write_lines(tmp_path / "other.jsonl", [pair(i) for i in range(10)])
-    with pytest.raises(UserError) as error:
-        load_rows(Source(path=str(tmp_path)))
-    told = f"{tmp_path} is a directory without rows.jsonl: name a file of rows, or a run that made some"
-    assert str(error.value) == told
+def test_a_folder_is_all_of_its_files_or_those_of_its_split(tmp_path: Path) -> None:
+    plain, split = tmp_path / "plain", tmp_path / "split"
+    (plain / "below").mkdir(parents=True)
+    split.mkdir()
+    write_lines(plain / "a.jsonl", [pair(i) for i in range(10)])
+    (plain / "b.json").write_text(json.dumps([pair(i) for i in range(10, 20)]))
+    (plain / "notes.txt").write_text("not rows")
+    (plain / "below" / "other.jsonl").write_text("not rows")
+    assert [row.prompt for row in load_rows(Source(path=str(plain))).rows] == [pair(i)["prompt"] for i in range(20)]
+    write_lines(split / "train-00001.jsonl", [pair(i) for i in range(10)])
+    write_lines(split / "test-00001.jsonl", [pair(i) for i in range(10, 14)])
+    assert [len(load_rows(Source(path=str(split), split=name)).rows) for name in ("train", "test")] == [10, 4]
+    with pytest.raises(UserError, match="has no files of the split 'dev', but of test, train: set split"):
+        load_rows(Source(path=str(split), split="dev"))
+    (plain / "b.json").write_text("[3]")
+    with pytest.raises(UserError, match=r"plain/b\.json:1 must be a JSON object"):  # the file of the broken row
+        load_rows(Source(path=str(plain)))
+
+
+def test_only_what_the_limit_asks_for_is_read(tmp_path: Path) -> None:
+    whole = "".join(json.dumps(pair(i)) + "\n" for i in range(100_000)).encode()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(whole, 1)[:-9])
+    assert load_rows(Source(path=str(tmp_path / "a.jsonl.gz"), limit=30)).read == 30  # long before the missing end
+    with pytest.raises(UserError, match="not a complete gzip file"):
+        load_rows(Source(path=str(tmp_path / "a.jsonl.gz")))
+
+
+def test_rows_of_several_sets_that_are_alike_stay_on_one_side(tmp_path: Path) -> None:
+    same = [pair(i) for i in range(30)]
+    for name in "ab":
+        rows = [{**row, "chosen": f"{name} {number}"} for number, row in enumerate(same)]
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+    loaded = load_rows(
+        *(Source(path=str(tmp_path / f"{name}.jsonl"), weight=weight) for name, weight in (("a", 2), ("b", 1)))
+    )
+    training, held_out = split_rows(loaded.rows, held_out_rows=8)
+    assert (len(training), len(held_out)) == (52, 8)
+    assert not {row.prompt for row in training} & {row.prompt for row in held_out}
+    assert len({row.id for row in loaded.rows}) == 60
+    assert {row.id.split("-")[0] for row in loaded.rows if loaded.weights.get(row.id) == 2} == {"set1"}

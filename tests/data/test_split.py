@@ -14,7 +14,7 @@ from whet.data.sources import Source, load_rows
 from whet.data.split import clustering, opening, salt_of, split_rows
 from whet.errors import UserError
 from whet.records import Dialogue, Labelled, Message, Pair
-from whet.tasks.space import fingerprint, is_held_out
+from whet.tasks.space import LEAST_HELD_OUT, fingerprint, is_held_out
 
 
 def pair(i: int, prompt: str | tuple[Message, ...]) -> Pair:
@@ -168,9 +168,34 @@ def test_rows_that_a_run_made_from_training_prompts_are_split_anew(tmp_path):
     prompts = [Labelled(id=str(i), prompt=f"question {i}", completion="a", label=True) for i in range(2000)]
     training, held_out = split_rows(prompts, 0.2)
     assert 300 < len(held_out) < 500
-    assert len(split_rows(training, 0.2)[1]) == 1  # by the same hash all of them stand on the training side
+    # By the same hash all of them stand on the training side.
+    assert len(split_rows(training, 0.2)[1]) == LEAST_HELD_OUT
     (tmp_path / "rows.jsonl").write_text("")
     for path in (tmp_path, tmp_path / "rows.jsonl"):
         assert 200 < len(split_rows(training, 0.2, salt=salt_of(str(path)))[1]) < 450
     assert salt_of("pairs.jsonl") == ""
     assert salt_of(str(tmp_path)) == "made by a run "  # another salt would move rows that others have trained on
+
+
+def test_a_number_of_rows_is_held_out_exactly_or_as_near_as_conversations_allow():
+    rows = [pair(i, f"p{i}") for i in range(500)]
+    for count in (1, 7, 300, 499):
+        assert len(split_rows(rows, held_out_rows=count)[1]) == count
+    assert len(split_rows(rows, held_out_rows=5000)[1]) == 499  # one is left to train on
+    assert split_rows(rows, held_out_rows=0) == (rows, [])
+    fewer, more = ({row.id for row in split_rows(rows, held_out_rows=count)[1]} for count in (7, 70))
+    assert fewer < more
+    triples = [pair(i, f"p{i // 3}") for i in range(60)]
+    assert [len(split_rows(triples, held_out_rows=count)[1]) for count in (3, 4, 6)] == [3, 3, 6]
+    with pytest.raises(UserError, match="with the same prompt or twin are too many, so none can be held out: add rows"):
+        split_rows(triples, held_out_rows=2)
+    for wrong in (-1, 0.5, "ten", True):
+        with pytest.raises(UserError, match=f"held_out_rows is {wrong!r}, must be a number of rows"):
+            split_rows(rows, held_out_rows=wrong)
+
+
+def test_a_share_of_a_small_set_is_eight_prompts_or_a_quarter():
+    for size, least in ((4, 1), (20, 5), (31, 7), (32, 8), (60, 8)):
+        rows = [pair(i, f"p{i}") for i in range(size)]
+        assert len(split_rows(rows, 1e-9)[1]) == least
+        assert len(split_rows(rows, 0.5)[1]) >= least

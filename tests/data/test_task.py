@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_the_data_does_not_say_what_is_right(task: DataTask) -> None:
     (example,) = task.held_out(1)
     for text in (example.answer, "", "anything"):
         assert task.score(example, text) == Score(reward=0.0, parts={})
-        assert task.correct(example, text) is False
+        assert task.correct(example, text) is None
 
 
 def test_a_recipe_finds_it_by_name(path: Path, task: DataTask) -> None:
@@ -113,3 +114,111 @@ def test_a_directory_stands_for_its_rows(tmp_path: Path) -> None:
     write_lines(tmp_path / "other.jsonl", [pair(i + 100) for i in range(20)])
     named, whole = (DataTask(path=str(place)) for place in (tmp_path / "rows.jsonl", tmp_path))
     assert named.held_out(9) == whole.held_out(9)
+
+
+QUESTIONS = [{"problem": f"What is {i}+{i}?", "solution": 2 * i, "level": i % 3} for i in range(60)]
+NAMES = {"prompt": "problem", "answer": "solution"}
+
+
+def test_columns_are_read_by_the_names_that_the_mapping_gives_them(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "q.jsonl", QUESTIONS)
+    task = DataTask(path=str(path), columns=NAMES, match="number")
+    drawn = {example.prompt: example for side in (task.draw(200, seed=(0, 1)), task.held_out(60)) for example in side}
+    seventh = drawn["What is 7+7?"]
+    assert (seventh.id, seventh.answer, seventh.columns) == ("row-8", "14", {"level": 1})
+    assert task.score(seventh, "7 and 7 are 14.") == Score(reward=1.0, parts={"correct": 1.0})
+    assert not task.correct(seventh, "14, or 15")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "told"),
+    [
+        (QUESTIONS, {}, r"columns=\{prompt: problem, completion: solution\}, or name the format"),
+        (QUESTIONS, {"columns": {"prompt": "problm"}}, "'problm', which is not a column .* did you mean 'problem'"),
+        (QUESTIONS, {"columns": "problem"}, "columns is 'problem': write names and columns"),
+        (
+            [{"prompt": row["problem"], "solution": 1, "gold": 2} for row in QUESTIONS],
+            {"match": "number"},
+            r"have no answer for match=number: .* write columns=\{answer: solution\} \(or answer: gold\)",
+        ),
+        ([{**row, "solution": "none"} for row in QUESTIONS], {"columns": NAMES, "match": "number"}, "is 'none'"),
+        (QUESTIONS, {"columns": NAMES, "match": "numeric"}, "match is 'numeric'"),
+        (QUESTIONS, {"columns": NAMES, "pattern": "x"}, "pattern is for match=regex"),
+        (QUESTIONS, {"sets": ["a.jsonl"]}, "needs the option 'path', or 'sets'"),
+    ],
+)
+def test_what_cannot_be_read_so_is_told(tmp_path: Path, rows: list, options: dict, told: str) -> None:
+    path = write_lines(tmp_path / "q.jsonl", rows)
+    with pytest.raises(UserError, match=told):
+        DataTask(path=str(path), **options).held_out(1)
+
+
+def test_an_object_in_a_row_is_reached_with_a_dot(tmp_path: Path) -> None:
+    """As verl writes its files."""
+    rows = [{"prompt": [user(f"q{i}")], "reward_model": {"ground_truth": str(i), "style": "rule"}} for i in range(40)]
+    path = write_lines(tmp_path / "q.jsonl", rows)
+    task = DataTask(path=str(path), columns={"answer": "reward_model.ground_truth"}, match="exact")
+    (example,) = task.held_out(1)
+    assert isinstance(example.prompt, tuple)
+    assert f"q{example.answer}" == example.prompt[0].content
+    assert example.columns == {"reward_model": {"ground_truth": example.answer, "style": "rule"}}
+
+
+def test_prompts_alone_are_a_task_for_reward_functions(tmp_path: Path) -> None:
+    rows = [{"prompt": f"write about {i}", "words": i, "answer": None if i % 2 else i} for i in range(40)]
+    task = DataTask(path=str(write_lines(tmp_path / "q.jsonl", [{**row, "answer": None} for row in rows])))
+    (example,) = task.held_out(1)
+    assert (example.answer, example.columns) == ("", {"words": int(str(example.prompt).split()[-1])})
+    assert task.training_rows + len(task.held_out(100)) == 40
+    mixed = DataTask(path=str(write_lines(tmp_path / "mixed.jsonl", rows)))  # half of the answers are null
+    assert mixed.training_rows + len(mixed.held_out(100)) == 40
+    with pytest.raises(UserError, match=r"prompts have no answer for match=number: the answer of row-.* is ''"):
+        DataTask(path=str(tmp_path / "mixed.jsonl"), match="number").held_out(1)
+
+
+def test_question_and_answer_are_gsm8k_only_in_its_form(tmp_path: Path) -> None:
+    rows = [{"question": f"q{i}", "answer": i} for i in range(40)]
+    for number, row in enumerate(rows):
+        row["answer"] = f"so\n#### {number}"
+    solved = load_rows(Source(path=str(write_lines(tmp_path / "a.jsonl", rows))))
+    plain = load_rows(Source(path=str(write_lines(tmp_path / "b.jsonl", [{**row, "answer": 7} for row in rows]))))
+    assert (solved.format, plain.format) == ("gsm8k", "question_answer")
+    task = DataTask(path=str(tmp_path / "a.jsonl"), match="number")
+    (example,) = task.held_out(1)
+    assert task.correct(example, f"It is {example.prompt[0].content[1:]}.")  # type: ignore[union-attr]
+
+
+def test_sets_are_mixed_by_their_weights_and_held_out_once(tmp_path: Path) -> None:
+    for name in "ab":
+        write_lines(tmp_path / f"{name}.jsonl", [{"prompt": f"{name}{i}", "completion": "x"} for i in range(100)])
+    sets = [{"path": str(tmp_path / "a.jsonl"), "weight": 2.5}, str(tmp_path / "b.jsonl")]
+    task = DataTask(sets=sets, held_out_rows=40)
+    held_out = [str(example.prompt) for example in task.held_out(1000)]
+    assert len(held_out) == len(set(held_out)) == 40
+    epoch = Counter(str(example.prompt) for example in task.draw(task.training_rows, seed=(0, 1)))
+    assert set(epoch) | set(held_out) == {f"{name}{i}" for name in "ab" for i in range(100)}
+    assert not set(epoch) & set(held_out)
+    assert {count for prompt, count in epoch.items() if prompt.startswith("b")} == {1}
+    assert {count for prompt, count in epoch.items() if prompt.startswith("a")} == {2, 3}
+    thrice = sum(count == 3 for count in epoch.values())
+    assert 25 <= thrice <= 55  # of about 80 rows of a, half come a third time
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        ([{"path": "a.jsonl", "wieght": 2}], "a set has no key 'wieght'; did you mean 'weight'"),
+        ([{"weight": 2}], "is not a set: write a path"),
+        ([3], "3 is not a set"),
+        ([{"path": "a.jsonl", "weight": 0}], "weight is 0, must be above 0"),
+        (["a.jsonl", "pairs.jsonl"], "holds pairs: sets that are mixed must hold rows of one kind"),
+    ],
+)
+def test_sets_that_cannot_be_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: list[object], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "a.jsonl", [{"prompt": f"{i}", "completion": "x"} for i in range(10)])
+    write_lines(tmp_path / "pairs.jsonl", [pair(i) for i in range(10)])
+    with pytest.raises(UserError, match=told):
+        DataTask(sets=sets).held_out(1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import MinNewTokensLengthLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from tests.small import small_model, train_bpe
 from whet.engines.check_engine import EngineProblem, check_engine, differences
@@ -33,6 +34,9 @@ SAMPLINGS = [
     Sampling(max_tokens=24, top_p=0.8),
     Sampling(max_tokens=24, min_p=0.1),
     Sampling(max_tokens=24, temperature=0.7, top_k=8, top_p=0.9, min_p=0.02),
+    Sampling(max_tokens=24, min_tokens=9),
+    Sampling(max_tokens=24, repetition_penalty=1.7),
+    Sampling(max_tokens=24, temperature=0.7, top_p=0.9, min_tokens=4, repetition_penalty=0.6),
 ]
 
 
@@ -41,8 +45,47 @@ def test_logprobs_equal_the_trainers(sampling):
     model, tokenizer = small_model()
     prompts = [prompt(tokenizer, text, 0, i) for i, text in enumerate(("1+", "abc>", "77+12="))]
     groups = NativeEngine(model, tokenizer).generate(prompts, sampling, count=6)
-    assert float(differences(model, prompts, groups, sampling).max()) < 1e-5
+    assert float(differences(model, prompts, groups, sampling.ended_by(tokenizer.stops)).max()) < 1e-5
+    if sampling.has_memory:  # or the comparison shows nothing
+        assert (
+            float(differences(model, prompts, groups, replace(sampling, min_tokens=0, repetition_penalty=1.0)).max())
+            > 0.01
+        )
     assert len({c.tokens for group in groups for c in group}) > 6  # it does sample
+
+
+def test_no_completion_ends_before_min_tokens_and_some_do_after():
+    model, tokenizer = small_model()
+    with torch.no_grad():
+        model.lm_head.weight[tokenizer.eos] += 0.1 * model.lm_head.weight.sum(0).sign()
+    prompts = [prompt(tokenizer, text, 0, i) for i, text in enumerate(("1+", "abc>"))]
+    lengths = {}
+    for least in (0, 7):
+        sampling = Sampling(max_tokens=20, temperature=2.0, min_tokens=least)
+        groups = NativeEngine(model, tokenizer).generate(prompts, sampling, count=40)
+        lengths[least] = [len(c.tokens) for group in groups for c in group if c.finish == "stop"]
+    assert min(lengths[0]) < 7
+    assert min(lengths[7]) > 7  # the token that ends it comes after them
+
+
+def test_penalties_are_those_of_transformers_at_every_token():
+    """transformers' processors, given the tokens so far, are the oracle; greedy, so that one token differs from all."""
+    model, tokenizer = small_model()
+    asked = prompt(tokenizer, "77+1", 0)
+    for penalty in (1.8, 0.5):
+        sampling = Sampling(max_tokens=12, temperature=0.0, min_tokens=6, repetition_penalty=penalty)
+        ((found,),) = NativeEngine(model, tokenizer).generate([asked], sampling)
+        least = MinNewTokensLengthLogitsProcessor(len(asked.tokens), 6, sorted(tokenizer.stops))
+        processors = [RepetitionPenaltyLogitsProcessor(penalty), least]
+        tokens = list(asked.tokens)
+        for chosen in found.tokens:
+            ids = torch.tensor([tokens])
+            with torch.no_grad():
+                scores = model.head(model.hidden(ids, torch.tensor([len(tokens)]))[:, -1])
+            for processor in processors:
+                scores = processor(ids, scores)
+            assert chosen == int(scores.argmax())
+            tokens.append(chosen)
 
 
 def test_text_is_the_same_alone_and_in_a_batch_of_64():

@@ -300,13 +300,13 @@ def test_functions_at_extremes():
 
 def test_metrics_are_the_reports_numbers():
     pairs = report_metrics(pair_report([2.0, 0.0, 1.0, 4.0], [0.0, 1.0, 1.0, 1.0]))
-    assert pairs["eval/accuracy"] == 0.625
-    assert pairs["eval/accuracy_low"] == wilson(2.5, 4).low
+    assert pairs["eval/pair_accuracy"] == 0.625
+    assert pairs["eval/pair_accuracy_low"] == wilson(2.5, 4).low
     assert (pairs["eval/margin"], pairs["eval/ties"]) == (1.0, 0.25)
     outcomes = report_metrics(outcome_report([[0.9, 0.1], [0.7]], [[True, False], [True]]))
-    assert (outcomes["eval/top"], outcomes["eval/pairwise"], outcomes["eval/accuracy"]) == (1.0, 1.0, 1.0)
+    assert (outcomes["eval/top"], outcomes["eval/pairwise"], outcomes["eval/outcome_accuracy"]) == (1.0, 1.0, 1.0)
     steps = report_metrics(process_report([[0.9, 0.1], [0.8]], [[1, -1], [0]]))
-    assert (steps["eval/accuracy"], steps["eval/first_error_f1"]) == (1.0, 1.0)
+    assert (steps["eval/step_accuracy"], steps["eval/first_error_f1"]) == (1.0, 1.0)
     assert "eval/area" in steps
     assert "eval/pairwise" not in report_metrics(outcome_report([[0.7]], [[True]]))
 

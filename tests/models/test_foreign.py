@@ -97,6 +97,11 @@ def test_saved_models_load_again(tmp_path):
     theirs = transformers.AutoModelForCausalLM.from_pretrained(again).eval()
     assert (oracle_logits(theirs, TOKENS[0]) - oracle_logits(oracle, TOKENS[0])).abs().max() < 1e-6
     assert fingerprint(load_model(again)) == fingerprint(model)
+    model.save(again, torch.bfloat16)
+    assert model_summary(again)["dtype"] == "bfloat16"
+    assert transformers.AutoConfig.from_pretrained(again).dtype == torch.bfloat16
+    ours, rounded = model.state_dict(), load_model(again).state_dict()
+    assert all(torch.equal(rounded[name], ours[name].bfloat16().float()) for name in ours)
 
 
 def test_logits_that_the_parts_do_not_explain_are_refused():

@@ -236,6 +236,9 @@ def test_a_saved_model_comes_back(family, settings, tmp_path):
     ours, theirs = model.state_dict(), back.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    model.save(tmp_path, torch.bfloat16)
+    theirs = load_reward_model(tmp_path).state_dict()
+    assert all(torch.equal(ours[name].bfloat16().float(), theirs[name]) for name in ours)
 
 
 @torch.no_grad()

@@ -63,7 +63,7 @@ def test_hostile_templates_end_in_a_sentence(source, monkeypatch):
 
 def test_a_template_that_refuses_says_why_in_its_own_words():
     refuses = "{% if messages[1].role == 'system' %}{{ raise_exception('System role comes first!') }}{% endif %}"
-    told = r"the chat template of DIR refuses the roles \[user, system\]: System role comes first!; change the messages"
+    told = r"the chat template of DIR refuses the roles \[user, system\]: line 1: System role comes first!; change the"
     with pytest.raises(UserError, match=told) as caught:
         rendered(refuses)
     assert not isinstance(caught.value, BrokenTemplate)

@@ -33,14 +33,14 @@ def evals(*means, half=0.05):
         ((0.80,), "note", "held-out accuracy is 80 %; one evaluation cannot show progress"),
     ],
 )
-def test_held_out_accuracy(means, level, sentence):
-    assert health.held_out_accuracy(evals(*means)) == HealthFinding(level, sentence)
+def test_held_out_result(means, level, sentence):
+    assert health.held_out_result(evals(*means)) == HealthFinding(level, sentence)
 
 
 def test_nothing_and_no_evaluation_are_said_plainly():
-    assert health.held_out_accuracy([]) == HealthFinding("note", "nothing is recorded yet")
-    assert health.held_out_accuracy(constant("loss", 1.0)) == HealthFinding("note", "no held-out evaluation yet")
-    assert health.held_out_accuracy([{"step": 1, "eval/loss": 2.0}]) is None
+    assert health.held_out_result([]) == HealthFinding("note", "nothing is recorded yet")
+    assert health.held_out_result(constant("loss", 1.0)) == HealthFinding("note", "no held-out evaluation")
+    assert health.held_out_result([{"step": 1, "eval/loss": 2.0}]) is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 import resource
 from pathlib import Path
 
@@ -144,3 +145,9 @@ def test_a_line_that_does_not_fit_leaves_no_piece(tmp_path: Path) -> None:
     log.append({"step": 2})
     assert [row["step"] for row in read_log(tmp_path / "metrics.jsonl")] == [1, 2]
     log.close()
+
+
+def test_a_pipe_in_place_of_a_log_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(RunFailed, match=r"metrics.jsonl is a pipe or device, not a file: remove it"):
+        read_log(tmp_path / "metrics.jsonl")

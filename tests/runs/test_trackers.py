@@ -3,7 +3,7 @@
 import math
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ def wandb_runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
         return runs[-1]
 
     module.init = init  # type: ignore[attr-defined]
+    module.Table = lambda columns, data: (columns, data)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", module)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
@@ -108,6 +109,114 @@ def test_wandb_missing_names_the_package(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "wandb", None)  # makes the import fail, installed or not
     with RunDirectory.create(tmp_path, "r", "") as run, pytest.raises(UserError, match="pip install wandb"):
         run.track(["wandb"], {}, first_step=1)
+
+
+def test_an_error_inside_of_an_installed_package_is_shown_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, code, told in (
+        (
+            "wandb",
+            "import no_such_module_of_wandb",
+            r"its import fails: ModuleNotFoundError: .*no_such_module_of",
+        ),
+        ("mlflow", "raise TypeError('protobuf is too new')", "its import fails: TypeError: protobuf is too new"),
+    ):
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with RunDirectory.create(tmp_path, "r", "") as run, pytest.raises(UserError, match=told) as caught:
+            run.track([name], {}, first_step=1)
+        assert "not installed" not in str(caught.value)
+
+
+ANSWERS = [
+    {"id": str(n), "prompt": f"{n}+1=", "answer": str(n + 1), "text": "# 2\n\n3", "correct": n == 1} for n in range(6)
+]
+
+
+def test_tensorboard_shows_completions_as_text(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with RunDirectory.create(tmp_path, "r", "") as run:
+        run.track(["tensorboard"], {}, first_step=0)
+        run.record_answers(3, ANSWERS)
+        run.show(3, "samples/rollouts", [])
+    events = EventAccumulator(str(run.path / "tensorboard")).Reload()
+    assert events.Tags()["tensors"] == ["samples/held_out/text_summary"]
+    (event,) = events.Tensors("samples/held_out/text_summary")
+    text = event.tensor_proto.string_val[0].decode()
+    assert event.step == 3
+    assert text.count("**prompt**") == 4
+    assert "**text**\n\n    # 2\n    \n    3\n\n**answer**\n\n    1" in text
+
+
+def test_wandb_shows_completions_as_a_table(tmp_path: Path, wandb_runs: list[FakeRun]) -> None:
+    with RunDirectory.create(tmp_path, "r", "") as run:
+        run.track(["wandb"], {}, first_step=0)
+        run.record_answers(0, ANSWERS)
+        run.show(2, "samples/rollouts", [{"prompt": "1", "text": "2", "reward": 0.5, "tokens": [3]}])
+    (step, held_out), (later, rollouts) = wandb_runs[0].logged
+    columns, rows = held_out["samples/held_out"]  # type: ignore[misc]
+    assert (step, later) == (0, 2)
+    assert columns == ["prompt", "text", "answer", "correct"]
+    assert rows[0] == ["0+1=", "# 2\n\n3", "1", False]
+    assert len(rows) == 4
+    assert rollouts["samples/rollouts"] == (["prompt", "text", "reward"], [["1", "2", 0.5]])
+
+
+class FakeMLflow(ModuleType):
+    """Keeps what it is told, as (function, arguments)."""
+
+    def __init__(self) -> None:
+        super().__init__("mlflow")
+        self.told: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.told.append((name, *arguments, *named.values()))
+            return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+
+        return call
+
+
+def test_one_mlflow_run_for_all_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeMLflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    run = RunDirectory.create(tmp_path, "r", "")
+    run.track(["mlflow"], {"steps": 3, "model": {"path": "m"}}, first_step=1)
+    run.log(1, {"eval/pass@4": 0.5, "kl": math.inf})
+    run.record_answers(1, ANSWERS[:1])
+    run.close()
+    resumed = RunDirectory.open(run.path)
+    resumed.track(["mlflow"], {"steps": 3}, first_step=2)
+    resumed.close()
+    row = {"prompt": "0+1=", "text": "# 2\n\n3", "answer": "1", "correct": False}
+    assert fake.told == [
+        ("set_experiment", "whet"),
+        ("start_run", run.path.name),
+        ("log_params", {"steps": "3", "model.path": "m"}),
+        ("log_metrics", {"eval/pass_at_4": 0.5}, 1),
+        ("log_dict", {"step": 1, "rows": [row]}, "samples/held_out/step-000001.json"),
+        ("end_run",),
+        ("start_run", "r1"),
+        ("end_run",),
+    ]
+
+
+def test_trackio_resumes_a_run_by_its_name(
+    tmp_path: Path, wandb_runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", sys.modules["wandb"])  # it has W&B's interface
+    monkeypatch.setenv("TRACKIO_PROJECT", "towers")
+    with RunDirectory.create(tmp_path, "r", "") as run:
+        run.track(["trackio"], {"steps": 3}, first_step=1)
+        run.log(1, {"reward": 0.5})
+    told = {"project": "towers", "name": run.path.name, "resume": "allow", "config": {"steps": 3}}
+    assert wandb_runs[0].arguments == told
+    assert wandb_runs[0].logged == [(1, {"reward": 0.5})]
+    assert wandb_runs[0].finished
 
 
 def test_other_ranks_track_nothing(tmp_path: Path, wandb_runs: list[FakeRun]) -> None:

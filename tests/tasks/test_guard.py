@@ -64,7 +64,7 @@ def test_the_true_reward_is_passed_on(tasks: dict[str, Task]) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("boom", "gold raised ZeroDivisionError: no on example 'h'"),
+        ("boom", "in gold: ZeroDivisionError: no on example 'h'"),
         ("word", "gold gave '3', not a finite number within ±1e+15 on example 'h'"),
         ("nan", "gold gave nan, not a finite number within ±1e+15 on example 'h'"),
         ("large", "gold gave 2e+17, not a finite number within ±1e+15 on example 'h'"),

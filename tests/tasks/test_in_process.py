@@ -1,6 +1,7 @@
 """Rewards that are objects run in this process, with the scores and the sentences of the worker."""
 
 import asyncio
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -47,12 +48,17 @@ def objects() -> Iterator[dict[str, Any]]:
         yield names
 
 
+def _told(error: Exception) -> str:
+    """Without the name of the file, which objects passed from Python do not have."""
+    return re.sub(r"failed at \S+:(\d+) in", r"failed at line \1 in", str(error).replace("<python>", "PLACE"))
+
+
 def outcome(grader: Any, texts: Sequence[str] = TEXTS) -> Any:
     with closing(grader):
         try:
             return grader.grade(ROWS, texts)
         except (GradingFailed, UserError) as error:
-            return type(error), str(error).replace("<python>", "PLACE"), getattr(error, "example", None)
+            return type(error), _told(error), getattr(error, "example", None)
 
 
 @pytest.mark.parametrize("chosen", [("right",), ("right", "levels", "slow"), *((name,) for name in NAMES[3:])])

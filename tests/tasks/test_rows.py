@@ -12,7 +12,7 @@ import pytest
 from whet.errors import UserError
 from whet.records import Example, Message
 from whet.tasks.check import check_task
-from whet.tasks.rows import RowsTask, read_rows
+from whet.tasks.rows import RowsTask
 
 GOOD = [{"prompt": f"capital {i}?", "answer": f"city {i}", "region": i % 3} for i in range(200)]
 
@@ -26,6 +26,11 @@ def rows_of(path: Path) -> RowsTask:
     return RowsTask(path=str(path))
 
 
+def all_of(path: Path) -> list[Example]:
+    task = RowsTask(path=str(path), held_out_rows=0)
+    return sorted(task.draw(task.training_rows, seed=(0, 1)), key=lambda example: example.id)
+
+
 def test_a_good_file_keeps_every_promise(tmp_path: Path) -> None:
     check_task(rows_of(write(tmp_path / "a.jsonl", GOOD)))
 
@@ -33,7 +38,7 @@ def test_a_good_file_keeps_every_promise(tmp_path: Path) -> None:
 def test_columns_answers_and_conversations_are_read(tmp_path: Path) -> None:
     chat = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "héllo"}]
     path = write(tmp_path / "a.jsonl", [{"prompt": "p", "answer": "a", "x": [1, None]}, {"prompt": chat}])
-    first, second = read_rows(path)
+    first, second = all_of(path)
     assert first == Example(id="row-1", prompt="p", answer="a", columns={"x": [1, None]})
     assert second.prompt == (Message(role="system", content="be brief"), Message(role="user", content="héllo"))
     assert (second.answer, second.columns) == ("", {})
@@ -44,8 +49,8 @@ def test_gzip_blank_lines_byte_order_mark_and_windows_line_ends(tmp_path: Path) 
     plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
     plain.write_bytes(text.encode())
     packed.write_bytes(gzip.compress(text.encode()))
-    assert [(e.id, e.prompt) for e in read_rows(plain)] == [("row-1", "a"), ("row-3", "b")]
-    assert list(read_rows(plain)) == list(read_rows(packed))
+    assert [(e.id, e.prompt) for e in all_of(plain)] == [("row-1", "a"), ("row-3", "b")]
+    assert all_of(plain) == all_of(packed)
 
 
 def test_sides_together_are_the_file_and_a_prompt_is_never_on_both(tmp_path: Path) -> None:
@@ -95,8 +100,8 @@ def test_share_zero_keeps_everything_for_training(tmp_path: Path) -> None:
         (b'{"prompt": [{"role": "robot", "content": "x"}]}', r"bad.jsonl:2: the role 'robot'"),
         (b'{"prompt": [{"role": "user", "content": 1}]}', r"bad.jsonl:2: the content of a message"),
         (b'{"prompt": ["x"]}', r"bad.jsonl:2: a message of 'prompt'"),
-        (b'{"prompt": "a", "answer": 42}', r"bad.jsonl:2: 'answer' must be a string, not a number"),
-        (b'{"prompt": "a", "answer": null}', r"bad.jsonl:2: 'answer' must be a string, not null"),
+        (b'{"prompt": "a", "answer": [42]}', r"bad.jsonl:2: 'answer' must be text, a number.* not a list"),
+        (b'{"question": "a"}', r"bad.jsonl:2 has no 'prompt' .*: write columns=\{prompt: question\}"),
         (b'{"prompt": "a", "x": NaN}', r"bad.jsonl:2: NaN is not JSON"),
         (b'{"prompt": "a", "x": 1e999}', r"bad.jsonl:2 is not JSON"),
         (b'{"prompt": "a", "completions": 1}', r"bad.jsonl:2: the column name 'completions' is reserved"),
@@ -119,9 +124,10 @@ def test_files_that_are_empty_missing_or_not_gzip(tmp_path: Path) -> None:
         rows_of(tmp_path / "empty.jsonl")
     with pytest.raises(UserError, match=r"cannot read .*gone.jsonl: No such file"):
         rows_of(tmp_path / "gone.jsonl")
-    with pytest.raises(UserError, match="cannot read"):
-        rows_of(tmp_path)
-    for name, data in {"text.gz": b"plain", "cut.gz": gzip.compress(b"x" * 1000)[:-9]}.items():
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(UserError, match="bare is a folder without files of rows"):
+        rows_of(tmp_path / "bare")
+    for name, data in {"text.jsonl.gz": b"plain", "cut.jsonl.gz": gzip.compress(b"x" * 1000)[:-9]}.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match="not a complete gzip file"):
             rows_of(tmp_path / name)
@@ -129,12 +135,12 @@ def test_files_that_are_empty_missing_or_not_gzip(tmp_path: Path) -> None:
 
 def test_a_side_without_rows_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "one.jsonl", [{"prompt": "a"}])
-    with pytest.raises(UserError, match="no rows left for evaluation: raise held_out_share"):
-        rows_of(path)
+    for share in (0.1, 1 - 2**-40):
+        with pytest.raises(UserError, match="has one prompt only, or too few rows to hold some out: add rows"):
+            RowsTask(path=str(path), held_out_share=share)
+    assert RowsTask(path=str(path), held_out_rows=0).held_out(1) == []
     with pytest.raises(UserError, match="held_out_share is 1"):
         RowsTask(path=str(path), held_out_share=1.0)
-    with pytest.raises(UserError, match="no rows left for training: lower held_out_share"):
-        RowsTask(path=str(path), held_out_share=1 - 2**-40)
 
 
 def test_steps_walk_through_the_file_in_epochs(tmp_path):
@@ -168,3 +174,23 @@ def test_chat_poses_plain_text_as_a_message(tmp_path):
     ]
     assert {example.prompt[0].content for example in drawn} == {"2+2?", "3+3?"}
     assert {example.prompt[0].role for example in drawn} == {"user"}
+
+
+def test_numbers_booleans_and_nulls_are_answers_and_other_files_are_read(tmp_path):
+    rows = [{"q": "1+1?", "gold": 2, "tag": "x"}, {"q": "is it?", "gold": True}, {"q": "hm?", "gold": None}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "b.csv").write_text("q,gold\n1/2?,0.5\n")
+    task = RowsTask(path=str(tmp_path), columns={"prompt": "q", "answer": "gold"}, match="number", held_out_rows=0)
+    drawn = {example.prompt: example for example in task.draw(4, seed=(0, 1))}
+    assert {prompt: example.answer for prompt, example in drawn.items()} == {
+        "1+1?": "2",
+        "is it?": "true",
+        "hm?": "",
+        "1/2?": "0.5",
+    }
+    assert drawn["1+1?"].columns == {"tag": "x"}
+    assert task.correct(drawn["1/2?"], "that is 50%")
+    assert not task.correct(drawn["hm?"], "0")
+    assert len({example.id for example in drawn.values()}) == 4
+    with pytest.raises(UserError, match=r"'glod', which is not a column .* did you mean 'gold'\? \(columns: q,"):
+        RowsTask(path=str(tmp_path), columns={"prompt": "q", "answer": "glod"})

@@ -121,7 +121,7 @@ def test_memory_that_libraries_refuse_in_their_own_way(make: Make) -> None:
 
 
 def test_a_message_about_memory_is_not_the_end_of_it(make: Make) -> None:
-    with pytest.raises(GradingFailed, match="complains raised ValueError: the answer says: cannot allocate memory"):
+    with pytest.raises(GradingFailed, match="in complains: ValueError: the answer says: cannot allocate memory"):
         make("complains", memory_limit_gb=3.0).grade(rows(1), ["a"])
 
 
@@ -136,7 +136,7 @@ def test_an_alarm_ends_with_the_function_that_set_it(make: Make, name: str) -> N
     grader = make(name, "nap_1")
     assert [s.reward for s in grader.grade(rows(1), ["a"])] == [2.0]
     if name == "raises_with_alarm":
-        with pytest.raises(GradingFailed, match="raises_with_alarm raised ValueError: mine"):
+        with pytest.raises(GradingFailed, match="in raises_with_alarm: ValueError: mine"):
             grader.grade(rows(1), ["bad"])
     time.sleep(0.2)
     assert [s.reward for s in grader.grade(rows(1), ["a"])] == [2.0]
@@ -178,7 +178,7 @@ def test_a_secret_that_is_missed_is_named_with_the_key_that_passes_it(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "12345")
-    told = r"raised KeyError: 'OPENAI_API_KEY'; OPENAI_API_KEY looks like a secret.*name it in reward\.environment"
+    told = r"in \w+: KeyError: 'OPENAI_API_KEY'; OPENAI_API_KEY looks like a secret.*name it in reward\.environment"
     with pytest.raises(GradingFailed, match=told):
         make("needy").grade(rows(1), ["a"])
     assert [s.reward for s in make("needy", environment=["OPENAI_API_KEY"]).grade(rows(1), ["a"])] == [5.0]

@@ -244,7 +244,9 @@ def test_replies_become_what_they_mean() -> None:
     with pytest.raises(UserError, match=r"^no$"):
         unpack_reply({"user_error": "no"}, 1)
     assert unpack_reply({"at": "f", "row": None}, 1) == At(function="f", row=None)
-    assert unpack_reply({"failed": "f\ngave", "row": 2}, 3) == Failure(message="f gave", row=2)
+    assert unpack_reply({"failed": "f\ngave", "row": 2, "traceback": "t\n"}, 3) == Failure(
+        message="f gave", row=2, traceback="t\n"
+    )
     assert unpack_reply({"scores": [GOOD, GOOD]}, 2) == [Score(reward=1.0, parts={"a": 0.5})] * 2
 
 
@@ -257,9 +259,9 @@ def test_replies_become_what_they_mean() -> None:
         ({"at": "f"}, "an object with the keys"),
         ({"at": 3, "row": 0}, "an object with the keys"),
         ({"at": "f", "row": True}, "an object with the keys"),
-        ({"failed": "f", "row": 1}, "an object with the keys"),  # there is only row 0
-        ({"failed": "f", "row": -1}, "an object with the keys"),
-        ({"failed": None, "row": 0}, "an object with the keys"),
+        ({"failed": "f", "row": 1, "traceback": ""}, "an object with the keys"),  # there is only row 0
+        ({"failed": "f", "row": -1, "traceback": ""}, "an object with the keys"),
+        ({"failed": None, "row": 0, "traceback": ""}, "an object with the keys"),
         ({"user_error": ["f"]}, "an object with the keys"),
         ({"forked": True}, "the reply of a forked copy"),
         ({"x" * 10_000: 1}, "an object with the keys"),

@@ -10,8 +10,8 @@ import torch
 from tests.small import small_model
 from whet.distributed.world import World
 from whet.records import Example, Rollout, Score
+from whet.rollout import spelled
 from whet.train.online.sampling import describe, rollout_rows
-from whet.train.session.session import spelled
 
 _, TOKENIZER = small_model()
 ALONE = World.alone()

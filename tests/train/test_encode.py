@@ -8,7 +8,7 @@ from tests.models.chats import CHAT, assistant, chat, spelled, user
 from tests.small import ALPHABET
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Dialogue, Row
-from whet.train.rows.examples import completion_rows, dialogue_rows, ended
+from whet.train.rows.examples import completion_rows, dialogue_rows, ended, text_rows
 
 PLAIN = character_tokenizer(ALPHABET)
 FORGETFUL = "{% for m in messages[-1:] %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}<assistant>"
@@ -117,3 +117,30 @@ def test_what_opens_a_dialogue_answers_nothing(turns):
     (row,) = dialogue_rows(CHAT, talk, turns=turns, limit=64)
     assert spelled(row.tokens) == "<assistant>h<eos><user>a<eos><assistant>b<eos>"
     assert trained(row) == "b<eos>"
+
+
+def test_a_text_is_trained_from_its_second_token_on():
+    a, b, c = PLAIN.encode("abc")
+    end = PLAIN.eos
+    assert text_rows(PLAIN, "abc", 9) == [Row(tokens=(a, b, c, end), mask=(False, True, True, True))]
+    assert text_rows(PLAIN, "abc", 3) == [
+        Row(tokens=(a, b, c), mask=(False, True, True)),
+        Row(tokens=(c, end), mask=(False, True)),
+    ]
+    assert text_rows(PLAIN, "", 9) is None
+
+
+@given(text=st.text(alphabet="abcdefgh", min_size=1, max_size=40), limit=st.integers(2, 12))
+def test_every_token_of_a_text_but_the_first_is_trained_once(text, limit):
+    rows = text_rows(PLAIN, text, limit)
+    assert all(2 <= len(row.tokens) <= limit and not row.mask[0] for row in rows)
+    trained_tokens = [token for row in rows for token, on in zip(row.tokens, row.mask, strict=True) if on]
+    assert trained_tokens == [*PLAIN.encode(text), PLAIN.eos][1:]
+
+
+def test_an_answer_of_weight_zero_is_read_and_not_imitated():
+    prompt = (user("a"), assistant("bad"), user("c"), assistant("d"), user("e"))
+    (row,) = dialogue_rows(CHAT, Dialogue(id="0", prompt=prompt, completion="f", untrained=(1,)), turns="all", limit=99)
+    (whole,) = dialogue_rows(CHAT, Dialogue(id="0", prompt=prompt, completion="f"), turns="all", limit=99)
+    assert row.tokens == whole.tokens
+    assert (trained(row), trained(whole)) == ("d<eos>f<eos>", "bad<eos>d<eos>f<eos>")

@@ -9,11 +9,12 @@ import yaml
 
 from tests.train import rows_on_disk
 from whet.cli.progress import SilentProgress
-from whet.config import OfflineConfig
+from whet.config import OfflineConfig, OnlineConfig
 from whet.errors import UserError
-from whet.recipe import Recipe, validate
+from whet.recipe import Recipe, dump, validate
 from whet.runs.directory import RunDirectory
 from whet.train.explain.explanation import explain
+from whet.train.session.input_files import current_inputs
 from whet.train.setup.epochs import load_sides, with_steps
 from whet.train.start import resume_run, start_run
 
@@ -86,3 +87,54 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str, Any],
     with pytest.raises(UserError) as error:
         config(tmp_path, **changes)
     assert told in str(error.value)
+
+
+def online(path: Path, **changes: Any) -> OnlineConfig:
+    task = {"name": "data", "match": "exact", "path": str(path), "held_out_rows": 10}
+    written = {"model": "m", "algorithm": "grpo", "task": task, "rollout": {"prompts": 8}, **changes}
+    found = validate(written, where="test")
+    assert isinstance(found, OnlineConfig)
+    return found
+
+
+def test_epochs_count_the_prompts_of_an_online_task(tmp_path: Path) -> None:
+    rows = "".join(json.dumps({"prompt": f"q{i}", "answer": i}) + "\n" for i in range(50))
+    (tmp_path / "q.jsonl").write_text(rows)
+    asked = online(tmp_path / "q.jsonl", epochs=1.5)  # 40 of the 50 prompts, 8 a step
+    assert with_steps(asked).steps == 8
+    assert yaml.safe_load(dump(asked))["epochs"] == 1.5
+    assert validate(yaml.safe_load(dump(asked)), where="test") == asked
+    steps = yaml.safe_load(dump(with_steps(asked)))
+    assert (steps["steps"], "epochs" in steps) == (8, False)
+    rows_task = {"name": "rows", "path": str(tmp_path / "q.jsonl"), "held_out_rows": 10}
+    assert with_steps(online(tmp_path / "q.jsonl", epochs=2, task=rows_task)).steps == 10
+    for changes, told in (
+        ({}, "say how long to train"),
+        ({"steps": 1, "epochs": 1}, "say how long to train"),
+        ({"epochs": 1, "task": "sorting"}, "task sorting makes its prompts: set steps instead"),
+    ):
+        with pytest.raises(UserError, match=told):
+            online(tmp_path / "q.jsonl", **changes)
+
+
+def test_sets_are_read_as_written_and_resumed_by_their_files(tmp_path: Path) -> None:
+    first, second = (rows_on_disk.pairs(tmp_path / f"{name}.jsonl", 40, seed=seed) for seed, name in enumerate("ab"))
+    asked = config(tmp_path, steps=1, data=[{"path": str(first), "weight": 2}, str(second)])
+    assert asked.data is not None
+    loaded, training, held_out = load_sides(asked.data)
+    assert len(loaded.rows) == 80
+    assert len(training) == sum(
+        2 if row.id.startswith("set1-") else 1 for row in {row.id: row for row in training}.values()
+    )
+    assert len({row.id for row in training}) + len(held_out) == 80
+    assert validate(yaml.safe_load(dump(asked)), where="test") == asked
+    inputs = current_inputs(asked, tmp_path)
+    assert {key: set(one.files) for key, one in inputs.items() if key.startswith("data.")} == {
+        "data.sets.0": {"a.jsonl"},
+        "data.sets.1": {"b.jsonl"},
+    }
+    with pytest.raises(UserError, match="limit belongs to each of the sets: write it there"):
+        config(tmp_path, steps=1, data={"sets": [str(first)], "limit": 3})
+    with pytest.raises(UserError, match=r"give either path .* or sets"):
+        config(tmp_path, steps=1, data={"sets": [str(first)], "path": str(second)})
+    assert not {"sets", "columns", "held_out_rows"} & set(yaml.safe_load(dump(config(tmp_path, steps=1)))["data"])

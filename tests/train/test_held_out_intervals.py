@@ -70,17 +70,17 @@ def test_tokens_of_a_row_belong_together(place):
             hits += [float(likeliest[t - 1] == row.tokens[t]) for t in range(len(row.tokens)) if row.mask[t]]
         clusters.append(hits)
     found = trainer.measure()
-    assert measured(found, "accuracy") == pytest.approx(by_hand(clusters))
+    assert measured(found, "token_accuracy") == pytest.approx(by_hand(clusters))
     every = [hit for cluster in clusters for hit in cluster]
     alone = wilson(sum(every), len(every))
-    assert found["eval/accuracy_high"] - found["eval/accuracy_low"] > 1.1 * (alone.high - alone.low)
+    assert found["eval/token_accuracy_high"] - found["eval/token_accuracy_low"] > 1.1 * (alone.high - alone.low)
     # A conversation that became two rows is still one, and so are two of one cluster.
     twos = list(zip(trainer.held_out[::2], trainer.held_out[1::2], strict=True))
     joined = by_hand([a + b for a, b in zip(clusters[::2], clusters[1::2], strict=True)])
     trainer.held_out = [replace(a, rows=a.rows + b.rows) for a, b in twos]
-    assert measured(trainer.measure(), "accuracy") == pytest.approx(joined)
+    assert measured(trainer.measure(), "token_accuracy") == pytest.approx(joined)
     trainer.held_out = [a for a, _ in twos] + [replace(b, cluster=a.cluster) for a, b in twos]
-    assert measured(trainer.measure(), "accuracy") == pytest.approx(joined)
+    assert measured(trainer.measure(), "token_accuracy") == pytest.approx(joined)
 
 
 def test_ranks_measure_what_one_process_does(place):
@@ -135,7 +135,8 @@ def test_completions_of_a_prompt_belong_together(place, objective):
         clusters.setdefault(unit.cluster, []).append(float(gap > 0))
     assert max(map(len, clusters.values())) > 1
     assert len(clusters) > 1
-    assert measured(trainer.measure(), "pair_accuracy") == pytest.approx(by_hand(list(clusters.values())))
+    name = "label_accuracy" if objective == "kto" else "pair_accuracy"
+    assert measured(trainer.measure(), name) == pytest.approx(by_hand(list(clusters.values())))
 
 
 def talks(path, **said):

@@ -225,15 +225,17 @@ def own(root: Path) -> Any:
     (root / "folder" / "deep").mkdir(parents=True)
     (root / "folder" / "deep" / "one.txt").write_text("1")
     judge = on_disk.saved_model(root / "judge", context=32)
-    return validate(
+    (root / "chat.jinja").write_text("{{ messages }}")
+    written = dict(
         online(
             root / "judge",
             task={"name": f"{root}/mytask.py:Mine", "words": f"{root}/words.txt", "folder": f"{root}/folder"},
             algorithm={"preset": "grpo", "dynamic_sampling": f"{root}/cells.py:differing"},
             reward={"functions": [f"{root}/reward.py:short", "mymodule:short"], "model": str(judge)},
-        ),
-        where="test",
+        )
     )
+    written["model"] = {"path": str(judge), "chat_template": f"{root}/chat.jinja"}
+    return validate(written, where="test")
 
 
 def test_every_file_that_a_recipe_names_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +251,7 @@ def test_every_file_that_a_recipe_names_counts(tmp_path: Path, monkeypatch: pyte
         "reward.functions.1": "mymodule.py",
         "reward.model.path": "judge/model.safetensors",
         "model.path": "judge/tokenizer.json",
+        "model.chat_template": "chat.jinja",
     }
     assert began.keys() == changed.keys()
     for key, name in changed.items():
@@ -281,14 +284,15 @@ def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 # Every key with free text is either compared or no file: a new one has to be put here, and thought about.
 COMPARED = {
-    "model.path", "model.new.tokenizer", "task.name", "data.path", "reference", "objective.name", "reward.model.path",
-    "reward.functions.use",
+    "model.path", "model.new.tokenizer", "task.name", "data.path", "data.sets.path", "reference", "objective.name",
+    "reward.model.path", "reward.functions.use", "model.chat_template",
     *(f"algorithm.{kind}" for kind in CELLS), *(f"algorithm.{kind}.use" for kind in CELLS),
 }  # fmt: skip
 NO_FILES = {
-    "algorithm.preset", "algorithm.kl.estimator", "data.format", "data.split", "data.subset", "engine.url",
+    "algorithm.preset", "algorithm.kl.estimator", "engine.url",
+    *(f"{data}.{key}" for data in ("data", "data.sets") for key in ("format", "columns", "split", "subset")),
     "engine.weights_directory", "reward.environment", "reward_head.separator",
-    "rollout.stop", "early_stopping.metric", "model.new.family",
+    "rollout.stop", "early_stopping.metric", "best.metric", "model.new.family", "model.system_prompt",
 }  # fmt: skip
 
 

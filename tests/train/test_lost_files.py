@@ -12,6 +12,7 @@ from tests.contracts.command import SUPERVISED
 from tests.train.test_stop import Listening
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
+from whet.evaluate.measures import measure_of
 from whet.recipe import Recipe, validate
 from whet.report.run.page import evaluations, write_report
 from whet.runs.directory import RunDirectory
@@ -96,7 +97,7 @@ def test_an_unfinished_run_without_its_first_lines_shows_no_before() -> None:
     rows = [
         {"step": step, "eval/accuracy": 0.1, "eval/accuracy_low": 0.0, "eval/accuracy_high": 1.0} for step in (4, 6)
     ]
-    assert evaluations(rows, None) == {"held-out accuracy": [rows[1]]}
+    assert evaluations(rows, None) == {measure_of("eval/accuracy"): [rows[1]]}
 
 
 def tear(path: Path) -> None:
@@ -159,7 +160,11 @@ def test_killed_before_its_first_checkpoint_a_run_begins_again(stopped: Path, wh
     for name, kept in (("metrics.jsonl", 3), ("timings.jsonl", 2)):  # killed between line and checkpoint of step 2
         lines = (whole / name).read_bytes().splitlines(keepends=True)
         (stopped / name).write_bytes(b"".join(lines[:kept]))
-    resume(stopped)
+    before = (stopped / "metrics.jsonl").read_bytes()
+    aside = stopped / "metrics.abandoned.jsonl"
+    said = "no checkpoint was saved in the 2 steps so far: starting again; their metrics are kept in"
+    assert f"{said} {aside}" in resume(stopped)
+    assert aside.read_bytes() == before  # never lost, even if the run is now killed earlier
     assert (stopped / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     assert timeless(stopped) == timeless(whole)
     assert (stopped / "saved.json").read_bytes() == (whole / "saved.json").read_bytes()
@@ -183,7 +188,7 @@ def test_a_run_that_was_killed_before_its_report_gets_it(whole: Path, tmp_path: 
     assert [note for note in resume(run) if "had no report" in note]
     assert (run / name).is_file()
     assert results(run) == before
-    with pytest.raises(UserError, match="is finished; to train on"):
+    with pytest.raises(UserError, match="is finished; to train for longer"):
         resume(run)
 
 

@@ -21,7 +21,6 @@ from whet.runs.directory import RunDirectory
 from whet.tasks.grading.graders import DirectGrader, GradingFailed
 from whet.tasks.loading import guarded_task
 from whet.tasks.procedural import Sorting
-from whet.train.session.session import best_by
 from whet.train.setup.reward_grader import build_grader
 from whet.train.start import start_run
 
@@ -173,10 +172,3 @@ def test_a_run_learns_from_the_model_and_is_evaluated_by_the_task(judge: Path, t
     assert [answer["correct"] for answer in answers] == [
         answer["text"].strip() == answer["answer"] for answer in answers
     ]
-
-
-def test_prompts_without_answers_are_judged_by_the_reward_model():
-    measured = {"eval/accuracy": 0.0, "eval/reward": 1.5}
-    assert best_by(measured, "data") == "reward"
-    assert best_by(measured, "sorting") == "accuracy"
-    assert best_by({"eval/accuracy": 0.6}, "data") == "accuracy"  # offline: the share of pairs that are right

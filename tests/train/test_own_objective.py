@@ -104,7 +104,7 @@ def test_a_row_says_what_names_leave_open(place: Path) -> None:
             "losses.py:of_two_kinds",
             "chosen and rejected and so is of kind pair, which is not supplied with scores",
         ),
-        ("losses.py:half", "objective 'losses.py:half' takes chosen, by which it is none of these (pair: chosen"),
+        ("losses.py:half", "losses.py:half' takes chosen, by which it is none of these (pair: chosen"),
         (
             "losses.py:around",
             "takes point, which a function alone does not define: name a row in place of the function",
@@ -112,7 +112,7 @@ def test_a_row_says_what_names_leave_open(place: Path) -> None:
         ("losses.py:number", "is a int, not a function"),
         ("losses.py:nine", "losses.py has no 'nine'; did you mean 'mine'?"),
         ({"name": "losses.py:mine", "bata": 1.0}, "has no option 'bata'; did you mean 'beta'?"),
-        ({"name": "losses.py:mine", "beta": "much"}, "objective 'losses.py:mine': beta is 'much' and must be a float"),
+        ({"name": "losses.py:mine", "beta": "much"}, "losses.py:mine': beta is 'much' and must be a float"),
         (
             {"name": "losses.py:mine", "beta": float("nan")},
             "beta is nan and must be a finite number",
@@ -162,7 +162,7 @@ def test_what_it_cannot_do_is_a_sentence(place: Path, name: str, told: str) -> N
 def test_its_file_is_an_input_of_the_run_and_its_formula_is_explained(place: Path) -> None:
     config = on_disk.config(place / "start", place / "pairs.jsonl", "losses.py:mine")
     recorded = current_inputs(config, place)["objective.name"]
-    assert (recorded.path, [*recorded.files]) == ("losses.py:mine", ["losses.py"])
+    assert (recorded.path, [*recorded.files]) == (f"{place / 'losses.py'}:mine", ["losses.py"])
     loss = offline_loss(config)
     assert loss.line == "loss = Σ [ −log σ(β(w − l) − shift) ] / pairs"
     assert loss.cells["paper"] == "own"

@@ -58,7 +58,7 @@ def test_before_the_first_step_no_preference_is_known(place):
     _, trainer = on_disk.trainer(place / "start", place / "pairs.jsonl", "dpo")
     logged, _ = trainer.fit(trainer.rows(1))
     assert logged["loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert logged["accuracy"] == 0.5  # every pair is a tie
+    assert logged["pair_accuracy"] == 0.5  # every pair is a tie
     assert abs(logged["rewards/margin"]) < 1e-4
 
 
@@ -74,7 +74,7 @@ def test_dpo_by_hand(place):
     logged, tokens, _ = gradient(parts, trainer, units)
     assert logged["loss"] == pytest.approx(np.mean([np.log1p(np.exp(-g)) for g in gaps]), rel=1e-5)
     assert logged["rewards/margin"] == pytest.approx(np.mean(gaps), rel=1e-4)
-    assert logged["accuracy"] == np.mean([g > 0 for g in gaps])
+    assert logged["pair_accuracy"] == np.mean([g > 0 for g in gaps])
     assert tokens == sum(sum(row.mask) for unit in units for row in unit.rows)
 
 

@@ -76,7 +76,7 @@ def check_analysis(config: OfflineConfig, path: Path) -> dict[str, Any]:
     info = run.best_info()
     assert info is not None
     assert analysis["step"] == info["step"]
-    assert analysis["accuracy"]["mean"] == pytest.approx(info["accuracy"])
+    assert analysis["accuracy"]["mean"] == pytest.approx(info["value"])
     assert analysis["margins"] == pytest.approx(margins(config, resolve_model(str(path))), abs=1e-4)
     assert (path / "reward_model.png").read_bytes().startswith(b"\x89PNG")
     return analysis

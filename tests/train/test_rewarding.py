@@ -46,7 +46,7 @@ def test_bradley_terry_by_hand(place):
     gaps = [float((score(parts, one.rows[0], -1) - score(parts, one.rows[1], -1))[0]) for one in some]
     logged, _, _ = gradient(parts, trainer, some)
     assert logged["loss"] == pytest.approx(np.mean([np.log1p(np.exp(-gap)) for gap in gaps]), rel=1e-5)
-    assert logged["accuracy"] == np.mean([gap > 0 for gap in gaps])
+    assert logged["pair_accuracy"] == np.mean([gap > 0 for gap in gaps])
 
 
 def test_margins_count_where_they_are_asked_for(place):
@@ -105,10 +105,10 @@ def test_a_step_is_right_if_fine_and_bad_are_told_apart_in_training_too(place):
             fine.append((neither + good >= bad) == (label >= 0))
             exact.append(int(np.argmax([bad, neither, good])) == label + 1)
     logged, _, _ = gradient(parts, trainer, some)
-    assert logged["accuracy"] == pytest.approx(np.mean(fine))
+    assert logged["step_accuracy"] == pytest.approx(np.mean(fine))
     assert np.mean(exact) != np.mean(fine)
     trainer.held_out = some
-    assert trainer.measure()["eval/accuracy"] == pytest.approx(logged["accuracy"])
+    assert trainer.measure()["eval/step_accuracy"] == pytest.approx(logged["step_accuracy"])
 
 
 def neutral_traces():
@@ -130,7 +130,9 @@ def test_training_and_held_out_accuracy_are_the_same_number_of_the_same_rows(pla
     some = trainer.rows(1)
     logged, _, _ = gradient(parts, trainer, some)
     trainer.held_out = some
-    assert logged["accuracy"] == pytest.approx(trainer.measure()["eval/accuracy"])
+    assert logged[f"{name}_accuracy".replace("process", "step")] == pytest.approx(
+        trainer.measure()[f"eval/{name}_accuracy".replace("process", "step")]
+    )
 
 
 @pytest.mark.parametrize("limit", [64, 11])  # with 11 tokens the two prompts of a pair are often cut differently
@@ -201,7 +203,7 @@ def test_a_rule_is_learned_from_pairs(place):
     for step in range(1, 41):
         trainer.fit(trainer.rows(step))
     found = trainer.measure()
-    assert found["eval/accuracy_low"] > 0.8
+    assert found["eval/pair_accuracy_low"] > 0.8
     assert found["eval/margin"] > 0
     assert math.isfinite(found["eval/calibration_error"])
 

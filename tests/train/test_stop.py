@@ -13,15 +13,16 @@ from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
 from whet.config import EarlyStoppingConfig
 from whet.errors import UserError
+from whet.evaluate.measures import measure_of
 from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.rows.reward_training import RewardTrainer
-from whet.train.session.resume import watched
-from whet.train.session.session import over_budget, past_best
+from whet.train.session.early_stopping import over_budget, past_best, watched, watched_measure
 from whet.train.start import resume_run, start_run
 
 NAN = float("nan")
+ACCURACY = measure_of("eval/accuracy")
 
 
 @pytest.mark.parametrize(
@@ -54,15 +55,25 @@ def test_patience_is_counted_from_the_last_best(values: list[float], patience: i
     rows = [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
     rows = [row for pair in zip(rows, ({"step": 9, "loss": 1.0} for _ in rows), strict=True) for row in pair]
     stop = EarlyStoppingConfig(patience=patience)
-    told = past_best(watched(rows, stop), stop)
+    told = past_best(watched(rows, stop, ACCURACY), stop, ACCURACY)
     best = f"{max(values, default=0.0):.4g}"
     assert told == (f"eval/accuracy has been below its best, {best}, for {since} evaluations" if since else "")
 
 
 def test_what_is_no_number_is_no_fall() -> None:
     stop = EarlyStoppingConfig(patience=1, metric="eval/gold")
-    assert watched([{"eval/gold": 1.0}, {"eval/gold": None}, {"eval/gold": NAN}, {"loss": 2.0}], stop) == [1.0]
-    assert past_best([1.0], stop) == ""
+    gold = watched_measure(stop, ACCURACY)
+    assert gold.metric == "eval/gold"
+    assert watched([{"eval/gold": 1.0}, {"eval/gold": None}, {"eval/gold": NAN}, {"loss": 2.0}], stop, gold) == [1.0]
+    assert past_best([1.0], stop, gold) == ""
+
+
+def test_a_loss_is_past_its_best_when_it_has_risen() -> None:
+    stop, loss = EarlyStoppingConfig(patience=2), measure_of("eval/loss")
+    assert watched_measure(stop, loss) is loss  # without a metric of its own: that of the best model
+    assert past_best([3.0, 2.0, 2.5], stop, loss) == ""
+    assert past_best([3.0, 2.0, 2.5, 2.1], stop, loss) == "eval/loss has been above its best, 2, for 2 evaluations"
+    assert past_best([3.0, 2.0, 2.5, 2.0], stop, loss) == ""
 
 
 class Listening(SilentProgress):
@@ -96,7 +107,7 @@ def check_end(run: RunDirectory, notes: list[str], reason: str, *, before: int) 
     assert f"step {last}: {found['ended']}: early stopping" in notes
     metrics = run.metrics()
     assert metrics[-1]["step"] == last
-    assert found["after"]["eval/accuracy"] == metrics[-1]["eval/accuracy"]
+    assert found["after"] == {name: value for name, value in metrics[-1].items() if name.startswith("eval/")}
     checkpoint = run.latest()
     assert checkpoint is not None
     assert checkpoint.step == last
@@ -195,11 +206,11 @@ def rewarding(tmp_path: Path, **changes: Any) -> dict[str, Any]:
 def test_a_run_that_samples_nothing_is_measured_saved_and_resumed(tmp_path: Path) -> None:
     run, notes = train(rewarding(tmp_path), tmp_path / "runs")
     assert run.answer_steps() == []
-    measured = [row["eval/accuracy"] for row in run.metrics()]
+    measured = [row["eval/pair_accuracy"] for row in run.metrics()]
     assert len(measured) == 5  # before the first step and after each of four
-    assert f"before training: held-out accuracy {measured[0]:.1%}" in notes
+    assert any(note.startswith(f"before training: held-out pair accuracy {measured[0]:.1%} [") for note in notes)
     best = max(range(5), key=lambda step: (measured[step], step))  # of equally good ones the last
-    assert results(run)["best"] == {"step": best, "accuracy": measured[best]}
+    assert results(run)["best"] == {"step": best, "metric": "eval/pair_accuracy", "value": measured[best]}
     chosen, rejected = load_scorer(run.path / "best_model", on_disk.ALONE.device).score(["ab=", "ab="], ["abc", "hhh"])
     assert chosen != rejected
 
@@ -212,16 +223,16 @@ def test_a_run_that_samples_nothing_is_measured_saved_and_resumed(tmp_path: Path
 
 
 def test_a_run_that_samples_nothing_may_end_early_too(tmp_path: Path) -> None:
-    stop = {"patience": 2, "metric": "eval/loss"}  # a loss that falls is good, and quick to come by
+    stop = {"patience": 2, "metric": "eval/calibration_error"}  # lower is better, and it soon rises
     run, notes = train(rewarding(tmp_path, steps=40, early_stopping=stop), tmp_path / "runs")
-    check_end(run, notes, "eval/loss has been below its best, ", before=40)
+    check_end(run, notes, "eval/calibration_error has been above its best, ", before=40)
 
 
 def test_a_row_that_another_process_has_logged_already_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several processes one writes, and the others may read its line of this very step: all must agree."""
-    stop = {"patience": 2, "metric": "eval/loss"}
+    stop = {"patience": 2, "metric": "eval/calibration_error"}
     alone, _ = train(rewarding(tmp_path / "a", steps=40, early_stopping=stop), tmp_path / "a" / "runs")
     seen: list[dict[str, float]] = []
     measure, metrics = RewardTrainer.measure, RunDirectory.metrics

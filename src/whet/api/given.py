@@ -24,7 +24,14 @@ StrPath = str | os.PathLike[str]
 RecipeSource = StrPath | Mapping[str, Any]
 Reward = str | Callable[..., Any] | tuple[str | Callable[..., Any], float]
 Rows = list[Mapping[str, Any]]
-OF_ROWS = ("chat", "held_out_share")  # options that are kept when a list of rows replaces the task
+OF_ROWS = (
+    "chat",
+    "columns",
+    "match",
+    "pattern",
+    "held_out_share",
+    "held_out_rows",
+)  # options that are kept when a list of rows replaces the task
 NAMED = (FunctionType, BuiltinFunctionType, MethodType, type)
 
 

@@ -23,10 +23,12 @@ from whet.imports import passing
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
 from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.reward.settings import RewardKind, reward_kind
 from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
 from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
 from whet.rollout import tokenize_prompts
+from whet.runs.catalogue import MARK, find_run, known_runs, runs_root
 from whet.runs.directory import RunDirectory
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
@@ -76,6 +78,11 @@ class Target:
         policy = place(load_model(directory), device)  # before the tokenizer: its errors on bad directories are clearer
         tokenizer = load_tokenizer(directory)
         return tokenizer, NativeEngine(policy, tokenizer, device=device, on_token=on_token)
+
+    @property
+    def reward_kind(self) -> RewardKind | None:
+        """The kind of a reward model; None for a language model."""
+        return None if self.served is not None else reward_kind(Path(self.path))
 
     def _connect(self, on_token: OnToken | None, logprobs: Logprobs) -> tuple[Tokenizer, Engine]:
         from whet.engines.http.http_engine import USUAL, HttpEngine
@@ -220,7 +227,25 @@ def find_model(
     key_env: str | None = None,
     concurrency: int | None = None,
 ) -> Target:
-    """The best model of a run, a model directory, a pulled name or, with the other arguments, a model of a server."""
+    """A language model: the best one of a run, a directory, a pulled name or, with the other arguments, a server's."""
+    target = find_target(text, served, tokenizer, key_env, concurrency)
+    kind = target.reward_kind
+    if kind is not None:
+        raise UserError(
+            f"{text} is a reward model ({kind}): it scores completions and generates none; use "
+            f"`whet score {text} FILE`, `whet eval {text}`, or reward.model={text} in an online recipe"
+        )
+    return target
+
+
+def find_target(
+    text: str,
+    served: str | None = None,
+    tokenizer: str | None = None,
+    key_env: str | None = None,
+    concurrency: int | None = None,
+) -> Target:
+    """As `find_model`, but a reward model too."""
     if is_url(text):
         if not served:
             raise UserError(f"{text} is a server: say which of its models, --model or served= (see its /v1/models)")
@@ -230,11 +255,10 @@ def find_model(
     for option, value in given.items():
         if value is not None:
             raise UserError(f"{option} is for a server, and {text} is not its URL (http://…): leave it out")
-    path = Path(text).expanduser()
-    try:
-        run = RunDirectory.open(path, is_writer=False)
-    except UserError:
-        directory = str(resolve_model(text))
+    path = _run_named(text)
+    run = None if path is None else RunDirectory.find(path)
+    if run is None:
+        directory = str(resolve_model(text if path is None else str(path)))
         return Target(name=directory, path=directory)
     best = run.best_model()
     if best is None and run.rows_path.exists():
@@ -244,6 +268,21 @@ def find_model(
     config = validate(parse_yaml(run.config_yaml(), where=text), where=f"the config of {text}")
     assert not isinstance(config, CollectConfig)
     return Target(name=str(best), path=str(best), config=config)
+
+
+def _run_named(text: str) -> Path | None:
+    """The directory that a text names, or the run; None for a pulled model. An unknown name is an error."""
+    root = runs_root()
+    if text.startswith(MARK) or Path(text).expanduser().is_dir():
+        return find_run(text, root)
+    try:
+        resolve_model(text)
+    except UserError as error:
+        found = None if Path(text).is_absolute() else find_run(text, root)
+        if found is None:
+            raise UserError(f"{error}; nor is it part of the name of a run: {known_runs(root)}") from None
+        return found
+    return None
 
 
 def is_url(text: str) -> bool:
@@ -313,7 +352,9 @@ def _row(prompt: str, example: Example, completions: Sequence[Completion], task:
                 "tokens": len(completion.tokens),
                 "logprob": sum(completion.logprobs),
                 "finish": completion.finish,
-                **({"correct": bool(task.correct(example, completion.text))} if task else {}),
+                **(
+                    {"correct": right} if task and (right := task.correct(example, completion.text)) is not None else {}
+                ),
             }
             for completion in completions
         ],

@@ -8,10 +8,11 @@ from typing import Any
 
 from whet.api.given import RecipeSource, StrPath, read_given, read_source
 from whet.api.run import Run
-from whet.api.training import reserved, runs_root
+from whet.api.training import reserved
 from whet.cli.experiments import TARGET, compare_methods, read_seeds, resume_pipeline, train_pipeline
 from whet.errors import UserError
 from whet.recipe import Pipeline, validated, written_recipe
+from whet.runs.catalogue import runs_root
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory, is_comparison
 
 

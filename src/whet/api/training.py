@@ -11,9 +11,11 @@ from whet.api.run import Run
 from whet.cli.progress import SilentProgress, make_progress
 from whet.errors import UserError
 from whet.imports import passing
-from whet.recipe import Config, Pipeline, parse_yaml, plain, validate, validated
+from whet.recipe import Config, Pipeline, parse_yaml, validate, validated
 from whet.runs import layout
+from whet.runs.catalogue import find_run, runs_root
 from whet.runs.directory import RunDirectory
+from whet.train.session.extension import MAY_CHANGE, as_overrides, changed_keys
 from whet.train.session.session import Progress
 from whet.train.start import resume_run, saved_config, start_run
 
@@ -57,17 +59,13 @@ def train(  # noqa: PLR0913 - arguments that cannot be keys of a recipe
         if resume is not None:
             if recipe is not None:
                 raise UserError(f"resume continues {os.fspath(resume)}, which has its own recipe: leave {recipe!r} out")
-            return _resumed(Path(resume).expanduser(), given, watch, accept_changes=accept_changes)
+            path = find_run(os.fspath(resume), runs_root(root)) or Path(resume).expanduser()
+            return _resumed(path, given, watch, accept_changes=accept_changes)
         if recipe is None:
             raise UserError("nothing to train: name a recipe, e.g. whet.train('grpo-sorting'), or resume=RUN")
         if accept_changes:
             raise UserError("accept_changes is for a resumed run: add resume=RUN, or leave it out")
         return _started(recipe, given, watch, root=runs_root(root), directory=directory, name=name)
-
-
-def runs_root(root: StrPath | None) -> Path:
-    """The parent of new run directories: as given, else $WHET_RUNS, else runs."""
-    return Path(root or os.environ.get("WHET_RUNS") or "runs").expanduser()
 
 
 @contextmanager
@@ -152,11 +150,12 @@ def _resumed(path: Path, given: Given, watch: _Watch, *, accept_changes: bool) -
         raise UserError("data: a resumed run has its rows in its directory: leave data out")
     before = RunDirectory.open(path, is_writer=False)
     saved, written = saved_config(before), parse_yaml(before.config_yaml(), where=str(path))
-    now = plain(validate(given.on(written), where=str(path)))
-    for key, value in plain(saved).items():
-        if now.get(key) != value:
+    changes = changed_keys(saved, validate(given.on(written), where=str(path)))
+    for key, (value, now) in changes.items():
+        if key not in MAY_CHANGE:
             raise UserError(
-                f"{key}: a resumed run keeps its config, and this differs ({now.get(key)} instead of {value}); to "
+                f"{key}: a resumed run keeps its config, and this differs ({now} instead of {value}); to "
                 f"change it, start a new run with model={str(path)!r}"
             )
-    return watch.run(lambda: resume_run(path, [], watch.progress, accept_changes=accept_changes), given.objects)
+    words = as_overrides({key: values for key, values in changes.items() if values[1] is not None})
+    return watch.run(lambda: resume_run(path, words, watch.progress, accept_changes=accept_changes), given.objects)

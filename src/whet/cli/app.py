@@ -1,8 +1,10 @@
 """The command `whet`. Each command parses, calls the library and prints; heavy imports wait until a command runs."""
 
 import os
+import signal
 import sys
 from contextlib import nullcontext
+from types import FrameType
 from typing import Any
 
 import typer
@@ -16,10 +18,13 @@ from whet.cli.commands import (
     demo,
     evaluate,
     explain,
+    keys,
     listing,
     models,
     report,
+    runs,
     sample,
+    score,
     train,
 )
 from whet.cli.terminal import guard_streams, only_json, say, show_help
@@ -37,7 +42,8 @@ Begin with:
   whet recipes                       the packaged recipes
   whet explain grpo-sorting          its loss, batch size and memory
   whet train grpo-sorting lr=1e-4    train; any key can be overridden
-  whet report RUN                    learning curves and samples
+  whet report @last                  learning curves and samples of the newest run
+  whet keys                          every key of a recipe
 
 Settings of TRL, verl and OpenRLHF, and what they are called here: docs/coming-from.md.
 """
@@ -53,10 +59,13 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("compare")(compare.compare)
+app.command("score")(score.score)
 app.command("sample")(sample.sample)
 app.command("chat")(chat.chat)
 app.command("report")(report.report)
+app.command("runs")(runs.runs)
 app.command("explain")(explain.explain)
+app.command("keys")(keys.keys)
 app.command("check-loss")(check_loss.check_loss)
 app.command("tasks")(listing.tasks)
 app.command("recipes")(listing.recipes)
@@ -83,8 +92,9 @@ def _is_busy() -> bool:
 
 
 def main() -> None:
-    """Runs the command: exit code 2 for wrong input, 1 for a run that failed, 130 for Ctrl-C."""
+    """Runs the command: exit code 2 for wrong input, 1 for a run that failed, 130 for Ctrl-C and SIGTERM."""
     guard_streams()
+    signal.signal(signal.SIGTERM, _as_interrupt)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if _is_busy():
@@ -108,6 +118,11 @@ def main() -> None:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         _stop("out of memory: lower update.micro_batch_tokens or engine.max_sequences, or use a smaller model", 1)
+
+
+def _as_interrupt(number: int, _frame: FrameType | None) -> None:
+    """SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _stop(message: str, code: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +18,15 @@ if TYPE_CHECKING:
     from whet.engines.engine_protocol import OnToken
 
 TOKENS_PER_REDRAW = 64
+DATA_KEYS = ("data", "data.path", "task.path")  # a run that made rows
+RUN_KEYS = ("model", "model.path", "reward.model", "reward.model.path", "reference", *DATA_KEYS)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Runs = Annotated[Path, typer.Option("--runs", envvar="WHET_RUNS", help="Folder in which runs are made.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Exact directory of the run, empty or absent.")]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the run, after the time.  [default: that of the recipe]")
+]
 Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="A packaged recipe or a YAML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override keys of the recipe.")]
 TaskOptions = Annotated[
@@ -27,7 +35,7 @@ TaskOptions = Annotated[
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="RUN|MODEL|URL", help="A run (its best model), a model directory or name, or a server's URL."
+        metavar="RUN|MODEL|URL", help="A run (its best model; @last: the newest), a model directory or name, or a URL."
     ),
 ]
 TaskName = Annotated[
@@ -48,6 +56,39 @@ KeyEnv = Annotated[
     str | None, typer.Option("--key-env", metavar="VARIABLE", help="With a URL: environment variable with the API key.")
 ]
 Concurrency = Annotated[int | None, typer.Option(min=1, help="With a URL: parallel requests.  [default: 16]")]
+
+
+def run_directory(text: str, root: Path | None = None) -> Path:
+    """The directory that names a run: a path, `@last`, or a part of the name of one run; an unknown one as it is."""
+    from whet.runs.catalogue import find_run, known_runs, runs_root
+
+    folder = runs_root(root)
+    found = find_run(text, folder)
+    if found is None and "/" not in text:
+        raise UserError(f"no directory {text}, and no run has that in its name: {known_runs(folder)}")
+    return found or Path(text).expanduser()
+
+
+def with_runs(overrides: Sequence[str] | None, root: Path | None = None) -> list[str]:
+    """Overrides with the directory of a run in place of its name: model=@last, reward.model=PART."""
+    return [_with_run(word, root) for word in overrides or ()]
+
+
+def _with_run(word: str, root: Path | None) -> str:
+    from whet.models.download.model_hub import resolve_model
+    from whet.runs.catalogue import MARK, find_run, runs_root
+
+    key, _, text = word.partition("=")
+    if key not in RUN_KEYS or not text:
+        return word
+    if not text.startswith(MARK):
+        if key in DATA_KEYS or not re.fullmatch(r"[\w.-]+", text):
+            return word
+        with suppress(UserError):  # a directory, or a pulled model
+            resolve_model(text)
+            return word
+    found = find_run(text, runs_root(root))
+    return word if found is None else f"{key}={json.dumps(str(found.absolute()))}"
 
 
 def read_options(

@@ -65,6 +65,7 @@ def compare_methods(
         overrides=sweep.overrides,
         seeds=seeds,
         target=target,
+        ranking=sweep.ranking,
     )
     directory.write_results(results)
     write_page(directory)
@@ -100,10 +101,10 @@ def compare_command(
     return [*command, *(word for method, override in changes for word in ("--set", f"{method}:{override}"))]
 
 
-def train_pipeline(pipeline: Pipeline, root: Path) -> Path:
-    """Runs a pipeline in a new directory below `root`, which is returned."""
+def train_pipeline(pipeline: Pipeline, root: Path, out: Path | None = None) -> Path:
+    """Runs a pipeline in a new directory below `root`, or exactly in `out`; returns the directory."""
     refuse_ranks("a pipeline")
-    directory = PipelineDirectory.create(root, pipeline.name)
+    directory = PipelineDirectory.create(root, pipeline.name) if out is None else PipelineDirectory.at(out)
     show_pipeline(pipeline, directory)
     return directory.path
 

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from whet.cli.terminal import Screen, say
 from whet.config.loops import Config
+from whet.evaluate.measures import headline
 from whet.runs.directory import RunDirectory
 from whet.train.session.session import Progress
 
 SHOWN = {  # metric → (label, format)
     "reward/mean": ("reward", "{:.3f}"),
     "loss": ("loss", "{:.4f}"),
-    "eval/accuracy": ("accuracy", "{:.1%}"),
     "kl": ("kl", "{:.4f}"),
     "entropy": ("entropy", "{:.3f}"),
     "length/mean": ("length", "{:.1f}"),
@@ -55,7 +55,7 @@ class LineProgress(SilentProgress):
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         left = self._eta.after(step)
         now = time.monotonic()
-        if now - self._last < SECONDS_BETWEEN_LINES and "eval/accuracy" not in metrics and step != self.steps:
+        if now - self._last < SECONDS_BETWEEN_LINES and not _held_out(metrics) and step != self.steps:
             return
         self._last = now
         shown = "  ".join(f"{label} {value}" for label, value in _values({**metrics, **timings}).items())
@@ -66,18 +66,21 @@ class LineProgress(SilentProgress):
 
 
 class LiveProgress:
-    """A table of the newest numbers, redrawn in place."""
+    """A table of the newest numbers, redrawn in place; above it a line for every evaluation."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self._eta = TimeLeft(steps)
-        self._console = Screen(stderr=True)
+        self._console = Screen(file=sys.stderr)  # this one, also while prints of a user's code are redirected
         self._live = Live(console=self._console, refresh_per_second=8)
         self._live.start()
         self._newest: dict[str, str] = {}
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         """Redraws; metrics that this step did not log keep their last value."""
+        held_out = _held_out(metrics)
+        if held_out:
+            self.note(f"step {step}/{self.steps}  held-out {held_out}")
         self._newest |= _values({**metrics, **timings})
         table = Table.grid(padding=(0, 2))
         table.add_row("step", *self._newest, "left", style="dim")
@@ -109,8 +112,27 @@ class TimeLeft:
         return str(timedelta(seconds=round(seconds)))
 
 
+def _held_out(metrics: Mapping[str, float]) -> str:
+    """The metrics of an evaluation with their intervals; empty if there was none."""
+    names = [key.removeprefix("eval/") for key in metrics if key.startswith("eval/")]
+    bounds = {f"{name}{end}" for name in names for end in ("_low", "_high")}
+    shown = [name for name in names if name not in bounds]
+    shown.sort(key=lambda name: f"eval/{name}_low" not in metrics)  # those with an interval first
+    return "  ".join(_with_interval(metrics, name) for name in shown)
+
+
+def _with_interval(metrics: Mapping[str, float], name: str) -> str:
+    """`accuracy 45.0% (38.1% … 52.1%)`; as a number what is no share."""
+    form = "{:.1%}" if name.endswith("accuracy") or name.startswith("pass@") else "{:.4g}"
+    ends = [metrics[key] for key in (f"eval/{name}_low", f"eval/{name}_high") if key in metrics]
+    interval = f" ({' … '.join(map(form.format, ends))})" if ends else ""
+    return f"{name} {form.format(metrics[f'eval/{name}'])}{interval}"
+
+
 def _values(numbers: Mapping[str, float]) -> dict[str, str]:
     # On-policy the surrogate loss is 0 by construction: hidden where rewards are shown.
     hidden = {"loss"} if "reward/mean" in numbers else set()
     shown = {key: text for key, text in SHOWN.items() if key in numbers and key not in hidden}
-    return {label: form.format(numbers[key]) for key, (label, form) in shown.items()}
+    measure = headline(numbers)
+    evaluated = {} if measure is None else {measure.label: measure.text(numbers[measure.metric])}
+    return {label: form.format(numbers[key]) for key, (label, form) in shown.items()} | evaluated

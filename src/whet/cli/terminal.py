@@ -42,7 +42,16 @@ def say_text(text: str, *, end: str = "\n") -> None:
 
 def say_json(value: Any) -> None:
     """Prints a value as indented JSON in ASCII, so that it holds no character a terminal would act on."""
-    typer.echo(json_bytes(value, other=str, indent=2).decode().replace("\x7f", "\\u007f"), file=_json_to.get())
+    typer.echo(_json_text(value, indent=2), file=_json_to.get())
+
+
+def say_json_line(row: Any) -> None:
+    """Prints a value as one line of JSON, as `say_json` does."""
+    typer.echo(_json_text(row), file=_json_to.get())
+
+
+def _json_text(value: Any, indent: int | None = None) -> str:
+    return json_bytes(value, other=str, indent=indent).decode().replace("\x7f", "\\u007f")
 
 
 @contextmanager

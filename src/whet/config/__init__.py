@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from whet.algorithms.cells import options, terms
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
+from whet.config.data_config import DataConfig
 from whet.config.objective import refuse_objective
 from whet.config.parts import (
+    BestConfig,
     ColdStartConfig,
     CriticConfig,
-    DataConfig,
     EarlyStoppingConfig,
     EngineConfig,
     EvalConfig,
@@ -32,7 +33,7 @@ from whet.config.parts import (
 )
 from whet.config.refusals import refuse
 from whet.config.reward import RewardConfig
-from whet.config.section import Above, Count, Positive, Section, Seed
+from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
 
 __all__ = [
@@ -53,14 +54,20 @@ __all__ = [
 ]
 
 
-DATA_OF_A_TASK = ("path", "format", "split", "subset", "chat", "held_out_share", "max_skipped", "limit")
+DATA_OF_A_TASK = (
+    *("path", "sets", "format", "columns", "split", "subset", "chat"),
+    *("held_out_share", "held_out_rows", "max_skipped", "limit"),
+)
+
+
+OF_STORED_PROMPTS = ("data", "rows")  # tasks with a number of training prompts
 
 
 class TrainConfig(Section):
     """The keys of both training loops."""
 
-    steps: Positive
-    seed: Seed = 0
+    steps: Positive  # training steps
+    seed: Seed = 0  # of weights, data order and sampling
     model: ModelConfig
     task: TaskConfig
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -68,15 +75,29 @@ class TrainConfig(Section):
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     save: SaveConfig = SaveConfig()
+    best: BestConfig = BestConfig()
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)  # also log to these
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+
+    @model_validator(mode="after")
+    def _evaluated(self) -> TrainConfig:
+        for key, is_set in (
+            ("best.metric", self.best.metric),
+            ("early_stopping.patience", self.early_stopping.patience),
+        ):
+            if is_set and not self.eval.every_steps:
+                raise ValueError(f"{key} needs evaluations, and eval.every_steps is 0: set eval.every_steps")
+        return self
 
 
 class OnlineConfig(TrainConfig):
     """Learning from rollouts."""
 
-    loop: Literal["online"] = "online"
+    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs")
+    loop: Literal["online"] = "online"  # policy gradients on rollouts (GRPO, PPO …)
+    steps: Positive = 0  # 0, if it is not set: given by `epochs`
+    epochs: Above | None = None  # passes over the training prompts of the task data or rows, in place of steps
     algorithm: AlgorithmConfig
     reward: RewardConfig = RewardConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -84,10 +105,45 @@ class OnlineConfig(TrainConfig):
     cold_start: ColdStartConfig = ColdStartConfig()
     offload: OffloadConfig = OffloadConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _prompts_of_data(cls, value: Any) -> Any:
+        """`data: FILE` is short for the task data with this file."""
+        if not isinstance(value, Mapping) or "data" not in value:
+            return value
+        if "task" in value:
+            raise ValueError("both task and data are set: data names the prompts of the task data; leave one out")
+        given = value["data"]
+        options = {"sets": given} if isinstance(given, list | tuple) else given
+        options = options if isinstance(options, Mapping) else {"path": options}
+        rest = {key: one for key, one in value.items() if key != "data"}
+        return {**rest, "task": {"name": "data", **options}}
+
+    @model_validator(mode="after")
+    def _rewarded(self) -> OnlineConfig:
+        is_graded = self.task.name != "data" or self.task.options.get("match")
+        if not is_graded and not self.reward.functions and self.reward.model is None:
+            raise ValueError(
+                "there is no reward: name reward.functions (rewards.py:f) or reward.model, or set match (e.g. number) "
+                "beside the path to compare completions with the answers of the rows"
+            )
+        return self
+
     @property
     def eval_sampling(self) -> Sampling:
         """As in training, except for the length."""
         return replace(self.rollout.sampling, max_tokens=self.eval.max_tokens)
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> OnlineConfig:
+        if bool(self.steps) == (self.epochs is not None):
+            raise ValueError("say how long to train: either steps, or epochs (passes over the prompts of the task)")
+        if self.epochs is not None and self.task.name not in OF_STORED_PROMPTS:
+            raise ValueError(
+                f"epochs counts passes over the prompts of a file (task {' or '.join(OF_STORED_PROMPTS)}), and task "
+                f"{self.task.name} makes its prompts: set steps instead"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sensible(self) -> OnlineConfig:
@@ -102,7 +158,7 @@ class OnlineConfig(TrainConfig):
                 "early_stopping.kl is set and the algorithm has no reference model, so the KL to it is not measured: "
                 "set algorithm.kl.coefficient above 0, or leave early_stopping.kl out"
             )
-        if "values" in terms(self.algorithm.cell("advantage")) and self.critic.warmup_steps >= self.steps:
+        if "values" in terms(self.algorithm.cell("advantage")) and 0 < self.steps <= self.critic.warmup_steps:
             raise ValueError(
                 f"critic.warmup_steps {self.critic.warmup_steps} of {self.steps} steps leave the policy none: lower it"
             )
@@ -124,14 +180,14 @@ class OnlineConfig(TrainConfig):
 class OfflineConfig(TrainConfig):
     """Learning from existing rows: those of `data`, or the task's own answers."""
 
-    loop: Literal["offline"] = "offline"
+    loop: Literal["offline"] = "offline"  # training on rows (SFT, preferences, reward models)
     objective: ObjectiveConfig = ObjectiveConfig(name="sft")
     data: DataConfig | None = None
     steps: Count = 0  # optimizer steps; 0: given by `epochs`
     epochs: Above | None = None  # passes over the training rows of `data`, in place of steps
     batch_size: Positive = 64  # per optimizer step, over all ranks: answers, dialogues, pairs, labelled completions
     reward_head: RewardHeadConfig = RewardHeadConfig()
-    reference: str = ""  # the model that preferences are measured against; empty: the weights that the run starts from
+    reference: ModelPath = ""  # the model that preferences are measured against; empty: the run's own start weights
 
     @property
     def eval_sampling(self) -> Sampling:
@@ -149,7 +205,7 @@ class OfflineConfig(TrainConfig):
             raise ValueError("nothing to learn from: name data, e.g. data: pairs.jsonl, or a task that has answers")
         if isinstance(data, DataConfig):
             data = data.model_dump(exclude_unset=True)
-        given = data if isinstance(data, Mapping) else {"path": data}
+        given = data if isinstance(data, Mapping) else {"sets" if isinstance(data, list | tuple) else "path": data}
         shared = {key: given[key] for key in DATA_OF_A_TASK if key in given}
         return {**value, "task": {"name": "data", **shared}}
 

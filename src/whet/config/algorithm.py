@@ -14,7 +14,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 from whet.algorithms.cells import Cell, bind, name, options, terms
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, SUPPLIED
 from whet.config.own import own_function, require_options, require_signature
-from whet.config.section import Above, Amount, Count, Decay, OpenSection, Positive, Section, merge, one_of
+from whet.config.section import Above, Amount, CodePath, Count, Decay, OpenSection, Positive, Section, merge, one_of
 
 BOUNDS: dict[str, dict[str, Any]] = {  # of options by name; no other may be below 0
     **{key: {"ge": 0, "le": 1} for key in ("gamma", "lam", "decay")},
@@ -26,15 +26,15 @@ BOUNDS: dict[str, dict[str, Any]] = {  # of options by name; no other may be bel
 class KlConfig(Section):
     """KL penalty, KL(policy ‖ reference): its coefficient, estimator and place, and the reference."""
 
-    coefficient: Amount = 0.0
-    estimator: str = "k3"
-    place: Literal["loss", "reward"] = "loss"
+    coefficient: Amount = 0.0  # 0: no penalty
+    estimator: str = "k3"  # k1, k2, k3 or unbiased
+    place: Literal["loss", "reward"] = "loss"  # a term of the loss, or subtracted from the reward
     target: Above | None = None  # nats per token: the coefficient adapts until the measured KL is that
     horizon: Above = 10_000.0  # rollouts in which the coefficient may change by a fifth at most
     anneal_tokens: Count = 0  # the coefficient rises linearly from 0 over the first so many sampled tokens
-    reference: Literal["start", "sync", "bigram", "uniform", "random"] = "start"
-    sync_steps: Positive = 100  # sync: every so many steps the reference becomes
-    ema: Decay = 0.0  # ema · reference + (1 − ema) · policy; 0: a copy. sync_steps 1 and ema 0.99: a moving average
+    reference: Literal["start", "sync", "bigram", "uniform", "random"] = "start"  # sync: follows the policy
+    sync_steps: Positive = 100  # sync: every so many steps the reference moves (ema)
+    ema: Decay = 0.0  # sync: to ema · reference + (1 − ema) · policy; 0: a copy; 0.99 with sync_steps 1: an EMA
 
     @field_validator("estimator")
     @classmethod
@@ -64,9 +64,9 @@ class KlConfig(Section):
 class EntropyConfig(Section):
     """Entropy bonus; below the floor it grows with the distance to it."""
 
-    coefficient: Amount = 0.0
+    coefficient: Amount = 0.0  # of the entropy in the loss; 0: no bonus
     floor: Amount = 0.0  # nats per token
-    floor_coefficient: Amount = 10.0
+    floor_coefficient: Amount = 10.0  # how fast the bonus grows below the floor
 
     @property
     def is_wanted(self) -> bool:
@@ -77,19 +77,19 @@ class EntropyConfig(Section):
 class OwnCell(OpenSection):
     """A function of the user's in the place of a cell; the other keys are its options."""
 
-    use: str
+    use: CodePath
 
 
 class AlgorithmBase(Section):
     """A preset, resolved into its cells."""
 
-    preset: str = "custom"
-    advantage: str | OwnCell
-    scaling: str | OwnCell = "unscaled"
-    surrogate: str | OwnCell
-    weighting: str | OwnCell
-    importance_correction: str | OwnCell = "uncorrected"  # importance sampling: weights π_old/π_sampler of tokens
-    dynamic_sampling: str | OwnCell = "keep_all"  # dynamic sampling: the groups that are kept; others are resampled
+    preset: str = "custom"  # a row of docs/algorithms.md; `algorithm: grpo` for short
+    advantage: CodePath | OwnCell  # how rewards become advantages
+    scaling: CodePath | OwnCell = "unscaled"  # of the advantages over the whole batch
+    surrogate: CodePath | OwnCell  # the loss of a token or sequence
+    weighting: CodePath | OwnCell  # how token losses become one number
+    importance_correction: CodePath | OwnCell = "uncorrected"  # importance sampling: weights π_old/π_sampler of tokens
+    dynamic_sampling: CodePath | OwnCell = "keep_all"  # dynamic sampling: groups that are kept; others are resampled
     kl: KlConfig = KlConfig()
     entropy: EntropyConfig = EntropyConfig()
 

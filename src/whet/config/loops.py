@@ -18,19 +18,19 @@ Select = Literal["pairs", "extremes", "best", "random", "best_overall", "random_
 class CollectConfig(Section):
     """Completions of a model, judged: as preferences, as dialogues to imitate, or as right and wrong ones."""
 
-    loop: Literal["collect"] = "collect"
+    loop: Literal["collect"] = "collect"  # makes rows from graded samples
     steps: Positive  # rounds of rollout.prompts prompts
-    seed: Seed = 0
+    seed: Seed = 0  # of prompts and sampling
     model: ModelConfig
     task: TaskConfig
     reward: RewardConfig = RewardConfig()
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
-    select: Select = "pairs"
+    select: Select = "pairs"  # the rows that are made of each prompt's completions, or of all
     keep: Annotated[float, Field(gt=0, le=1)] = 0.25  # best_overall, random_overall: share of the completions
     gap: Amount = 0.0  # pairs, extremes: the least difference of rewards; a smaller one, or none, makes no pair
     truncated: Literal["drop", "keep"] = "drop"  # imitating them teaches to stop mid-sentence; outcomes keep them
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
     @model_validator(mode="after")
     def _sensible(self) -> CollectConfig:

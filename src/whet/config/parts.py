@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from functools import cached_property
+from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from whet.config.section import Above, Amount, Count, Decay, OpenSection, Positive, Section, Share, Url
+from whet.config.section import (
+    Above,
+    Amount,
+    CodePath,
+    Count,
+    DataPath,
+    Decay,
+    ModelPath,
+    OpenSection,
+    Positive,
+    Section,
+    Share,
+    Url,
+    absolute_file,
+)
 from whet.records import Sampling
 
+LIKE_A_PATH = re.compile(r"/|\.\w+$")
 VLLM_COLDEST = 0.01  # vLLM silently raises a temperature below it
 
 
@@ -18,11 +36,11 @@ class NewModel(Section):
     """A model from scratch."""
 
     family: str = "gpt2"  # a row of models/decoder/families.py
-    layers: Positive = 4
-    heads: Positive = 4
-    width: Positive = 128
-    context: Positive = 256
-    tokenizer: str = "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or the directory of a saved tokeniser
+    layers: Positive = 4  # blocks
+    heads: Positive = 4  # of attention
+    width: Positive = 128  # of the hidden state; a multiple of heads
+    context: Positive = 256  # longest sequence, in tokens
+    tokenizer: DataPath = "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or a saved tokeniser's directory
 
     @model_validator(mode="after")
     def _divisible(self) -> NewModel:
@@ -35,9 +53,13 @@ class ModelConfig(Section):
     """A directory, a pulled name or a run; or a new model."""
 
     shorthand: ClassVar[str] = "path"
-    path: str = ""
+    saved_if_set: ClassVar[tuple[str, ...]] = ("chat_template", "system_prompt", "dtype")
+    path: ModelPath = ""  # a model's directory, the name of a pulled model, or a run (its best model)
     new: NewModel | None = None
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, slower steps
+    chat_template: str = ""  # chatml, llama-3, plain, or a Jinja file; empty: the model's own
+    system_prompt: str = ""  # opens every conversation that has no system message; saved in the chat template
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # of the saved best model; auto: as the model was stored
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:
@@ -50,7 +72,21 @@ class TaskConfig(OpenSection):
     """A task by name, or `module:Class`; the other keys are the task's own options."""
 
     shorthand: ClassVar[str] = "name"
-    name: str
+    name: CodePath  # a packaged task (see `whet tasks`), or your own as file.py:Class
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absolute_paths(cls, value: Any) -> Any:
+        """Options that name an existing file: `path`, and what looks like a path among those of a user's task."""
+        if not isinstance(value, Mapping):
+            return value
+        is_own = ":" in str(value.get("name"))
+        paths = {
+            key: absolute_file(option)
+            for key, option in value.items()
+            if isinstance(option, str) and (key == "path" or (is_own and key != "name" and LIKE_A_PATH.search(option)))
+        }
+        return {**value, **paths}
 
     @model_validator(mode="after")
     def _plain_options(self) -> TaskConfig:
@@ -63,29 +99,11 @@ class TaskConfig(OpenSection):
         return self
 
 
-class DataConfig(Section):
-    """Rows that exist: a file, a directory with rows.jsonl, or the name of a dataset on the hub."""
-
-    shorthand: ClassVar[str] = "path"
-    path: str
-    format: str = "auto"  # auto: recognised by the columns
-    split: str = "train"  # of a dataset on the hub
-    subset: str = ""  # of a dataset on the hub
-    chat: bool = False  # send a prompt that is plain text as a user's message
-    held_out_share: Annotated[float, Field(gt=0, lt=1)] = 0.1  # of the conversations, chosen by their hash
-    max_tokens: Positive | None = None  # of a row, the oldest turns go first; None: the model's context
-    limit: Positive | None = None  # read only the first so many rows
-    max_skipped: Share = 0.01  # share of broken rows above which reading is refused
-    ties: Literal["keep", "drop"] = "drop"  # pairs with two equal sides or equal scores
-    near_duplicates: Literal["keep", "drop"] = "keep"  # rows that almost repeat an earlier one
-    turns: Literal["last", "all"] = "last"  # of a dialogue: the assistant's turns that are imitated
-
-
 class ObjectiveConfig(OpenSection):
     """The objective of the offline loop by name; the other keys are its options."""
 
     shorthand: ClassVar[str] = "name"
-    name: str
+    name: CodePath  # sft, a preference loss, a reward-model loss, or your own as file.py:function
 
 
 class RewardHeadConfig(Section):
@@ -97,34 +115,43 @@ class RewardHeadConfig(Section):
     aggregation: Literal["product", "min", "last"] = "product"  # process: of the steps to one number
 
 
+def _of_an_evaluation(metric: str) -> str:
+    if metric and not metric.startswith("eval/"):
+        raise ValueError(f"{metric!r} is not measured by evaluations: use e.g. eval/accuracy or eval/reward")
+    return metric
+
+
+EvalMetric = Annotated[str, AfterValidator(_of_an_evaluation)]
+
+
 class EarlyStoppingConfig(Section):
     """Early stopping: when a run ends before its last step."""
 
     kl: Above | None = None  # KL(policy ‖ reference) budget, nats a rollout on average over a step
     patience: Count = 0  # evaluations in a row in which `metric` stays below its best; 0: never stop for that
-    metric: str = "eval/accuracy"
+    metric: EvalMetric = ""  # empty: the one that selects the best model (best.metric)
 
-    @field_validator("metric")
-    @classmethod
-    def _of_an_evaluation(cls, metric: str) -> str:
-        if not metric.startswith("eval/"):
-            raise ValueError(f"{metric!r} is not measured by evaluations: use e.g. eval/accuracy or eval/gold")
-        return metric
+
+class BestConfig(Section):
+    """The best model of a run, kept in best_model/."""
+
+    shorthand: ClassVar[str] = "metric"
+    metric: EvalMetric = ""  # empty: eval/accuracy, else eval/reward, else that of the rows (pair accuracy, loss)
 
 
 class ColdStartConfig(Section):
     """Supervised steps on the task's own answers before the first rollout; the reference is what they lead to."""
 
-    steps: Count = 0
+    steps: Count = 0  # supervised steps; 0: none
     batch_size: Positive = 64  # answers per step
-    lr: Above = 1e-3
+    lr: Above = 1e-3  # constant
 
 
 class TemperatureRange(Section):
     """The temperature follows the spread of rewards: T' = clip(T/σ, low, high), σ that of the step before."""
 
-    low: Above
-    high: Above
+    low: Above  # lowest temperature
+    high: Above  # highest temperature
 
     @model_validator(mode="after")
     def _ordered(self) -> TemperatureRange:
@@ -136,15 +163,18 @@ class TemperatureRange(Section):
 class RolloutConfig(Section):
     """What is sampled at every step: `prompts` × `group` completions."""
 
-    prompts: Positive = 16
-    group: Positive = 8
-    max_tokens: Positive = 256
-    temperature: Above = 1.0
+    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty")
+    prompts: Positive = 16  # prompts of a step, over all ranks
+    group: Positive = 8  # completions of each prompt
+    max_tokens: Positive = 256  # longest completion
+    temperature: Above = 1.0  # of sampling; log-probs are those of this distribution
     adaptive_temperature: TemperatureRange | None = None
-    top_k: Count = 0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    min_p: Share = 0.0
-    stop: tuple[str, ...] = ()
+    top_k: Count = 0  # sample from the k most likely tokens; 0: all
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # sample from the most likely tokens of this mass (nucleus)
+    min_p: Share = 0.0  # drop tokens below this share of the likeliest one's probability
+    stop: tuple[str, ...] = ()  # texts that end a completion; they are part of it
+    min_tokens: Count = 0  # of a completion: tokens that end it are not sampled before
+    repetition_penalty: Above = 1.0  # above 1: tokens of the prompt and the completion so far become less likely
     mask_truncated: bool = False  # do not train on truncated completions
     max_resamples: Count = 4  # at most so many rounds of new prompts for the groups that dynamic sampling drops
 
@@ -157,14 +187,26 @@ class RolloutConfig(Section):
             top_p=self.top_p,
             min_p=self.min_p,
             stop=self.stop,
+            min_tokens=self.min_tokens,
+            repetition_penalty=self.repetition_penalty,
         )
+
+    @model_validator(mode="after")
+    def _min_tokens_fit(self) -> RolloutConfig:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}: lower it")
+        if self.min_tokens and self.stop:
+            raise ValueError(
+                "min_tokens holds back stop tokens and cannot hold back stop strings: leave out one of the two"
+            )
+        return self
 
 
 class CriticConfig(Section):
     """The value model of an algorithm whose advantage takes `values`."""
 
     model: Literal["separate", "shared"] = "separate"  # a copy of the policy, or a head on the policy's own trunk
-    lr: Above | None = None  # None: optimizer.lr
+    lr: Above | None = None  # null: optimizer.lr
     warmup_steps: Count = 0  # first steps in which only the critic learns
     coefficient: Above = 0.5  # of the critic's loss beside the policy's: matters where the trunk is shared
     clip: Amount = 0.2  # how far a value may move from the old one in a step; 0: no clipping
@@ -174,9 +216,9 @@ class CriticConfig(Section):
 class UpdateConfig(Section):
     """How the rollouts of a step become optimizer steps."""
 
-    epochs: Positive = 1
+    epochs: Positive = 1  # passes over the rollouts of a step (PPO epochs)
     minibatches: Positive = 1  # optimizer steps per epoch; a group is never split
-    micro_batch_tokens: Positive | None = None  # per forward pass, by gradient accumulation; None: auto
+    micro_batch_tokens: Positive | None = None  # per forward pass, by gradient accumulation; null: auto
     padding_free: bool = True  # sequences packed one behind the other, a group's prompt read once: same result
     max_grad_norm: Above = 1.0  # gradient clipping by global norm
     target_kl: Above | None = None  # approx_kl, nats a token from the step's start, above which its updates end
@@ -184,25 +226,44 @@ class UpdateConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW and its learning rate."""
+    """The optimizer, its learning rate and its weight decay."""
 
-    lr: Above = 1e-5
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: Count = 0
-    beta1: Decay = 0.9
-    beta2: Decay = 0.95
-    epsilon: Above = 1e-8
-    weight_decay: Amount = 0.0
+    saved_if_set: ClassVar[tuple[str, ...]] = (
+        *("name", "warmup_share", "decay_share", "min_lr_share", "momentum", "weight_decay_on"),
+    )
+    name: Literal["adamw", "adamw_8bit", "lion", "muon"] = "adamw"  # 8 bits: through bitsandbytes
+    lr: Above = 1e-5  # peak learning rate; `lr=` for short
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"  # wsd: warm-up, stable, linear decay
+    warmup_steps: Count = 0  # the rate rises linearly over so many steps
+    warmup_share: Share = 0.0  # of the steps, in place of warmup_steps
+    decay_share: Share = 0.2  # of the steps, at the end of wsd
+    min_lr_share: Decay = 0.0  # share of lr that linear, cosine and wsd fall to
+    beta1: Decay = 0.9  # decay of the mean gradient
+    beta2: Decay = 0.95  # decay of the mean squared gradient
+    epsilon: Above = 1e-8  # of AdamW, in the denominator
+    momentum: Decay = 0.95  # of muon
+    weight_decay: Amount = 0.0  # decoupled, of the weights that weight_decay_on names
+    weight_decay_on: Literal["matrices", "hidden", "all"] = "matrices"  # hidden: matrices but embeddings and heads
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> OptimizerConfig:
+        if self.warmup_steps and self.warmup_share:
+            raise ValueError("warmup_steps and warmup_share are both set: leave one out")
+        return self
+
+    def warmup(self, steps: int) -> int:
+        """Steps of warm-up in a run of so many steps."""
+        return self.warmup_steps or ceil(self.warmup_share * steps)
 
 
 class EvalConfig(Section):
     """Held-out evaluation: greedy accuracy and, with samples, pass@k. Also before the first and after the last step."""
 
-    every_steps: Positive = 50
-    examples: Positive = 200
-    max_tokens: Positive = 256
-    samples: Count = 0
-    ks: tuple[Positive, ...] = ()
+    every_steps: Count = 50  # steps between evaluations; 0: no evaluation, and the last model is the best
+    examples: Positive = 200  # held-out prompts, or rows of data
+    max_tokens: Positive = 256  # longest completion
+    samples: Count = 0  # completions of each prompt for pass@k; 0: greedy accuracy alone
+    ks: tuple[Positive, ...] = ()  # k of pass@k
 
     @model_validator(mode="after")
     def _enough_samples(self) -> EvalConfig:
@@ -214,20 +275,20 @@ class EvalConfig(Section):
 class SaveConfig(Section):
     """Checkpoints (also at the end and on Ctrl-C), and which steps' rollouts are kept."""
 
-    every_steps: Positive = 50
-    keep: Positive = 2
-    rollouts_every_steps: Positive = 1
+    every_steps: Positive = 50  # steps between checkpoints
+    keep: Positive = 2  # newest checkpoints that are kept; the best model is kept besides
+    rollouts_every_steps: Positive = 1  # steps between those whose rollouts are kept
 
 
 class EngineConfig(Section):
     """Where completions come from."""
 
-    name: Literal["native", "vllm"] = "native"
-    max_sequences: Positive | None = None  # sampled at a time: bounds memory, never changes the text; None: auto
+    name: Literal["native", "vllm"] = "native"  # the sampler: that of whet, or vLLM
+    max_sequences: Positive | None = None  # sampled at a time: bounds memory, never changes the text; null: auto
     precision: Literal["bf16", "fp32"] = "bf16"  # of native on a GPU; in fp32 texts hardly depend on their batch
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4  # of the GPU, for vllm in this process while it samples
     url: Url = ""  # of a running `vllm serve` that follows the policy; without one vllm runs in this process
-    weights_directory: str = ""  # a folder that this process and the one behind url see; needed on two machines
+    weights_directory: DataPath = ""  # a folder that this process and the one behind url see; needed on two machines
 
     @model_validator(mode="after")
     def _one_place(self) -> EngineConfig:
@@ -244,6 +305,11 @@ def refuse_engine(engine: EngineConfig, rollout: RolloutConfig) -> None:
     """Raises a ValueError where an engine would not draw from the distribution that the trainer thinks of."""
     if engine.name != "vllm":
         return
+    if rollout.min_tokens or rollout.repetition_penalty != 1:
+        raise ValueError(
+            "rollout.min_tokens or rollout.repetition_penalty with engine.name vllm, whose log-probs under them are "
+            "not verified to be the trainer's: use engine.name native, or leave them out"
+        )
     if rollout.top_p < 1 and rollout.min_p > 0:
         raise ValueError(
             "rollout.top_p and rollout.min_p with engine.name vllm, which applies them in the other order, so that "
@@ -266,9 +332,9 @@ class OffloadConfig(Section):
     is that of all four.
     """
 
-    reference: Offload = "auto"
+    reference: Offload = "auto"  # the reference model
     reward: Offload = "auto"  # the reward model
-    critic: Offload = "auto"
+    critic: Offload = "auto"  # the value model
     optimizer: Offload = "auto"  # the moments of policy and critic
 
     @model_validator(mode="before")

@@ -21,6 +21,8 @@ from whet.errors import nearest
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # becomes the name of a directory
 REFERENCE = re.compile(r"@(\w[\w-]*)(/.*)?")  # a stage, and maybe a place inside its directory
 
+OF_A_SET = re.compile(r"\.sets\.\d+")  # in the key of one of several sets
+
 MODEL, REWARD, ROWS = "a model", "a reward model", "rows"  # what a stage makes
 USES = {  # key → what a stage that it names must make; other keys take any
     **dict.fromkeys(("model.path", "reference", "start"), MODEL),
@@ -41,8 +43,8 @@ class CompareConfig(Section):
     gold: bool = True  # ask the task: for the true reward where it knows it, else for its own score
     prompts: Positive = 200  # held out
     samples: Positive = 1  # completions of each prompt by each model
-    max_tokens: Positive = 256
-    temperature: Above = 1.0
+    max_tokens: Positive = 256  # longest completion
+    temperature: Above = 1.0  # of sampling
     best_of: tuple[Positive, ...] = BEST_OF  # n of best-of-n with the start model, by `reward`; empty: none
     checkpoints: Count = 0  # at most so many of each run are judged too, for the course of training
     judge_url: Url = ""  # an OpenAI-compatible server whose model compares answers, each pair in both orders
@@ -76,12 +78,12 @@ class CompareConfig(Section):
 class PipelineConfig(Section):
     """Stages that build on each other, methods that start from them, and the comparison of these."""
 
-    loop: Literal["pipeline"] = "pipeline"
+    loop: Literal["pipeline"] = "pipeline"  # several runs that build on each other
     seed: Seed = 0  # of every stage and method without a seed of its own
     seeds: tuple[Seed, ...] = ()  # methods are trained with each of these; none: once, with their own seed
     shared: dict[str, Any] = Field({})  # under every stage and method whose loop has the key
-    stages: dict[Name, AnyConfig] = Field({})
-    methods: dict[Name, AnyConfig] = Field({})
+    stages: dict[Name, AnyConfig] = Field({})  # name → recipe, in order; later ones name it as @name
+    methods: dict[Name, AnyConfig] = Field({})  # name → recipe; compared with each other
     compare: CompareConfig | None = None
 
     @model_validator(mode="before")
@@ -169,7 +171,7 @@ def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Conf
             continue
         name, place = match[1], f"{where}.{key} is {text!r}"
         if name in earlier:
-            needed, made = USES.get(key), _makes(stages[name])
+            needed, made = USES.get(OF_A_SET.sub("", key)), _makes(stages[name])
             if needed not in (None, made) and not match[2]:
                 raise ValueError(f"{place}, which makes {made} and not {needed}: name another stage")
         else:

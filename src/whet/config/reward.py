@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from whet.config.section import Above, Count, Section
+from whet.config.section import Above, CodePath, Count, ModelPath, Section
 from whet.records import LARGEST_REWARD
 
 
@@ -14,16 +14,16 @@ class RewardFunction(Section):
     """A function of the user's that scores completions: `module:function` or `file.py:function`."""
 
     shorthand: ClassVar[str] = "use"
-    use: str
-    weight: float = 1.0
+    use: CodePath  # file.py:function or module:function
+    weight: float = 1.0  # in the sum of all rewards
 
 
 class RewardModelConfig(Section):
     """A reward model that scores completions: a directory or a run."""
 
     shorthand: ClassVar[str] = "path"
-    path: str
-    weight: float = 1.0
+    path: ModelPath  # the directory of a reward model, or the run that trained it
+    weight: float = 1.0  # in the sum of all rewards
 
 
 class RewardConfig(Section):
@@ -32,13 +32,13 @@ class RewardConfig(Section):
     In this order: penalties for length, clipping, normalisation; then the KL, where `algorithm.kl.place` is reward.
     """
 
-    functions: tuple[RewardFunction, ...] = ()
+    functions: tuple[RewardFunction, ...] = ()  # your own; `[rewards.py:f]` for short; none: the task scores
     model: RewardModelConfig | None = None
     time_limit_seconds: Above = 60.0  # for all completions of a step
-    memory_limit_gb: Annotated[float, Field(ge=0.1)] | None = 16.0  # of each process of the user's; None: no limit
+    memory_limit_gb: Annotated[float, Field(ge=0.1)] | None = 16.0  # of each process of the user's; null: no limit
     environment: tuple[str, ...] = ()  # variables that look like secrets and are passed to the user's code nevertheless
     overlong_tokens: Count = 0  # the last so many tokens before rollout.max_tokens cost up to overlong_penalty
-    overlong_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD)] = 1.0
+    overlong_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD)] = 1.0  # at rollout.max_tokens
     length_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD / 1e6)] = 0.0  # for each token
     clip: tuple[float, float] | None = None  # no reward is lower or higher
     normalize: Literal["none", "batch", "running"] = "none"  # to mean 0, deviation 1: of the step, or of all so far

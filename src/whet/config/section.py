@@ -1,9 +1,21 @@
 """Base classes of the sections of a recipe, and the types of their keys."""
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from whet.errors import nearest
 
@@ -14,6 +26,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Above = Annotated[float, Field(gt=0)]
 Amount = Annotated[float, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch's generators take
+MODEL_FILES = ("config.json", "best_model", "config.yaml")  # of a model directory, or of a run
 
 
 def _is_url(value: str) -> str:
@@ -25,11 +38,49 @@ def _is_url(value: str) -> str:
 Url = Annotated[str, AfterValidator(_is_url)]  # of a server; empty: none
 
 
+def absolute_file(value: str) -> str:
+    """The path of a file or directory that exists, made absolute; anything else (a name on the hub) as it is."""
+    try:
+        path = Path(value).expanduser()
+        return str(path.absolute()) if value and path.exists() else value
+    except (OSError, ValueError, RuntimeError):  # not a path: too long, a null byte, no such user
+        return value
+
+
+def absolute_model(value: str) -> str:
+    """The directory of a model or a run, made absolute; the name of a pulled model as it is."""
+    place = absolute_file(value)
+    return place if any((Path(place) / name).exists() for name in MODEL_FILES) else value
+
+
+def absolute_code(value: str) -> str:
+    """`file.py:name` with an absolute path; a module of this directory is named by its file."""
+    place, colon, name = value.rpartition(":")
+    if place.isidentifier() and place not in sys.modules:
+        place = f"{place}.py" if Path(f"{place}.py").is_file() else place
+    return f"{absolute_file(place)}:{name}" if colon and place.endswith(".py") else value
+
+
+# A run keeps absolute paths, so that it can be resumed and evaluated from any directory.
+DataPath = Annotated[str, AfterValidator(absolute_file)]
+ModelPath = Annotated[str, AfterValidator(absolute_model)]
+CodePath = Annotated[str, AfterValidator(absolute_code)]
+
+
 class Section(BaseModel):
     """A part of a recipe: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     shorthand: ClassVar[str] = ""  # the key that a text in place of the section sets; empty: there is none
+    saved_if_set: ClassVar[tuple[str, ...]] = ()  # keys that a saved config has only if they differ from their default
+
+    @model_serializer(mode="wrap")
+    def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = dump(self)
+        for key in self.saved_if_set:
+            if getattr(self, key) == type(self).model_fields[key].get_default(call_default_factory=True):
+                written.pop(key, None)
+        return written
 
     @model_validator(mode="before")
     @classmethod

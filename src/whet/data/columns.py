@@ -20,6 +20,11 @@ def text(row: Columns, name: str, where: str) -> str:
     return _typed(row, name, where, str)
 
 
+def answer(row: Columns, name: str, where: str) -> str:
+    """Text, or a number or boolean as text; empty where the column is missing or null."""
+    return files.answer_text(row.get(name), name, where)
+
+
 def optional_text(row: Columns, name: str, where: str) -> str:
     """Text; empty where the column is missing or null."""
     return "" if row.get(name) is None else text(row, name, where)
@@ -61,6 +66,14 @@ def as_flag(value: Any, name: str, where: str) -> bool:
     raise UserError(f"{where}: '{name}' must be true or false, not {value!r}")
 
 
+def numbers(row: Columns, name: str, where: str) -> tuple[float, ...]:
+    """A list of finite numbers."""
+    values = items(row, name, where)
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        raise UserError(f"{where}: '{name}' must be a list of finite numbers")
+    return tuple(map(float, values))
+
+
 def optional_number(row: Columns, name: str, where: str) -> float | None:
     """A finite number; None where the column is missing, null or empty."""
     value = row.get(name)
@@ -77,6 +90,11 @@ def optional_number(row: Columns, name: str, where: str) -> float | None:
 
 def messages(row: Columns, name: str, where: str) -> tuple[Message, ...]:
     return files.messages(_value(row, name, where), name, where)
+
+
+def untrained(row: Columns, name: str) -> set[int]:
+    """The places of the messages with weight 0, in a column that has been read as messages."""
+    return {place for place, message in enumerate(row[name]) if message.get("weight") == 0}
 
 
 def shared_messages(values: Sequence[Any], name: str, where: str) -> tuple[Message, ...]:

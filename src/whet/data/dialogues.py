@@ -1,11 +1,13 @@
 """Rows for SFT → `Dialogue`, one function per format."""
 
+from collections.abc import Container
 from typing import Any
 
 from whet.data import columns
 from whet.data.columns import Columns, Prompt
 from whet.errors import UserError
-from whet.records import Dialogue, Message
+from whet.records import Dialogue, Message, Text
+from whet.tasks.rows import RESERVED
 
 FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2021)
 
@@ -13,15 +15,17 @@ FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2
 def messages(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`messages`: a conversation that ends with an assistant message."""
     turns = columns.answered(columns.messages(row, "messages", where), "messages", where)
-    return (_dialogue(row_id, turns),)
+    return (_dialogue(row_id, turns, columns.untrained(row, "messages"), where),)
 
 
 def prompt_completion(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`prompt` and `completion`, each text or messages."""
     prompt = columns.prompt(row, where)
-    if isinstance(row.get("completion"), str):
-        return (Dialogue(id=row_id, prompt=prompt, completion=row["completion"]),)
-    return (_dialogue(row_id, (*conversation(prompt), *completion(row, "completion", where))),)
+    if not isinstance(row.get("completion"), list):
+        return (Dialogue(id=row_id, prompt=prompt, completion=columns.answer(row, "completion", where)),)
+    before, after = conversation(prompt), completion(row, "completion", where)
+    untrained = {len(before) + place for place in columns.untrained(row, "completion")}
+    return (_dialogue(row_id, (*before, *after), untrained, where),)
 
 
 def alpaca(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -33,8 +37,9 @@ def sharegpt(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`conversations`: messages with `from` and `value`."""
     values = columns.items(row, "conversations", where)
     turns = columns.answered(columns.shared_messages(values, "conversations", where), "conversations", where)
-    system = columns.optional_text(row, "system", where)
-    return (_dialogue(row_id, (*_system(system), *turns)),)
+    system = _system(columns.optional_text(row, "system", where))
+    untrained = {len(system) + place for place in columns.untrained(row, "conversations")}
+    return (_dialogue(row_id, (*system, *turns), untrained, where),)
 
 
 def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -44,6 +49,30 @@ def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
         raise UserError(f"{where}: 'answer' has no line that begins with {FINAL_ANSWER}, so it is not a GSM8K solution")
     question = Message(role="user", content=columns.text(row, "question", where))
     return (Dialogue(id=row_id, prompt=(question,), completion=answer),)
+
+
+def question_answer(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
+    """`question`, sent as a user message, and `answer`: text, a number, true or false."""
+    question = Message(role="user", content=columns.text(row, "question", where))
+    return (Dialogue(id=row_id, prompt=(question,), completion=columns.answer(row, "answer", where)),)
+
+
+def prompt_answer(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
+    """`prompt`, text or messages, and `answer`: text, a number, true or false."""
+    return prompts(row, row_id, where)
+
+
+def prompts(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
+    """`prompt`, text or messages, without an answer: for online training, where other columns go to the rewards."""
+    for name in RESERVED:
+        if name in row:
+            raise UserError(f"{where}: the column name '{name}' is reserved: rename it")
+    return (Dialogue(id=row_id, prompt=columns.prompt(row, where), completion=columns.answer(row, "answer", where)),)
+
+
+def text(row: Columns, row_id: str, where: str) -> tuple[Text, ...]:
+    """`text`, for language modelling: every token is trained, no chat template is applied."""
+    return (Text(id=row_id, prompt=columns.text(row, "text", where)),)
 
 
 def instructed(row: Columns, where: str) -> tuple[Message, ...]:
@@ -68,8 +97,19 @@ def completion(row: Columns, name: str, where: str) -> tuple[Message, ...]:
     return columns.answered(columns.messages(row, name, where), name, where)
 
 
-def _dialogue(row_id: str, turns: tuple[Message, ...]) -> Dialogue:
-    return Dialogue(id=row_id, prompt=turns[:-1], completion=turns[-1].content)
+def _dialogue(row_id: str, turns: tuple[Message, ...], untrained: Container[int], where: str) -> Dialogue:
+    """The last answer that is trained and the messages before it; what follows it changes nothing that is learned."""
+    answers = [place for place, turn in enumerate(turns) if turn.role == "assistant"]
+    trained = [place for place in answers if place not in untrained]
+    if not trained:
+        raise UserError(f"{where}: every assistant message has weight 0, so there is nothing to imitate")
+    last = trained[-1]
+    return Dialogue(
+        id=row_id,
+        prompt=turns[:last],
+        completion=turns[last].content,
+        untrained=tuple(place for place in answers if place in untrained and place < last),
+    )
 
 
 def _exchange(value: Any, where: str) -> tuple[Message, Message]:

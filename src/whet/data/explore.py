@@ -8,7 +8,7 @@ from whet.data.formats import Record, answers_of, content, prompt_key
 from whet.data.similarity import near_duplicates
 from whet.data.sources import Loaded
 from whet.data.split import opening
-from whet.records import Dialogue, Labelled, Outcomes, Pair, Trace
+from whet.records import Candidates, Dialogue, Labelled, Outcomes, Pair, Trace
 from whet.tasks.space import fingerprint
 
 LABEL_NAMES = {1: "good", 0: "neutral", -1: "bad"}
@@ -80,14 +80,16 @@ def named_answers(row: Record) -> Iterator[tuple[str, str]]:
         case Outcomes():
             for text, right in zip(row.completions, row.correct, strict=True):
                 yield "right" if right else "wrong", text
+        case Candidates():
+            yield from (("candidate", text) for text in row.completions)
         case Trace():
             for text, label in zip(row.steps, row.labels, strict=True):
                 yield f"{LABEL_NAMES[label]} step", text
 
 
 def _label_names(row: Record) -> list[str]:
-    """The label of each answer; dialogues and pairs have none that could be imbalanced."""
-    return [] if isinstance(row, Dialogue | Pair) else [name for name, _ in named_answers(row)]
+    """The label of each answer; other kinds have none that could be imbalanced."""
+    return [] if isinstance(row, Dialogue | Pair | Candidates) else [name for name, _ in named_answers(row)]
 
 
 def _lengths(rows: Sequence[Record]) -> dict[str, Lengths]:

@@ -12,10 +12,11 @@ from whet.data import columns
 from whet.data.columns import Columns, Prompt, spaced
 from whet.data.dialogues import completion, conversation, instructed
 from whet.errors import UserError
-from whet.records import Labelled, Message, Outcomes, Pair
+from whet.records import Candidates, Labelled, Message, Outcomes, Pair
 
 # Score columns of UltraFeedback, of its cleaned version and of LLaMA-Factory.
 SCORES = (("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"), ("chosen_score", "rejected_score"))
+SPACE = re.compile(r"\s+")
 HH_TURN = re.compile(r"(?:^|\n\n)(Human|Assistant):")
 HH_ROLES = {"Human": "user", "Assistant": "assistant"}
 # The prompt of an LLM judge around a question and an answer, as in Prometheus.
@@ -44,6 +45,19 @@ def implicit_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
     """`chosen` and `rejected`, two conversations that differ only in the last answer."""
     chosen, rejected = (completion(row, side, where) for side in ("chosen", "rejected"))
     return (_pair(row_id, _common(chosen, rejected, where), chosen, rejected, _margin(row, where)),)
+
+
+def implicit_text_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
+    """`chosen` and `rejected`, two texts that begin with the same prompt: their common words."""
+    chosen, rejected = (columns.text(row, side, where) for side in ("chosen", "rejected"))
+    shared = "".join(one for one, _ in takewhile(lambda both: both[0] == both[1], zip(chosen, rejected, strict=False)))
+    # Ends before a space that both sides have, so that no word is cut and no answer is empty.
+    ends = [found.start() for found in SPACE.finditer(shared)]
+    if not ends or not shared[: ends[-1]].strip():
+        raise UserError(f"{where}: 'chosen' and 'rejected' must begin with the same prompt, or give it as 'prompt'")
+    prompt, end = shared[: ends[-1]], ends[-1]
+    margin = _margin(row, where)
+    return (Pair(id=row_id, prompt=prompt, chosen=chosen[end:], rejected=rejected[end:], margin=margin),)
 
 
 def hh(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
@@ -222,6 +236,16 @@ def outcomes(row: Columns, row_id: str, where: str) -> tuple[Outcomes, ...]:
     correct = tuple(columns.as_flag(value, name, where) for value in values)
     prompt = columns.prompt(row, where)
     return (Outcomes(id=row_id, prompt=prompt, completions=completions, correct=correct),)
+
+
+def candidates(row: Columns, row_id: str, where: str) -> tuple[Candidates, ...]:
+    """`prompt` and `completions` to score and rank; `scores` or `rewards`, if known, one number for each."""
+    completions = columns.texts(row, "completions", where)
+    name = next((name for name in ("scores", "rewards") if row.get(name) is not None), None)
+    values = None if name is None else columns.numbers(row, name, where)
+    if values is not None and len(completions) != len(values):
+        raise UserError(f"{where}: {len(completions)} 'completions' but {len(values)} '{name}'")
+    return (Candidates(id=row_id, prompt=columns.prompt(row, where), completions=completions, scores=values),)
 
 
 def gsm8k_solutions(row: Columns, row_id: str, where: str) -> tuple[Outcomes, ...]:

@@ -8,10 +8,11 @@ from typing import Any, Literal
 from whet.data import dialogues, feedback, traces
 from whet.data.columns import Columns
 from whet.errors import UserError, nearest
-from whet.records import Dialogue, Labelled, Outcomes, Pair, Trace
+from whet.files.mapping import column_names, suggestion
+from whet.records import Candidates, Dialogue, Labelled, Outcomes, Pair, Text, Trace
 
-Kind = Literal["dialogues", "pairs", "labelled", "outcomes", "traces"]
-Record = Dialogue | Pair | Labelled | Outcomes | Trace
+Kind = Literal["dialogues", "texts", "prompts", "pairs", "labelled", "outcomes", "candidates", "traces"]
+Record = Dialogue | Text | Pair | Labelled | Outcomes | Candidates | Trace
 Parse = Callable[[Columns, str, str], Sequence[Record]]  # (columns, row id, "file:line") → records
 
 AUTO = "auto"
@@ -40,7 +41,10 @@ def _are(kind: type, *names: str) -> Callable[[Columns], bool]:
 
 
 def _has_outcomes(row: Columns) -> bool:
-    return isinstance(row["completions"], list) and ("correct" in row or "rewards" in row)
+    if not isinstance(row["completions"], list):
+        return False
+    rewards = row.get("rewards")
+    return "correct" in row or (isinstance(rewards, list) and all(value in (0, 1) for value in rewards))
 
 
 def _has_solutions(row: Columns) -> bool:
@@ -49,6 +53,10 @@ def _has_solutions(row: Columns) -> bool:
 
 def _is_shepherd(row: Columns) -> bool:
     return isinstance(row["input"], str) and isinstance(row["label"], str) and traces.STEP_TAG in row["input"]
+
+
+def _is_gsm8k(row: Columns) -> bool:
+    return _are(str, "question", "answer")(row) and dialogues.FINAL_ANSWER in row["answer"]
 
 
 def _is_hh(row: Columns) -> bool:
@@ -65,6 +73,7 @@ FORMATS: Mapping[str, Format] = {
     "steps": Format("traces", traces.steps, ("prompt", "completions", "labels")),
     "gsm8k_solutions": Format("outcomes", feedback.gsm8k_solutions, ("question",), _has_solutions),
     "outcomes": Format("outcomes", feedback.outcomes, ("prompt", "completions"), _has_outcomes),
+    "candidates": Format("candidates", feedback.candidates, ("prompt", "completions"), _are(list, "completions")),
     "hhh_judged": Format("pairs", feedback.hhh_judged, ("chosen_instruction", "rejected_instruction")),
     "hhh": Format("pairs", feedback.hhh, ("input", "targets"), _are(dict, "targets")),
     "sharegpt_pairs": Format("pairs", feedback.sharegpt_pairs, ("conversations", *SIDES)),
@@ -72,6 +81,7 @@ FORMATS: Mapping[str, Format] = {
     "pairs": Format("pairs", feedback.pairs, ("prompt", *SIDES)),
     "hh": Format("pairs", feedback.hh, SIDES, _is_hh),
     "implicit_pairs": Format("pairs", feedback.implicit_pairs, SIDES, _are(list, *SIDES)),
+    "implicit_text_pairs": Format("pairs", feedback.implicit_text_pairs, SIDES, _are(str, *SIDES)),
     "labelled": Format("labelled", feedback.labelled, ("prompt", "completion", "label")),
     "labelled_messages": Format("labelled", feedback.labelled_messages, ("messages", "label")),
     "labelled_alpaca": Format("labelled", feedback.labelled_alpaca, ("instruction", "output", "kto_tag")),
@@ -79,7 +89,11 @@ FORMATS: Mapping[str, Format] = {
     "sharegpt": Format("dialogues", dialogues.sharegpt, ("conversations",)),
     "prompt_completion": Format("dialogues", dialogues.prompt_completion, ("prompt", "completion")),
     "alpaca": Format("dialogues", dialogues.alpaca, ("instruction", "output")),
-    "gsm8k": Format("dialogues", dialogues.gsm8k, ("question", "answer"), _are(str, "question", "answer")),
+    "gsm8k": Format("dialogues", dialogues.gsm8k, ("question", "answer"), _is_gsm8k),
+    "question_answer": Format("dialogues", dialogues.question_answer, ("question", "answer"), _are(str, "question")),
+    "prompt_answer": Format("dialogues", dialogues.prompt_answer, ("prompt", "answer")),
+    "text": Format("texts", dialogues.text, ("text",), _are(str, "text")),
+    "prompts": Format("prompts", dialogues.prompts, ("prompt",)),
 }
 
 
@@ -94,37 +108,44 @@ def recognised(rows: Sequence[Columns], path: Any) -> str:
     for name, known in FORMATS.items():
         if 2 * sum(known.fits(row) for row in rows) > len(rows):
             return name
-    seen = list(dict.fromkeys(column for row in rows for column in row))
+    seen = column_names(rows)
+    wanted = (("prompt", "chosen", "rejected"), ("chosen", "rejected"), ("prompt", "completion"), ("prompt",))
+    write = next(filter(None, (suggestion(seen, *names) for names in wanted)), "")
+    way = f"say which is which, e.g. {write}, or" if write else "say which column is which (columns={prompt: …}), or"
     raise UserError(
-        f"{path}: no known format has the columns {', '.join(seen) or '(none)'}: "
-        f"rename them, or name the format (one of {', '.join(FORMATS)})"
+        f"{path}: no known format has the columns {', '.join(seen) or '(none)'}: {way} name the format "
+        "(listed by whet data formats)"
     )
 
 
 def answers_of(row: Record) -> tuple[str, ...]:
-    """Every completion of the row, or every step of a trace."""
+    """Every completion of the row, or every step of a trace; a text has none."""
     match row:
+        case Text():
+            return ()
         case Dialogue() | Labelled():
             return (row.completion,)
         case Pair():
             return (row.chosen, row.rejected)
-        case Outcomes():
+        case Outcomes() | Candidates():
             return row.completions
     return row.steps
 
 
 def labels_of(row: Record) -> tuple[float | None, ...]:
-    """The margin of a pair, or the labels of the answers; a dialogue has none."""
+    """The margin of a pair, the labels of the answers, or the untrained answers of a dialogue; a text has none."""
     match row:
         case Dialogue():
-            return ()
+            return row.untrained
         case Pair():
             return (row.margin,)
         case Labelled():
             return (row.label,)
         case Outcomes():
             return row.correct
-    return row.labels
+        case Trace():
+            return row.labels
+    return (row.scores or ()) if isinstance(row, Candidates) else ()
 
 
 def prompt_key(row: Record) -> str:

@@ -1,54 +1,124 @@
-"""The prompts of a data set as a task, without a metric: the reward comes from elsewhere."""
+"""The prompts of a data set as a task; the reward comes from reward functions, or from a match with the answers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 from whet.data.formats import Record, answers_of
-from whet.data.sources import Source, load_rows
-from whet.data.split import salt_of, split_rows
+from whet.data.sources import Loaded, Source, load_rows
+from whet.data.split import repeated, salt_of, split_rows
+from whet.errors import UserError, nearest
+from whet.files.mapping import suggestion
 from whet.records import Example, Score
+from whet.tasks.matching import Matcher
 from whet.tasks.rows import StoredTask
 from whet.tasks.space import HELD_OUT_SHARE
+
+OF_A_SET = ("path", "format", "columns", "split", "subset", "limit", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataTask(StoredTask):
-    """Prompts of a file or data set; `score` is 0 and `correct` False, so a reward has to come from elsewhere."""
+    """Prompts of files or data sets, scored by a match with their answers, or by reward functions alone."""
 
-    path: str
-    format: str = "auto"
-    split: str = "train"
-    subset: str = ""
-    chat: bool = False
-    held_out_share: float = HELD_OUT_SHARE
-    max_skipped: float = 0.01
+    path: str = ""  # as data.path
+    sets: Sequence[Any] = ()  # several in place of one: each a path, or a mapping of its keys (`OF_A_SET`)
+    format: str = "auto"  # as data.format
+    columns: Mapping[str, str] = field(default_factory=dict, hash=False)  # as data.columns
+    split: str = "train"  # of a dataset on the hub
+    subset: str = ""  # of a dataset on the hub
+    chat: bool = False  # send a prompt that is plain text as a user's message
+    match: str = ""  # how a completion gives the answer: exact, number, boxed, choice, regex; empty: it is not compared
+    pattern: str = ""  # of match: regex
+    held_out_share: float = HELD_OUT_SHARE  # of the conversations, chosen by their hash
+    held_out_rows: int | None = None  # in place of a share
+    max_skipped: float = 0.01  # share of broken rows above which reading is refused
     limit: int | None = None  # read only the first rows
+    max_prompt_tokens: int | None = None  # None: what leaves room for a token in the model's context
+    overlong_prompts: str = "filter"  # leave longer prompts out; or "truncate": the oldest turns and tokens go first
+
+    def __post_init__(self) -> None:
+        if bool(self.path) == bool(self.sets):
+            raise UserError("task data needs the option 'path', or 'sets' for several of them")
+        _ = self._matcher
 
     @property
     def name(self) -> str:
         return "data"
 
-    def score(self, example: Example, text: str) -> Score:  # noqa: ARG002 - the protocol's signature
-        return Score(reward=0.0, parts={})
+    def score(self, example: Example, text: str) -> Score:
+        if self._matcher is None:
+            return Score(reward=0.0, parts={})
+        right = float(self.correct(example, text) or False)
+        return Score(reward=right, parts={"correct": right})
 
-    def correct(self, example: Example, text: str) -> bool:  # noqa: ARG002 - the protocol's signature
-        return False
+    def correct(self, example: Example, text: str) -> bool | None:
+        """None without `match`, or where the row has no answer."""
+        if self._matcher is None or example.answer == "":
+            return None
+        return self._matcher.is_right(example.answer, text)
+
+    @cached_property
+    def _matcher(self) -> Matcher | None:
+        if self.pattern and not self.match:
+            raise UserError("task data: pattern is for match=regex: set match, or leave the pattern out")
+        return Matcher(way=self.match, pattern=self.pattern) if self.match else None
 
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:
-        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "held_out_share"}
-        loaded = load_rows(Source(**options))
-        training, evaluation = (
-            _examples(side) for side in split_rows(loaded.rows, self.held_out_share, salt=salt_of(self.path))
-        )
-        return training, evaluation
+        sources = self._sources()
+        loaded = load_rows(*sources)
+        salt = salt_of(*(source.path for source in sources))
+        sides = split_rows(loaded.rows, self.held_out_share, held_out_rows=self.held_out_rows, salt=salt)
+        training, evaluation = (self._matchable(_examples(side, loaded), loaded) for side in sides)
+        return repeated(training, loaded.weights), evaluation
+
+    def _sources(self) -> list[Source]:
+        shared: dict[str, Any] = {"chat": self.chat, "max_skipped": self.max_skipped, "as_prompts": True}
+        if not self.sets:
+            own = {one.name: getattr(self, one.name) for one in fields(self) if one.name in OF_A_SET}
+            return [Source(**own, **shared)]
+        return sources_of(self.sets, shared)
+
+    def _matchable(self, examples: list[Example], loaded: Loaded) -> list[Example]:
+        """The examples with an answer that completions can be compared with."""
+        if self._matcher is None:
+            return examples
+        usable = [example for example in examples if self._matcher.expected(example.answer) is not None]
+        missing = len(examples) - len(usable)
+        if missing <= self.max_skipped * len(examples):
+            return usable
+        first = next(example for example in examples if example not in usable)
+        problem = f"{missing} of {len(examples)} prompts have no answer for match={self.match}"
+        seen = f"the answer of {first.id} is {first.answer!r:.40}"
+        if not any(example.answer for example in examples):
+            write = suggestion(loaded.names, "answer") or "columns={answer: …}"
+            seen = f"no column is called answer, the columns are {', '.join(loaded.names)}: write {write}"
+        raise UserError(f"{self.path or 'task data'}: {problem}: {seen}")
 
 
-def _examples(rows: Sequence[Record]) -> list[Example]:
+def sources_of(sets: Sequence[Any], shared: Mapping[str, Any]) -> list[Source]:
+    """The sources of several sets, each a path or a mapping, with options that they share."""
+    found = []
+    for one in sets:
+        own = {"path": one} if isinstance(one, str) else one
+        if not isinstance(own, Mapping) or not isinstance(own.get("path"), str):
+            raise UserError(f"data: {one!r:.60} is not a set: write a path, or path with {', '.join(OF_A_SET[1:])}")
+        for key in own:
+            if key not in OF_A_SET:
+                raise UserError(f"data: a set has no key {key!r}{nearest(key, OF_A_SET)} (keys: {', '.join(OF_A_SET)})")
+        found.append(Source(**own, **shared))
+    return found
+
+
+def _examples(rows: Sequence[Record], loaded: Loaded) -> list[Example]:
     """One example per distinct prompt; its answer is the first completion in the data."""
     found: dict[object, Example] = {}
     for row in rows:
-        asked = row.prompt
-        found.setdefault(asked, Example(id=row.id, prompt=asked, answer=answers_of(row)[0], twin=row.twin))
+        answer = next(iter(answers_of(row)), "")
+        columns = loaded.extras.get(row.id, {})
+        found.setdefault(
+            row.prompt, Example(id=row.id, prompt=row.prompt, answer=answer, twin=row.twin, columns=columns)
+        )
     return list(found.values())

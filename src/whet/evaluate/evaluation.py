@@ -26,7 +26,7 @@ class Answer:
     prompt: str  # for display
     answer: str  # the example's
     text: str  # the completion
-    correct: bool
+    correct: bool | None  # None: the example has no reference answer
     tokens: int  # with the end-of-sequence token
     finish: str  # "stop" or "length"
     sample: int  # 0 is greedy; 1, 2, … are the samples for pass@k
@@ -35,9 +35,10 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """`accuracy`, `length`, `truncated` and `gold` are of the greedy answers."""
+    """`accuracy`, `length`, `truncated` and `gold` are of the greedy answers; accuracy and pass@k of those that have
+    a reference answer."""
 
-    accuracy: Interval
+    accuracy: Interval | None  # None: no example has a reference answer
     pass_at: dict[int, Interval]  # k → pass@k, mean over examples
     length: Interval  # tokens per answer
     truncated: float  # share of truncated answers
@@ -118,7 +119,7 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
             "prompt": example.prompt_text,
             "answer": example.answer,
             "text": completion.text,
-            "correct": bool(task.correct(example, completion.text)),
+            "correct": task.correct(example, completion.text),
             "tokens": len(completion.tokens),
             "finish": completion.finish,
             "sample": sample,
@@ -132,10 +133,14 @@ def _summary(by_example: Sequence[Sequence[Answer]], *, samples: int, ks: Sequen
     count = len(by_example)
     greedy = [answers[0] for answers in by_example]
     gold = [answer.gold for answer in greedy if answer.gold is not None]
-    right = [sum(answer.correct for answer in answers[1:]) for answers in by_example]
+    graded = [answers for answers in by_example if answers[0].correct is not None]
+    right = [sum(bool(answer.correct) for answer in answers[1:]) for answers in graded]
     return Evaluation(
-        accuracy=wilson(sum(answer.correct for answer in greedy), count),
-        pass_at={k: wilson(math.fsum(pass_at_k(samples, c, k) for c in right), count) for k in sorted(set(ks))},
+        accuracy=wilson(sum(bool(answers[0].correct) for answers in graded), len(graded)) if graded else None,
+        pass_at={
+            k: wilson(math.fsum(pass_at_k(samples, c, k) for c in right), len(graded))
+            for k in (sorted(set(ks)) if graded else ())
+        },
         length=mean_interval([answer.tokens for answer in greedy]),
         truncated=sum(answer.finish == "length" for answer in greedy) / count,
         gold=mean_interval(gold) if len(gold) == count else None,

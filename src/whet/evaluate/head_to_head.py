@@ -27,7 +27,7 @@ class ScoredCompletion:
     text: str
     tokens: int  # with the end of the sequence
     finish: str
-    correct: bool  # by the task's metric
+    correct: bool | None  # by the task's metric; None: no reference answer
     gold: float | None  # the gold reward, if the task has one
     score: float | None  # by a task without a gold reward
     proxy: float | None  # by the reward model of the training
@@ -54,7 +54,8 @@ def summarise(rows: Rows, start: Rows, *, tie_margin: float) -> dict[str, Any]:
         raise ValueError("the start model lacks a sample to compare with")
     other = [known[key] for key in dict.fromkeys(row.key for row in rows)]
     ids = [row.id for row in rows]
-    right = prompt_means(ids, [float(row.correct) for row in rows])
+    graded = [row for row in rows if row.correct is not None]
+    right = prompt_means([row.id for row in graded], [float(bool(row.correct)) for row in graded])
     own, base = _values(rows, "judge"), _values([known[row.key] for row in rows], "judge")
     wins = None
     if own is not None and base is not None:
@@ -63,7 +64,7 @@ def summarise(rows: Rows, start: Rows, *, tie_margin: float) -> dict[str, Any]:
     intervals = {
         **{name: _mean(rows, name) for name in ("gold", "score", "proxy", "judge")},
         **{f"{name}_gain": _gain(rows, other, name) for name in ("gold", "score", "proxy")},  # paired by prompt
-        "correct": wilson(sum(right.values()), len(right)),
+        "correct": wilson(sum(right.values()), len(right)) if right else None,
         # KL(model ‖ start), nats per completion: mean of log π − log π_start over its own samples.
         "kl": clustered_mean(ids, [row.logprob - row.logprob_start for row in rows]),
         "length": clustered_mean(ids, [float(row.tokens) for row in rows]),  # tokens

@@ -8,6 +8,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import ClassVar
 
 from whet.evaluate.calibration import (
     Bin,
@@ -31,6 +32,7 @@ WORST = 10  # examples listed
 class PairReport:
     """A preference model on held-out pairs."""
 
+    kind: ClassVar[str] = "preference"
     pairs: int
     accuracy: Interval  # ties count half
     ties: int
@@ -86,6 +88,7 @@ def pair_report(
 class OutcomeReport:
     """An outcome reward model on held-out problems with several solutions each."""
 
+    kind: ClassVar[str] = "outcome"
     problems: int
     solutions: int
     accuracy: Interval  # over solutions, threshold ½
@@ -143,6 +146,7 @@ def outcome_report(
 class ProcessReport:
     """A process reward model on held-out traces."""
 
+    kind: ClassVar[str] = "process"
     traces: int
     steps: int
     accuracy: Interval  # fine against bad, over steps
@@ -200,6 +204,8 @@ def process_report(
 
 
 Report = PairReport | OutcomeReport | ProcessReport
+# Kind of reward model → the metric of its accuracy: of pairs, completions or steps.
+ACCURACY_OF = {"preference": "pair_accuracy", "outcome": "outcome_accuracy", "process": "step_accuracy"}
 
 
 def report_metrics(report: Report) -> dict[str, float]:
@@ -209,9 +215,8 @@ def report_metrics(report: Report) -> dict[str, float]:
         OutcomeReport: ("top", "chance", "ceiling", "pairwise", "area"),
         ProcessReport: ("fine_recall", "bad_recall", "area", "first_error", "no_error"),
     }
-    values: dict[str, Interval | float | None] = {
-        name: getattr(report, name) for name in ("accuracy", "calibration_error", *names[type(report)])
-    }
+    values: dict[str, Interval | float | None] = {ACCURACY_OF[report.kind]: report.accuracy}
+    values |= {name: getattr(report, name) for name in ("calibration_error", *names[type(report)])}
     if isinstance(report, PairReport):
         values |= {"margin": report.mean_margin.mean, "ties": report.ties / report.pairs}
         values |= {"longer": None if report.longer is None else report.longer.mean}

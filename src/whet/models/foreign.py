@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,10 +121,21 @@ class ForeignLM(nn.Module):
         cache.grow()
         return self._read(tokens[:, None], positions, cache)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
         """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
         try:
-            self.model.save_pretrained(directory)
+            if dtype == torch.float32:
+                self.model.save_pretrained(directory)
+                return
+            rounded: dict[int, Tensor] = {}  # by storage, because transformers knows tied weights by it
+            for tensor in self.model.state_dict().values():
+                if tensor.data_ptr() not in rounded:
+                    rounded[tensor.data_ptr()] = tensor.detach().to("cpu", dtype)
+            weights = {name: rounded[tensor.data_ptr()] for name, tensor in self.model.state_dict().items()}
+            self.model.save_pretrained(directory, state_dict=weights)
+            name = str(dtype).removeprefix("torch.")
+            config = {**read_object(directory / CONFIG), "dtype": name, "torch_dtype": name}
+            (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         except OSError as error:
             raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
 

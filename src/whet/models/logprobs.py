@@ -16,6 +16,7 @@ Letters: B rows, T time, N trained tokens, n of them in a chunk, D width, V voca
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,6 +46,14 @@ class TokenReading:
     values: Tensor | None  # of the state before tokens[b, t], if there is a value head
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """What was written before each of N tokens, for sampling that depends on it (`Sampling.has_memory`)."""
+
+    positions: Tensor  # (N,): tokens of its completion before it
+    tokens: Tensor  # (N, L): ids of prompt and completion before it, −1 elsewhere
+
+
 def token_logprobs(
     model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor, sampling: Sampling
 ) -> tuple[Tensor, Tensor]:
@@ -72,7 +81,10 @@ def read_tokens(
     states = _states_before(model, tokens, lengths, place, packing)
     targets, weight = tokens[place], model.head_weight
     if weight is None or not sampling.is_whole:
-        logprobs, entropies = _chunked(model, states, targets, sampling, entropy_gradient=entropy_gradient)
+        before = partial(_past, tokens, mask) if sampling.has_memory else None
+        logprobs, entropies = _chunked(
+            model, states, targets, place, sampling, before, entropy_gradient=entropy_gradient
+        )
     else:
         logprobs, entropies = chosen_logprobs(states, weight, targets, sampling.temperature)
     return TokenReading(
@@ -131,38 +143,71 @@ def _states_before(
     return model.hidden_packed(packing).index_select(0, packing.places[rows, before])
 
 
+def _past(tokens: Tensor, mask: Tensor, rows: Tensor, columns: Tensor) -> Past:
+    """What the rows have before these columns; a completion is the trained tokens of its row."""
+    is_before = torch.arange(tokens.shape[1], device=tokens.device) < columns[:, None]
+    own, trained = tokens[rows], mask[rows]
+    return Past(positions=(trained & is_before).sum(dim=1), tokens=own.masked_fill(~is_before, -1))
+
+
 def _chunked(
-    model: CausalLM, states: Tensor, targets: Tensor, sampling: Sampling, *, entropy_gradient: bool
+    model: CausalLM,
+    states: Tensor,
+    targets: Tensor,
+    place: tuple[Tensor, Tensor],
+    sampling: Sampling,
+    before: Callable[[Tensor, Tensor], Past] | None,
+    *,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    def piece(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        distribution = log_distribution(model.head(states), sampling, keep=targets)
+    def piece(states: Tensor, targets: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        past = None if before is None else before(rows, columns)
+        distribution = log_distribution(model.head(states), sampling, keep=targets, past=past)
         spread = _entropy(distribution if entropy_gradient else distribution.detach())
         return distribution.gather(-1, targets[:, None])[:, 0], spread
 
     size = max(LEAST_ROWS, CPU_CHUNK // model.vocab_size)
     if len(targets) <= size:
-        return piece(states, targets)
+        return piece(states, targets, *place)
     pieces = []
-    for chunk, chunk_targets in zip(torch.split(states, size), torch.split(targets, size), strict=True):
+    for chunk in zip(*(torch.split(x, size) for x in (states, targets, *place)), strict=True):
         if torch.is_grad_enabled():
-            pieces.append(checkpoint(piece, chunk, chunk_targets, use_reentrant=False))
+            pieces.append(checkpoint(piece, *chunk, use_reentrant=False))
         else:
-            pieces.append(piece(chunk, chunk_targets))
+            pieces.append(piece(*chunk))
     return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])
 
 
-def log_distribution(logits: Tensor, sampling: Sampling, *, keep: Tensor | None = None) -> Tensor:
+def log_distribution(
+    logits: Tensor, sampling: Sampling, *, keep: Tensor | None = None, past: Past | None = None
+) -> Tensor:
     """(N, V) logits → (N, V) fp32 log-probs of the sampling distribution; −inf for filtered tokens.
 
-    `keep` (N,) are tokens that were sampled, which rounding must not filter.
+    `keep` (N,) are tokens that were sampled, which rounding must not filter. `past` is needed where the sampling
+    depends on the tokens before.
     """
-    scaled = logits.float() / sampling.temperature
+    scaled = (logits if past is None else remembered(logits, sampling, past)).float() / sampling.temperature
     kept = _kept(scaled, sampling)
     if kept is not None:
         if keep is not None:
             kept = kept.scatter(-1, keep[:, None], True)
         scaled = scaled.masked_fill(~kept, float("-inf"))
     return scaled.log_softmax(dim=-1)
+
+
+def remembered(logits: Tensor, sampling: Sampling, past: Past) -> Tensor:
+    """(N, V) logits after the repetition penalty (Keskar et al. 2019) and, before min_tokens, without endings."""
+    logits = logits.float()
+    if sampling.repetition_penalty != 1:
+        seen = torch.zeros(len(logits), logits.shape[-1] + 1, dtype=torch.bool, device=logits.device)
+        seen = seen.scatter_(1, past.tokens + 1, True)[:, 1:]  # the first column is that of −1
+        penalised = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
+        logits = torch.where(seen, penalised, logits)
+    if sampling.min_tokens:
+        ending = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
+        ending[list(sampling.endings)] = True
+        logits = logits.masked_fill((past.positions < sampling.min_tokens)[:, None] & ending, float("-inf"))
+    return logits
 
 
 def _kept(scaled: Tensor, sampling: Sampling) -> Tensor | None:

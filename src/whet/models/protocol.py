@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from whet.models.layers.packing import Packing
@@ -62,7 +63,7 @@ class CausalLM(Protocol):
 
     def state_dict(self) -> dict[str, Tensor]: ...
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
         """config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
         ...
 

@@ -23,6 +23,7 @@ from whet.runs.lock import WriterLock
 from whet.runs.recorded_inputs import Inputs, read_inputs, write_inputs
 from whet.runs.trackers import Tracker, start_trackers
 
+SHOWN = 4  # completions of a step in a tracker
 WRITE_ERRORS = (OSError, SafetensorError)  # safetensors has its own error for a full disk
 
 
@@ -89,12 +90,22 @@ class RunDirectory:
     def rows_path(self) -> Path:
         return layout.rows_path(self.path)
 
+    def output_path(self, rank: int = 0) -> Path:
+        """The log of what reward functions and tasks print in this process."""
+        name = Path(layout.OUTPUT)
+        return self.path / (name if rank == 0 else f"{name.stem}-rank{rank}{name.suffix}")
+
     @property
     def recipe(self) -> str:
         return layout.recipe_of(self.path)
 
     def config_yaml(self) -> str:
         return layout.read_config(self.path)
+
+    def write_config(self, config_yaml: str) -> None:
+        if self.is_writer:
+            with self._writing(layout.CONFIG):
+                logs.write_atomic(self.path / layout.CONFIG, config_yaml.encode())
 
     def inputs(self) -> Inputs | None:
         """Checksums of the input files; None for a run of an older version."""
@@ -135,8 +146,18 @@ class RunDirectory:
 
     def record_answers(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         if self.is_writer:
+            kept = list(rows)
             with self._writing(f"{layout.EVALS} of step {step}"):
-                logs.write_rows(self._file(layout.EVALS, step), rows)
+                logs.write_rows(self._file(layout.EVALS, step), kept)
+            self.show(step, "samples/held_out", kept)
+
+    def show(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Shows the first completions of these in the trackers."""
+        if not self._trackers or not rows:
+            return
+        with self._writing("tracker files"):
+            for tracker in self._trackers:
+                tracker.show(step, name, rows[:SHOWN])
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]], key: str = "rows") -> None:
         """Writes training rows that this run made, or was given from Python."""
@@ -186,7 +207,9 @@ class RunDirectory:
             logs.sync_directory(self.path)
             for tracker in self._trackers:
                 tracker.flush()
-            checkpoints.write_directory(self._inside(layout.CHECKPOINTS) / target.name, fill, layout.STATE, state)
+            checkpoints.write_directory(
+                logs.made_directory(self.path / layout.CHECKPOINTS) / target.name, fill, layout.STATE, state
+            )
             checkpoints.mark(target.parent, self.path / layout.SAVED)
             checkpoints.keep_newest(target.parent, keep)
         return target
@@ -207,8 +230,8 @@ class RunDirectory:
             )
         return checkpoint
 
-    def rewind(self, step: int) -> None:
-        """Removes everything later than `step`; -1 removes everything."""
+    def rewind(self, step: int, *, logged: int | None = None) -> None:
+        """Removes everything later than `step` (-1: everything); of the logs, what is later than `logged`, if given."""
         if not self.is_writer:
             return
         self._settle()
@@ -222,10 +245,23 @@ class RunDirectory:
                 for path in layout.after(step, self._files(folder)):
                     path.unlink()
             for name in (layout.METRICS, layout.TIMINGS):
-                logs.cut_log(self.path / name, step)
+                logs.cut_log(self.path / name, step if logged is None else logged)
             checkpoints.mark(self.path / layout.CHECKPOINTS, self.path / layout.SAVED)
             for name in (layout.RESULTS, layout.ANALYSIS, layout.ANALYSIS_PICTURE):
                 (self.path / name).unlink(missing_ok=True)
+
+    def start_over(self) -> str:
+        """Removes everything but the metrics of steps without a checkpoint, which move aside; says so, if any."""
+        steps = max((row["step"] for row in self.metrics()), default=0) if self.is_writer else 0
+        aside = self.path / layout.ABANDONED
+        if steps > max((row["step"] for row in logs.read_log(aside)), default=0):
+            with self._writing(layout.ABANDONED):
+                self._close_appenders()
+                (self.path / layout.METRICS).replace(aside)
+        self.rewind(-1)
+        if not steps:
+            return ""
+        return f"no checkpoint was saved in the {steps} steps so far: starting again; their metrics are kept in {aside}"
 
     def save_best(self, fill: Fill, info: Mapping[str, Any]) -> None:
         """Replaces the best model. Call it before `save`, whose state records it as the best."""
@@ -278,7 +314,7 @@ class RunDirectory:
         """
         target = layout.numbered(self.path / layout.FAILURES, name)
         try:
-            self._inside(layout.FAILURES)
+            logs.made_directory(self.path / layout.FAILURES)
             # NaN is the evidence here, so it is written as text.
             logs.write_atomic(target, logs.json_bytes(payload, not_finite=str, indent=2, other=repr) + b"\n")
         except OSError as error:
@@ -338,12 +374,6 @@ class RunDirectory:
         while self._appenders:
             self._appenders.popitem()[1].close()
 
-    def _inside(self, folder: str) -> Path:
-        if not (self.path / folder).is_dir():
-            (self.path / folder).mkdir()
-            logs.sync_directory(self.path)
-        return self.path / folder
-
     def _clear(self) -> None:
         for folder in ("", layout.ROLLOUTS, layout.EVALS, layout.CHECKPOINTS, layout.FAILURES):
             checkpoints.recover(self.path / folder)
@@ -353,7 +383,7 @@ class RunDirectory:
         return layout.by_step(self.path / folder, layout.ENDINGS[folder])
 
     def _file(self, folder: str, step: int) -> Path:
-        return self._inside(folder) / f"{logs.step_name(step)}{layout.ENDINGS[folder]}"
+        return logs.made_directory(self.path / folder) / f"{logs.step_name(step)}{layout.ENDINGS[folder]}"
 
     def _rows(self, folder: str, step: int) -> list[dict[str, Any]]:
         files = self._files(folder)

@@ -1,4 +1,4 @@
-"""Graceful Ctrl-C: the first one stops after the step, the second one at once."""
+"""Graceful Ctrl-C and SIGTERM: the first one stops where the run can go on from, the second one at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Stopped(KeyboardInterrupt):
+    """The first signal, in a block that can be abandoned."""
+
+
 class Interrupt:
-    """While entered, SIGINT and SIGTERM set `requested`; no effect outside the main thread."""
+    """While entered, SIGINT and SIGTERM set `requested`; no effect outside the main thread.
+
+    While `abandons` is set, in work without lasting effects that may take minutes, they also raise `Stopped`.
+    """
 
     def __init__(self) -> None:
         self.requested = False
+        self.abandons = False
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -36,4 +44,7 @@ class Interrupt:
         self.requested = True
         # Not sys.stderr: the signal may have interrupted a write to it, which is not reentrant.
         with suppress(OSError):
-            os.write(2, f"\n{name}: stopping after this step; once more quits at once\n".encode())
+            when = "" if self.abandons else " after this step"
+            os.write(2, f"\n{name}: stopping{when}; once more quits at once\n".encode())
+        if self.abandons:
+            raise Stopped(name)

@@ -41,6 +41,20 @@ class WriterLock:
         self._close()
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process, this one included, writes the run of this lock."""
+    if not path.is_file():
+        return False
+    if _identity(path) in _held:  # not opened: closing it would release the lock of this process
+        return True
+    with path.open("rb") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return True
+    return False
+
+
 def _identity(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino

@@ -140,6 +140,14 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
+def made_directory(path: Path) -> Path:
+    """The directory, made on disk if it is not there."""
+    if not path.is_dir():
+        path.mkdir()
+        sync_directory(path.parent)
+    return path
+
+
 def sync_directory(path: Path) -> None:
     """Waits until the names in this directory are on disk."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -190,6 +198,8 @@ def reason(error: BaseException) -> str:
 
 
 def _read(path: Path) -> bytes:
+    if path.exists() and not path.is_file() and not path.is_dir():  # reading a pipe would wait for ever
+        raise RunFailed(f"{path} is a pipe or device, not a file: remove it, or restore the file that whet wrote")
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except UNREADABLE as error:

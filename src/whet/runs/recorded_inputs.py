@@ -46,8 +46,11 @@ def read_inputs(file: Path) -> Inputs | None:
         return None
     try:
         return from_json(logs.read_json(file))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunFailed(f"{file} is damaged: restore it, or remove it to resume without comparing inputs") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RunFailed) as error:
+        why = f" ({error})" if isinstance(error, RunFailed) else ""
+        raise RunFailed(
+            f"{file} is damaged{why}: restore it, or remove it to resume without comparing inputs"
+        ) from error
 
 
 def write_inputs(file: Path, inputs: Inputs) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from whet.errors import UserError
-from whet.imports import one_line
 from whet.records import Example, Message, Score
 from whet.tasks.protocol import HasAlphabet, Improvable, Task, is_reward, too_large
+from whet.user_code import one_line
 
 DRAW = 512  # enough to find a leaked evaluation example in a small task
 HELD_OUT = 128
@@ -43,6 +43,8 @@ def _require(holds: bool, sentence: str) -> None:
 def _attempt(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         return call(*args, **kwargs)
+    except UserError:  # a sentence for the user already
+        raise
     except Exception as error:
         raise TaskProblem(f"{what} raises {one_line(error)}") from error
 
@@ -111,13 +113,13 @@ def _check_grading(task: Task, example: Example, other_answers: Sequence[str]) -
     name, best = _best(task, example)
     for text in GARBAGE:
         right = _attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)
-        _require(isinstance(right, bool), f"correct gives a {type(right).__name__}, not a bool")
+        _require(right is None or isinstance(right, bool), f"correct gives a {type(right).__name__}, not a bool")
         _require(not right or text == best, f"the text {text[:20]!r} counts as correct for {example.id}")
     attempts = (*GARBAGE, best[:-1], best + best, f"{best} {best}", best + "x", example.answer, *other_answers)
     rewards = [_checked_score(task, example, text).reward for text in attempts]
-    if best == "":
-        return  # a row without an answer is graded by the user's reward functions
-    _require(_attempt("correct", task.correct, example, best), f"the {name} of {example.id} is not correct")
+    if best == "" or _attempt("correct", task.correct, example, best) is None:
+        return  # no reference answer: graded by the user's reward functions
+    _require(bool(_attempt("correct", task.correct, example, best)), f"the {name} of {example.id} is not correct")
     most = _checked_score(task, example, best).reward
     for text, reward in zip(attempts, rewards, strict=True):
         _require(reward <= most, f"the text {text[:20]!r} scores {reward} on {example.id}, its own {name} only {most}")

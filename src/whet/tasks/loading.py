@@ -5,17 +5,18 @@ A user's task runs behind a guard that turns its exceptions and wrong types into
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from whet.errors import RunFailed, UserError, nearest
-from whet.imports import is_object, load_named, one_line
+from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.protocol import Gold, HasAlphabet, Task, is_reward
 from whet.tasks.reviews import Reviews
 from whet.tasks.rows import RowsTask
+from whet.user_code import by_lines, happened, located, printing_to_log, whole_traceback
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,12 +44,13 @@ def load_task(name: str, options: Mapping[str, Any]) -> Task:
     """The task of this name with these options."""
     make = _maker(name, options)
     try:
-        task = make()
-        complete = isinstance(task, Task)  # evaluates the property `name`, which is the user's code too
+        with printing_to_log():
+            task = make()
+            complete = isinstance(task, Task)  # evaluates the property `name`, which is the user's code too
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"task {name} refuses its options: {one_line(error)}") from error
+        raise UserError(f"task {name} refuses its options: {located(error)}") from error
     if not complete:
         raise UserError(f"task {name} is not a task: it needs name, draw, held_out, score and correct")
     found: Task = task
@@ -83,8 +85,18 @@ def task_options(task_class: type[Task]) -> dict[str, inspect.Parameter]:
         raise UserError(f"{task_class.__name__} has no readable signature, so it cannot be a task") from error
 
 
+class TaskFailed(RunFailed):
+    """A user's task raised or returned the wrong type."""
+
+    kind = "task"  # of failure, in the name of its file
+
+    def __init__(self, message: str, *, culprit: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.culprit = culprit  # the example and the traceback, as far as there are any
+
+
 class GuardedTask:
-    """Raises `RunFailed` where a user's task raises or returns the wrong type.
+    """Raises `TaskFailed` where a user's task raises or returns the wrong type.
 
     Has `gold` and `alphabet` where the task does.
     """
@@ -92,9 +104,10 @@ class GuardedTask:
     def __init__(self, name: str, task: Task) -> None:
         self.name, self._task = name, task
         try:
-            has_alphabet = isinstance(task, HasAlphabet)  # evaluates `alphabet`, which is the user's code too
+            with printing_to_log():
+                has_alphabet = isinstance(task, HasAlphabet)  # evaluates `alphabet`, which is the user's code too
         except (Exception, SystemExit) as error:
-            raise RunFailed(f"task {name}: alphabet raised {one_line(error)}") from error
+            raise self._failure("alphabet", happened(error), error=error) from error
         if has_alphabet:
             self.alphabet = self._alphabet()
         if isinstance(task, Gold):
@@ -115,10 +128,10 @@ class GuardedTask:
             raise self._failure("score", f"gave the reward {reward}, {NO_REWARD}", example)
         return replace(score, reward=reward)
 
-    def correct(self, example: Example, text: str) -> bool:
+    def correct(self, example: Example, text: str) -> bool | None:
         right: object = self._ask("correct", self._task.correct, example, text)
-        if not isinstance(right, bool):
-            raise self._failure("correct", f"gave a {type(right).__name__}, not True or False", example)
+        if right is not None and not isinstance(right, bool):
+            raise self._failure("correct", f"gave a {type(right).__name__}, not True, False or None", example)
         return right
 
     def _alphabet(self) -> str:
@@ -141,17 +154,21 @@ class GuardedTask:
 
     def _ask(self, method: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return call(*args, **kwargs)
+            with printing_to_log():
+                return call(*args, **kwargs)
         except UserError:
             raise
         except (Exception, SystemExit) as error:
             example = args[0] if args and isinstance(args[0], Example) else None
-            raise self._failure(method, f"raised {one_line(error)}", example) from error
+            raise self._failure(method, happened(error), example, error=error) from error
 
-    def _failure(self, method: str, what: str, example: Example | None = None) -> RunFailed:
+    def _failure(
+        self, method: str, what: str, example: Example | None = None, *, error: BaseException | None = None
+    ) -> TaskFailed:
         where = "" if example is None else f" on example {example.id!r}"
         way = "whet.tasks.check.check_task(task)" if is_object(self.name) else f"whet tasks {self.name}"
-        return RunFailed(f"task {self.name}: {method} {what}{where}; try it with: {way}")
+        culprit = {"example": example and asdict(example), **by_lines("" if error is None else whole_traceback(error))}
+        return TaskFailed(f"task {self.name}: {method} {what}{where}; try it with: {way}", culprit=culprit)
 
 
 def _maker(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:

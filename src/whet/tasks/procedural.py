@@ -24,7 +24,7 @@ PARTIAL_WEIGHT = 0.2
 class Procedural(ABC):
     """A task whose problems are computed from their index."""
 
-    level: int = 1
+    level: int = 1  # difficulty, from 1 on
     chat: bool = False  # ask in words, and grade the end of the answer
 
     name: ClassVar[str]

@@ -32,8 +32,8 @@ class Task(Protocol):
         """The training reward. Pure: the same arguments give the same score."""
         ...
 
-    def correct(self, example: Example, text: str) -> bool:
-        """The evaluation metric, independent of the training reward."""
+    def correct(self, example: Example, text: str) -> bool | None:
+        """The evaluation metric, independent of the training reward; None if the example has no reference answer."""
         ...
 
 

@@ -1,19 +1,24 @@
-"""A task from a JSON-lines file with the columns `prompt`, `answer` and any others."""
+"""A task from rows with the columns `prompt`, `answer` and any others."""
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
-from pathlib import Path
+from itertools import chain, islice
+from typing import Any
 
 from whet import files
 from whet.errors import UserError
+from whet.files.mapping import Columns, column_names, mapped, require_columns, suggestion
+from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
-from whet.tasks.space import HELD_OUT_SHARE, epoch_places, fingerprint, first_held_out, is_held_out
+from whet.tasks.matching import Matcher
+from whet.tasks.space import HELD_OUT_SHARE, epoch_places, first_held_out, held_out_keys
 
 RESERVED = ("prompts", "completions")  # argument names of reward functions
+LOOKED_AT = 20  # rows in which the columns of a mapping are looked for
 
 
 class StoredTask(ABC):
@@ -23,6 +28,15 @@ class StoredTask(ABC):
     @abstractmethod
     def _sides(self) -> tuple[list[Example], list[Example]]:
         """The training and the evaluation examples, in row order."""
+
+    @property
+    def sides(self) -> tuple[list[Example], list[Example]]:
+        return self._sides
+
+    @property
+    def training_rows(self) -> int:
+        """The training examples of an epoch."""
+        return len(self._sides[0])
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         """The training examples in shuffled epochs; the seed ends with the step, from 1."""
@@ -34,48 +48,78 @@ class StoredTask(ABC):
         return first_held_out(self._sides[1], count)
 
 
+class FittedTask(StoredTask):
+    """A stored task with other examples: those that fit a model, or shortened ones. The rest is the task's own."""
+
+    def __init__(self, task: StoredTask, sides: tuple[list[Example], list[Example]]) -> None:
+        self._task, self._fitted = task, sides
+
+    @cached_property
+    def _sides(self) -> tuple[list[Example], list[Example]]:
+        return self._fitted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowsTask(StoredTask):
-    """Rows of a .jsonl or .jsonl.gz file, graded by exact match with `answer`; a row without one is never correct."""
+    """Rows with `prompt`, `answer` and other columns, graded by match with `answer`."""
 
-    path: str
+    path: str  # a file, a folder of files, or a data set on the hub
+    columns: Mapping[str, str] = field(default_factory=dict, hash=False)  # prompt or answer → column of the data
+    match: str = "exact"  # how a completion gives the answer: exact, number, boxed, choice, regex
+    pattern: str = ""  # of match: regex
     held_out_share: float = HELD_OUT_SHARE  # of the prompts, by their hash; 0 trains on all rows
+    held_out_rows: int | None = None  # in place of a share
     chat: bool = False  # format plain-text prompts as user messages
     limit: int | None = None  # read only the first rows
+    max_prompt_tokens: int | None = None  # None: what leaves room for a token in the model's context
+    overlong_prompts: str = "filter"  # leave longer prompts out; or "truncate": the oldest turns and tokens go first
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out_share < 1:
             raise UserError(f"task rows: held_out_share is {self.held_out_share}, must be at least 0 and below 1")
         if self.limit is not None and self.limit < 1:
             raise UserError(f"task rows: limit is {self.limit}, must be 1 or more rows")
+        _ = self._matcher
         training, evaluation = self._sides
-        if not training and not evaluation:
-            raise UserError(f"{self.path} has no rows")
         if not training:
-            raise UserError(f"{self.path} has no rows left for training: lower held_out_share or add rows")
-        if not evaluation and self.held_out_share > 0:
-            raise UserError(f"{self.path} has no rows left for evaluation: raise held_out_share or add rows")
+            raise UserError(f"{self.path} has no rows")
+        if not evaluation and (self.held_out_share > 0 if self.held_out_rows is None else self.held_out_rows > 0):
+            raise UserError(f"{self.path} has one prompt only, or too few rows to hold some out: add rows")
 
     @property
     def name(self) -> str:
         return "rows"
 
     def score(self, example: Example, text: str) -> Score:
-        right = float(self.correct(example, text))
+        right = float(self.correct(example, text) or False)
         return Score(reward=right, parts={"correct": right})
 
-    def correct(self, example: Example, text: str) -> bool:
-        return example.answer != "" and text.strip() == example.answer.strip()
+    def correct(self, example: Example, text: str) -> bool | None:
+        return None if example.answer == "" else self._matcher.is_right(example.answer, text)
+
+    @cached_property
+    def _matcher(self) -> Matcher:
+        return Matcher(way=self.match, pattern=self.pattern)
 
     @cached_property
     def _sides(self) -> tuple[list[Example], list[Example]]:
-        examples = [self._formatted(example) for example in islice(read_rows(Path(self.path)), self.limit)]
-        prompts = {_prompt_text(example.prompt) for example in examples}
-        held_out = {prompt for prompt in prompts if is_held_out(prompt, self.held_out_share)}
-        if not held_out and self.held_out_share > 0 and len(prompts) > 1:  # possible in a small file
-            held_out = {min(prompts, key=lambda prompt: fingerprint("side", prompt))}
-        training = [example for example in examples if _prompt_text(example.prompt) not in held_out]
-        return training, [example for example in examples if _prompt_text(example.prompt) in held_out]
+        examples = [self._formatted(example) for example in self._examples()]
+        prompts = [_prompt_text(example.prompt) for example in examples]
+        held_out = held_out_keys(prompts, self.held_out_share, self.held_out_rows)
+        sides: tuple[list[Example], list[Example]] = ([], [])
+        for example, prompt in zip(examples, prompts, strict=True):
+            sides[prompt in held_out].append(example)
+        return sides
+
+    def _examples(self) -> Iterator[Example]:
+        rows = islice(_rows(self.path), self.limit)
+        head = list(islice(rows, LOOKED_AT))
+        if self.columns and head:
+            require_columns(self.columns, [row for _, _, row in head], self.path)
+        return (_example(mapped(row, self.columns), place, where) for place, where, row in chain(head, rows))
 
     def _formatted(self, example: Example) -> Example:
         if not self.chat or not isinstance(example.prompt, str):
@@ -83,24 +127,30 @@ class RowsTask(StoredTask):
         return replace(example, prompt=(Message(role="user", content=example.prompt),))
 
 
-def read_rows(path: Path) -> Iterator[Example]:
-    """The examples of a file; errors name the line, blank lines are skipped."""
-    for number, line in files.lines(path):
-        yield _example(line, number, f"{path}:{number}")
+def _rows(path: str) -> Iterable[tuple[str, str, Columns]]:
+    """Each row with its id and its "file:line"; a broken one is an error."""
+    seen: Counter[int] = Counter()
+    for where, raw in stored_rows(path):
+        if raw.problem:
+            raise UserError(raw.problem)
+        seen[raw.line] += 1
+        again = f"-{seen[raw.line]}" if seen[raw.line] > 1 else ""  # of another file, or of a list in one line
+        yield f"row-{raw.line}{again}", where, raw.columns
 
 
-def _example(line: bytes, number: int, where: str) -> Example:
-    row = files.json_object(line, where)
-    if "prompt" not in row:
-        raise UserError(f"{where} has no 'prompt' (it has: {', '.join(row) or 'nothing'})")
-    prompt = files.prompt(row.pop("prompt"), where)
-    answer = row.pop("answer", "")
-    if not isinstance(answer, str):
-        raise UserError(f"{where}: 'answer' must be a string, not {files.json_type(answer)}: put it in quotes")
+def _example(row: Columns, row_id: str, where: str) -> Example:
+    others = dict(row)
+    if "prompt" not in others:
+        write = suggestion(column_names([row]), "prompt")
+        raise UserError(
+            f"{where} has no 'prompt' (it has: {', '.join(row) or 'nothing'})" + (f": write {write}" if write else "")
+        )
+    prompt = files.prompt(others.pop("prompt"), where)
+    answer = files.answer_text(others.pop("answer", None), "answer", where)
     for name in RESERVED:
-        if name in row:
+        if name in others:
             raise UserError(f"{where}: the column name '{name}' is reserved: rename it")
-    return Example(id=f"row-{number}", prompt=prompt, answer=answer, columns=row)
+    return Example(id=row_id, prompt=prompt, answer=answer, columns=others)
 
 
 def _prompt_text(prompt: str | tuple[Message, ...]) -> str:

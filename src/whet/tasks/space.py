@@ -5,7 +5,8 @@ Orders are keyed permutations (Feistel networks) instead of a random generator's
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -18,6 +19,7 @@ from whet.errors import UserError
 R = TypeVar("R")
 
 HELD_OUT_SHARE = 0.1
+LEAST_HELD_OUT = 8  # prompts that a share holds out at least, if they are at most a quarter of all
 WORD = 2**64
 FEISTEL_ROUNDS = 4  # three make a permutation that looks random (Luby & Rackoff 1988); one more costs little
 
@@ -67,6 +69,34 @@ class Space:
 
 def is_held_out(content: str, share: float = HELD_OUT_SHARE) -> bool:
     return fingerprint("side", content) < share * WORD
+
+
+def held_out_keys(keys: Iterable[str], share: float, rows: int | None = None) -> set[str]:
+    """The keys of the evaluation side, those with the lowest hashes; one at least is left for training.
+
+    `keys` has the key of every row. Held out is about a `share` of the distinct keys, or the keys of `rows` rows.
+    """
+    if rows is not None and (type(rows) is not int or rows < 0):
+        raise UserError(f"held_out_rows is {rows!r}, must be a number of rows, 0 or more")
+    counts = Counter(keys)
+    order = sorted(counts, key=lambda key: fingerprint("side", key))
+    if rows is not None:
+        return _with_rows(order[:-1], counts, rows)
+    if share == 0:
+        return set()
+    by_share = sum(is_held_out(key, share) for key in order)
+    least = max(1, min(LEAST_HELD_OUT, len(order) // 4))
+    return set(order[:-1][: max(by_share, least)])
+
+
+def _with_rows(order: Sequence[str], counts: Mapping[str, int], rows: int) -> set[str]:
+    """The first keys that together have at most this many rows; one that would have more is passed over."""
+    found: set[str] = set()
+    for key in order:
+        if counts[key] <= rows:
+            found.add(key)
+            rows -= counts[key]
+    return found
 
 
 def fingerprint(*parts: int | str) -> int:

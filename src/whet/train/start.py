@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,22 @@ from whet.distributed.world import RankLost, World
 from whet.errors import UserError
 from whet.imports import is_object
 from whet.recipe import Config, Recipe, dump, parse_yaml, plain, validate
-from whet.report.run.page import write_report
+from whet.report.run.page import outcome_lines, write_report
 from whet.runs.directory import RunDirectory
+from whet.runs.interrupt import Stopped
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.process import withheld
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
 from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
+from whet.train.session.extension import extended, record_extension
 from whet.train.session.input_files import compare_inputs, current_inputs
 from whet.train.session.resume import how_to_resume
 from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
+from whet.train.setup.rollout_memory import refuse_rollouts_beyond_memory
+from whet.user_code import OutputLog, keeping_output
 
 MakeProgress = Callable[[Config, RunDirectory], Progress]
 Rows = Sequence[Mapping[str, Any]]
@@ -47,6 +51,7 @@ def start_run(
     try:
         recipe = replace(recipe, config=with_steps(recipe.config))
         _check(recipe.config, world, resumed="")
+        large = refuse_rollouts_beyond_memory(recipe.config)
         run = _on_every_rank(world, lambda: RunDirectory.create(root, recipe.name, dump(recipe.config), path=path))
         try:
             for key, rows in (given or {}).items():
@@ -55,7 +60,7 @@ def start_run(
                 run.write_inputs(Inputs(known=current_inputs(recipe.config, run.path)))
             idle = keys_without_effect(recipe)
             notes = [f"note: {key} has no effect here: {why}" for key, why in idle.items()]
-            notes += _hidden_from_rewards(recipe.config)
+            notes += [*_hidden_from_rewards(recipe.config), *filter(None, [large])]
             with _way_back(run):
                 return _train(recipe.config, run, world, make_progress, notes)
         except UserError:
@@ -75,24 +80,24 @@ def resume_run(
 ) -> Path:
     """Resumes a stopped run with its config and inputs; changed inputs are refused unless accepted.
 
-    Notes on accepted changes go to `say`, else to the progress display.
+    Overrides may extend it, also when it is finished (`extension.MAY_CHANGE`). Notes on accepted changes go to `say`,
+    else to the progress display.
     """
-    if overrides:
-        raise UserError(
-            f"{' '.join(overrides)}: a resumed run keeps its config; to change it, start a new run with model={path}"
-        )
-    config = saved_config(RunDirectory.open(path, is_writer=False))
+    before = RunDirectory.open(path, is_writer=False)
+    saved = saved_config(before)
+    config = extended(before, saved, overrides)
     world = World.init(config.device)
     try:
         _check(config, world, resumed=str(path.resolve()))
         run = _on_every_rank(world, lambda: RunDirectory.open(path))
         with run:
-            if lacks_report(config, run):
+            if config == saved and lacks_report(config, run):
                 return _report(config, run, world, make_progress)
-            if run.finished:
-                raise UserError(f"{path} is finished; to train on, start a new run with model={path}")
+            if config.steps == saved.steps and run.finished:
+                raise UserError(f"{path} is finished; {_how_to_extend(config, run)}")
             notes: list[str] = []
-            compare_inputs(config, run, world, accept_changes=accept_changes, note=say or notes.append)
+            compare_inputs(saved, run, world, accept_changes=accept_changes, note=say or notes.append)
+            notes += record_extension(run, saved, config)
             with _way_back(run):
                 return _train(config, run, world, make_progress, notes)
     finally:
@@ -107,6 +112,14 @@ def saved_config(run: RunDirectory) -> Config:
 def lacks_report(config: Config, run: RunDirectory) -> bool:
     """Whether a run was killed between its last step and its report."""
     return run.finished and not run.has_report and not isinstance(config, CollectConfig)
+
+
+def _how_to_extend(config: Config, run: RunDirectory) -> str:
+    """How to train on after a run is finished."""
+    anew = f"start a new run with model={run.path}"
+    if isinstance(config, CollectConfig) or "ended" in (run.results() or {}):
+        return f"to train on, {anew}"
+    return f"to train for longer: {how_to_resume(run.path, steps=2 * config.steps)}, or {anew}"
 
 
 def _report(config: Config, run: RunDirectory, world: World, make_progress: MakeProgress) -> Path:
@@ -147,27 +160,51 @@ def _on_every_rank(world: World, make: Callable[[], RunDirectory]) -> RunDirecto
 def _train(
     config: Config, run: RunDirectory, world: World, make_progress: MakeProgress, notes: Sequence[str] = ()
 ) -> Path:
-    with run:
-        with closing(make_progress(config, run)) as progress:
+    progress = make_progress(config, run)
+    with run, _output_kept(run, world, progress):
+        with closing(progress):
             for note in notes:
                 progress.note(note)
-            match config:
-                case OfflineConfig():
-                    offline.train(config, run, world, progress)
-                case CollectConfig():
-                    collect(config, run, world, progress)
-                case _:
-                    online.train(config, run, world, progress)
+            with suppress(Stopped):
+                match config:
+                    case OfflineConfig():
+                        offline.train(config, run, world, progress)
+                    case CollectConfig():
+                        collect(config, run, world, progress)
+                    case _:
+                        online.train(config, run, world, progress)
         if world.is_writer:
-            if not isinstance(config, CollectConfig):
+            if not isinstance(config, CollectConfig) and run.metrics():
                 write_report(run.path)
             if run.finished and not isinstance(config, CollectConfig):
+                for line in outcome_lines(run):
+                    progress.note(line)
+                progress.note(f"finished; {_how_to_extend(config, run)}")
                 progress.note(f"report: {run.report_path}")
             elif not run.finished:
                 many = ", in as many processes" if world.size > 1 else ""
                 progress.note(f"stopped; continue with: {how_to_resume(run.path)}{many}")
         _leave(run, world)
     return run.path
+
+
+@contextmanager
+def _output_kept(run: RunDirectory, world: World, progress: Progress) -> Iterator[None]:
+    """What reward functions and tasks print goes to a log, which is named at the end."""
+    with keeping_output(run.output_path(world.rank)) as log:
+        try:
+            yield
+        except UserError:  # may remove the run
+            raise
+        except BaseException:
+            _name_output(log, progress)
+            raise
+        _name_output(log, progress)
+
+
+def _name_output(log: OutputLog, progress: Progress) -> None:
+    if log.path.exists():
+        progress.note(f"what reward functions and tasks printed: {log.path}")
 
 
 def _leave(run: RunDirectory, world: World) -> None:

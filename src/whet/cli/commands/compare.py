@@ -1,4 +1,4 @@
-"""`whet compare`: several algorithms × seeds of one recipe."""
+"""`whet compare`: several algorithms or preference losses × seeds of one recipe."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import typer
 from whet.cli import arguments
 from whet.errors import UserError
 
-TIP = "A packaged recipe or a YAML file: of one run, whose algorithm each method replaces, or a pipeline."
+TIP = "A packaged recipe or a YAML file: of one run, whose algorithm or objective each method replaces, or a pipeline."
 
 
 def compare(
@@ -17,7 +17,10 @@ def compare(
     overrides: arguments.Overrides = None,
     *,
     methods: str = typer.Option(
-        ..., "--methods", metavar="A,B,…", help="Algorithm presets to compare, or methods of the pipeline."
+        ...,
+        "--methods",
+        metavar="A,B,…",
+        help="Algorithms or preference losses to compare, or methods of the pipeline.",
     ),
     seeds: str = typer.Option("3", "--seeds", metavar="N|A,B,…", help="Number of seeds (0, 1, …), or a list: 3,7."),
     changes: list[str] = typer.Option(
@@ -38,6 +41,7 @@ def compare(
     Examples:
       whet compare --methods reinforce,rloo,grpo --seeds 3 grpo-sorting steps=100
       whet compare --methods rloo,grpo --set grpo:update.epochs=2 grpo-sorting --out runs/epochs
+      whet compare --methods dpo,ipo,simpo dpo.yaml data=pairs.jsonl
       whet compare --methods ppo,grpo,dpo --seeds 3 rlhf-reviews
     """
     from whet.cli.experiments import TARGET, compare_command, compare_methods, read_seeds, refuse_ranks, show_pipeline
@@ -47,7 +51,7 @@ def compare(
 
     names = [name for name in (part.strip() for part in methods.split(",")) if name]
     numbers, changed = read_seeds(seeds), _changes(changes or [])
-    out, overrides = None if out is None else out.expanduser(), overrides or []
+    out, overrides = None if out is None else out.expanduser(), arguments.with_runs(overrides, runs)
     if not is_pipeline(source):
         target = TARGET if target is None else target
         compare_methods(source, names, numbers, overrides, changed, target=target, root=runs, out=out, as_json=as_json)

@@ -19,8 +19,12 @@ SHOWN = 600  # characters of a sample row in the terminal
 
 @app.command()
 def explore(
-    source: str = typer.Argument(..., metavar="FILE|NAME", help="A file, or a data set on the Hugging Face hub."),
+    source: str = typer.Argument(
+        ..., metavar="FILE|NAME", help="A file, a folder, a run that made rows, or a hub data set."
+    ),
+    *,
     form: str = typer.Option("auto", "--format", help="Format of the rows (see `whet data formats`)."),
+    column: list[str] = typer.Option(None, "--column", metavar="NAME=COLUMN", help="Read a column by another name."),
     split: str = typer.Option("train", "--split", help="Split of a data set on the hub."),
     subset: str = typer.Option("", "--subset", help="Configuration or directory of a data set on the hub."),
     max_skipped: float = typer.Option(0.01, "--max-skipped", help="Share of broken rows above which reading fails."),
@@ -36,12 +40,15 @@ def explore(
     Examples:
       whet data explore pairs.jsonl.gz
       whet data explore Anthropic/hh-rlhf --subset helpful-base --split test --out hh
+      whet data explore problems.jsonl --column prompt=problem --column completion=solution
     """
     from whet.data.explore import explore as survey_of
     from whet.data.sources import Source, load_rows
     from whet.report.dataset.survey import facts
 
-    wanted = Source(path=source, format=form, split=split, subset=subset, max_skipped=max_skipped)
+    source = str(arguments.run_directory(source)) if source.startswith("@") else source
+    names = arguments.read_options(column or [], "--column", "prompt=question")
+    wanted = Source(path=source, format=form, columns=names, split=split, subset=subset, max_skipped=max_skipped)
     with Screen(stderr=True).status(f"reading {source}"):
         survey = survey_of(load_rows(wanted), samples)
         found = facts(survey)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from whet.train.explain.explanation import Explanation, Schedule, Step, Tokens
     from whet.train.explain.formula import Loss
     from whet.train.explain.memory import ModelMemory
+    from whet.train.setup.disk_use import DiskUse
 
 LABEL_WIDTH = 16
 ONE_UPDATE = "1 optimizer step on all of them"
@@ -32,7 +33,7 @@ def explain(source: arguments.Recipe, overrides: arguments.Overrides = None, as_
     from whet.recipe import Pipeline, read_any
     from whet.train.explain.explanation import explain as describe
 
-    recipe = read_any(source, overrides or [])
+    recipe = read_any(source, arguments.with_runs(overrides))
     if isinstance(recipe, Pipeline):
         _explain_pipeline(recipe, as_json=as_json)
         return
@@ -79,6 +80,7 @@ def _sections(found: Explanation) -> dict[str, list[str]]:
         "loss": [*_formula(found.loss), *_rows(found.loss.cells)],
         "one step": _rows({**_step(found.loop, found.step), **_tokens(found.loop, found.tokens)}),
         "memory": _rows(_memory(found.model) if found.model else {"unknown": found.missing}),
+        **({"disk": _rows(_disk(found.model.disk))} if found.model else {}),
         "schedule": _rows(_schedule(found.schedule)),
     }
     if found.without_effect:
@@ -148,11 +150,20 @@ def _memory(model: ModelMemory) -> dict[str, str]:
         "model": f"{model.about}: {model.parameters:,} parameters",
         "weights": size(model.weights, " (fp32)"),
         "gradients": size(model.gradients),
-        "optimizer": size(model.optimizer, " (two moments)"),
+        "optimizer": size(model.optimizer, " (its state)"),
         "reference": size(model.reference),
         "critic": size(model.critic, " (weights, gradients, moments)"),
         "reward model": "not here yet" if model.reward is None else size(model.reward),
         "together": size(model.total, ", without activations and the cache of the sampler"),
+    }
+
+
+def _disk(disk: DiskUse) -> dict[str, str]:
+    return {
+        "checkpoints": f"{disk.kept:,} × {readable_bytes(disk.checkpoint)} (fp32 weights and optimizer)",
+        "best model": readable_bytes(disk.best),
+        "rollouts": f"at most about {readable_bytes(disk.rollouts)}" if disk.rollouts else "none",
+        "together": f"about {readable_bytes(disk.total)}; models {readable_bytes(disk.peak)} while one is replaced",
     }
 
 
@@ -171,7 +182,9 @@ def _schedule(schedule: Schedule) -> dict[str, str]:
     return {
         **cold,
         "steps": f"{schedule.steps:,}, {schedule.updates:,} optimizer steps",
+        "optimizer": schedule.optimizer,
         "learning rate": f"{first:.3g} at first, {highest:.3g} at most, {last:.3g} at last",
+        "schedule": schedule.shape,
         **critic,
         "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training",
         "checkpoints": f"{schedule.checkpoints:,}",

@@ -57,7 +57,9 @@ def tasks(
         say_text(f"\n{side}")
         for example in shown:
             say(f"  {example.prompt_text!r} → {example.answer!r}")
-    say_text("\ncheck_task: passed (same seed, same examples; no overlap; the answer scores best)")
+    ungraded = all(task.correct(one, one.answer) is None for some in sides.values() for one in some)
+    graded = "no answers: the reward comes from elsewhere" if ungraded else "the answer scores best"
+    say_text(f"\ncheck_task: passed (same seed, same examples; no overlap; {graded})")
 
 
 def recipes(

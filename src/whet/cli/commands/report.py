@@ -11,11 +11,10 @@ from whet.cli.terminal import say, say_json
 from whet.errors import UserError
 
 TIP = "Directory of a run (finished or not), of a comparison, or of a pipeline (for its comparison)."
-INTERVALS = {"held-out accuracy": "{:.1%} [{:.1%} … {:.1%}]", "held-out loss": "{:.4f}"}
 
 
 def report(
-    directory: Path = typer.Argument(..., metavar="DIR", help=TIP),
+    directory: str = typer.Argument(..., metavar="DIR", help=TIP),
     show: bool = typer.Option(False, "--open", help="Open the report in a browser."),
     as_json: arguments.AsJson = False,
 ) -> None:
@@ -26,11 +25,11 @@ def report(
 
     \b
     Examples:
-      whet report runs/20260101-120000-grpo-sorting --open
+      whet report @last --open
       whet report runs/20260101-120000-grpo-sorting --json
       whet report runs/20260101-120000-rlhf-reviews
     """
-    found = _write(directory.expanduser())
+    found = _write(arguments.run_directory(directory))
     if as_json:
         say_json(found)
     else:
@@ -70,7 +69,7 @@ def _comparison(path: Path) -> dict[str, Any]:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    from whet.report.run.page import MEASURES, evaluations, run_health, write_report
+    from whet.report.run.page import evaluations, run_health, write_report
     from whet.runs.directory import RunDirectory
 
     page, run = write_report(path), RunDirectory.open(path, is_writer=False)
@@ -80,8 +79,10 @@ def _run(path: Path) -> dict[str, Any]:
         "curves": str(run.curves_path),
         "finished": run.finished,
         "held_out": {
-            label: [{name: row[name] for name in MEASURES[label][0]} for row in rows]
-            for label, rows in measured.items()
+            one.label: [
+                {name: row[name] for name in (one.metric, *one.interval) if row.get(name) is not None} for row in rows
+            ]
+            for one, rows in measured.items()
         },
         "health": [asdict(finding) for finding in run_health(run)],
     }
@@ -89,8 +90,11 @@ def _run(path: Path) -> dict[str, Any]:
 
 def _lines(held_out: dict[str, list[dict[str, float]]] | None) -> list[str]:
     """Held-out results, before → after."""
+    from whet.evaluate.measures import measure_of
+
     lines = []
     for label, rows in (held_out or {}).items():
-        values = " → ".join(INTERVALS[label].format(*row.values()) for row in rows)
+        measure = measure_of(next(iter(rows[0])))
+        values = " → ".join(measure.with_interval(row) for row in rows)
         lines.append(f"{label}: {values}{' (95 % intervals)' if len(rows[0]) > 1 else ''}")
     return ["no evaluation yet"] if held_out == {} else lines

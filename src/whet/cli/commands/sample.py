@@ -48,7 +48,7 @@ def sample(
     \b
     Examples:
       whet sample smollm2-135m-instruct "Name three colours." --temperature 0.7
-      whet sample runs/20260101-120000-grpo-sorting --count 2
+      whet sample @last --count 2
       whet sample MODEL --task arithmetic level=2
       whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """

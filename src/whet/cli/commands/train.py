@@ -1,12 +1,13 @@
 """`whet train`."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 
 from whet.cli import arguments
-from whet.cli.terminal import say_json
+from whet.cli.terminal import say, say_json
 from whet.errors import UserError
 
 
@@ -18,19 +19,24 @@ def train(
         False, "--accept-changes", help="With --resume: continue although data, rewards or other inputs changed."
     ),
     runs: arguments.Runs = Path("runs"),
+    out: arguments.Out = None,
+    name: arguments.Name = None,
     as_json: bool = typer.Option(False, "--json", help="Print the final results as one JSON object (of one run)."),
 ) -> None:
     """Train from a recipe (SFT, DPO, GRPO, PPO …), or resume a run.
 
     A recipe may also train a reward model, or be a pipeline of several runs. A run makes a directory with its config,
-    metrics, rollouts, checkpoints, best model and report. Progress goes to standard error.
+    metrics, rollouts, checkpoints, best model and report. Its path is printed at the end; progress goes to standard
+    error. A resumed run may be given more steps, and other intervals of evaluations and checkpoints.
 
     \b
     Examples:
       whet train grpo-sorting steps=200 lr=3e-4
       whet train my.yaml algorithm=dapo rollout.group=16 algorithm.kl.coefficient=0.01
       whet train my.yaml objective=dpo data=pairs.jsonl epochs=1
-      whet train runs/20260101-120000-grpo-sorting --resume
+      whet train @last --resume
+      whet train @last --resume steps=400
+      whet train my.yaml model=@last --name second --json
       torchrun --nproc-per-node 2 -m whet train grpo-sorting
       whet train rlhf-reviews stages.sft.steps=100 methods.grpo.lr=1e-4
     """
@@ -42,23 +48,44 @@ def train(
 
     if accept_changes and not resume:
         raise UserError("--accept-changes is for a resumed run: add --resume, or leave it out")
-    recipe = None if resume else read_any(source, overrides or [])
-    if as_json and (isinstance(recipe, Pipeline) or (resume and is_pipeline(Path(source)))):
-        raise UserError("--json is for one run: of a pipeline, whet compare --json prints the comparison")
+    _check_place(out, name, resume=resume)
+    if resume:
+        path = arguments.run_directory(source, runs)
+        if is_pipeline(path):
+            _refuse_json(as_json)
+            resume_pipeline(path, overrides or [], accept_changes=accept_changes)
+        else:
+            _show(resume_run(path, overrides or [], make_progress, accept_changes=accept_changes), as_json=as_json)
+        return
+    recipe = read_any(source, arguments.with_runs(overrides, runs))
+    recipe = recipe if name is None else replace(recipe, name=name)
+    out = None if out is None else out.expanduser()
     if isinstance(recipe, Pipeline):
-        train_pipeline(recipe, runs)
-    elif recipe is not None:
-        _show(start_run(recipe, runs, make_progress), as_json=as_json)
-    elif is_pipeline(Path(source)):
-        resume_pipeline(Path(source), overrides or [], accept_changes=accept_changes)
+        _refuse_json(as_json)
+        train_pipeline(recipe, runs, out)
     else:
-        path = resume_run(Path(source), overrides or [], make_progress, accept_changes=accept_changes)
-        _show(path, as_json=as_json)
+        _show(start_run(recipe, runs, make_progress, path=out), as_json=as_json)
+
+
+def _check_place(out: Path | None, name: str | None, *, resume: bool) -> None:
+    if resume and (out or name):
+        raise UserError(f"{'--out' if out else '--name'} is for a new run, and --resume continues one: leave it out")
+    if out and name:
+        raise UserError("--out is the whole directory of the run, so --name would have no effect: leave one out")
+
+
+def _refuse_json(as_json: bool) -> None:
+    if as_json:
+        raise UserError("--json is for one run: of a pipeline, whet compare --json prints the comparison")
 
 
 def _show(path: Path, *, as_json: bool) -> None:
     from whet.runs.directory import RunDirectory
 
-    if as_json and os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if as_json:
         results = RunDirectory.open(path, is_writer=False).results()
         say_json({"run": str(path), **(results or {})})
+    else:
+        say(str(path))

@@ -28,7 +28,7 @@ from whet.engines.engine_protocol import (
 from whet.engines.native.slots import Drawn
 from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import autocast, has_plain_products, is_served
-from whet.models.logprobs import check_logprobs, doubt, log_distribution
+from whet.models.logprobs import Past, check_logprobs, doubt, log_distribution, remembered
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Prompt, Sampling
 from whet.streams import stream_key, uniform
@@ -84,6 +84,7 @@ class NativeEngine:
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
         above_coldest(sampling)
+        sampling = sampling.ended_by(self.tokenizer.stops)
         prompts = within_context(prompts, self.policy.context)
         within_vocabulary(prompts, self.policy.vocab_size)
         if self._is_fast(sampling):
@@ -108,7 +109,7 @@ class NativeEngine:
 
     def _is_fast(self, sampling: Sampling) -> bool:
         """Whether CUDA graphs can sample it: a served decoder on a GPU, no top-k, top-p, min-p or stop strings."""
-        plain = not (sampling.top_k or sampling.top_p < 1 or sampling.min_p or sampling.stop)
+        plain = sampling.is_whole and not sampling.stop
         ours = (
             isinstance(self.policy, Decoder)
             and is_served(self.policy.config)
@@ -142,6 +143,7 @@ class NativeEngine:
         fan_out = torch.arange(len(prompts), device=self.device).repeat_interleave(count)
         cache.select(fan_out)
         states, limits = states[fan_out], limits[fan_out]
+        asked = _unpadded(tokens, lengths)[fan_out]  # (B, P): the prompt of each sequence
         out = torch.zeros(len(keys), int(limits.max()), dtype=torch.int64, device=self.device)  # (B, room) tokens
         out_logprobs = torch.zeros(out.shape, device=self.device)
         lengths = torch.zeros_like(keys)  # (B,): of the completions
@@ -149,7 +151,9 @@ class NativeEngine:
         stops = torch.tensor(sorted(self.tokenizer.stops), device=self.device)
         live = torch.arange(len(keys), device=self.device)  # (rows,): which sequence each remaining row is
         for position in range(out.shape[1]):
-            chosen, logprobs = draw(self.policy.head(states), sampling, keys, torch.full_like(keys, position))
+            positions = torch.full_like(keys, position)
+            past = _past(asked, out, live, positions) if sampling.has_memory else None
+            chosen, logprobs = draw(self.policy.head(states), sampling, keys, positions, past)
             if position == 0:
                 logprobs = logprobs + doubt(self.policy.head_weight)
             out[live, position], out_logprobs[live, position] = chosen, logprobs
@@ -188,6 +192,17 @@ class NativeEngine:
         return torch.tensor([any(text in tail for text in sampling.stop) for tail in tails], device=self.device)
 
 
+def _unpadded(tokens: Tensor, lengths: Tensor) -> Tensor:
+    """(B, P) ids with −1 in the padding."""
+    return tokens.masked_fill(torch.arange(tokens.shape[1], device=tokens.device) >= lengths[:, None], -1)
+
+
+def _past(asked: Tensor, out: Tensor, live: Tensor, positions: Tensor) -> Past:
+    """What the live sequences have before this position, the same for all of them."""
+    written = out[live, : int(positions[0])]
+    return Past(positions=positions, tokens=torch.cat([asked[live], written], dim=1))
+
+
 def _closed_up(is_done: Tensor) -> Tensor:
     """Indices of the rows that continue; the last ones fill the gaps of finished rows, so that few rows move."""
     going = ~is_done
@@ -204,11 +219,15 @@ QUICK_FROM = 4096  # vocabulary size below which the definition is as fast
 DOUBT = 5e-6
 
 
-def draw(logits: Tensor, sampling: Sampling, keys: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+def draw(
+    logits: Tensor, sampling: Sampling, keys: Tensor, positions: Tensor, past: Past | None = None
+) -> tuple[Tensor, Tensor]:
     """Samples one token per row of (N, V) logits; returns (N,) tokens and their log-probs under that distribution.
 
     The log-prob is NaN if a logit is NaN or +inf, or if all are −inf; some −inf among finite ones are fine.
     """
+    if past is not None:
+        logits = remembered(logits, sampling, past)
     if sampling.temperature == 0:
         chosen = logits.argmax(dim=-1)
         highest = logits.gather(-1, chosen[:, None])[:, 0].float()

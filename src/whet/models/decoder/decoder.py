@@ -130,10 +130,10 @@ class Decoder(nn.Module):
         last: Tensor = self.model.norm(states[:, 0])
         return last
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
         """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
         config = export_config(self.family, self.config, self.source)
-        write_model(directory, config, self.family.export_weights(self.state_dict()))
+        write_model(directory, config, self.family.export_weights(self.state_dict()), dtype)
 
     def _checked(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """The tokens with id 0 in the padding, which may hold any id, also an invalid one."""

@@ -99,9 +99,14 @@ def resolve_model(text: str, *, cache: Path | None = None) -> Path:
     raise UserError(f"no directory {text}, and no model of that name is pulled; fetch it: whet models pull {text}")
 
 
+def can_be_pulled(name: str) -> bool:
+    """Whether a name is in KNOWN or a possible hub id."""
+    return name in KNOWN or ("/" in name and NAME.fullmatch(name) is not None)
+
+
 def _check_name(name: str) -> None:
-    """Refuses a name that is neither in KNOWN nor a possible hub id."""
-    if name in KNOWN or ("/" in name and NAME.fullmatch(name)):
+    """Refuses a name of no model."""
+    if can_be_pulled(name):
         return
     hint = nearest(name.lower(), KNOWN)
     raise UserError(f"unknown model {name!r}{hint} (known: {', '.join(KNOWN)}, or a Hugging Face id such as org/name)")

@@ -78,12 +78,12 @@ class RewardModel(nn.Module):
             return scores
         return scores.sigmoid() if self.kind == "outcome" else 1 - scores.softmax(dim=-1)[:, BAD]
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
         """Writes a checkpoint of transformers' sequence classifier (one class) or token classifier, and settings."""
         if isinstance(self.trunk, Decoder):
-            write_classifier(directory, self.trunk, self.head, pad=self.pad)
+            write_classifier(directory, self.trunk, self.head, pad=self.pad, dtype=dtype)
         else:
-            self.trunk.save(directory)  # transformers' own classifier, head included
+            self.trunk.save(directory, dtype)  # transformers' own classifier, head included
         write_settings(directory, self.settings)
 
 
@@ -154,13 +154,15 @@ class LinearValue(nn.Module):
             return states.float() @ self.weight + self.bias
 
 
-def write_classifier(directory: Path, trunk: Decoder, head: nn.Linear, *, pad: int | None) -> None:
+def write_classifier(
+    directory: Path, trunk: Decoder, head: nn.Linear, *, pad: int | None, dtype: torch.dtype = torch.float32
+) -> None:
     """Writes config.json and model.safetensors as transformers' classifiers of this family read them."""
     name = head_name(trunk.family, head.out_features)
     weights: dict[str, Tensor] = trunk.family.export_weights(trunk.state_dict())
     weights |= {f"{name}.{leaf}": tensor for leaf, tensor in head.state_dict().items()}
     config = export_config(trunk.family, trunk.config, trunk.source) | _classifier_entries(trunk.family, head, pad)
-    write_model(directory, config, weights)
+    write_model(directory, config, weights, dtype)
 
 
 def head_name(family: Family, classes: int) -> str:

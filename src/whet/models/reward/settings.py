@@ -17,6 +17,7 @@ Aggregation = Literal["product", "min", "last"]
 
 SETTINGS = "whet_reward.json"
 FORMATS = (1, 2)  # the first without max_tokens
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")  # ends of transformers' class names
 BAD = 0  # the class of a bad step; any other class, also neutral, counts as right (Lightman et al. 2023)
 
 
@@ -42,6 +43,20 @@ class RewardSettings:
             raise UserError(
                 "a process reward model needs a text that ends each step: set 'separator', for example to '\\n'"
             )
+
+
+def reward_kind(directory: Path) -> RewardKind | None:
+    """The kind of the reward model in a directory, without loading it; None if it holds no reward model.
+
+    As when it is loaded, a classifier without whet_reward.json counts as a preference model.
+    """
+    settings = read_settings(directory)
+    if settings is not None:
+        return settings.kind
+    config = directory / "config.json"
+    names = read_object(config).get("architectures") if config.is_file() else None
+    listed = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return "preference" if any(name.endswith(CLASSIFIERS) for name in listed) else None
 
 
 def step_classes(labels: Sequence[int], classes: int) -> list[int]:

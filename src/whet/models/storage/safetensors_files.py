@@ -147,15 +147,28 @@ def read_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def write_model(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Writes model.safetensors, then config.json, into an existing directory."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+def write_model(
+    directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32
+) -> None:
+    """Writes model.safetensors, then config.json, into an existing directory; fp32 weights are rounded to `dtype`."""
+    plain = {name: _rounded(name, tensor, dtype).contiguous() for name, tensor in tensors.items()}
+    if dtype != torch.float32:
+        name = str(dtype).removeprefix("torch.")
+        config = {**config, "dtype": name, "torch_dtype": name}
     try:
         save_file(plain, directory / SINGLE, metadata={"format": "pt"})
         (directory / SINGLE).chmod(FILE_MODE)
         (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     except (SafetensorError, OSError) as error:
         raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
+
+
+def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    here = tensor.detach().cpu()
+    rounded = here if dtype == torch.float32 else here.to(dtype)
+    if dtype == torch.float16 and not bool(rounded.isfinite().all()):
+        raise RunFailed(f"{name} has values beyond those of fp16, 65504: save with model.dtype bf16 or fp32")
+    return rounded
 
 
 class HasStateDict(Protocol):

@@ -13,18 +13,25 @@ from itertools import islice
 from transformers import PreTrainedTokenizerBase
 
 from whet.errors import UserError
-from whet.models.text.template import BrokenTemplate, render_template
+from whet.models.text.template import BrokenTemplate, MessagesRefused, render_template
 from whet.records import Message
 
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private-use plane A: no template writes these
+QUESTION = Message(role="user", content="question")
+SIMPLEST = ([QUESTION], [Message(role="system", content="answer"), QUESTION])  # conversations of which one is accepted
 
 
 class ChatTemplate:
     """The chat template and the control tokens of a tokeniser."""
 
-    def __init__(self, hf: PreTrainedTokenizerBase, encode_rendered: Callable[[str], list[int]]) -> None:
-        """`encode_rendered` encodes text whose control strings become control tokens."""
-        self._hf, self._encode_rendered = hf, encode_rendered
+    def __init__(
+        self, hf: PreTrainedTokenizerBase, encode_rendered: Callable[[str], list[int]], *, owner: str = ""
+    ) -> None:
+        """`encode_rendered` encodes text whose control strings become control tokens.
+
+        `owner` is named in errors: the tokeniser, unless the template comes from elsewhere.
+        """
+        self._hf, self._encode_rendered, self.owner = hf, encode_rendered, owner or str(hf.name_or_path)
         added = hf.added_tokens_decoder.items()
         special = {str(token): index for index, token in added if token.special and str(token)}
         named = zip(hf.all_special_tokens, hf.all_special_ids, strict=True)
@@ -73,9 +80,9 @@ class ChatTemplate:
         answer = chr(PRIVATE_USE.start)
         if self._hf.chat_template is None:
             return frozenset()
-        turns = [Message(role="user", content="question"), Message(role="assistant", content=answer)]
+        turns = [QUESTION, Message(role="assistant", content=answer)]
         try:
-            rendered = self._render(turns, add_generation_prompt=False)
+            rendered = self.render(turns, add_generation_prompt=False)
         except BrokenTemplate:
             raise
         except UserError:  # a template that requires other roles; ids of the configuration still stop
@@ -83,17 +90,45 @@ class ChatTemplate:
         found = self._pattern.match(rendered.rpartition(answer)[2].lstrip())
         return frozenset({self.control[found[0]]}) if found and answer in rendered else frozenset()
 
+    def control_strings(self, text: str) -> list[str]:
+        """The control strings in a text, in order."""
+        return self._pattern.findall(text)
+
     def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        hf, owner = self._hf, str(self._hf.name_or_path)
+        """The rendered conversation; a template that refuses every conversation is blamed, not these messages."""
         try:
-            source = hf.get_chat_template()
-        except ValueError as error:  # several, none of which is the default one
-            raise BrokenTemplate(f"the chat template of {owner}: {' '.join(str(error).split())[:300]}") from error
+            return self.render(messages, add_generation_prompt=add_generation_prompt)
+        except MessagesRefused as error:
+            if not all(map(self._refuses, SIMPLEST)):
+                raise
+            raise BrokenTemplate(
+                str(error).removesuffix("change the messages")
+                + "it also refuses a single question, with and without a system message: correct the template"
+            ) from error
+
+    def _refuses(self, messages: Sequence[Message]) -> bool:
+        try:
+            self.render(messages)
+        except MessagesRefused:
+            return True
+        return False
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The rendered conversation as text."""
         variables = {
             name: list(map(str, token)) if isinstance(token, list) else str(token)
-            for name, token in hf.special_tokens_map.items()
+            for name, token in self._hf.special_tokens_map.items()
         }
-        return render_template(source, messages, variables, add_generation_prompt=add_generation_prompt, owner=owner)
+        return render_template(
+            self.source(), messages, variables, add_generation_prompt=add_generation_prompt, owner=self.owner
+        )
+
+    def source(self) -> str:
+        """The template itself."""
+        try:
+            return self._hf.get_chat_template()
+        except ValueError as error:  # several, none of which is the default one
+            raise BrokenTemplate(f"the chat template of {self.owner}: {' '.join(str(error).split())[:300]}") from error
 
     def _encode_whole(self, rendered: str, encode: Callable[[str], list[int]]) -> list[int]:
         """The ids of a text whose control strings are all the template's own, as transformers encodes it.

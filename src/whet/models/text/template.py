@@ -33,6 +33,10 @@ class BrokenTemplate(UserError):
     """A template that no conversation can be rendered with."""
 
 
+class MessagesRefused(UserError):
+    """A template's `raise_exception`: it does not accept these messages."""
+
+
 def render_template(
     source: Any, messages: Sequence[Message], variables: Mapping[str, Any], *, add_generation_prompt: bool, owner: str
 ) -> str:
@@ -51,10 +55,10 @@ def render_template(
     reply = _RENDERER.ask({"template": source, "seconds": SECONDS, "values": {**values, **variables}})
     if "text" in reply:
         return str(reply["text"])
+    line = "" if reply["line"] is None else f"line {reply['line']}: "
     if "refused" in reply:
         roles = ", ".join(message.role for message in messages)
-        raise UserError(f"{name} refuses the roles [{roles}]: {reply['refused']}; change the messages")
-    line = "" if reply["line"] is None else f"line {reply['line']}: "
+        raise MessagesRefused(f"{name} refuses the roles [{roles}]: {line}{reply['refused']}; change the messages")
     kind = BrokenTemplate if reply["fatal"] else UserError
     raise kind(f"{name}: {line}{reply['broken']}; correct the template, or give the prompt as plain text")
 

@@ -104,7 +104,7 @@ def answer(asked: dict[str, Any], compiled: dict[str, Template], home: Immutable
     try:
         return {"text": _rendered(compiled[source], asked["values"], room)}
     except TemplateRefused as error:
-        return {"refused": _one_line(error)}
+        return {"refused": _one_line(error), "line": _line(error)}
     except Exception as error:  # noqa: BLE001 - a template's expressions can raise anything
         return {**_blame(error, room), "line": _line(error)}
 

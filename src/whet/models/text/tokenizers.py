@@ -4,6 +4,7 @@ Text never becomes control tokens (only a chat template's own markers do), paddi
 nothing is fetched from the network.
 """
 
+import copy
 import json
 import re
 import tempfile
@@ -33,19 +34,19 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer
 class HuggingFaceTokenizer:
     """A transformers tokeniser that keeps text and control tokens apart."""
 
-    def __init__(self, hf: PreTrainedTokenizerBase, *, ends: Iterable[int] = ()) -> None:
-        """`ends`: end-of-sequence ids of the model's configuration."""
+    def __init__(self, hf: PreTrainedTokenizerBase, *, ends: Iterable[int] = (), template_owner: str = "") -> None:
+        """`ends`: end-of-sequence ids of the model's configuration; `template_owner`: the template's name in errors."""
         self._hf = hf
         _refuse_tricks(hf)
-        self._chat = ChatTemplate(hf, partial(_encode, hf))
-        control = self._chat.control.values()
+        self.chat = ChatTemplate(hf, partial(_encode, hf), owner=template_owner)
+        control = self.chat.control.values()
         # Configurations often have a library's default id, so only control tokens count.
         ends = [token for token in ends if token in control]
         eos = hf.eos_token_id if hf.eos_token_id is not None else next(iter(ends), None)
         if eos is None:
             raise UserError(f"tokenizer {hf.name_or_path} has no eos token; set eos_token in tokenizer_config.json")
         self.eos = int(eos)
-        self.stops = frozenset({self.eos, *ends, *self._chat.ends_of_turn()})
+        self.stops = frozenset({self.eos, *ends, *self.chat.ends_of_turn()})
         # Text may become the unknown token, but never one that stops a completion.
         self._never_text = (frozenset(control) - {hf.unk_token_id}) | self.stops
         # The largest id + 1, because ids may have gaps; a model's embedding may have more rows.
@@ -85,13 +86,27 @@ class HuggingFaceTokenizer:
         if not self.has_chat_template:
             raise UserError(
                 f"tokenizer {self._hf.name_or_path} has no chat template, so it cannot read messages; "
-                "give the prompt as plain text"
+                "set model.chat_template (chatml, llama-3, plain or a Jinja file), or give the prompt as plain text"
             )
         for message in prompt:
             self._check_spelling(message.content)
         if self._alphabet is not None:  # the template's own text must be in the alphabet too
-            self._check_spelling(self._chat.plain_text(prompt))
-        return self._chat.encode(prompt, self.encode)
+            self._check_spelling(self.chat.plain_text(prompt))
+        return self.chat.encode(prompt, self.encode)
+
+    def with_template(self, source: str, *, owner: str) -> "HuggingFaceTokenizer":
+        """A copy with another chat template, whose end of turn becomes the end-of-sequence token.
+
+        Completions are trained and sampled up to that token; those that stopped them before still do.
+        """
+        hf = copy.deepcopy(self._hf)
+        hf.chat_template = source
+        found = HuggingFaceTokenizer(hf, ends=sorted(self.stops), template_owner=owner)
+        end = next(iter(found.chat.ends_of_turn()), self.eos)
+        if end == self.eos:
+            return found
+        hf.eos_token = str(hf.convert_ids_to_tokens(end))
+        return HuggingFaceTokenizer(hf, ends=sorted(self.stops), template_owner=owner)
 
     def save(self, directory: Path) -> None:
         """Writes the files that `load_tokenizer` and `AutoTokenizer.from_pretrained` read."""

@@ -12,7 +12,6 @@ from whet.report import figures as fig
 from whet.report.comparison.entries import METRICS, PARTS, ComparisonView, Entry, style
 from whet.report.series import Series, smooth, smoothing_window
 
-ACCURACY = "eval/accuracy"
 WIDTH = 11.6  # inches
 CELL, ALONE = 2.35, 2.2  # height of a row of metrics, and of a row of single methods
 COLUMNS, ALONE_COLUMNS = 3, 4
@@ -34,7 +33,7 @@ def curves_figure(comparison: ComparisonView) -> bytes | None:
     top = 1.55 + LEGEND_ROW * (len(legend_rows(keys)) - 1)
     columns = min(COLUMNS, len(metrics))
     below = top + CELL * math.ceil(len(metrics) / columns)
-    alone = [entry for entry in comparison.entries if ACCURACY in entry.curves] if comparison.target else []
+    alone = [entry for entry in comparison.entries if comparison.ranked_by in entry.curves] if comparison.target else []
     height = below - 0.2 + ALONE * math.ceil(len(alone) / ALONE_COLUMNS) + 0.2 * bool(alone)
     about = f"strong: mean over seeds   faint: single seeds   {comparison.subtitle}"
     with fig.sheet(WIDTH, height, title=comparison.title, subtitle=about) as figure:
@@ -45,13 +44,13 @@ def curves_figure(comparison: ComparisonView) -> bytes | None:
             axes = fig.axes_at(figure, left=left, top=above, width=width - 0.6, height=CELL - 0.95)
             for entry in entries:
                 _lines(axes, entry, metric, scale)
-            _frame(axes, title, unit, comparison.target if metric == ACCURACY else None)
+            _frame(axes, title, unit, comparison.target if metric == comparison.ranked_by else None)
         width = (WIDTH - fig.LEFT) / ALONE_COLUMNS
         for index, entry in enumerate(alone):
             left, above = fig.LEFT + width * (index % ALONE_COLUMNS), below + 0.2 + ALONE * (index // ALONE_COLUMNS)
             axes = fig.axes_at(figure, left=left, top=above, width=width - 0.42, height=ALONE - 0.95)
-            _alone(axes, entry, alone)
-            _frame(axes, entry.name, band(entry.curves[ACCURACY])[0], comparison.target)
+            _alone(axes, entry, alone, comparison.ranked_by)
+            _frame(axes, entry.name, band(entry.curves[comparison.ranked_by])[0], comparison.target)
         return fig.png(figure)
 
 
@@ -127,13 +126,13 @@ def _lines(axes: Axes, entry: Entry, metric: str, scale: float) -> None:
     axes.plot(mean.steps, _smoothed(mean.values), **look, linewidth=1.7, marker=marker, markersize=2.6)
 
 
-def _alone(axes: Axes, entry: Entry, entries: Sequence[Entry]) -> None:
+def _alone(axes: Axes, entry: Entry, entries: Sequence[Entry], metric: str) -> None:
     for other in entries:
         if other is not entry:
-            mean = mean_over_seeds(other.curves[ACCURACY], 100)
+            mean = mean_over_seeds(other.curves[metric], 100)
             axes.plot(mean.steps, mean.values, color=OTHERS, linewidth=0.9)
-    own, look = mean_over_seeds(entry.curves[ACCURACY], 100), style(entry.colour or 0)
-    _, low, high = band(entry.curves[ACCURACY])
+    own, look = mean_over_seeds(entry.curves[metric], 100), style(entry.colour or 0)
+    _, low, high = band(entry.curves[metric])
     if low:
         axes.fill_between(own.steps, low, high, color=look["color"], alpha=0.2, linewidth=0)
     axes.plot(own.steps, own.values, **look, linewidth=1.7)

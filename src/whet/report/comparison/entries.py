@@ -17,10 +17,13 @@ DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.6)), (0, (1.4, 1.4)))
 START_COLOUR = "#59636e"
 BUCKETS = 200  # of a stored curve: at most two points each
 PARTS = "parts/"
+ACCURACY = "eval/accuracy"
 # Metric → (title, unit, factor), in drawing order; parts of the reward follow.
 METRICS = {
-    "eval/accuracy": ("Held-out accuracy", "%", 100.0),
+    ACCURACY: ("Held-out accuracy", "%", 100.0),
+    "eval/pair_accuracy": ("Held-out pair accuracy", "%", 100.0),
     "reward/mean": ("Reward", "mean per rollout", 1.0),
+    "eval/reward": ("Held-out reward", "mean per prompt", 1.0),
     "eval/gold": ("Held-out gold reward", "mean per prompt", 1.0),
     "kl": ("KL to the reference", "nats per token", 1.0),
     "length/mean": ("Length", "tokens per rollout", 1.0),
@@ -64,6 +67,7 @@ class ComparisonView:
     failures: Sequence[str]
     command: str = ""  # that repeats the comparison, if there is one
     target: float | None = None  # accuracy of "steps to target"
+    ranked_by: str = ACCURACY  # the metric that ranks the methods
 
 
 def table(comparison: ComparisonView) -> str:

@@ -2,17 +2,36 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
 from whet.errors import RunFailed
 from whet.evaluate.statistics import clipped, mean_interval
-from whet.report.comparison.entries import Cell, ComparisonView, Values, failed_runs, method_entry, read_curves
+from whet.report.comparison.entries import (
+    ACCURACY,
+    Cell,
+    ComparisonView,
+    Values,
+    failed_runs,
+    method_entry,
+    read_curves,
+)
 from whet.report.comparison.verdict import compare_with_best, finished
 from whet.report.formatting import number, percent
 from whet.report.series import series
 from whet.runs.experiment_directories import ComparisonDirectory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """What ranks the methods of a sweep."""
+
+    metrics: tuple[str, ...] = (ACCURACY,)  # the first that all runs have
+    held_out: int | None = None  # rows of data that it is measured on; None: examples of the task
+
+
+BY_ACCURACY = Ranking()
 
 
 def sweep_results(
@@ -24,18 +43,21 @@ def sweep_results(
     overrides: Mapping[str, Sequence[str]],
     seeds: Sequence[int],
     target: float,
+    ranking: Ranking = BY_ACCURACY,
 ) -> dict[str, Any]:
     """Contents of comparison.json: the method with the highest mean first, methods without a finished run last.
 
     `command` repeats the comparison, `overrides` are those of each method, without the seed, and `target` is the
-    accuracy of "steps to target".
+    accuracy of "steps to target". `ranking` names the metric that is called accuracy here.
     """
     methods = []
+    metric = _ranked_by(directory, overrides, seeds, ranking)
     for colour, method in enumerate(overrides):
-        own = [_seed(directory, method, seed, target, failures.get((method, seed), "not finished")) for seed in seeds]
+        failed = {seed: failures.get((method, seed), "not finished") for seed in seeds}
+        own = [_seed(directory, method, seed, target, failed[seed], metric, ranking.held_out) for seed in seeds]
         methods.append({"method": method, "colour": colour, **_over_seeds(own), "seeds": own})
     methods.sort(key=lambda method: -method["accuracy"]["mean"] if method["accuracy"] else math.inf)
-    verdict = compare_with_best(methods)
+    verdict = compare_with_best(methods, spoken(metric))
     done = {(method["method"], seed["seed"]): seed["examples"] for method in methods for seed in finished(method)}
     runs = {key: run for key in done if (run := directory.run(*key)) is not None}
     results = [run.results() or {} for run in runs.values()]
@@ -49,6 +71,7 @@ def sweep_results(
         "kind": "sweep",
         "title": f"{recipe}: {len(methods)} method{'s' if len(methods) > 1 else ''} compared",
         **{"recipe": recipe, "command": command, "overrides": overrides, "seeds": seeds, "target": target},
+        "metric": metric,
         "verdict": verdict.sentence,
         "best": verdict.best,
         "comparisons": len(verdict.gaps),
@@ -62,6 +85,8 @@ def sweep_results(
 
 def sweep_view(results: Values) -> ComparisonView:
     target, count = results["target"], len(results["methods"])
+    metric = results.get("metric", ACCURACY)  # of older versions: none
+    measure = spoken(metric)
     examples = max(seed["examples"] for method in results["methods"] for seed in method["seeds"])
     seeds = f"seed{'s' if len(results['seeds']) > 1 else ''} {', '.join(map(str, results['seeds']))}"
     return ComparisonView(
@@ -75,24 +100,49 @@ def sweep_view(results: Values) -> ComparisonView:
         ],
         verdict=[results["verdict"]],
         columns=[
-            *("method", "held-out accuracy", "95 % interval", "each seed", "behind the best"),
+            *("method", f"held-out {measure}", "95 % interval", "each seed", "behind the best"),
             *(f"steps to {percent(target)}", "seconds"),
         ],
         entries=[
             method_entry(results, method, [Cell(main=text) for text in _row(method, results["best"])])
             for method in results["methods"]
         ],
-        notes=[*_legend(target), *results["notes"]],
+        notes=[*_legend(target, measure), *results["notes"]],
         failures=failed_runs(results),
         command=results["command"],
         target=target,
+        ranked_by=metric,
     )
 
 
-def _seed(directory: ComparisonDirectory, method: str, seed: int, target: float, failure: str) -> dict[str, Any]:
+def spoken(metric: str) -> str:
+    """`pair accuracy` for eval/pair_accuracy."""
+    return metric.removeprefix("eval/").replace("_", " ")
+
+
+def _ranked_by(directory: ComparisonDirectory, methods: Iterable[str], seeds: Sequence[int], ranking: Ranking) -> str:
+    """The first of these metrics that all finished runs have; an error if there is none."""
+    runs = [run for method in methods for seed in seeds if (run := directory.run(method, seed)) is not None]
+    measured = [(run.path, results["after"]) for run in runs if (results := run.results()) is not None]
+    found = next((name for name in ranking.metrics if all(name in after for _, after in measured)), None)
+    if found is None:
+        path = next(path for path, after in measured if not any(name in after for name in ranking.metrics))
+        raise RunFailed(f"{path} has no held-out accuracy, so there is nothing to compare")
+    return found
+
+
+def _seed(
+    directory: ComparisonDirectory,
+    method: str,
+    seed: int,
+    target: float,
+    failure: str,
+    metric: str,
+    held_out: int | None,
+) -> dict[str, Any]:
     """Result of one run; `failure` is why it did not finish, if it did not."""
     run = directory.run(method, seed)
-    curve = series(run.metrics() if run else (), "eval/accuracy")
+    curve = series(run.metrics() if run else (), metric)
     points = zip(curve.steps, curve.values, strict=True)
     found = {
         "seed": seed,
@@ -106,11 +156,8 @@ def _seed(directory: ComparisonDirectory, method: str, seed: int, target: float,
     results = run.results() if run else None
     if run is None or results is None:
         return found
-    accuracy = results["after"].get("eval/accuracy")
-    if accuracy is None:
-        raise RunFailed(f"{run.path} has no held-out accuracy, so there is nothing to compare")
-    examples = sum(row["sample"] == 0 for row in run.answers(run.answer_steps()[-1]))
-    return {**found, "accuracy": float(accuracy), "examples": examples, "failure": None}
+    examples = held_out or sum(row["sample"] == 0 for row in run.answers(run.answer_steps()[-1]))
+    return {**found, "accuracy": float(results["after"][metric]), "examples": examples, "failure": None}
 
 
 def _over_seeds(seeds: Sequence[Values]) -> dict[str, Any]:
@@ -147,11 +194,11 @@ def _distinct(facts: Iterable[Values]) -> list[Values]:
     return found
 
 
-def _legend(target: float) -> list[str]:
+def _legend(target: float, measure: str) -> list[str]:
     return [
-        "held-out accuracy: after the last step, mean over seeds; its interval is Student's t over seeds, cut to "
+        f"held-out {measure}: after the last step, mean over seeds; its interval is Student's t over seeds, cut to "
         "0 … 100 %.",
-        "behind the best: accuracy of the first method minus this one's, in points, paired by seed; the intervals "
+        f"behind the best: {measure} of the first method minus this one's, in points, paired by seed; the intervals "
         "hold together with 95 % and include the error of finitely many held-out examples.",
         f"steps to {percent(target)}: the median of the seeds, a seed that never got there counted as later than "
         "all others, and the range of those that did; only evaluated steps are looked at.",

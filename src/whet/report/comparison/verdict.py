@@ -33,8 +33,10 @@ class SweepVerdict:
     gaps: dict[str, Values]  # accuracy of the best minus that of another method with enough seeds in common
 
 
-def compare_with_best(methods: Sequence[Values]) -> SweepVerdict:
+def compare_with_best(methods: Sequence[Values], measure: str = "accuracy") -> SweepVerdict:
     """Compares the method with the highest mean, the first, with each other one, by paired differences over seeds.
+
+    `measure` is what the number called `accuracy` is called in sentences.
 
     The same seed means the same start weights, prompts and held-out examples, so paired differences vary less than
     accuracies. The intervals are corrected for multiple comparisons. The best is selected on the same data, which is
@@ -44,10 +46,10 @@ def compare_with_best(methods: Sequence[Values]) -> SweepVerdict:
     """
     enough = [method for method in methods if len(finished(method)) >= PAIRS]
     if not enough or len(methods) < 2:
-        return SweepVerdict(sentence=_too_few(methods), best=None, gaps={})
+        return SweepVerdict(sentence=_too_few(methods, measure), best=None, gaps={})
     best, *_ = enough
     gaps = _gaps(best, [method for method in methods if method is not best])
-    return SweepVerdict(sentence=_sentence(best, methods, gaps), best=best["method"], gaps=gaps)
+    return SweepVerdict(sentence=_sentence(best, methods, gaps, measure), best=best["method"], gaps=gaps)
 
 
 def finished(method: Values) -> list[Values]:
@@ -73,24 +75,24 @@ def _gaps(best: Values, others: Sequence[Values]) -> dict[str, Values]:
     return gaps
 
 
-def _too_few(methods: Sequence[Values]) -> str:
+def _too_few(methods: Sequence[Values], measure: str) -> str:
     first = methods[0]
     if first["accuracy"] is None:
         return "No run finished, so there is nothing to compare."
-    highest = f"the highest held-out accuracy is that of {first['method']}, {_percent(first['accuracy']['mean'])}"
+    highest = f"the highest held-out {measure} is that of {first['method']}, {_percent(first['accuracy']['mean'])}"
     if len(methods) == 1:
         return f"There is one method, so there is nothing to compare: {highest}."
     return f"One finished seed cannot tell methods apart, so nothing is claimed; {highest}."
 
 
-def _sentence(best: Values, methods: Sequence[Values], gaps: Mapping[str, Values]) -> str:
+def _sentence(best: Values, methods: Sequence[Values], gaps: Mapping[str, Values], measure: str) -> str:
     name, mean = best["method"], best["accuracy"]["mean"]
     tied = [method["method"] for method in methods if method["method"] in gaps and method["accuracy"]["mean"] == mean]
     below = [method for method, gap in gaps.items() if gap["below"]]
     unclear = [method for method, gap in gaps.items() if not gap["below"] and method not in tied]
     left_out = [method["method"] for method in methods if method is not best and method["method"] not in gaps]
     verb = "share" if tied else "has"
-    parts = [f"{listed([name, *tied])} {verb} the highest mean held-out accuracy, {_percent(mean)}"]
+    parts = [f"{listed([name, *tied])} {verb} the highest mean held-out {measure}, {_percent(mean)}"]
     if below:
         parts.append(f"significantly below the best {'is' if len(below) == 1 else 'are'} {listed(below)}")
     if unclear:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from whet.evaluate.measures import Measure, headline, measure_of
 from whet.report.formatting import number, percent
 from whet.report.series import Rows, Series, series
 
@@ -11,6 +12,7 @@ Level = Literal["ok", "note", "warning"]
 
 RECENT = 20  # window of "now", if the run has at least twice as many steps
 FEW = 5  # steps averaged as the start
+ACCURACY = measure_of("eval/accuracy")
 SOLVED = 0.9  # held-out accuracy of a nearly solved task
 
 ZERO_VARIANCE = (0.25, 0.5)  # shares: note from the first, warning from the second
@@ -39,22 +41,24 @@ def findings(metrics: Rows) -> list[HealthFinding]:
     return sorted(found, key=lambda finding: ("warning", "note", "ok").index(finding.level))
 
 
-def held_out_accuracy(metrics: Rows) -> HealthFinding | None:
-    """First against last evaluation, by their intervals."""
-    if not metrics:
-        return HealthFinding("note", "nothing is recorded yet")
-    ends = _ends(metrics)
-    if ends is None:
-        return None if len(series(metrics, "eval/loss")) else HealthFinding("note", "no held-out evaluation yet")
-    (first, last), name = ends, "eval/accuracy"
-    before, after = percent(first[name]), percent(last[name])
+def held_out_result(metrics: Rows) -> HealthFinding | None:
+    """First against last evaluation of the headline measure, by their intervals; a loss has its own rule."""
+    measure = next((one for row in metrics if (one := headline(row)) is not None), None)
+    if measure is None:
+        return HealthFinding("note", "no held-out evaluation" if metrics else "nothing is recorded yet")
+    ends = _ends(metrics, measure)
+    if ends is None or not measure.is_higher_better:
+        return None
+    (first, last), (low, high) = ends, measure.interval
+    show = percent if measure.is_share else number
+    before, after = (show(row[measure.metric]) for row in ends)
     if first is last:
-        return HealthFinding("note", f"held-out accuracy is {after}; one evaluation cannot show progress")
-    if last["eval/accuracy_low"] > first["eval/accuracy_high"]:
-        return HealthFinding("ok", f"held-out accuracy rose from {before} to {after}, intervals apart")
-    if last["eval/accuracy_high"] < first["eval/accuracy_low"]:
-        return HealthFinding("warning", f"held-out accuracy fell from {before} to {after}, intervals apart")
-    return HealthFinding("note", f"held-out accuracy went from {before} to {after}: intervals overlap, may be chance")
+        return HealthFinding("note", f"{measure.label} is {after}; one evaluation cannot show progress")
+    if last[low] > first[high]:
+        return HealthFinding("ok", f"{measure.label} rose from {before} to {after}, intervals apart")
+    if last[high] < first[low]:
+        return HealthFinding("warning", f"{measure.label} fell from {before} to {after}, intervals apart")
+    return HealthFinding("note", f"{measure.label} went from {before} to {after}: intervals overlap, may be chance")
 
 
 def held_out_loss(metrics: Rows) -> HealthFinding | None:
@@ -209,7 +213,7 @@ def lost_numbers(metrics: Rows) -> HealthFinding | None:
 
 
 RULES = (
-    held_out_accuracy,
+    held_out_result,
     held_out_loss,
     reward_hacking,
     silent_reward,
@@ -225,9 +229,9 @@ RULES = (
 )
 
 
-def _ends(metrics: Rows) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """First and last row with an accuracy and its interval; the same row twice if there is one."""
-    names = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
+def _ends(metrics: Rows, measure: Measure = ACCURACY) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """First and last row with this measure and its interval; the same row twice if there is one."""
+    names = (measure.metric, *measure.interval)
     rows = [row for row in metrics if all(row.get(name) is not None for name in names)]
     return (rows[0], rows[-1]) if rows else None
 

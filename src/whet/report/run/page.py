@@ -13,6 +13,7 @@ import yaml
 from markupsafe import Markup
 
 from whet.errors import RunFailed, UserError
+from whet.evaluate.measures import Measure, measure_of, measures_in
 from whet.report.formatting import duration, number, percent, render
 from whet.report.run.charts import chart
 from whet.report.run.health import HealthFinding, findings
@@ -23,14 +24,11 @@ from whet.runs.recorded_inputs import Inputs
 
 Row = Mapping[str, Any]
 
-ACCURACY = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
-LOSS = ("eval/loss",)
-MEASURES = {"held-out accuracy": (ACCURACY, "{:.1%}"), "held-out loss": (LOSS, "{:.4f}")}  # metrics, and their format
 CHANGED, SAME = 40, 20  # examples shown: those that became right or wrong, and others
 GROUPS, ROLLOUTS = 2, 8  # groups shown, and rollouts of each
 HEAT = 6  # shades; the last is a log-prob of -3 (5 %) or less
 COLDEST = -3.0
-LABELS = {"eval/length": "Answer length", "eval/truncated": "Truncated", "eval/loss": "Held-out loss"}
+LABELS = {"eval/length": "Answer length", "eval/truncated": "Truncated"}
 
 
 def write_report(run_path: Path) -> Path:
@@ -67,28 +65,40 @@ def write_report(run_path: Path) -> Path:
     return run.report_path
 
 
-def evaluations(metrics: Sequence[Row], results: Row | None) -> dict[str, list[Row]]:
-    """Each of `MEASURES` that was evaluated → its evaluations before and after training.
+def evaluations(metrics: Sequence[Row], results: Row | None) -> dict[Measure, list[Row]]:
+    """Each headline measure that was evaluated → its evaluations before and after training.
 
     From the final results or else from the metrics so far; only the last if the evaluation before training is lost.
     """
-    found = {}
-    for label, (names, _) in MEASURES.items():
-        logged = [row for row in metrics if _has(row, names)]
-        ends = [logged[0], logged[-1]] if len(logged) > 1 and logged[0].get("step", 0) == 0 else logged[-1:]
-        if results is not None and _has(results.get("after"), names):
-            ends = [row for row in (results.get("before"), results["after"]) if row is not None and _has(row, names)]
-        if ends:
-            found[label] = ends
-    return found
+    evaluated = [row for row in metrics if measures_in(row)]
+    ends = [evaluated[0], evaluated[-1]] if len(evaluated) > 1 and evaluated[0].get("step", 0) == 0 else evaluated[-1:]
+    if results is not None and results.get("after"):
+        ends = [row for row in (results.get("before"), results["after"]) if row]
+    found = measures_in(ends[-1]) if ends else []
+    return {measure: [row for row in ends if row.get(measure.metric) is not None] for measure in found}
 
 
 def main_result(metrics: Sequence[Row], results: Row | None) -> str:
-    """The first of `MEASURES` that was evaluated, before and after training, in words; empty if none was."""
-    for label, rows in evaluations(metrics, results).items():
-        names, form = MEASURES[label]
-        return f"{label} {' → '.join(form.format(row[names[0]]) for row in rows)}"
+    """The headline measure before and after training, in words; empty if nothing was evaluated."""
+    for measure, rows in evaluations(metrics, results).items():
+        return f"{measure.label} {' → '.join(measure.text(row[measure.metric]) for row in rows)}"
     return ""
+
+
+def outcome_lines(run: RunDirectory) -> list[str]:
+    """What a finished run prints at its end: the measures before and after, the best model, warnings."""
+    metrics, results = run.metrics(), run.results() or {}
+    found = evaluations(metrics, results)
+    lines = [
+        f"{measure.label}: {' → '.join(measure.with_interval(row) for row in rows)}"
+        f"{' (95 % intervals)' if measure.interval[0] in rows[-1] else ''}"
+        for measure, rows in found.items()
+    ]
+    best = results.get("best") or {}
+    if best:
+        by = f", {best['metric']} {measure_of(best['metric']).text(best['value'])}" if "metric" in best else ""
+        lines.append(f"best model: {run.best_model()} (step {best['step']}{by})")
+    return lines + [f"{one.level}: {one.sentence}" for one in run_health(run) if one.level == "warning"]
 
 
 def run_health(run: RunDirectory) -> list[HealthFinding]:
@@ -115,46 +125,57 @@ def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> li
 
 def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:
     """The main result: before and after, with intervals and details."""
-    for label, rows in evaluations(metrics, results).items():
+    measured = evaluations(metrics, results)
+    for measure, rows in measured.items():
         named = dict(zip(("before", "after")[-len(rows) :], rows, strict=True))
-        values = _accuracies(named) if MEASURES[label][0] is ACCURACY else _losses(named)
-        return {"label": label.capitalize(), "details": _details(rows, results), **values}
+        details = _details(rows, results, others=list(measured)[1:])
+        return {"label": _sentence_case(measure.label), "details": details, **_shown(measure, named)}
     return {"label": "Held-out result", "values": [], "spans": [], "note": "No evaluation yet.", "details": []}
 
 
-def _accuracies(rows: Mapping[str, Row]) -> dict[str, Any]:
-    intervals = [f"{100 * row[ACCURACY[1]]:.1f} to {100 * row[ACCURACY[2]]:.1f} %" for row in rows.values()]
+def _sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _shown(measure: Measure, rows: Mapping[str, Row]) -> dict[str, Any]:
+    """Values before and after; shares with their intervals, which are drawn."""
+    low, high = measure.interval
+    show = percent if measure.is_share else number
+    intervals = [
+        f"{100 * row[low]:.1f} to {100 * row[high]:.1f} %"
+        if measure.is_share
+        else f"{number(row[low])} to {number(row[high])}"
+        for row in rows.values()
+        if row.get(low) is not None and row.get(high) is not None
+    ]
+    direction = "" if measure.is_higher_better else "lower is better"
+    note = f"95 % interval{'s' if len(intervals) > 1 else ''}: {' and '.join(intervals)}" if intervals else ""
     return {
-        "values": [percent(row[ACCURACY[0]]) for row in rows.values()],
-        "spans": [(name, row[ACCURACY[1]], row[ACCURACY[2]], row[ACCURACY[0]]) for name, row in rows.items()],
-        "note": f"95 % interval{'s' if len(rows) > 1 else ''}: {' and '.join(intervals)}",
+        "values": [show(row[measure.metric]) for row in rows.values()],
+        "spans": [
+            (name, row[low], row[high], row[measure.metric])
+            for name, row in rows.items()
+            if measure.is_share and row.get(low) is not None
+        ],
+        "note": ", ".join(part for part in (note, direction) if part),
     }
 
 
-def _losses(rows: Mapping[str, Row]) -> dict[str, Any]:
-    values = [number(row["eval/loss"]) for row in rows.values()]
-    return {"values": values, "spans": [], "note": "nats per token, lower is better"}
-
-
-def _has(row: Row | None, names: Sequence[str]) -> bool:
-    return row is not None and all(row.get(name) is not None for name in names)
-
-
-def _details(rows: Sequence[Row], results: Row | None) -> list[tuple[str, str]]:
-    """Best model, pass@k, length, truncation and loss, before and after."""
-    shown: dict[str, Callable[[float], str]] = dict.fromkeys(pass_at_metrics(rows[-1:]), percent)
+def _details(rows: Sequence[Row], results: Row | None, *, others: Sequence[Measure]) -> list[tuple[str, str]]:
+    """Best model, the other measures, pass@k, length and truncation, before and after."""
+    shown: dict[str, Callable[[float], str]] = {one.metric: percent if one.is_share else number for one in others}
+    shown |= dict.fromkeys(pass_at_metrics(rows[-1:]), percent)
     shown |= {"eval/length": lambda value: f"{number(value)} tokens", "eval/truncated": percent}
-    if _has(rows[-1], ACCURACY):  # else the loss is the headline
-        shown["eval/loss"] = number
+    labels = LABELS | {one.metric: _sentence_case(one.label) for one in others}
     details = []
     best = results.get("best") if results else None
     if best:
-        value = best.get("accuracy")
-        details.append(("Best model", f"step {best['step']:,}" + (f", {percent(value)}" if value is not None else "")))
+        by = f", {measure_of(best['metric']).text(best['value'])}" if "metric" in best else ""
+        details.append(("Best model", f"step {best['step']:,}{by}"))
     for name, show in shown.items():
         if rows[-1].get(name) is not None:
             values = [show(row[name]) for row in rows if row.get(name) is not None]
-            details.append((LABELS.get(name, name.removeprefix("eval/")), " → ".join(values)))
+            details.append((labels.get(name, name.removeprefix("eval/")), " → ".join(values)))
     return details
 
 
@@ -169,11 +190,12 @@ def _changes(run: RunDirectory) -> dict[str, Any] | None:
     changed = [pair for pair in pairs if pair[0]["correct"] != pair[1]["correct"]]
     same = [pair for pair in pairs if pair[0]["correct"] == pair[1]["correct"]]
     shown = {pair[1]["id"] for pair in changed[:CHANGED] + same[:SAME]}
-    learned = sum(after["correct"] for _, after in changed)
+    learned = sum(bool(after["correct"]) for _, after in changed)
     count = f"{len(shown)} of {len(pairs)}" if len(shown) < len(pairs) else f"{len(pairs)}"
-    moved = f"{learned} became right, {len(changed) - learned} became wrong"
+    graded = any(after["correct"] is not None for _, after in pairs)
+    moved = f" {learned} became right, {len(changed) - learned} became wrong." if graded else ""
     return {
-        "lead": f"{count} held-out examples, answered greedily. {moved}.",
+        "lead": f"{count} held-out examples, answered greedily.{moved}",
         "pairs": [pair for pair in pairs if pair[1]["id"] in shown],
         "steps": (steps[0], steps[-1]),
     }

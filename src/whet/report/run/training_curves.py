@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from whet.evaluate.measures import measures_in
 from whet.report import figures as fig
 from whet.report.formatting import number
 from whet.report.series import Rows, Series, series, smooth, smoothing_window, thin
@@ -102,10 +103,13 @@ def panels(metrics: Rows, timings: Rows) -> list[Panel]:
     """The panels with data, most important first."""
     nats, held_out = "nats per token", (("eval/length", "held-out"),)
     length = _smoothed(metrics, (("length/mean", "training"),)) + _plain(metrics, held_out, colour=1)
+    reward = _smoothed(metrics, (("reward/mean", "training"),)) + _plain(
+        metrics, (("eval/reward", "held-out"),), colour=1
+    )
     candidates = [
         _accuracy(metrics),
         Panel(title="Held-out loss", unit=nats, lines=_plain(metrics, (("eval/loss", "held-out loss"),))),
-        _single(metrics, "Reward", "mean per rollout", "reward/mean", "reward"),
+        Panel(title="Reward", unit="mean per rollout", lines=reward),
         _parts(metrics),
         _loss(metrics),
         _single(metrics, "KL to the reference", nats, "kl", "KL"),
@@ -150,7 +154,8 @@ def _loss(metrics: Rows) -> Panel:
 
 
 def _accuracy(rows: Rows) -> Panel:
-    names = [("eval/accuracy", "accuracy"), *((name, name.removeprefix("eval/")) for name in pass_at_metrics(rows))]
+    shares = dict.fromkeys(one.metric for row in rows for one in measures_in(row) if one.is_share)
+    names = [(name, name.removeprefix("eval/").replace("_", " ")) for name in (*shares, *pass_at_metrics(rows))]
     lines = [_banded(rows, name, label, colour) for colour, (name, label) in enumerate(names[:MAX_LINES])]
     kept = tuple(line for line in lines if len(line.curve))
     return Panel(title="Held-out accuracy", unit="%, 95 % interval", lines=kept, floor=0, ceiling=100)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from typing import Any
 
 from whet.errors import RunFailed, UserError
@@ -28,6 +29,7 @@ from whet.tasks.grading.wire import (
 from whet.tasks.grading.worker import make_scorer
 from whet.tasks.loading import TASKS, load_task
 from whet.tasks.protocol import Grader, Task
+from whet.user_code import by_lines, output_log, printing_to_log
 
 WORKER = (sys.executable, "-P", "-m", "whet.tasks.grading.worker")  # -P: files here must not shadow a library
 LOAD_LIMIT_SECONDS = 120.0  # a module may import torch from a cold disk
@@ -38,10 +40,17 @@ MEMORY_SIGNALS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGK
 class GradingFailed(RunFailed):
     """A reward function raised, hung, crashed or returned no number; carries the completion."""
 
-    def __init__(self, message: str, *, example: Example, text: str) -> None:
+    kind = "reward"  # of failure, in the name of its file
+
+    def __init__(self, message: str, *, example: Example, text: str, traceback: str = "") -> None:
         super().__init__(message)
         self.example = example
         self.text = text
+        self.traceback = traceback  # of the user's code, if it raised
+
+    @property
+    def culprit(self) -> dict[str, Any]:
+        return {"example": self.example and asdict(self.example), "text": self.text, **by_lines(self.traceback)}
 
 
 def make_grader(
@@ -124,11 +133,12 @@ class InProcessGrader:
         for example in examples:
             _require_json(example.columns, f"the columns of example {example.id}")
         try:
-            return self._score(list(examples), list(texts), lambda _function, _row: None)
+            with printing_to_log():
+                return self._score(list(examples), list(texts), lambda _function, _row: None)
         except RewardFailed as error:
             if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, not a bug of the function
                 raise error.__cause__ from None
-            return Failure(message=str(error), row=error.row)
+            return Failure(message=str(error), row=error.row, traceback=error.traceback)
         except SystemExit as error:
             return Failure(message=f"{self._who} called sys.exit({error.code!r})", row=None)
 
@@ -186,7 +196,8 @@ class WorkerGrader:
             self._child = None
 
     def _started(self) -> Child:
-        child = Child(WORKER, self._environment)
+        log = output_log()
+        child = Child(WORKER, self._environment, printed=None if log is None else log.write)
         deadline = time.monotonic() + LOAD_LIMIT_SECONDS
         try:
             child.send(pack_setup(self._setup), deadline=deadline)
@@ -270,23 +281,25 @@ def _blamed(
     ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str], *, withheld: Sequence[str] = ()
 ) -> GradingFailed:
     """The error for a failed batch, with the row that caused it."""
-    row, message = (failure.row, failure.message) if failure.row is not None else _search(ask, failure, examples, texts)
+    if failure.row is None:
+        failure = _search(ask, failure, examples, texts)
+    row, message = failure.row or 0, failure.message
     hidden = [name for name in withheld if name in message]
     if hidden:
         message += f"; {hidden[0]} looks like a secret and is withheld from the worker: name it in reward.environment"
     where = f"(example {examples[row].id}, row {row} of {len(examples)})"
-    return GradingFailed(f"{message} {where}", example=examples[row], text=texts[row])
+    return GradingFailed(f"{message} {where}", example=examples[row], text=texts[row], traceback=failure.traceback)
 
 
-def _search(ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> tuple[int, str]:
-    """The first row that fails by itself, and its error; row 0 if rows fail only together."""
+def _search(ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> Failure:
+    """The failure of the first row that fails by itself; of row 0 if rows fail only together."""
     if len(examples) == 1:
-        return 0, failure.message
+        return replace(failure, row=0)
     for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
         outcome = ask([example], [text])
         if isinstance(outcome, Failure):
-            return row, outcome.message
-    return 0, f"{failure.message}; no row fails by itself, so this is the first"
+            return replace(outcome, row=row)
+    return replace(failure, row=0, message=f"{failure.message}; no row fails by itself, so this is the first")
 
 
 def _who(task: str, rewards: Sequence[str]) -> str:

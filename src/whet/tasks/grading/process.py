@@ -11,8 +11,9 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
+from typing import IO, Any
 
 from whet.errors import UserError, nearest
 
@@ -40,13 +41,23 @@ class ChildGarbled(Exception):
 
 
 class Child:
-    """A process in its own process group, so that it can be killed with its descendants."""
+    """A process in its own process group, so that it can be killed with its descendants.
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    `printed` gets what it writes to standard error, in a thread; None leaves that to the terminal.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        printed: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=None if printed is None else subprocess.PIPE,
             start_new_session=True,
             bufsize=0,
             env=None if environment is None else dict(environment),
@@ -59,6 +70,11 @@ class Child:
         self._unread = bytearray()
         self._searched = 0  # leading bytes of it without a newline
         self._request = -1  # the number of the last request
+        self._printing: Thread | None = None
+        if printed is not None:
+            assert self._process.stderr is not None
+            self._printing = Thread(target=_pass_on, args=(self._process.stderr, printed), daemon=True)
+            self._printing.start()
 
     @property
     def pid(self) -> int:
@@ -102,6 +118,8 @@ class Child:
         self._process.wait()
         self._to.close()
         self._from.close()
+        if self._printing is not None:
+            self._printing.join(EXIT_SECONDS)  # not for ever: a process of another group may hold the pipe
 
     def close(self) -> None:
         """Lets the child exit by itself, and kills it if it does not."""
@@ -147,6 +165,12 @@ class Child:
         names = {known.value: known.name for known in signal.Signals}  # lacks most real-time signals
         by_signal = f"was killed by {names.get(-code, f'signal {-code}')}"
         return ChildDied(by_signal if code < 0 else f"ended with exit code {code}", code=code)
+
+
+def _pass_on(stream: IO[bytes], printed: Callable[[bytes], None]) -> None:
+    with stream:
+        while chunk := os.read(stream.fileno(), CHUNK_BYTES):
+            printed(chunk)
 
 
 def _answer(line: bytes, request: int) -> dict[str, Any]:

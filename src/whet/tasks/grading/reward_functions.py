@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Any, Protocol, SupportsFloat
 
 from whet.errors import RunFailed, UserError
-from whet.imports import load_named, one_line
+from whet.imports import load_named
 from whet.records import Example, Score
 from whet.tasks.protocol import is_reward, too_large
+from whet.user_code import happened, whole_traceback
 
 ALWAYS_OFFERED = ("prompts", "completions", "answer")
 TORCH_HAS_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # in a RuntimeError
@@ -32,9 +33,10 @@ class Runner(Protocol):
 class RewardFailed(RunFailed):
     """A reward function raised or returned an invalid reward; `row` is the culprit, if known."""
 
-    def __init__(self, message: str, *, row: int | None) -> None:
+    def __init__(self, message: str, *, row: int | None, traceback: str = "") -> None:
         super().__init__(message)
         self.row = row
+        self.traceback = traceback  # of the user's code, if it raised
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +98,7 @@ def raised(who: str, error: BaseException, *, row: int | None) -> RewardFailed:
     by_torch = type(error) is RuntimeError and TORCH_HAS_NO_MEMORY in str(error)
     if isinstance(error, MemoryError) or by_kernel or by_torch:
         raise MemoryError from error
-    return RewardFailed(f"{who} raised {one_line(error)}", row=row)
+    return RewardFailed(f"{who} {happened(error)}", row=row, traceback=whole_traceback(error))
 
 
 @contextmanager

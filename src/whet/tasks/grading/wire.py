@@ -2,9 +2,9 @@
 
 To the worker:    a `WorkerSetup`, then any number of batches {"examples": […], "texts": […]}.
 From the worker:  {"ready": true} once, then for each batch at most one {"at": function, "row": n | null} for each
-                  function and row, and one of {"scores": […]}, {"failed": sentence, "row": n | null} or
-                  {"user_error": sentence}. {"forked": true} at any time: the user's code forked the worker and the
-                  copy returned.
+                  function and row, and one of {"scores": […]}, {"failed": sentence, "row": n | null,
+                  "traceback": text} or {"user_error": sentence}. {"forked": true} at any time: the user's code forked
+                  the worker and the copy returned.
 
 Every line also has {"request": n}: 0 is the setup, and a reply repeats the number of its request. The user's code can
 write to the worker's pipe, so every reply is validated.
@@ -50,6 +50,7 @@ class Failure:
 
     message: str
     row: int | None  # if known
+    traceback: str = ""  # if the user's code raised
 
 
 def pack_setup(setup: WorkerSetup) -> dict[str, Any]:
@@ -89,8 +90,8 @@ def unpack_reply(data: Mapping[str, Any], rows: int) -> At | Failure | list[Scor
     match data:
         case {"at": str(function), "row": row, **rest} if not rest and _is_row(row, rows):
             return At(function=function, row=row)
-        case {"failed": str(message), "row": row, **rest} if not rest and _is_row(row, rows):
-            return Failure(message=" ".join(message.split()), row=row)
+        case {"failed": str(message), "row": row, "traceback": str(text), **rest} if not rest and _is_row(row, rows):
+            return Failure(message=" ".join(message.split()), row=row, traceback=text)
         case {"user_error": str(message), **rest} if not rest:
             raise UserError(" ".join(message.split()))
         case {"scores": list(scores), **rest} if not rest:

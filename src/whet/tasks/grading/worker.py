@@ -124,7 +124,7 @@ def answer(scorer: ScoreBatch, request: Mapping[str, Any], report: Report) -> di
     try:
         return {"scores": [pack_score(score) for score in scorer(examples, texts, report)]}
     except RewardFailed as error:
-        return {"failed": str(error), "row": error.row}
+        return {"failed": str(error), "row": error.row, "traceback": error.traceback}
     except UserError as error:
         return {"user_error": str(error)}
 
@@ -156,7 +156,10 @@ def _score_row(task: Task, example: Example, text: str, row: int) -> Score:
 
 
 def _claim_pipes() -> tuple[SimpleQueue[dict[str, Any]], Outbox, TextIO]:
-    """Reserves the pipes for the protocol; the user's code prints to standard error and reads nothing."""
+    """Reserves the pipes for the protocol; the user's code prints to standard error and reads nothing.
+
+    Standard error is the terminal, or a pipe to the log of the run.
+    """
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115 - kept open for the watchdog

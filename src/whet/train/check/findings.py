@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.cells import Cell, is_per_token, terms
-from whet.imports import one_line
 from whet.train.check import probes
 from whet.train.check.probes import Supply
+from whet.user_code import one_line
 
 Outcome = Literal["passed", "failed", "note"]
 Check = Callable[[Cell, Supply], str]  # gives the sentence of its finding

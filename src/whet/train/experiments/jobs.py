@@ -1,7 +1,7 @@
 """Several runs in a row: which are finished or stopped already, and making the missing ones."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Recipe, parse_yaml, plain
 from whet.runs.directory import RunDirectory
+from whet.train.session.extension import dotted
 from whet.train.session.input_files import changed_inputs
 from whet.train.session.session import Progress
 from whet.train.start import lacks_report, resume_run, start_run
@@ -60,8 +61,8 @@ def plan_run(
     run = RunDirectory.find(path)
     if run is None:
         return PlannedRun(label=label, recipe=recipe, path=path, state="new")
-    saved = dict(_values(parse_yaml(run.config_yaml(), where=str(run.path))))
-    wanted = dict(_values(plain(recipe.config)))
+    saved = dict(dotted(parse_yaml(run.config_yaml(), where=str(run.path))))
+    wanted = dict(dotted(plain(recipe.config)))
     different = [key for key in {**wanted, **saved} if normalize(wanted.get(key)) != normalize(saved.get(key))]
     if different:
         key = different[0]
@@ -107,12 +108,3 @@ def do_jobs(
     """
     ends = {method: do_job(job, progress, accept_changes=accept_changes) for method, job in jobs.items()}
     return {method: failure for method, failure in ends.items() if failure}
-
-
-def _values(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every setting of a config."""
-    for key, value in section.items():
-        if isinstance(value, Mapping) and value:
-            yield from _values(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

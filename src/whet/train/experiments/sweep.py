@@ -1,17 +1,22 @@
-"""A sweep: one recipe with several algorithms and seeds, one run after the other."""
+"""A sweep: one recipe with several algorithms or preference losses and seeds, one run after the other."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.algorithms.table import ALGORITHMS
-from whet.config import OnlineConfig
+from whet.config import OfflineConfig, OnlineConfig
 from whet.errors import UserError, nearest
 from whet.recipe import Config, Recipe, read_recipe
+from whet.report.comparison.entries import ACCURACY
+from whet.report.comparison.sweep_results import Ranking
 from whet.runs.experiment_directories import ComparisonDirectory
 from whet.train.experiments.jobs import PlannedRun, plan_run
+from whet.train.setup.epochs import load_sides
 
-OURS = ("algorithm", "algorithm.preset", "seed")  # keys that a comparison sets
+OURS = ("algorithm", "algorithm.preset", "objective", "objective.name", "seed")  # keys that a comparison sets
+PAIR_ACCURACY = "eval/pair_accuracy"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +26,7 @@ class Sweep:
     recipe: str  # name
     overrides: Mapping[str, tuple[str, ...]]  # method → overrides of the recipe, without the seed
     recipes: Mapping[tuple[str, int], Recipe]  # by method and seed
+    ranking: Ranking = field(default_factory=Ranking)
 
     def jobs(self, directory: ComparisonDirectory) -> dict[tuple[str, int], PlannedRun]:
         """The runs of the sweep, seed by seed: stopped half-way, all methods can be compared on the seeds so far."""
@@ -39,17 +45,17 @@ def read_sweep(
 ) -> Sweep:
     """Reads and validates the recipe of every run; `changes` are overrides of one method: (method, KEY=VALUE)."""
     check_methods(methods)
-    for method in methods:
-        if method not in ALGORITHMS:
-            raise UserError(f"no method {method!r}{nearest(method, ALGORITHMS)} (known: {', '.join(ALGORITHMS)})")
+    key = _compared_key(methods)
     for override in overrides:
         _check_override(override)
-    _check_loop(source, overrides)
+    _check_loop(source, overrides, key)
     own = _changes(changes, methods)
-    # The preset comes first: it replaces the recipe's algorithm section; overrides then apply to the preset.
-    every = {method: (f"algorithm={method}", *overrides, *own[method]) for method in methods}
+    # The preset comes first: it replaces the recipe's section; overrides then apply to the preset.
+    every = {method: (f"{key}={method}", *overrides, *own[method]) for method in methods}
     recipes = {(method, seed): _recipe(source, method, seed, every[method]) for seed in seeds for method in methods}
-    return Sweep(recipe=next(iter(recipes.values())).name, overrides=every, recipes=recipes)
+    first = next(iter(recipes.values()))
+    sweep = Sweep(recipe=first.name, overrides=every, recipes=recipes)
+    return _on_rows(sweep, first.config, methods) if isinstance(first.config, OfflineConfig) else sweep
 
 
 def check_methods(methods: Sequence[str]) -> None:
@@ -61,6 +67,39 @@ def check_methods(methods: Sequence[str]) -> None:
         raise UserError(f"method {twice!r} comes twice in --methods; name it once")
 
 
+def _compared_key(methods: Sequence[str]) -> str:
+    """The key of a recipe that names its method: that of an online recipe, or of an offline one."""
+    for key, table in (("algorithm", ALGORITHMS), ("objective", PREFERENCES)):
+        if set(methods) <= table.keys():
+            return key
+    known = {**ALGORITHMS, **PREFERENCES}
+    wrong = next((method for method in methods if method not in known), None)
+    if wrong is None:
+        online = next(method for method in methods if method in ALGORITHMS)
+        offline = next(method for method in methods if method in PREFERENCES)
+        raise UserError(
+            f"{online} learns from rollouts and {offline} from pairs, so no recipe of one run fits both: compare "
+            "them in a pipeline (see `whet recipes rlhf-reviews`)"
+        )
+    listed = f"online: {', '.join(ALGORITHMS)}; from preferences: {', '.join(PREFERENCES)}"
+    raise UserError(f"no method {wrong!r}{nearest(wrong, known)} (known: {listed})")
+
+
+def _on_rows(sweep: Sweep, config: OfflineConfig, methods: Sequence[str]) -> Sweep:
+    """Ranks by the task's accuracy, or by the pair accuracy on held-out rows if the task has no reference answers."""
+    if config.task.name != "data":
+        return replace(sweep, ranking=Ranking(metrics=(ACCURACY, PAIR_ACCURACY)))
+    units = {PREFERENCES[method].unit: method for method in methods}
+    if len(units) > 1:
+        raise UserError(
+            f"{units['pair']} is measured on pairs and {units['label']} on single completions, so their accuracies do "
+            "not compare: name a task with answers, or compare methods of one kind"
+        )
+    assert config.data is not None
+    held_out = min(config.eval.examples, len(load_sides(config.data)[2]))
+    return replace(sweep, ranking=Ranking(metrics=(PAIR_ACCURACY, ACCURACY), held_out=held_out))
+
+
 def _check_override(override: str) -> None:
     key = override.partition("=")[0]
     if key in OURS:
@@ -68,15 +107,20 @@ def _check_override(override: str) -> None:
         raise UserError(f"{override}: a comparison sets {key!r} itself; use {instead}")
 
 
-def _check_loop(source: str, overrides: Sequence[str]) -> None:
-    """Refuses an offline recipe; other errors are reported when the recipe of a method is read."""
+def _check_loop(source: str, overrides: Sequence[str], key: str) -> None:
+    """Refuses a recipe of another loop; other errors are reported when the recipe of a method is read."""
     config: Config | None = None
     with suppress(UserError):
         config = read_recipe(source, overrides).config
-    if config is not None and not isinstance(config, OnlineConfig):
+    learns, loop = {
+        "algorithm": (OnlineConfig, "online"),
+        "objective": (OfflineConfig, "offline"),
+    }[key]
+    if config is not None and not isinstance(config, learns):
+        where = "rollouts" if loop == "online" else "pairs"
         raise UserError(
-            f"recipe {source} has loop {config.loop}, and the methods of a comparison learn from rollouts: "
-            "choose a recipe with `loop: online`, or a pipeline (see `whet recipes`)"
+            f"recipe {source} has loop {config.loop}, and these methods learn from {where}: "
+            f"choose a recipe with `loop: {loop}`, or a pipeline (see `whet recipes`)"
         )
 
 

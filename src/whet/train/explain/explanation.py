@@ -10,7 +10,7 @@ from whet.algorithms.advantages import keep_all
 from whet.algorithms.cells import plain
 from whet.algorithms.table import Algorithm
 from whet.batching import split_prompts
-from whet.config import OfflineConfig, OnlineConfig
+from whet.config import OfflineConfig, OnlineConfig, OptimizerConfig
 from whet.config.loops import CollectConfig, Training
 from whet.config.pipeline import REFERENCE, references
 from whet.errors import UserError
@@ -20,9 +20,10 @@ from whet.recipe import Pipeline, Recipe
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.explain.formula import Loss, offline_loss, policy_loss
-from whet.train.explain.memory import FP32_BYTES, ModelMemory, find_model
+from whet.train.explain.memory import ModelMemory, find_model
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.setup.build import build_algorithm
+from whet.train.setup.disk_use import FP32_BYTES
 from whet.train.setup.epochs import with_steps
 from whet.train.setup.optimizer import learning_rate
 
@@ -64,7 +65,9 @@ class Schedule:
 
     steps: int
     updates: int  # optimizer steps
+    optimizer: str
     rates: tuple[float, float, float]  # learning rate of the first step, peak, last step
+    shape: str  # of the learning rate over the run, in words
     critic_rate: float | None  # peak; None without a critic
     critic_alone: int  # warm-up steps in which only the critic trains
     cold_start: tuple[int, int, float] | None  # supervised steps, rows per step, learning rate
@@ -163,7 +166,7 @@ def _tokens(config: Training, task: Task, tokenizer: Tokenizer | None, step: Ste
 
 def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: Step) -> Schedule:
     # The rate never rises after the warm-up.
-    peak = min(config.steps, max(1, config.optimizer.warmup_steps))
+    peak = min(config.steps, max(1, config.optimizer.warmup(config.steps)))
     rates = [learning_rate(number, config.steps, config.optimizer) for number in (1, peak, config.steps)]
     critic = config.critic if isinstance(config, OnlineConfig) and algorithm and algorithm.needs_values else None
     examples = len(task.held_out(config.eval.examples))
@@ -171,7 +174,9 @@ def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: S
     return Schedule(
         steps=config.steps,
         updates=config.steps * step.updates,
+        optimizer=config.optimizer.name,
         rates=(rates[0], rates[1], rates[2]),
+        shape=_shape(config.optimizer, config.steps),
         critic_rate=None if critic is None else rates[1] * (critic.lr or config.optimizer.lr) / config.optimizer.lr,
         critic_alone=0 if critic is None else min(config.steps, critic.warmup_steps),
         cold_start=None if cold is None else (cold.steps, cold.batch_size, cold.lr),
@@ -182,9 +187,25 @@ def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: S
     )
 
 
+def _shape(optimizer: OptimizerConfig, steps: int) -> str:
+    """The course of the learning rate, e.g. 5 steps of warm-up, 75 constant, 20 of linear decay."""
+    warmup = min(steps, optimizer.warmup(steps))
+    decay = min(steps - warmup, ceil(optimizer.decay_share * steps)) if optimizer.schedule == "wsd" else steps - warmup
+    ending = {"constant": "constant", "wsd": "of linear decay"}.get(
+        optimizer.schedule, f"of {optimizer.schedule} decay"
+    )
+    floor = f" to {optimizer.min_lr_share:g} of the peak" if optimizer.min_lr_share else ""
+    parts = [
+        (warmup, "steps of warm-up"),
+        (steps - warmup - decay, "constant"),
+        (decay, ending + (floor if optimizer.schedule != "constant" else "")),
+    ]
+    return ", ".join(f"{count:,} {what}" for count, what in parts if count)
+
+
 def _notes(config: Training, tokens: Tokens, model: ModelMemory | None, schedule: Schedule) -> list[str]:
     notes = []
-    warmup = config.optimizer.warmup_steps
+    warmup = config.optimizer.warmup(config.steps)
     if warmup > config.steps:
         notes.append(
             f"optimizer.warmup_steps {warmup} is more than steps {config.steps}: the learning rate reaches "
@@ -235,5 +256,6 @@ def _with_model(recipe: Recipe, stages: Mapping[str, Recipe]) -> Recipe:
     if match is None or match[2]:
         return recipe
     first = _with_model(stages[match[1]], stages).config.model
-    model = first.model_copy(update={"gradient_checkpointing": own.gradient_checkpointing})
+    chat = {key: getattr(own, key) or getattr(first, key) for key in ("chat_template", "system_prompt")}
+    model = first.model_copy(update={"gradient_checkpointing": own.gradient_checkpointing, **chat})
     return replace(recipe, config=recipe.config.model_copy(update={"model": model}))

@@ -11,16 +11,17 @@ from whet.config import NewModel, OnlineConfig
 from whet.config.loops import Training
 from whet.errors import UserError
 from whet.models.decoder.families import FAMILIES, family_named, head_width
-from whet.models.download.model_hub import resolve_model
+from whet.models.download.model_hub import can_be_pulled, resolve_model
 from whet.models.layers.decoder_config import DecoderConfig, parameter_count
 from whet.models.load import model_summary, read_config, usual_mlp_width
 from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
-from whet.train.setup.build import new_tokenizer
+from whet.train.setup.build import chat_tokenizer, export_dtype, new_tokenizer
+from whet.train.setup.disk_use import FP32_BYTES, DiskUse, disk_use
+from whet.train.setup.optimizer import STATE_BYTES
 
-FP32_BYTES = 4
 LEARNING = 3  # per trained weight: a gradient and two Adam moments
 
 
@@ -37,6 +38,7 @@ class ModelMemory:
     reference: int  # 0 without
     critic: int  # its own weights, gradients and moments; 0 without
     reward: int | None  # reward model; 0 without, None if it is not pulled
+    disk: DiskUse
 
     @property
     def total(self) -> int:
@@ -60,29 +62,35 @@ def find_model(
     """The policy's memory and tokenizer; or why they are unknown."""
     if config.model.new is not None:
         new = config.model.new
-        tokenizer = new_tokenizer(new, task)
+        tokenizer, _ = chat_tokenizer(config.model, new_tokenizer(new, task))
         shape = _shape_of(new_decoder_config(new, tokenizer.vocab_size))
         about = f"new {new.family}, {new.layers} layers, width {new.width}"
     else:
         try:
             directory = resolve_model(config.model.path)
         except UserError as error:
+            if not can_be_pulled(config.model.path):
+                raise
             return None, None, str(error)
-        tokenizer, facts = load_tokenizer(directory), model_summary(directory)
+        tokenizer, _ = chat_tokenizer(config.model, load_tokenizer(directory))
+        facts = model_summary(directory)
         shape = _shape_on_disk(directory, facts)
         about = f"{facts['family']} from {directory}"
     weights = shape.parameters * FP32_BYTES
     reference, critic, reward = _other_models(config, algorithm, shape)
+    state = _state_bytes(config.optimizer.name, shape)
+    saved = critic * LEARNING // (1 + LEARNING)  # without gradients
     model = ModelMemory(
         about=about,
         context=shape.context,
         parameters=shape.parameters,
         weights=weights,
         gradients=weights,
-        optimizer=2 * weights,
+        optimizer=state,
         reference=reference,
         critic=critic,
         reward=reward,
+        disk=disk_use(config, weights=weights, state=state, others=saved, dtype=export_dtype(config.model)),
     )
     return model, tokenizer, ""
 
@@ -93,6 +101,13 @@ def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
     shape = new.model_dump(include={"layers", "heads", "width", "context"})
     shape |= {"vocab_size": vocab_size, "kv_heads": new.heads, "head_dim": head_width(new.width, new.heads)}
     return DecoderConfig(**{**family.traits, **shape, "mlp_width": usual_mlp_width(family, new.width)})
+
+
+def _state_bytes(optimizer: str, shape: ModelShape) -> int:
+    """Bytes of the optimizer's state: with Muon one moment per weight of hidden matrices and two of the others."""
+    if optimizer == "muon":
+        return FP32_BYTES * (shape.parameters + shape.vocab * shape.width + shape.head)
+    return STATE_BYTES[optimizer] * shape.parameters
 
 
 def _other_models(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> tuple[int, int, int | None]:

@@ -49,10 +49,21 @@ def written_keys(written: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def _schedule(config: TrainConfig) -> dict[str, str]:
-    # The first step after the warm-up has the full rate under every schedule.
-    if config.steps - config.optimizer.warmup_steps > 1:
-        return {}
-    return {"optimizer.schedule": "the run ends with the warm-up, before the rate could fall"}
+    optimizer, inert = config.optimizer, {}
+    if optimizer.schedule != "wsd":
+        inert["optimizer.decay_share"] = f"optimizer.schedule is {optimizer.schedule}; wsd has a decay of its own"
+    if optimizer.schedule == "constant":
+        inert["optimizer.min_lr_share"] = "optimizer.schedule is constant, so the rate does not fall"
+    if optimizer.name != "muon":
+        inert["optimizer.momentum"] = f"optimizer.name is {optimizer.name}, whose momentum is beta1"
+    if optimizer.name == "lion":
+        inert["optimizer.epsilon"] = "optimizer.name is lion, which divides by nothing"
+    if optimizer.weight_decay == 0:
+        inert["optimizer.weight_decay_on"] = "optimizer.weight_decay is 0"
+    # The first step after the warm-up has the full rate under every schedule; without steps, epochs decide.
+    if config.steps and config.steps - optimizer.warmup(config.steps) <= 1:
+        inert["optimizer.schedule"] = "the run ends with the warm-up, before the rate could fall"
+    return inert
 
 
 def _online(config: OnlineConfig) -> dict[str, str]:

@@ -4,7 +4,7 @@
 coefficient, sampling temperature, running reward statistics, draws); it is saved with every checkpoint.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -26,8 +26,9 @@ from whet.train.online.reference import Reference, build_reference
 from whet.train.rows.sft import fit, supervised_row
 from whet.train.session.session import Checkpointed, Progress
 from whet.train.setup.build import Parts, build_algorithm
+from whet.train.setup.disk_use import FP32_BYTES
 from whet.train.setup.offloading import Present, moments, present_in, size_of, to_offload, weights
-from whet.train.setup.optimizer import make_optimizer
+from whet.train.setup.optimizer import STATE_BYTES, make_optimizer
 from whet.train.setup.reward_grader import ModelGrader
 
 # Source of the old log-probs: a forward pass of the policy before the update ("read"), the sampler's where they are
@@ -136,9 +137,9 @@ class ControllerState(Checkpointed):
         self.draws += 1
         return self.draws
 
-    def step_settings(self, config: OnlineConfig, *, tokens: int) -> StepSettings:
-        """Settings of the next step, after this many sampled tokens."""
-        sampling, span = config.rollout.sampling, config.rollout.adaptive_temperature
+    def step_settings(self, config: OnlineConfig, *, tokens: int, stops: Iterable[int] = ()) -> StepSettings:
+        """Settings of the next step, after this many sampled tokens; `stops` are the ids that end a completion."""
+        sampling, span = config.rollout.sampling.ended_by(stops), config.rollout.adaptive_temperature
         if span is not None:
             temperature = spread_temperature(sampling.temperature, self.deviation, low=span.low, high=span.high)
             sampling = replace(sampling, temperature=temperature)
@@ -190,9 +191,6 @@ def cold_start(parts: Parts[CausalLM], config: OnlineConfig, world: World, progr
     progress.note(f"cold start: {settings.steps} supervised steps, loss {losses[0]:.3f} to {losses[-1]:.3f}")
 
 
-ADAM = 2  # moments per trained weight
-
-
 def build_offloading(learner: Learner, grader: Grader) -> Present:
     """Offloads what the recipe says and, with `auto`, what does not fit on the GPU next to the rest."""
     device = learner.world.device
@@ -201,9 +199,10 @@ def build_offloading(learner: Learner, grader: Grader) -> Present:
     found = offload_candidates(learner, grader)
     trained = sum(size_of(group["params"]) for one in learner.every_optimizer for group in one.param_groups)
     own = size_of(learner.policy.parameters())
+    state = trained * STATE_BYTES[learner.config.optimizer.name] // FP32_BYTES
     away = to_offload(
         learner.config.offload,
-        {**{name: size_of(model.parameters()) for name, (model, _) in found.items()}, "optimizer": ADAM * trained},
+        {**{name: size_of(model.parameters()) for name, (model, _) in found.items()}, "optimizer": state},
         resident=own + own + trained,  # weights; as much for their bf16 copy and the engine's buffers; gradients
         memory=torch.cuda.get_device_properties(device).total_memory,
     )

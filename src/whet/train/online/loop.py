@@ -14,7 +14,7 @@ from whet.rollout import draw, grade, sample, tokenize_prompts
 from whet.runs.directory import RunDirectory
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
-from whet.train.online.sampling import SampledGroups, describe, rollout_rows
+from whet.train.online.sampling import SampledGroups, describe, rollout_rows, warn_of_equal_rewards
 from whet.train.online.update import update
 from whet.train.session.session import Progress, Session
 from whet.train.setup.build import build_parts
@@ -35,7 +35,7 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     held_out = held_out_scorer(grader, present)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorer=held_out) as session:
         for step in session.steps():
-            settings = controllers.step_settings(config, tokens=session.tokens)
+            settings = controllers.step_settings(config, tokens=session.tokens, stops=parts.tokenizer.stops)
             groups = SampledGroups(rollout, algorithm, world)
             while groups.is_short:
                 with session.timed("rollout"):
@@ -61,5 +61,6 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
             learner.settle(step, present)
             rows = rollout_rows(groups, batch, world)
             described, tokens = describe(rows)
+            warn_of_equal_rewards(described, step, progress)
             controllers.deviation = described["reward/std"]
             session.end_step(step, {**described, **groups.metrics(), **metrics}, tokens=tokens, groups=rows)

@@ -13,7 +13,10 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
 from whet.rollout import Group
+from whet.train.session.session import Progress
 from whet.train.setup.optimizer import ask
+
+FIRST_STEPS = 3  # in which equal rewards are told at once
 
 
 class SampledGroups:
@@ -83,6 +86,15 @@ def _advantages(sampled_groups: SampledGroups, batch: Batch | None) -> dict[int,
         for place in sorted(sampled_groups.numbers):
             found[place] = [next(trained) for _ in found[place]]
     return found
+
+
+def warn_of_equal_rewards(described: Mapping[str, float], step: int, progress: Progress) -> None:
+    """Says at once, in the first steps, that no rollout was better than another; the report tells of later steps."""
+    if step <= FIRST_STEPS and described["reward/std"] == 0:
+        progress.note(
+            f"warning: step {step}: all rewards are {described['reward/mean']:g}, so no rollout is better than another "
+            "and nothing can be learned from them"
+        )
 
 
 def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, float], int]:

@@ -20,8 +20,8 @@ from whet.runs.interrupt import Interrupt
 from whet.streams import stream_key
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
-from whet.train.session.session import Progress
-from whet.train.setup.build import build_engine, place
+from whet.train.session.session import Progress, abandoning
+from whet.train.setup.build import build_engine, chat_tokenizer, place
 from whet.train.setup.reward_grader import build_grader
 
 
@@ -33,11 +33,15 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
         raise UserError("loop collect samples from a model that exists: give model a directory, a name or a run")
     task = guarded_task(config.task.name, config.task.options)
     directory = resolve_model(config.model.path)
-    tokenizer = load_tokenizer(directory)
+    tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     engine = build_engine(config.engine, place(load_model(directory), world.device), tokenizer, world)
     grader = build_grader(config.task, config.reward, world.device, task)
     progress.note(f"run: {run.path}")
-    run.rewind(-1)
+    if note:
+        progress.note(f"note: {note}")
+    restarted = run.start_over()
+    if restarted:
+        progress.note(restarted)
     groups: list[Group] = []
     with closing(grader), closing(engine), Interrupt() as interrupt:
         for step in range(1, config.steps + 1):
@@ -45,8 +49,9 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
             name = (config.seed, step)
             examples = draw(task, config.rollout.prompts, seed=name)
             prompts = tokenize_prompts(examples, tokenizer, stream=name)
-            samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
-            new = grade(grader, examples, samples, version=0)
+            with abandoning(interrupt, world):
+                samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
+                new = grade(grader, examples, samples, version=0)
             groups += new
             timings = {"seconds/step": time.perf_counter() - started}
             metrics = _metrics(new)

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from whet.config import DataConfig
 from whet.errors import UserError
+from whet.files.mapping import suggestion
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import fitting_prompt
 from whet.records import Dialogue, Message, Row
@@ -29,13 +30,17 @@ class Material:
 def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, context: int, note: Note) -> Material:
     """The rows that a config names, if they are of a kind that the objective trains on."""
     loaded, training, held_out = load_sides(config)
+    path = " and ".join(config.paths)
     if loaded.kind not in kinds:
-        raise UserError(f"{config.path} holds {loaded.kind}, and {what} learns from {' or '.join(kinds)}")
+        write = suggestion(loaded.names, "completion") if loaded.kind == "prompts" else ""
+        hint = f": say which column has the answers, data.{write}" if write else ""
+        learned = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+        raise UserError(f"{path} holds {loaded.kind}, and {what} learns from {learned}{hint}")
     # In a hashed order: an evaluation may use only the first ones, and files are often sorted by source.
     held_out = first_held_out(held_out, len(held_out))
     if not training or not held_out:
         raise UserError(
-            f"{config.path} has {len(loaded.rows)} rows, too few prompts for a training and a held-out side: add rows"
+            f"{path} has {len(loaded.rows)} rows, too few prompts for a training and a held-out side: add rows"
         )
     left_out = ", ".join(f"{count} {reason}" for reason, count in loaded.skipped.items())
     note(
@@ -90,7 +95,8 @@ def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit
         return completion_rows(tokenizer, dialogue.prompt, [dialogue.completion], limit)
     messages = (*dialogue.prompt, Message(role="assistant", content=dialogue.completion))
     # An assistant message that opens a conversation has no prompt.
-    spoken = [i for i, message in enumerate(messages) if message.role == "assistant" and i > 0]
+    answers = [place for place, message in enumerate(messages) if message.role == "assistant" and place > 0]
+    spoken = [place for place in answers if place not in dialogue.untrained]
     tokens: list[int] = []
     mask: list[bool] = []
     for turn in spoken:
@@ -103,6 +109,18 @@ def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit
     if len(tokens) > limit:
         return _apart(tokenizer, messages, spoken, limit)
     return [Row(tokens=tuple(tokens), mask=tuple(mask))]
+
+
+def text_rows(tokenizer: Tokenizer, text: str, limit: int) -> list[Row] | None:
+    """A text and its end, cut into rows of at most `limit` tokens; None if it has no token to predict.
+
+    A row begins with the last token of the row before, which predicts the next: every token but the first is trained
+    once.
+    """
+    tokens = (*tokenizer.prompt(text), tokenizer.eos)
+    starts = range(0, len(tokens) - 1, max(1, limit - 1))
+    pieces = [tokens[start : start + limit] for start in starts]
+    return [Row(tokens=piece, mask=(False,) + (True,) * (len(piece) - 1)) for piece in pieces] or None
 
 
 def _apart(tokenizer: Tokenizer, messages: tuple[Message, ...], spoken: Sequence[int], limit: int) -> list[Row] | None:

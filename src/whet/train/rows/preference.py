@@ -19,6 +19,7 @@ from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import share_by_cluster
+from whet.evaluate.statistics import flat_metrics
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
@@ -82,22 +83,22 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         if self.row.needs_means:
             self._remember(sums)
         at = {} if point is None else {"point": float(point)}
-        return {**metrics, **at, **_means(sums)}, int(sums["tokens"])
+        return {**metrics, **at, **_means(sums, self._accuracy)}, int(sums["tokens"])
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Loss, accuracy and margin; the interval of the accuracy counts clusters of similar rows."""
+        """Loss, pair accuracy and margin; the interval of the accuracy counts clusters of similar rows."""
         units = self.world.shard(self.held_out)
         tally = Tally(len(units))
         loss = self.total(self._losses(units, self._point(units), tally))
         sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
         won = self.world.interleave(tally.wins.tolist())
         right = share_by_cluster([unit.cluster for unit in self.held_out], won)
-        found = dict(zip(("", "_low", "_high"), (right.mean, right.low, right.high), strict=True))
-        # A task made of the data's prompts has no reference answers, so this is the accuracy of the run.
-        names = ("pair_accuracy", "accuracy") if self.config.task.name == "data" else ("pair_accuracy",)
-        shares = {f"eval/{name}{end}": share for name in names for end, share in found.items()}
-        return {"eval/loss": loss, "eval/margin": _means(sums)["rewards/margin"], **shares}
+        return {
+            "eval/loss": loss,
+            "eval/margin": _means(sums, self._accuracy)["rewards/margin"],
+            **flat_metrics({self._accuracy: right}),
+        }
 
     def _losses(self, units: Sequence[Unit], point: Tensor | None, tally: Tally) -> Iterator[Tensor]:
         """The loss of each pass; they add up to the mean over the units of all ranks."""
@@ -114,6 +115,11 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
             tally.sums += sums
             tally.wins[some[:: self._read].cpu() // self._read] = won.cpu()
             yield finite(per_unit.sum() / gathered, **supply)
+
+    @property
+    def _accuracy(self) -> str:
+        """Share of pairs whose chosen completion, or of labelled completions that, are on the right side."""
+        return "pair_accuracy" if self.row.unit == "pair" else "label_accuracy"
 
     @property
     def _read(self) -> int:
@@ -220,11 +226,11 @@ def _counted(row: Preference, supply: Mapping[str, Any]) -> tuple[Tensor, Tensor
     return torch.cat([sums, sums.new_tensor([*counts, int(tokens)])]), won
 
 
-def _means(sums: Mapping[str, float]) -> dict[str, float]:
+def _means(sums: Mapping[str, float], accuracy: str) -> dict[str, float]:
     """Metrics: accuracy (ties count half), margin, implicit rewards of chosen and rejected completions."""
     units = max(1.0, sums["units"])
     return {
-        "accuracy": sums["wins"] / units,
+        accuracy: sums["wins"] / units,
         "rewards/margin": sums["margins"] / units,
         "rewards/chosen": sums["chosen"] / max(1.0, sums["chosen_count"]),
         "rewards/rejected": sums["rejected"] / max(1.0, sums["rejected_count"]),

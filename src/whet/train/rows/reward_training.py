@@ -17,7 +17,14 @@ from whet.batching import pad, take
 from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed
-from whet.evaluate.reward_reports import Report, outcome_report, pair_report, process_report, report_metrics
+from whet.evaluate.reward_reports import (
+    ACCURACY_OF,
+    Report,
+    outcome_report,
+    pair_report,
+    process_report,
+    report_metrics,
+)
 from whet.models.layers.decoder_config import autocast
 from whet.models.reward.reward_model import RewardModel, load_reward_model, new_reward_model, pack_through
 from whet.models.reward.settings import BAD, RewardSettings
@@ -38,7 +45,7 @@ REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("
 
 def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts[RewardModel]:
     """A reward model on the trunk of the language model that the config names."""
-    task, tokenizer, policy = start_model(config, world)
+    start = start_model(config, world)
     head = config.reward_head
     assert config.data is not None
     settings = RewardSettings(
@@ -49,19 +56,21 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
         aggregation=head.aggregation,
         max_tokens=config.data.max_tokens,
     )
-    tokenizer, padding = with_padding(tokenizer)
-    model = new_reward_model(policy, settings, seed=config.seed, pad=padding)
+    tokenizer, padding = with_padding(start.tokenizer)
+    model = new_reward_model(start.policy, settings, seed=config.seed, pad=padding)
     origin = fingerprint(model)
     model = model.to(world.device)
     model.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(
-        task=task,
+        task=start.task,
         tokenizer=tokenizer,
         policy=model,
         load=load_reward_model,
         engine=None,
         optimizer=make_optimizer(model, config.optimizer),
         origin=origin,
+        dtype=start.dtype,
+        notes=start.notes,
     )
 
 
@@ -81,7 +90,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
         metrics = self.descend(self._losses(rows, seen))
         tokens = self.world.sum(torch.tensor(sum(len(r.tokens) for one in rows for r in one.rows)))
         right, total, count, scored = self.world.sum(torch.stack(seen).sum(dim=0)).tolist()
-        metrics |= {"accuracy": right / max(1.0, count), "score/mean": total / max(1.0, scored)}
+        metrics |= {ACCURACY_OF[self.model.kind]: right / max(1.0, count), "score/mean": total / max(1.0, scored)}
         return metrics, int(tokens)
 
     @torch.no_grad()

@@ -12,18 +12,19 @@ from whet.config import OfflineConfig, TrainConfig
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import clustered, share_of_sums
+from whet.evaluate.statistics import flat_metrics
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import likeliest_hits, read_tokens
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.records import Dialogue, Example, Pair, Row, Sequences
+from whet.records import Dialogue, Example, Pair, Row, Sequences, Text
 from whet.rollout import draw
-from whet.train.rows.examples import Note, completion_rows, dialogue_rows, ended
+from whet.train.rows.examples import Note, completion_rows, dialogue_rows, ended, text_rows
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import PLAIN, Unit, stacked
 from whet.train.setup.build import build_parts
 from whet.train.setup.optimizer import descend, finite
 
-SFT_DATA = ("dialogues", "pairs")  # of a pair, the chosen completion
+SFT_DATA = ("dialogues", "texts", "pairs")  # of a pair, the chosen completion
 
 
 def supervised_row(tokenizer: Tokenizer, example: Example, context: int) -> Row:
@@ -70,7 +71,7 @@ class SFTTrainer(OfflineTrainer[Unit]):
         if config.data is None:
             self.held_out = self._answers(self.parts.task.held_out(config.eval.examples))
 
-    def encode(self, rows: Sequence[Dialogue | Pair]) -> list[Unit | None]:
+    def encode(self, rows: Sequence[Dialogue | Text | Pair]) -> list[Unit | None]:
         assert self.config.data is not None
         turns = self.config.data.turns
         found = [(row, _rows(self.parts.tokenizer, row, turns, self.limit)) for row in rows]
@@ -89,21 +90,19 @@ class SFTTrainer(OfflineTrainer[Unit]):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """The loss; if the task has no reference answers, also the share of tokens that the policy predicts."""
+        """The loss, and the share of tokens that are the policy's most likely ones."""
         mine = self.world.shard(self.held_out)
         sequences = stacked([row for unit in mine for row in unit.rows], self.world)
         found = {
             "eval/loss": self.total(_losses(self.parts.policy, sequences, self.objective, self.config, self.world, []))
         }
-        if self.config.task.name != "data":
-            return found
         # Tokens of one conversation, and conversations of one cluster, are correlated: intervals count clusters.
         right = iter(self._hits(sequences))
         own = [[sum(next(right) for _ in unit.rows), sum(sum(row.mask) for row in unit.rows)] for unit in mine]
         clusters, sums = [unit.cluster for unit in self.held_out], self.world.interleave(own)
         hits, counts = (clustered(clusters, [pair[side] for pair in sums]).values() for side in (0, 1))
         share = share_of_sums([(sum(some), int(sum(of))) for some, of in zip(hits, counts, strict=True)])
-        return found | {"eval/accuracy": share.mean, "eval/accuracy_low": share.low, "eval/accuracy_high": share.high}
+        return found | flat_metrics({"token_accuracy": share})
 
     def _hits(self, sequences: Sequences) -> list[int]:
         """For each row, how many of its trained tokens are the policy's most likely ones."""
@@ -144,8 +143,10 @@ def _losses(
         yield finite(loss, tokens=s.tokens, logprobs=logprobs)
 
 
-def _rows(tokenizer: Tokenizer, one: Dialogue | Pair, turns: str, limit: int) -> list[Row] | None:
-    """The trained turns of a dialogue, or the chosen completion of a pair."""
+def _rows(tokenizer: Tokenizer, one: Dialogue | Text | Pair, turns: str, limit: int) -> list[Row] | None:
+    """The trained turns of a dialogue, a whole text, or the chosen completion of a pair."""
+    if isinstance(one, Text):
+        return text_rows(tokenizer, one.prompt_text, limit)
     if isinstance(one, Pair):
         return completion_rows(tokenizer, one.prompt, [one.chosen], limit)
     return dialogue_rows(tokenizer, one, turns=turns, limit=limit)

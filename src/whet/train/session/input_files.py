@@ -16,13 +16,14 @@ from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.algorithm import OwnCell
 from whet.config.loops import CollectConfig
 from whet.config.pipeline import texts
-from whet.data.sources import Source, rows_file
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
+from whet.files.stored_rows import row_files
 from whet.imports import is_object, object_source, source_file
 from whet.manifests import sha256
 from whet.models.download.model_hub import resolve_model
 from whet.models.storage.checksums import MADE_BY_A_RUN, WEIGHTS, read_files, sealed_files
+from whet.models.text.chat_settings import template_file
 from whet.recipe import Config
 from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Change, Input, Inputs, accept, changes, from_json, to_json
@@ -123,10 +124,8 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
 
 def _task(config: Config, run: Path) -> Iterator[Named]:
     name, options = config.task.name, config.task.options
-    if name == "data":
-        yield "task.path", str(options.get("path")), _data(options)
-    elif name == "rows":
-        yield "task.path", str(options.get("path")), _file(Path(str(options.get("path"))))
+    if name in ("data", "rows"):
+        yield from _sets("task", options)
     elif name not in TASKS and name not in ELSEWHERE:
         yield "task.name", name, _code(name, "task")
         for key, text in texts(options):
@@ -134,7 +133,9 @@ def _task(config: Config, run: Path) -> Iterator[Named]:
 
 
 def _start(config: TrainConfig) -> Iterator[Named]:
-    new = config.model.new
+    new, template = config.model.new, template_file(config.model.chat_template)
+    if template is not None:
+        yield "model.chat_template", config.model.chat_template, _file(template)
     if new is None:
         files = _model(config.model.path)
         weights = {name: path for name, path in files.items() if name.endswith(WEIGHTS)}
@@ -155,17 +156,27 @@ def _start(config: TrainConfig) -> Iterator[Named]:
 
 def _rows(config: OfflineConfig) -> Iterator[Named]:
     if config.data is not None:
-        yield "data.path", config.data.path, _data(config.data.model_dump())
+        yield from _sets("data", config.data.model_dump())
     if ":" in config.objective.name:
         yield "objective.name", config.objective.name, _code(config.objective.name, "objective")
     if config.reference:
         yield "reference", config.reference, _model(config.reference)
 
 
+def _sets(key: str, options: Mapping[str, Any]) -> Iterator[Named]:
+    """The files of one path, or of several sets."""
+    if options.get("path"):
+        yield f"{key}.path", str(options["path"]), _data(options)
+    for number, one in enumerate(options.get("sets") or ()):
+        own = one if isinstance(one, Mapping) else {"path": one}
+        yield f"{key}.sets.{number}", str(own.get("path")), _data(own)
+
+
 def _data(options: Mapping[str, Any]) -> Files:
     with suppress(UserError, RunFailed):
         path, split, subset = (str(options.get(key, "")) for key in ("path", "split", "subset"))
-        return _file(rows_file(Source(path=path, split=split or "train", subset=subset)))
+        found = row_files(path, split=split or "train", subset=subset)
+        return _by_name([file for file in found if file.is_file()])
     return {}
 
 

@@ -1,12 +1,11 @@
 """Checks on resuming: refuses wrong weights and missing checkpoints, reports lost files."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.config import EarlyStoppingConfig, TrainConfig
+from whet.config import TrainConfig
 from whet.errors import UserError
 from whet.imports import has_objects
 from whet.runs import layout
@@ -19,11 +18,13 @@ MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evalua
 Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
 
 
-def how_to_resume(run: Path, *, accept_changes: bool = False) -> str:
+def how_to_resume(run: Path, *, accept_changes: bool = False, steps: int | None = None) -> str:
     """The command that resumes a run; the Python call if objects were passed, which only Python can pass again."""
     if has_objects():
-        return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''})"
-    return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}"
+        more = f", steps={steps}" if steps else ""
+        return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''}{more})"
+    more = f" steps={steps}" if steps else ""
+    return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}{more}"
 
 
 def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:
@@ -55,18 +56,13 @@ def keep_origin(run: RunDirectory, origin: str) -> None:
         run.write_inputs(now)
 
 
-def watched(rows: Iterable[Mapping[str, float | None]], settings: EarlyStoppingConfig) -> list[float]:
-    """Values of `early_stopping.metric` in these rows; none without patience."""
-    known = (row.get(settings.metric) for row in rows) if settings.patience else ()
-    return [value for value in known if value is not None and math.isfinite(value)]
-
-
 def intact_best(
     run: RunDirectory, checkpoint: Checkpoint, note: Callable[[str], None], *, processes: int
-) -> tuple[dict[str, float], list[str]]:
+) -> tuple[dict[str, Any], list[str]]:
     """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before."""
     best, known, before = (checkpoint.state[name] for name in ("best", "lost", "processes"))
-    found = [*known, *_lost_lines(run, checkpoint.step)]
+    pending = "pending" in checkpoint.state  # the step is logged once it is evaluated
+    found = [*known, *_lost_lines(run, checkpoint.step - pending)]
     if before != processes:
         found.append(
             f"from step {checkpoint.step + 1} on in {processes} instead of {before} processes: "

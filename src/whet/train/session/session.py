@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import gc
-import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from itertools import chain, compress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -20,23 +17,28 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import whet
-from whet.config import EarlyStoppingConfig
 from whet.config.loops import Training
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
-from whet.evaluate.evaluation import evaluate
-from whet.evaluate.statistics import mean_interval
-from whet.models.protocol import Tokenizer
-from whet.records import Example
+from whet.evaluate.measures import Measure, headline, measure_of
+from whet.rollout import spelled
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import RunDirectory
-from whet.runs.interrupt import Interrupt
+from whet.runs.interrupt import Interrupt, Stopped
 from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
+from whet.tasks.loading import TaskFailed
 from whet.train.session import resume
+from whet.train.session.early_stopping import over_budget, past_best, require_measured, watched, watched_measure
+from whet.train.session.held_out import HeldOutScorer, evaluate_held_out
+from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
+from whet.train.setup.disk_use import measured_use, require_space
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
+
+STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
+ABANDONED = ("rollout", "score")  # phases of a step that a signal ends at once: they change no weight
 
 
 class Progress(Protocol):
@@ -82,11 +84,11 @@ class Session:
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
         self.measure = measure  # further metrics of every evaluation
-        self.scorer = scorer  # reward model that scores held-out completions
+        self.scorer = scorer  # grader of training, for held-out completions
         self.kept = {name: one for name, one in (kept or {}).items() if one is not None}
-        self.last = 0  # last completed step
+        self.last = self._saved = 0  # last completed step, and that of the newest checkpoint
         self.tokens = 0  # trained tokens so far
-        self.best: dict[str, float] = {}
+        self.best: dict[str, Any] = {}  # step, metric and value
         self.measured: resume.Measured = {}  # first and newest evaluation
         self.watched: list[float] = []  # early_stopping.metric of every evaluation
         self.lost: list[str] = []  # files of the run that were lost, in sentences
@@ -94,6 +96,8 @@ class Session:
         self._began = False
         self._stopping = False  # decided once a step, on all ranks alike
         self._ended = ""  # reason of early stopping
+        self._pending: dict[str, Any] = {}  # metrics and timings of a step that is trained and not yet evaluated
+        self._begun_with: dict[str, Any] = {}  # numbers of `kept` when the step began
         self._timings: dict[str, float] = {}
         self._started = time.perf_counter()
 
@@ -115,46 +119,65 @@ class Session:
             self._restore(checkpoint)
         seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
         self.world.require_same(seen, "every rank must read the same files")  # also a barrier: rewinding deletes files
+        if checkpoint is None:
+            others = [tensor for one in self.kept.values() for tensor in one.tensors().values()]
+            require_space(self.run.path, measured_use(self.config, self.parts, others), self.progress.note)
         resume.keep_origin(self.run, self.parts.origin)
-        self.run.rewind(self.last if checkpoint is not None else -1)
+        restarted = ""
+        if checkpoint is None:
+            restarted = self.run.start_over()
+        else:
+            self.run.rewind(self.last, logged=self.last - 1 if self._pending else None)
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
-        self.progress.note(f"run: {self.run.path}")
+        for note in (f"run: {self.run.path}", *self.parts.notes):
+            self.progress.note(note)
         self._began = True
-        if checkpoint is None:
+        if restarted:
+            self.progress.note(restarted)
+        if checkpoint is None and self.config.eval.every_steps:
             before = self._evaluate(0)
-            require_measured(self.config.early_stopping, before)
             self.run.log(0, before)
-            name = best_by(before, self.config.task.name)
-            shown = f"{before['eval/accuracy']:.1%}" if name == "accuracy" else f"{before[f'eval/{name}']:.3f}"
-            self.progress.note(f"before training: held-out {name} {shown}")
-        else:
+            first = headline(before)
+            if first is not None:
+                self.progress.note(f"before training: {first.label} {first.with_interval(before)}")
+        elif checkpoint is not None:
             self.progress.note(f"resumed after step {self.last}")
+            if self._pending:
+                self._timings = dict(self._pending["timings"])
+                self._conclude_step(self.last, self._pending["metrics"])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
         self.interrupt.__exit__(kind, error, trace)
         gc.unfreeze()
         if self.parts.engine is not None:
             self.parts.engine.close()
+        if isinstance(error, Stopped):
+            self._save_abandoned()
+            return True
         step = f"step {self.last + 1}: " if self._began else ""
         if isinstance(error, RankLost):
             raise RankLost(f"{step}{error}") from error
         if isinstance(error, RunFailed):
             raise RunFailed(f"{step}{error}{self._evidence(error)}{self._way_back(error)}") from error
+        return False
+
+    def _save_abandoned(self) -> None:
+        """Saves the run as it was before an abandoned rollout or evaluation."""
+        if self._pending:
+            self._save(self._pending["step"])
+        elif self.last > self._saved:
+            self._save(self.last, numbers=self._begun_with)
 
     def _evidence(self, error: RunFailed) -> str:
         """Writes the example or batch that a run failed on to disk, and says where."""
-        if isinstance(error, GradingFailed):
-            kind, culprit = "reward", {"example": error.example and asdict(error.example), "text": error.text}
-        elif isinstance(error, NotFinite):
-            kind, culprit = "loss", error.culprit
-        else:
+        if not isinstance(error, GradingFailed | TaskFailed | NotFinite):
             return ""
-        kind = kind if self.world.size == 1 else f"{kind}-rank{self.world.rank}"
-        return f"; see {self.run.fail(kind, {'step': self.last + 1, 'error': str(error), **culprit})}"
+        name = error.kind if self.world.size == 1 else f"{error.kind}-rank{self.world.rank}"
+        return f"; see {self.run.fail(name, {'step': self.last + 1, 'error': str(error), **error.culprit})}"
 
     def steps(self, conclude: Callable[[], None] = lambda: None) -> Iterator[int]:
         """The remaining steps; ends early on an interrupt.
@@ -166,6 +189,7 @@ class Session:
                 break
             self._timings = {}
             self._started = time.perf_counter()
+            self._begun_with = {name: one.numbers() for name, one in self.kept.items()}
             set_learning_rate(self.parts.optimizer, learning_rate(step, self.config.steps, self.config.optimizer))
             yield step
             if self._stopping and step < self.config.steps and not self._ended:
@@ -180,7 +204,8 @@ class Session:
     def timed(self, name: str) -> Iterator[None]:
         """Times one phase of the step."""
         started = time.perf_counter()
-        yield
+        with self._abandoning() if name in ABANDONED else nullcontext():
+            yield
         if self.world.device.type == "cuda":
             torch.cuda.synchronize()
         key = f"seconds/{name}"
@@ -201,13 +226,24 @@ class Session:
             self.run.record(step, spelled(groups, self.parts.tokenizer))
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
-        self._ended = over_budget(metrics, self.config.early_stopping)
-        if _due(self.config.eval.every_steps, step, self.config.steps) or self._ended:
-            logged |= self._evaluate(step)
-            self._ended = self._ended or past_best(self.watched, self.config.early_stopping)
+        if self.config.early_stopping.kl is not None:
+            self._ended = over_budget(metrics, self.config.early_stopping)
+        if _due(self.config.eval.every_steps, step, self.config.steps):
+            self.run.show(step, "samples/rollouts", [group[0] for group in groups if group])
+        self._pending = {"step": step, "metrics": logged, "timings": self._timings}
+        self._conclude_step(step, logged)
+
+    def _conclude_step(self, step: int, logged: dict[str, float]) -> None:
+        """Evaluates, logs and saves a step that is trained."""
+        every = self.config.eval.every_steps
+        if _due(every, step, self.config.steps) or (every and self._ended):
+            logged = {**logged, **self._evaluate(step)}
+            watch = watched_measure(self.config.early_stopping, self._best_measure(logged))
+            self._ended = self._ended or past_best(self.watched, self.config.early_stopping, watch)
+        self._pending = {}
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
-        if metrics.get("updates") == 0:
+        if logged.get("updates") == 0:
             self.progress.note(f"step {step}: nothing to learn from, so no update was made")
         if self.progress.step(step, logged, self._timings) is False:
             self.interrupt.requested = True
@@ -216,45 +252,38 @@ class Session:
             self._save(step)
         self.last = step
 
+    def _abandoning(self) -> AbstractContextManager[None]:
+        return abandoning(self.interrupt, self.world)
+
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
-        metrics = {**self._held_out(step), **self.measure()}
+        metrics = evaluate_held_out(
+            self.config, self.parts, self.world, self.run, self.scorer, self._abandoning, step=step
+        )
+        with self._abandoning():
+            metrics |= self.measure()
+        require_measured(self.config, metrics)
         resume.remember(self.measured, step, plain_numbers(metrics))
-        self.watched += resume.watched([metrics], self.config.early_stopping)
-        # Ties go to the later model: it has trained for longer.
-        name = best_by(metrics, self.config.task.name)
-        if not self.best or metrics[f"eval/{name}"] >= self.best[name]:
-            self.best = {"step": step, "accuracy": metrics["eval/accuracy"], name: metrics[f"eval/{name}"]}
-            self.run.save_best(self.parts.save_model, self.best)
+        measure = self._best_measure(metrics)
+        stopping = self.config.early_stopping
+        self.watched += watched([metrics], stopping, watched_measure(stopping, measure))
+        value = metrics[measure.metric]
+        if not self.best or measure.is_better(value, than=self.best["value"]):
+            self._keep_best({"step": step, "metric": measure.metric, "value": value})
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics
 
-    def _held_out(self, step: int) -> dict[str, float]:
-        """Greedy accuracy, pass@k, and the mean reward by the reward model of training; {} if nothing generates."""
-        parts, settings = self.parts, self.config.eval
-        if parts.engine is None:
-            return {}
-        parts.engine.sync(parts.policy, version=step)
-        evaluation = evaluate(
-            parts.engine,
-            parts.tokenizer,
-            parts.task,
-            examples=settings.examples,
-            sampling=self.config.eval_sampling,
-            samples=settings.samples,
-            ks=settings.ks,
-            seed=self.config.seed,
-            world=self.world,
-        )
-        self.run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-        metrics = evaluation.metrics()
-        if self.scorer is not None:
-            texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
-            found = mean_interval(self.scorer(parts.task.held_out(settings.examples), texts))
-            metrics |= {"eval/reward": found.mean, "eval/reward_low": found.low, "eval/reward_high": found.high}
-        return metrics
+    def _keep_best(self, best: dict[str, Any]) -> None:
+        self.best = best
+        self.run.save_best(self.parts.export_model, best)
 
-    def _save(self, step: int) -> None:
+    def _best_measure(self, metrics: Mapping[str, float]) -> Measure:
+        """The measure that selects the best model."""
+        found = measure_of(self.config.best.metric) if self.config.best.metric else headline(metrics)
+        assert found is not None, "an evaluation measures something"
+        return found
+
+    def _save(self, step: int, *, numbers: Mapping[str, Any] | None = None) -> None:
         def fill(directory: Path) -> None:
             (directory / "model").mkdir()
             self.parts.save_model(directory / "model")
@@ -264,24 +293,18 @@ class Session:
                 if tensors:
                     save_file(tensors, directory / f"{name}.safetensors")
 
-        numbers = {name: one.numbers() for name, one in self.kept.items()}
+        if numbers is None:
+            numbers = {name: one.numbers() for name, one in self.kept.items()}
         state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "ended": self._ended}
         state |= {"processes": self.world.size}
         state |= {"kept": numbers, "measured": self.measured, "watched": self.watched, "lost": self.lost}
+        state |= {"pending": self._pending} if self._pending else {}
         self.run.save(step, fill, state, keep=self.config.save.keep)
+        self._saved = step
         self.world.barrier()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        absent = {
-            "best",
-            "ended",
-            "kept",
-            "lost",
-            "measured",
-            "processes",
-            "tokens",
-            "watched",
-        } - checkpoint.state.keys()
+        absent = set(STATE) - checkpoint.state.keys()
         if absent:
             raise UserError(
                 f"{checkpoint.path} has no {min(absent)!r} in its state.json, so an earlier version of whet wrote it: "
@@ -298,11 +321,14 @@ class Session:
         for name, one in self.kept.items():
             path = checkpoint.path / f"{name}.safetensors"
             one.restore(checkpoint.state["kept"][name], load_file(path) if path.exists() else {})
-        self.last, self.tokens = checkpoint.step, checkpoint.state["tokens"]
+        self.last = self._saved = checkpoint.step
+        self.tokens, self._pending = checkpoint.state["tokens"], checkpoint.state.get("pending", {})
         self._ended, self.measured, self.watched = (checkpoint.state[name] for name in ("ended", "measured", "watched"))
         self.best, self.lost = resume.intact_best(self.run, checkpoint, self.progress.note, processes=self.world.size)
 
     def _finish(self) -> None:
+        if not self.best:  # without evaluations the last model is the best
+            self._keep_best({"step": self.last})
         facts = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
         results = {
             "recipe": self.run.recipe,
@@ -328,59 +354,21 @@ class Session:
         return good + (f"; after a repair: {again}" if isinstance(error, GradingFailed) else "")
 
 
+@contextmanager
+def abandoning(interrupt: Interrupt, world: World) -> Iterator[None]:
+    """A block without lasting effects that a signal ends at once; several ranks must leave it together and go on."""
+    if interrupt.requested and world.size == 1:
+        raise Stopped
+    interrupt.abandons = world.size == 1
+    try:
+        yield
+    finally:
+        interrupt.abandons = False
+
+
 def _due(every: int, step: int, steps: int) -> bool:
-    return step % every == 0 or step == steps
-
-
-def over_budget(metrics: Mapping[str, float], settings: EarlyStoppingConfig) -> str:
-    """Why `early_stopping.kl` ends the run, else empty."""
-    if settings.kl is None or metrics.get("kl_rollout", 0.0) <= settings.kl:
-        return ""
-    return f"rollouts are {metrics['kl_rollout']:.3g} nats from the reference, above early_stopping.kl {settings.kl:g}"
-
-
-def past_best(values: Sequence[float], settings: EarlyStoppingConfig) -> str:
-    """Why `early_stopping.patience` ends the run, else empty."""
-    if not settings.patience or not values:
-        return ""
-    since = len(values) - 1 - max(range(len(values)), key=lambda place: (values[place], place))
-    if since < settings.patience:
-        return ""
-    return f"{settings.metric} has been below its best, {max(values):.4g}, for {since} evaluations"
-
-
-def require_measured(settings: EarlyStoppingConfig, measured: Mapping[str, float]) -> None:
-    """Refuses an `early_stopping.metric` that evaluations do not have."""
-    if settings.patience and settings.metric not in measured:
-        known = ", ".join(measured)
-        raise UserError(f"early_stopping.metric is {settings.metric!r}, which is not measured here; use one of {known}")
-
-
-def spelled(groups: Sequence[Sequence[Mapping[str, Any]]], tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """The rows of all groups, each with the text of every sampled token."""
-    rows = list(chain.from_iterable(groups))
-    chosen = list(set(chain.from_iterable(compress(row["tokens"], row["mask"]) for row in rows)))
-    texts = dict(zip(chosen, tokenizer.decode_many([[token] for token in chosen]), strict=True))
-    for row in rows:
-        yield {**row, "pieces": [texts[token] for token in compress(row["tokens"], row["mask"])]}
+    """Every so many steps and at the end; 0: never."""
+    return every > 0 and (step % every == 0 or step == steps)
 
 
 PROMPTS_ONLY = "data"  # the task without reference answers
-HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[float]]
-
-
-def best_by(measured: Mapping[str, float], task: str) -> str:
-    """The metric that selects the best model: accuracy, or the mean reward if the task has no reference answers."""
-    return "reward" if task == PROMPTS_ONLY and "eval/reward" in measured else "accuracy"
-
-
-def machine(world: World) -> dict[str, Any]:
-    """Hardware, as far as it matters for speed."""
-    cuda = world.device.type == "cuda"
-    return {
-        "platform": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(world.device) if cuda else platform.machine(),
-        "processes": world.size,
-    }

@@ -19,17 +19,20 @@ from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import family_named
 from whet.models.download.model_hub import resolve_model
-from whet.models.load import load_model, new_model
+from whet.models.load import load_model, model_summary, new_model
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.storage.safetensors_files import fingerprint
+from whet.models.text.chat_settings import with_chat
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
+from whet.train.setup.prompt_lengths import fit_prompts
 
 TIKTOKEN = "tiktoken:"
+EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VLLM_SEQUENCES = 256  # default number of parallel sequences
 
 
@@ -47,41 +50,91 @@ class Parts(Generic[M]):
     engine: Engine | None  # None for reward models, which do not generate
     optimizer: torch.optim.Optimizer
     origin: str  # fingerprint of the start weights
+    dtype: torch.dtype  # of exported weights
+    notes: tuple[str, ...]  # on the parts, for the user
 
     def save_model(self, directory: Path) -> None:
-        """Saves model and tokenizer as one loadable directory."""
+        """Saves model and tokenizer as one loadable directory, in fp32 as they are trained."""
         self.policy.save(directory)
         self.tokenizer.save(directory)
+
+    def export_model(self, directory: Path) -> None:
+        """`save_model` in the dtype of exported weights."""
+        self.policy.save(directory, self.dtype)
+        self.tokenizer.save(directory)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What a run starts from."""
+
+    task: Task
+    tokenizer: Tokenizer
+    policy: CausalLM
+    dtype: torch.dtype  # of exported weights
+    notes: tuple[str, ...]
 
 
 def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     """All parts of a run, on this process's device."""
-    task, tokenizer, policy = start_model(config, world)
-    origin = fingerprint(policy)
-    policy = place(policy, world.device)
+    start = start_model(config, world)
+    origin = fingerprint(start.policy)
+    policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(
-        task=task,
-        tokenizer=tokenizer,
+        task=start.task,
+        tokenizer=start.tokenizer,
         policy=policy,
         load=load_model,
-        engine=build_engine(config.engine, policy, tokenizer, world),
+        engine=build_engine(config.engine, policy, start.tokenizer, world),
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
+        dtype=start.dtype,
+        notes=start.notes,
     )
 
 
-def start_model(config: TrainConfig, world: World) -> tuple[Task, Tokenizer, CausalLM]:
+def start_model(config: TrainConfig, world: World) -> Start:
     """The task, and the tokenizer and language model that the run starts from."""
     if world.device.type == "cpu":
         keep_freed_memory()
     task = guarded_task(config.task.name, config.task.options)
     if config.model.new is not None:
-        tokenizer = new_tokenizer(config.model.new, task)
-        return task, tokenizer, random_policy(config.model.new, tokenizer, config.seed)
-    directory = resolve_model(config.model.path)
-    policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
-    return task, load_tokenizer(directory), policy
+        tokenizer, note = chat_tokenizer(config.model, new_tokenizer(config.model.new, task))
+        policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed)
+    else:
+        directory = resolve_model(config.model.path)
+        policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
+        tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
+    fitted, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=config.eval.max_tokens)
+    notes = tuple(f"note: {text}" for text in (note, _unused_chat(config.model, task)) if text)
+    return Start(
+        task=fitted, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=(*notes, *lengths)
+    )
+
+
+def _unused_chat(model: ModelConfig, task: Task) -> str:
+    """A note if a chat template or system prompt is set and prompts are plain text, which neither changes."""
+    keys = [f"model.{key}" for key in ("chat_template", "system_prompt") if getattr(model, key)]
+    if not keys or not any(isinstance(example.prompt, str) for example in task.held_out(1)):
+        return ""
+    return (
+        f"{' and '.join(keys)}: prompts of task {task.name} are plain text, to which no chat template is applied; "
+        "data.chat=true, or task.chat=true, sends them as a user's message"
+    )
+
+
+def chat_tokenizer(model: ModelConfig, tokenizer: Tokenizer) -> tuple[Tokenizer, str]:
+    """The tokenizer with the chat template and system prompt of the recipe, and a note for the user, else empty."""
+    return with_chat(tokenizer, template=model.chat_template, system_prompt=model.system_prompt)
+
+
+def export_dtype(model: ModelConfig) -> torch.dtype:
+    """The dtype of the best model: as the start model was stored, unless `model.dtype` says otherwise."""
+    if model.dtype != "auto":
+        return EXPORTED[model.dtype]
+    stored = None if model.new is not None else model_summary(resolve_model(model.path))["dtype"]
+    return {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(str(stored), torch.float32)
 
 
 def require_family(model: ModelConfig) -> None:

@@ -4,10 +4,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from whet.config import DataConfig, OfflineConfig
+from whet.config import DataConfig, OfflineConfig, OnlineConfig
+from whet.config.loops import CollectConfig
 from whet.data.sources import Loaded, Source, load_rows
-from whet.data.split import salt_of, split_rows
+from whet.data.split import repeated, salt_of, split_rows
+from whet.data.task import sources_of
 from whet.recipe import Config
+from whet.tasks.loading import load_task
+from whet.tasks.rows import StoredTask
 from whet.tasks.space import epoch_places
 
 R = TypeVar("R")
@@ -35,16 +39,27 @@ class EpochSampler(Generic[R]):
 
 def with_steps(config: Config) -> Config:
     """The config with `epochs` converted to steps, rounded up."""
-    if not isinstance(config, OfflineConfig) or config.epochs is None:
+    if isinstance(config, CollectConfig) or config.epochs is None:
         return config
-    assert config.data is not None
-    _, training, _ = load_sides(config.data)
-    steps = math.ceil(config.epochs * len(training) / config.batch_size)
-    return config.model_copy(update={"steps": max(1, steps), "epochs": None})
+    if isinstance(config, OfflineConfig):
+        assert config.data is not None
+        rows, each = len(load_sides(config.data)[1]), config.batch_size
+    else:
+        task = load_task(config.task.name, config.task.options)
+        assert isinstance(task, StoredTask)
+        rows, each = task.training_rows, config.rollout.prompts
+    steps = max(1, math.ceil(config.epochs * rows / each))
+    found = config.model_copy(update={"steps": steps, "epochs": None})
+    return type(config).model_validate(found.model_dump()) if isinstance(config, OnlineConfig) else found
 
 
 def load_sides(config: DataConfig) -> tuple[Loaded, list[Any], list[Any]]:
-    """The rows that a config names, and their split into training and held-out rows."""
-    named = config.model_dump(exclude={"held_out_share", "max_tokens", "turns"})
-    loaded = load_rows(Source(**named))
-    return loaded, *split_rows(loaded.rows, config.held_out_share, salt=salt_of(config.path))
+    """The rows that a config names, split into the training rows of an epoch and the held-out rows."""
+    of_rows = {"held_out_share", "held_out_rows", "max_tokens", "turns", "sets"}
+    named = config.model_dump(exclude=of_rows)
+    shared = {key: named[key] for key in ("chat", "max_skipped", "ties", "near_duplicates")}
+    several = sources_of([one.model_dump() for one in config.sets], shared)
+    loaded = load_rows(*(several or [Source(**named)]))
+    salt = salt_of(*config.paths)
+    training, held_out = split_rows(loaded.rows, config.held_out_share, held_out_rows=config.held_out_rows, salt=salt)
+    return loaded, repeated(training, loaded.weights), held_out

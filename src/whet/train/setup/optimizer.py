@@ -1,8 +1,9 @@
-"""AdamW, its learning-rate schedule, one optimizer step on losses from cells, and its state as named tensors."""
+"""Optimizers, their learning-rate schedule, one optimizer step on losses from cells, and its state as named tensors."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Protocol
 
 import torch
@@ -12,13 +13,22 @@ from whet.algorithms import cells
 from whet.config import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
-from whet.imports import one_line
+from whet.imports import optional_package
+from whet.train.setup.lion import Lion
+from whet.train.setup.muon import Muon
+from whet.user_code import one_line
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+EIGHT_BIT = ("state1", "state2", "step")  # of bitsandbytes; quantised ones have maps and scales besides
+STATE_BYTES = {"adamw": 8, "adamw_8bit": 2, "lion": 4, "muon": 8}  # per weight; muon: half for hidden matrices
+HEADS = {"lm_head", "embed_out", "head", "score", "classifier"}  # modules whose matrix makes logits, scores or values
+WEIGHT = "weight"  # before the names of a critic's weights, which a checkpoint has beside its moments
 
 
 class NotFinite(RunFailed):
     """The loss or gradient is not finite; no step was taken."""
+
+    kind = "loss"  # of failure, in the name of its file
 
     def __init__(self, message: str, culprit: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -37,29 +47,82 @@ class Trainable(Protocol):
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
 
 
-def make_optimizer(model: Trainable, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW on fp32 weights; weight decay on matrices only. Fused: five times as fast, also on a CPU."""
-    trained = [p for _, p in model.named_parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+def make_optimizer(model: Trainable, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer of a model with fp32 weights. AdamW is fused: five times as fast, also on a CPU."""
+    groups = _groups(model, config)
+    betas = (config.beta1, config.beta2)
+    match config.name:
+        case "adamw":
+            return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon, fused=True)
+        case "adamw_8bit":
+            package: Any = optional_package("bitsandbytes", "optimizer.name adamw_8bit")
+            made: torch.optim.Optimizer = package.optim.AdamW8bit(groups, lr=config.lr, betas=betas, eps=config.epsilon)
+            return made
+        case "lion":
+            return Lion(groups, lr=config.lr, betas=betas)
+        case _:
+            return Muon(groups, lr=config.lr, momentum=config.momentum, betas=betas, eps=config.epsilon)
+
+
+def _groups(model: Trainable, config: OptimizerConfig) -> list[dict[str, Any]]:
+    """The trained weights by what the optimizer does with them: decay them, orthogonalise their updates."""
+    hidden = {id(p) for p in hidden_matrices(model)}
+    decays: dict[str, Callable[[Tensor], bool]] = {
+        "matrices": lambda p: p.dim() >= 2,
+        "hidden": lambda p: id(p) in hidden,
+        "all": lambda _: True,
+    }
+    found: dict[tuple[bool, bool], list[Tensor]] = {}
+    # Decayed ones first, as in checkpoints of earlier versions.
+    kinds = [(is_muon, decay) for is_muon in (True, False) for decay in (True, False)]
+    for _, p in model.named_parameters():
+        if p.requires_grad:
+            kind = (config.name == "muon" and id(p) in hidden, decays[config.weight_decay_on](p))
+            found.setdefault(kind, []).append(p)
+    return [
+        {
+            "params": found[is_muon, decay],
+            "weight_decay": config.weight_decay if decay else 0.0,
+            **({"matrices": is_muon} if config.name == "muon" else {}),
+        }
+        for is_muon, decay in kinds
+        if (is_muon, decay) in found
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
-        fused=True,
-    )
+
+
+def hidden_matrices(model: Trainable) -> list[torch.nn.Parameter]:
+    """The trained matrices other than embeddings and heads."""
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    embedded = {id(p) for module in modules if isinstance(module, torch.nn.Embedding) for p in module.parameters()}
+    return [
+        p
+        for name, p in model.named_parameters()
+        if p.requires_grad and p.dim() == 2 and id(p) not in embedded and not HEADS.intersection(name.split("."))
+    ]
+
+
+def state_bytes(model: Trainable, config: OptimizerConfig) -> int:
+    """Bytes of the optimizer's state after the first step."""
+    trained = sum(p.numel() for _, p in model.named_parameters() if p.requires_grad)
+    hidden = sum(p.numel() for p in hidden_matrices(model)) if config.name == "muon" else 0
+    return STATE_BYTES[config.name] * trained - 4 * hidden
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Learning rate of step 1 … steps: linear warm-up, then constant, linear or cosine decay to 0."""
-    if step <= config.warmup_steps:
-        return config.lr * step / config.warmup_steps
-    progress = (step - 1 - config.warmup_steps) / (steps - config.warmup_steps)
-    factors = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}
-    return config.lr * factors[config.schedule]
+    """Learning rate of step 1 … steps: linear warm-up, then constant or falling to `min_lr_share` of the peak."""
+    warmup = config.warmup(steps)
+    if step <= warmup:
+        return config.lr * step / warmup
+    progress = (step - 1 - warmup) / (steps - warmup)
+    decay = min(steps - warmup, ceil(config.decay_share * steps))  # steps of wsd's decay
+    factors = {
+        "constant": 1.0,
+        "linear": 1 - progress,
+        "cosine": (1 + math.cos(math.pi * progress)) / 2,
+        "wsd": min(1.0, (steps - step + 1) / max(1, decay)),
+    }
+    lowest = 1.0 if config.schedule == "constant" else config.min_lr_share
+    return config.lr * (lowest + (1 - lowest) * factors[config.schedule])
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -128,10 +191,16 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: Trainable) -> dic
     """Optimizer state by parameter name, for safetensors."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
-        f"{moment}/{names[parameter]}": state[moment].cpu().contiguous()
+        f"{moment}/{names[parameter]}": _savable(moment, value)
         for parameter, state in optimizer.state.items()
-        for moment in MOMENTS
+        for moment, value in state.items()
     }
+
+
+def _savable(moment: str, value: Tensor | int) -> Tensor:
+    """A state as safetensors takes it: bitsandbytes counts steps as an integer, and shares the maps of its codes."""
+    tensor = torch.as_tensor(value).cpu().contiguous()
+    return tensor.clone() if moment.startswith("qmap") else tensor
 
 
 def restore_optimizer(
@@ -144,17 +213,31 @@ def restore_optimizer(
 
     `device` is that of the optimizer, if the weights are offloaded; fused AdamW keeps its step count there.
     """
-    if not any(key.startswith(f"{moment}/") for key in tensors for moment in MOMENTS):
+    known = {name for name, _ in model.named_parameters()}
+    saved: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        moment, _, name = key.partition("/")
+        if name in known and moment != WEIGHT:
+            saved.setdefault(name, {})[moment] = tensor
+    if not saved:
         return
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        missing = [moment for moment in MOMENTS if f"{moment}/{name}" not in tensors]
-        if missing or tensors[f"exp_avg/{name}"].shape != parameter.shape:
+        own, expected = saved.get(name, {}), _state_names(optimizer, parameter)
+        if not set(expected) <= own.keys() or own[expected[0]].shape != parameter.shape:
             raise UserError(f"the checkpoint's optimizer state does not fit parameter {name!r}: it is of another model")
         optimizer.state[parameter] = {
-            moment: tensors[f"{moment}/{name}"].to(device or parameter.device) for moment in MOMENTS
+            moment: int(tensor) if tensor.dtype == torch.int64 else tensor.to(device or parameter.device)
+            for moment, tensor in own.items()
         }
+
+
+def _state_names(optimizer: torch.optim.Optimizer, parameter: Tensor) -> tuple[str, ...]:
+    """The names of a parameter's state, first one of its shape."""
+    if isinstance(optimizer, Lion | Muon):
+        return optimizer.state_names(parameter)
+    return EIGHT_BIT if type(optimizer).__module__.startswith("bitsandbytes") else MOMENTS
 
 
 MISTAKES = (ValueError, TypeError, IndexError, KeyError, RuntimeError, AttributeError, ZeroDivisionError)

@@ -47,16 +47,12 @@ class ModelGrader:
         self._inner.close()
 
 
-def held_out_scorer(
-    grader: Grader, present: Present
-) -> Callable[[Sequence[Example], Sequence[str]], list[float]] | None:
-    """A function that scores held-out completions with the reward model of training; None without one."""
-    if not isinstance(grader, ModelGrader):
-        return None
+def held_out_scorer(grader: Grader, present: Present) -> Callable[[Sequence[Example], Sequence[str]], list[Score]]:
+    """A function that scores held-out completions with the rewards of training."""
 
-    def score(examples: Sequence[Example], texts: Sequence[str]) -> list[float]:
+    def score(examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
         with present("reward"):
-            return [score.reward for score in grader.grade(examples, texts)]
+            return grader.grade(examples, texts)
 
     return score
 

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 
 from whet.errors import RunFailed, UserError
 from whet.files import home_directory
+from whet.files.readers import plain_value
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 CACHE_VERSION = 1  # raise it when the file layout changes, so that older files are replaced
@@ -78,7 +78,7 @@ def _downloaded(name: str, subset: str, split: str) -> list[dict[str, Any]]:
 
 def _store(rows: Iterable[dict[str, Any]], path: Path) -> None:
     """Writes the rows and then their checksum, each atomically."""
-    text = "".join(json.dumps(_plain(row), ensure_ascii=False, default=str) + "\n" for row in rows)
+    text = "".join(json.dumps(plain_value(row), ensure_ascii=False) + "\n" for row in rows)
     # mtime=0: the bytes depend on the rows alone, so two processes may write at once.
     packed = gzip.compress(text.encode("utf-8"), mtime=0)
     seal = {"sha256": hashlib.sha256(packed).hexdigest(), "rows": text.count("\n")}
@@ -89,15 +89,6 @@ def _store(rows: Iterable[dict[str, Any]], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(file.name).replace(target)
-
-
-def _plain(value: Any) -> Any:
-    """The value with null for NaN and infinities, which JSON lacks: tables write missing numbers as NaN."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _seal_of(path: Path) -> Path:

@@ -6,13 +6,21 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 from whet.errors import UserError
 from whet.records import Message
 
 ROLES = ("system", "user", "assistant")
+# Keys of a message that would change its text if the chat template got them. Others (`id`, `timestamp`) are ignored.
+NO_TOOLS = "and tool calls are not trained: leave out rows with tools, or write the calls into 'content'"
+REFUSED_KEYS = {
+    **dict.fromkeys(("tool_calls", "tool_call_id", "function_call"), NO_TOOLS),
+    "name": "and chat templates here get no names: remove it, or write it into 'content'",
+    **dict.fromkeys(("reasoning_content", "thinking"), "which would be lost: write it into 'content'"),
+}
 LARGEST_OBJECT = 2**26  # bytes of a JSON file; the largest published ones have half as many
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -23,21 +31,32 @@ def home_directory(name: str) -> Path:
     return (Path(home).expanduser() if home else Path.home() / ".cache" / "whet") / name
 
 
-def content(path: Path) -> bytes:
-    """The bytes of a file, decompressed if it is .gz or .xz, without a byte-order mark."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file, decompressed if it is .gz or .xz; what cannot be read is an error of one line, also while it is read."""
+    packing = {".gz": "gzip", ".xz": "xz"}.get(path.suffix, "")
     try:
-        data = path.read_bytes()
+        with _open(path, packing) as file:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"{path} is not a complete {packing} file: {error}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    try:
-        if path.name.endswith(".gz"):
-            data = gzip.decompress(data)
-        elif path.name.endswith(".xz"):
-            data = lzma.decompress(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        packing = "gzip" if path.name.endswith(".gz") else "xz"
-        raise UserError(f"{path} is not a complete {packing} file: {error}") from error
-    return data.removeprefix(BYTE_ORDER_MARK)
+
+
+def _open(path: Path, packing: str) -> BinaryIO:
+    match packing:
+        case "gzip":
+            return cast("BinaryIO", gzip.open(path, "rb"))
+        case "xz":
+            return cast("BinaryIO", lzma.open(path, "rb"))
+    return path.open("rb")
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file, decompressed if it is .gz or .xz, without a byte-order mark."""
+    with opened(path) as file:
+        return file.read().removeprefix(BYTE_ORDER_MARK)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -71,10 +90,12 @@ def read_json(path: Path, *, repair: str = "copy the file again") -> Any:
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The non-blank lines of a file, numbered from 1."""
-    for number, line in enumerate(content(path).split(b"\n"), start=1):
-        if line.strip():
-            yield number, line
+    """The non-blank lines of a file, numbered from 1; only one is in memory at a time."""
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            plain = (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).removesuffix(b"\n")
+            if plain.strip():
+                yield number, plain
 
 
 def json_object(line: bytes, where: str) -> dict[str, Any]:
@@ -119,6 +140,17 @@ def prompt(value: Any, where: str) -> str | tuple[Message, ...]:
     return found
 
 
+def answer_text(value: Any, column: str, where: str) -> str:
+    """An answer as text: numbers and booleans as JSON has them (12.0, which tables make of 12, as 12), null as ""."""
+    if isinstance(value, list | dict):
+        raise UserError(f"{where}: '{column}' must be text, a number, true, false or null, not {json_type(value)}")
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
 def messages(value: Any, column: str, where: str) -> tuple[Message, ...]:
     if not isinstance(value, list):
         raise UserError(f"{where}: '{column}' must be a list of messages, not {json_type(value)}")
@@ -126,15 +158,21 @@ def messages(value: Any, column: str, where: str) -> tuple[Message, ...]:
 
 
 def _message(value: Any, column: str, where: str) -> Message:
-    # In tables all messages have the same fields; null means absent.
-    given = {key for key in value if value[key] is not None} if isinstance(value, dict) else set()
-    if given != {"role", "content"}:
-        raise UserError(f"{where}: a message of '{column}' must be an object with 'role' and 'content' only")
-    if value["role"] not in ROLES:
-        raise UserError(f"{where}: the role {value['role']!r} of a message must be one of {', '.join(ROLES)}")
-    if not isinstance(value["content"], str):
-        raise UserError(f"{where}: the content of a message must be a string, not {json_type(value['content'])}")
-    return Message(role=value["role"], content=value["content"])
+    # In tables all messages have the same fields; null means absent, and so does the empty list of tool calls.
+    given = {key: part for key, part in value.items() if part not in (None, [])} if isinstance(value, dict) else {}
+    for key, why in REFUSED_KEYS.items():
+        if key in given:
+            raise UserError(f"{where}: a message of '{column}' has '{key}', {why}")
+    if not {"role", "content"} <= set(given):
+        raise UserError(f"{where}: a message of '{column}' must be an object with 'role' and 'content'")
+    if given["role"] not in ROLES:
+        raise UserError(f"{where}: the role {given['role']!r} of a message must be one of {', '.join(ROLES)}")
+    if not isinstance(given["content"], str):
+        raise UserError(f"{where}: the content of a message must be a string, not {json_type(given['content'])}")
+    weight = given.get("weight", 1)
+    if weight not in (0, 1):
+        raise UserError(f"{where}: the weight {weight!r} of a message must be 1 (imitated) or 0 (not imitated)")
+    return Message(role=given["role"], content=given["content"])
 
 
 def json_type(value: Any) -> str:

@@ -1,11 +1,13 @@
 """Files of rows → their rows one by one, each with its line. A broken row is returned with its problem, to be counted.
 
-A file that cannot be read at all (absent, truncated archive, unterminated JSON) raises.
+Only a JSON list is read into memory as a whole; of all other files, what has not been asked for is not read. A file
+that cannot be read at all (absent, truncated archive, unterminated JSON) raises.
 """
 
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from whet.errors import UserError
 
 CELL_LIMIT = 2**31 - 1  # characters per CSV cell; Python's default is shorter than many completions
 SPACE = " \t\r\n"
+BEGINNING = 2**16  # bytes in which the first character of a JSON file is looked for
 
 ROWS = "rows.jsonl"  # read where a directory is named
 
@@ -30,17 +33,36 @@ class Raw:
 
 
 def read_file(path: Path) -> Iterator[Raw]:
-    """The rows of a .jsonl, .json, .csv, .tsv (each also .gz or .xz) or .parquet file."""
-    name = path.name.lower().removesuffix(".gz").removesuffix(".xz")
-    suffix = Path(name).suffix
+    """The rows of a .jsonl, .json, .csv, .tsv or .parquet file, each also as .gz or .xz."""
+    suffix = _suffix(path.name)
     if suffix not in READERS:
-        raise UserError(f"{path}: rows are read from {', '.join(READERS)} (all but .parquet also as .gz or .xz)")
+        raise UserError(f"{path}: rows are read from {', '.join(READERS)} (each also as .gz or .xz)")
     return READERS[suffix](path)
+
+
+def is_rows_file(name: str) -> bool:
+    """Whether a file of this name can hold rows."""
+    return _suffix(name) in READERS
 
 
 def is_file_name(name: str) -> bool:
     """Whether this names a file rather than a data set on the hub."""
-    return Path(name.lower().removesuffix(".gz").removesuffix(".xz")).suffix in READERS or name.startswith((".", "/"))
+    return is_rows_file(name) or name.startswith((".", "/"))
+
+
+def plain_value(value: Any) -> Any:
+    """A value of a table as JSON has it: null for NaN and infinities, which tables write for missing numbers."""
+    if isinstance(value, dict):
+        return {name: plain_value(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [plain_value(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def _suffix(name: str) -> str:
+    return Path(name.lower().removesuffix(".gz").removesuffix(".xz")).suffix
 
 
 def _json_lines(path: Path) -> Iterator[Raw]:
@@ -53,8 +75,9 @@ def _json_lines(path: Path) -> Iterator[Raw]:
 
 def _json(path: Path) -> Iterator[Raw]:
     """One list of objects, or one object per line if the file does not start with a bracket."""
-    text = _text(path)
-    return _json_array(path, text) if text.lstrip(SPACE).startswith("[") else _json_lines(path)
+    with files.opened(path) as file:
+        start = file.read(BEGINNING).removeprefix(files.BYTE_ORDER_MARK)
+    return _json_array(path, _text(path)) if start.lstrip().startswith(b"[") else _json_lines(path)
 
 
 def _json_array(path: Path, text: str) -> Iterator[Raw]:
@@ -90,18 +113,21 @@ def _after_space(text: str, place: int) -> int:
 
 def _cells(path: Path, delimiter: str) -> Iterator[Raw]:
     csv.field_size_limit(CELL_LIMIT)
-    reader = csv.reader(io.StringIO(_text(path), newline=""), delimiter=delimiter, strict=True)
-    try:
-        header = next(reader, [])
-        if len(set(header)) != len(header) or not all(header):
-            raise UserError(f"{path}:1 must name every column once (it names: {', '.join(header)})")
-        line = reader.line_num + 1
-        for cells in reader:
-            if cells:
-                yield _cells_row(header, cells, line, f"{path}:{line}")
+    with files.opened(path) as file:
+        # Invalid UTF-8 becomes lone surrogates, which mark their rows as broken; -sig drops a byte-order mark.
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        reader = csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            header = next(reader, [])
+            if len(set(header)) != len(header) or not all(header):
+                raise UserError(f"{path}:1 must name every column once (it names: {', '.join(header)})")
             line = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num} is not CSV: {error}") from error
+            for cells in reader:
+                if cells:
+                    yield _cells_row(header, cells, line, f"{path}:{line}")
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise UserError(f"{path}:{reader.line_num} is not CSV: {error}") from error
 
 
 def _cells_row(header: list[str], cells: list[str], line: int, where: str) -> Raw:
@@ -120,12 +146,13 @@ def _parquet(path: Path) -> Iterator[Raw]:
     except ImportError as error:
         raise UserError(f"{path}: reading parquet needs pyarrow: pip install 'whet[datasets]'") from error
     try:
-        table = parquet.ParquetFile(path)
+        packed = path.suffix.lower() in (".gz", ".xz")
+        table = parquet.ParquetFile(io.BytesIO(files.content(path)) if packed else path)
         number = 0
         for batch in table.iter_batches():
             for row in batch.to_pylist():
                 number += 1
-                yield Raw(number, row)
+                yield Raw(number, plain_value(row))
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"cannot read {path} as parquet: {reason}") from error

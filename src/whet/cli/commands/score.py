@@ -1,0 +1,199 @@
+"""`whet score`: rewards and ranks of completions by a reward model; and `whet eval` of a reward model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from whet.cli import arguments
+from whet.cli.terminal import Screen, say, say_json, say_json_line, say_table
+from whet.errors import UserError
+
+if TYPE_CHECKING:
+    from whet.api.loaded_model import Target
+    from whet.data.formats import Record
+    from whet.evaluate.reward_evaluation import RewardEvaluation, Scorable
+    from whet.evaluate.statistics import Interval
+    from whet.models.reward.scoring import Scorer
+
+LABELS = {  # of numbers in the table; shares are printed as percentages
+    "pair_accuracy": "pair accuracy",
+    "outcome_accuracy": "right or wrong, as labelled",
+    "top": "best-scored completion is right",
+    "step_accuracy": "steps good or bad, as labelled",
+    "first_error": "first bad step found",
+    "no_error": "no bad step found where there is none",
+    "longer": "pair accuracy of preferring the longer",
+}
+
+
+def score(
+    model: str = typer.Argument(..., metavar="RM", help="A run that trained a reward model, or its directory or name."),
+    source: str = typer.Argument(..., metavar="FILE|NAME", help="Rows to score, or a data set on the hub."),
+    *,
+    form: str = typer.Option("auto", "--format", help="Format of the rows (see `whet data formats`)."),
+    split: str = typer.Option("train", "--split", help="Split of a data set on the hub."),
+    subset: str = typer.Option("", "--subset", help="Configuration or directory of a data set on the hub."),
+    limit: int = typer.Option(None, "--limit", min=1, help="Score the first rows alone."),
+    chat: bool = typer.Option(
+        None, "--chat/--no-chat", help="Read plain prompts as a user's message.  [default: as the run]"
+    ),
+    out: Path = typer.Option(None, "--out", metavar="FILE", help="File of the scores (.jsonl, .jsonl.gz)."),
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Score completions with a reward model. Writes a line of JSON for each; a summary goes to standard error.
+
+    Rows have a prompt and a completion, messages, a pair, or a prompt and several completions. Where a prompt has
+    several completions, each gets its rank, 1 for the highest score. A process reward model scores the steps too.
+
+    \b
+    Examples:
+      whet score runs/20260101-120000-reward answers.jsonl > scores.jsonl
+      whet score RM samples.jsonl.gz --out scores.jsonl.gz
+    """
+    from whet.data.sources import Source, load_rows
+    from whet.evaluate.reward_evaluation import score_rows
+
+    target = _reward_model(model)
+    spoken = chat if chat is not None else _own_data(target) is not None and _own_data(target).chat
+    wanted = Source(path=source, format=form, split=split, subset=subset, chat=spoken, limit=limit)
+    wanted = replace(wanted, max_skipped=0.0, ties="keep", duplicates="keep")  # every row, or none
+    with Screen(stderr=True).status(f"scoring {source}"):
+        scorer = _scorer(target)
+        lines = score_rows(scorer, _scorable(load_rows(wanted).rows, source))
+    if out is not None:
+        _write(out.expanduser(), lines)
+    about = {"model": target.name, "kind": scorer.model.kind, **_summary(lines), "truncated": scorer.truncated}
+    if as_json:
+        say_json({**about, **({"rows": lines} if out is None else {"out": str(out)})})
+        return
+    if out is None:
+        for line in lines:
+            say_json_line(line)
+    say(_sentence(about), err=True)
+    if out is not None:
+        say(f"scores: {out}", err=True)
+
+
+def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *, as_json: bool) -> None:
+    """Evaluates a reward model on the rows of `source`, or on the held-out rows of the run that trained it."""
+    from whet.data.split import clustering
+    from whet.evaluate.reward_evaluation import evaluate_reward_model
+
+    rows, everything, name = _rows(target, source)
+    cluster = clustering(everything)
+    own = target.config.eval.examples if target.config is not None and source is None else None
+    with Screen(stderr=True).status(f"scoring {name}"):
+        scorer = _scorer(target)
+        clusters = [cluster(row) for row in rows]
+        result = evaluate_reward_model(scorer, rows, clusters=clusters, name=name, most=examples or own)
+    if as_json:
+        say_json({"model": target.name, "kind": scorer.model.kind, "data": name, **result.plain()})
+        return
+    left_out = f", {result.left_out} left out because they are too long" if result.left_out else ""
+    say(f"{target.name} ({scorer.model.kind} reward model) on {result.rows} rows of {name}{left_out}")
+    say_table(_table(result), "measure", "value", "95 % interval")
+
+
+def _reward_model(text: str) -> Target:
+    from whet.api.loaded_model import find_target, is_url
+
+    if is_url(text):
+        raise UserError(f"{text} is a server, and a reward model needs local weights: name its directory")
+    target = find_target(text)
+    if target.reward_kind is None:
+        raise UserError(f"{text} is a language model, not a reward model: train one with objective=bradley_terry")
+    return target
+
+
+def _scorer(target: Target) -> Scorer:
+    import torch
+
+    from whet.models.reward.scoring import load_scorer
+
+    return load_scorer(Path(target.path), torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _own_data(target: Target) -> Any:
+    """The data section of the run that trained the model; None without one."""
+    return getattr(target.config, "data", None)
+
+
+def _rows(target: Target, source: str | None) -> tuple[Sequence[Scorable], Sequence[Scorable], str]:
+    """The rows to evaluate on, all rows of their file, and its name."""
+    from whet.data.sources import Source, load_rows
+    from whet.tasks.space import first_held_out
+    from whet.train.setup.epochs import load_sides
+
+    config = _own_data(target)
+    if source is not None:
+        loaded = load_rows(Source(path=source, chat=config is not None and config.chat))
+        rows = _scorable(loaded.rows, source)
+        return rows, rows, source
+    if config is None:
+        raise UserError(f"{target.name} is a model, not a run with held-out rows: name a file with --data")
+    loaded, _, held_out = load_sides(config)
+    everything = _scorable(loaded.rows, config.path)
+    return first_held_out(_scorable(held_out, config.path), len(held_out)), everything, f"{config.path}, held out"
+
+
+def _scorable(rows: Sequence[Record], source: str) -> list[Scorable]:
+    """These rows, if each has a completion to score."""
+    from whet.records import Text
+
+    found = [row for row in rows if not isinstance(row, Text)]
+    if len(found) < len(rows):
+        raise UserError(f"{source} has texts without prompts, which reward models do not score: give completions")
+    return found
+
+
+def _write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    from whet.runs.logs import reason, write_rows
+
+    try:
+        write_rows(path, lines)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {reason(error)}; choose another --out") from error
+
+
+def _summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    scores = [line["score"] for line in lines]
+    mean = fmean(scores)
+    spread = math.sqrt(fmean((value - mean) ** 2 for value in scores))
+    prompts = {str(line["prompt"]) for line in lines}
+    found = {"completions": len(lines), "prompts": len(prompts), "mean": mean, "std": spread}
+    return {**found, "lowest": min(scores), "highest": max(scores)}
+
+
+def _sentence(about: dict[str, Any]) -> str:
+    cut = f"; {about['truncated']} were truncated to the model's limit" if about["truncated"] else ""
+    return (
+        f"{about['completions']:,} completions of {about['prompts']:,} prompts by a {about['kind']} reward model: "
+        f"mean {about['mean']:.4g}, standard deviation {about['std']:.4g}, from {about['lowest']:.4g} to "
+        f"{about['highest']:.4g}{cut}"
+    )
+
+
+def _table(result: RewardEvaluation) -> list[tuple[str, str, str]]:
+    found = result.named_shares()
+    rows = [(LABELS[name], f"{share.mean:.1%}", _ends(share, "{:.1%}")) for name, share in found.items()]
+    if result.report is not None:
+        rows.append(("calibration error", f"{result.report.calibration_error:.3f}", ""))
+    for one in result.best_of_n:
+        form = "{:.1%}" if one.is_share else "{:.4g}"
+        beside = f"random {form.format(one.at_random)}, best possible {form.format(one.by_oracle)}"
+        name = f"best of {one.n} ({one.prompts} prompts; {beside})"
+        rows.append((name, form.format(one.by_model.mean), _ends(one.by_model, form)))
+    return rows
+
+
+def _ends(interval: Interval, form: str) -> str:
+    if math.isinf(interval.high):
+        return "unknown from one prompt"
+    return f"{form.format(interval.low)} … {form.format(interval.high)}"

@@ -1,0 +1,84 @@
+"""Headline metrics of evaluations: what each is called in words, how it is written, and which direction is better."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+LOWER_IS_BETTER = ("loss", "truncated", "calibration_error")  # the last words of a metric's name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """A metric `eval/NAME`; of a named evaluation set `eval/SET/NAME`."""
+
+    metric: str
+    label: str
+    is_share: bool = False
+
+    @property
+    def is_higher_better(self) -> bool:
+        return not self.metric.endswith(LOWER_IS_BETTER)
+
+    @property
+    def interval(self) -> tuple[str, str]:
+        """The metrics of its 95 % interval."""
+        return f"{self.metric}_low", f"{self.metric}_high"
+
+    def text(self, value: float) -> str:
+        return f"{value:.1%}" if self.is_share else f"{value:.4g}"
+
+    def with_interval(self, row: Mapping[str, Any]) -> str:
+        """The value in a row of metrics, with its interval if it has one."""
+        low, high = (row.get(name) for name in self.interval)
+        span = "" if low is None or high is None else f" [{self.text(low)} … {self.text(high)}]"
+        return self.text(row[self.metric]) + span
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether a value is at least as good: ties go to the later one."""
+        return value >= than if self.is_higher_better else value <= than
+
+
+# In this order the first that was measured stands for the evaluation: what the task calls correct, then the reward,
+# then the metrics of the rows that an offline run learns from.
+MEASURES = (
+    Measure(metric="eval/accuracy", label="held-out accuracy", is_share=True),
+    Measure(metric="eval/reward", label="held-out reward"),
+    Measure(metric="eval/pair_accuracy", label="held-out pair accuracy", is_share=True),
+    Measure(metric="eval/label_accuracy", label="held-out label accuracy", is_share=True),
+    Measure(metric="eval/outcome_accuracy", label="held-out outcome accuracy", is_share=True),
+    Measure(metric="eval/step_accuracy", label="held-out step accuracy", is_share=True),
+    Measure(metric="eval/loss", label="held-out loss"),
+    Measure(metric="eval/token_accuracy", label="held-out token accuracy", is_share=True),
+)
+
+
+def measures_in(measured: Mapping[str, Any]) -> list[Measure]:
+    """The headline measures among these metrics, the most important first."""
+    found = [
+        measure_of(metric) for metric, value in measured.items() if metric.startswith("eval/") and value is not None
+    ]
+    places = {one.metric: place for place, one in enumerate(MEASURES)}
+    known = [(places[name], one) for one in found if (name := _plain(one.metric)) in places]
+    return [one for _, one in sorted(known, key=lambda pair: pair[0])]  # stable: evaluation sets in their order
+
+
+def headline(measured: Mapping[str, Any]) -> Measure | None:
+    """The measure that stands for an evaluation."""
+    return next(iter(measures_in(measured)), None)
+
+
+def measure_of(metric: str) -> Measure:
+    """The measure of a metric's name; one that is no headline is a plain number."""
+    known = next((one for one in MEASURES if one.metric == _plain(metric)), None)
+    if known is None:
+        return Measure(metric=metric, label=f"held-out {metric.removeprefix('eval/')}")
+    return known if known.metric == metric else replace(known, metric=metric, label=f"{known.label} on {_set(metric)}")
+
+
+def _set(metric: str) -> str:
+    return metric.removeprefix("eval/").rpartition("/")[0]
+
+
+def _plain(metric: str) -> str:
+    """The metric without its evaluation set."""
+    return f"eval/{metric.rpartition('/')[2]}" if _set(metric) != "parts" else metric

@@ -1,0 +1,116 @@
+"""The runs below a folder: which there are, how each stands, and which one a name stands for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from whet.errors import RunFailed, UserError
+from whet.runs import layout, logs
+from whet.runs.directory import RunDirectory
+from whet.runs.experiment_directories import first_of_several, is_comparison, is_pipeline
+from whet.runs.lock import is_held
+
+MARK = "@"  # before a name that must be that of a run
+LAST = f"{MARK}last"  # the newest
+NAMED = 8  # runs that an error names
+
+Status = Literal["finished", "stopped", "failed", "being written"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How a run stands."""
+
+    status: Status
+    step: int  # the last one that was logged
+    error: str = ""  # of a run that failed
+
+
+def runs_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """The parent of new run directories: as given, else $WHET_RUNS, else runs."""
+    return Path(root or os.environ.get("WHET_RUNS") or "runs").expanduser()
+
+
+def find_run(text: str, root: Path) -> Path | None:
+    """The directory that a text names: a path, `@last`, or a part of the name of one run below `root`.
+
+    None if there is none; a UserError for a part of several names, or for `@part` of no name.
+    """
+    if not text.startswith(MARK) and Path(text).expanduser().is_dir():
+        return Path(text).expanduser()
+    found = experiments(root)
+    if text == LAST and found:
+        return found[-1]
+    part = text.removeprefix(MARK)
+    matches = [path for path in found if part in path.name] or [
+        path for path in runs_below(root) if part in str(path.relative_to(root))
+    ]
+    if len(matches) > 1:
+        names = ", ".join(str(path.relative_to(root)) for path in reversed(matches[-NAMED:]))
+        raise UserError(f"{text!r} is in the names of {len(matches)} runs below {root}: {names}; give more of a name")
+    if not matches and text.startswith(MARK):
+        raise UserError(f"no run {text}: {known_runs(root)}")
+    return matches[0] if matches and part else None
+
+
+def known_runs(root: Path) -> str:
+    """What is below a folder, newest first, for an error."""
+    names = [path.name for path in reversed(experiments(root)[-NAMED:])]
+    return f"below {root} there are {', '.join(names)}" if names else f"there are no runs below {root}"
+
+
+def experiments(root: Path) -> list[Path]:
+    """Runs, pipelines and comparisons directly below a folder, oldest first."""
+    inside = sorted(root.iterdir()) if root.is_dir() else []
+    ours = [path for path in inside if _is_run(path) or is_comparison(path) or first_of_several(path)]
+    return sorted(ours, key=started)
+
+
+def runs_below(root: Path) -> list[Path]:
+    """All runs below a folder, also those of pipelines and comparisons, oldest first."""
+    return sorted(_runs(root), key=started)
+
+
+def started(path: Path) -> float:
+    """When a run was started, or extended, in seconds since 1970."""
+    config = path / layout.CONFIG
+    return (config if config.is_file() else path).stat().st_mtime
+
+
+def standing(run: RunDirectory) -> Standing:
+    """Whether a run is finished or is being written; else how it ended."""
+    step = max((row["step"] for row in run.metrics()), default=0)
+    if is_held(run.path / layout.LOCK):
+        return Standing(status="being written", step=step)
+    if run.finished:
+        return Standing(status="finished", step=step)
+    failure = _newest_failure(run.path)
+    if failure.get("step") == step + 1:  # a later step was made after a repair
+        return Standing(status="failed", step=step, error=str(failure.get("error", "")))
+    return Standing(status="stopped", step=step)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / layout.CONFIG).is_file()
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    """Runs have no runs inside, but pipelines do."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if _is_run(path) and not is_pipeline(path):
+            yield path
+        elif path.is_dir() and not path.is_symlink():
+            yield from _runs(path)
+
+
+def _newest_failure(run: Path) -> dict[str, Any]:
+    files = (run / layout.FAILURES).glob("*.json")
+    newest = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+    try:
+        return {} if newest is None else logs.read_json(newest)
+    except RunFailed:
+        return {}

@@ -1,0 +1,139 @@
+"""Right answers in completions: the last match counts, and numbers are compared as numbers."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from whet.errors import UserError, nearest
+
+WAYS = ("exact", "number", "boxed", "choice", "regex")
+NUMBER = re.compile(
+    r"(?:(?<![\w.)\]}])[-+])?"  # a sign, not a minus between two terms
+    r"\$?(?<![\w.])"
+    r"(?:\d+ \d+/\d+|(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"  # 1 1/2; 1,234.5; 12.5; .5
+    r"(?:[eE][-+]?\d{1,3}(?!\w))?(?: ?/ ?\d+(?:\.\d+)?)?)"
+    r"(?:\s?(?:%|percent\b))?"
+)
+CHOICE = re.compile(
+    r"(?i:answer is|answer:|option|choice)[\s(*\[]*([A-Z])(?![\w'])"
+    r"|\(([A-Za-z])\)"
+    r"|(?<![\w'])([B-HJ-Z])(?![\w'])"
+    r"|(?<![\w'])([AI])(?![\w'])(?!\s+[a-z])"  # not the words "A" and "I"
+)
+LEADING_CHOICE = re.compile(r"\s*\(?([A-Za-z])(?:[).:\s]|$)")  # "B", "(b)", "B. Paris"
+FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}")
+WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
+UNSEEN = re.compile(r"\\left|\\right|\\[!,;: ]|\^\{?\\circ\}?|[$\s]")  # LaTeX that does not change an answer
+BOX = "\\boxed{"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matcher:
+    """Compares completions with answers in one of the `WAYS`."""
+
+    way: str
+    pattern: str = ""  # of the way regex: its first group, or all of it, is the answer
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise UserError(f"match is {self.way!r}{nearest(self.way, WAYS)} (ways: {', '.join(WAYS)})")
+        if bool(self.pattern) != (self.way == "regex"):
+            problem = "needs a pattern" if self.way == "regex" else "takes no pattern: use match=regex, or leave it out"
+            raise UserError(f"match={self.way} {problem}")
+        _ = self._regex
+
+    def is_right(self, answer: str, text: str) -> bool:
+        """Whether the completion gives the answer; without an answer none is right."""
+        expected, found = self.expected(answer), self._found(text)
+        if expected is None or found is None:
+            return False
+        if self.way in ("exact", "choice"):
+            return expected == found
+        return _is_same_number(expected, found) or (self.way != "number" and _tidy(expected) == _tidy(found))
+
+    def expected(self, answer: str) -> str | None:
+        """What a completion must give; None if the answer has nothing of the kind."""
+        if not answer.strip():
+            return None
+        if self.way == "choice" and (leading := LEADING_CHOICE.match(answer)):
+            return leading[1].upper()
+        found = self._found(answer)
+        return answer.strip() if found is None and self.way in ("boxed", "regex") else found
+
+    def _found(self, text: str) -> str | None:
+        match self.way:
+            case "number":
+                return _last(NUMBER, _plain_latex(text))
+            case "boxed":
+                return _boxed(text)
+            case "choice":
+                found = _last(CHOICE, text)
+                return found and found.upper()
+            case "regex":
+                return _last(self._regex, text)
+        return text.strip()
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        try:
+            return re.compile(self.pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UserError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
+
+
+def _last(pattern: re.Pattern[str], text: str) -> str | None:
+    """The first group that took part in the last match, or all of it."""
+    found = None
+    for one in pattern.finditer(text):
+        found = next((group for group in one.groups() if group is not None), one[0])
+    return found
+
+
+def _boxed(text: str) -> str | None:
+    """The contents of the last complete \\boxed{…}."""
+    start = text.rfind(BOX)
+    while start >= 0:
+        depth = 0
+        for place in range(start + len(BOX) - 1, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[place], 0)
+            if not depth:
+                return text[start + len(BOX) : place]
+        start = text.rfind(BOX, 0, start)
+    return None
+
+
+def _is_same_number(one: str, other: str) -> bool:
+    """Whether both are numbers with one value. 12 % is 0.12, and also 12 where the other side has no percent sign."""
+    ours, theirs = _number(one), _number(other)
+    if ours is None or theirs is None:
+        return False
+    whole, other_whole = (value / 100 if is_percent else value for value, is_percent in (ours, theirs))
+    return whole == other_whole or (ours[1] != theirs[1] and ours[0] == theirs[0])
+
+
+def _number(text: str) -> tuple[Fraction, bool] | None:
+    """The value of a text that is one number, percent signs apart, and whether it has one."""
+    plain = _plain_latex(text).strip().strip("$").rstrip(".")
+    if not NUMBER.fullmatch(plain):
+        return None
+    bare = re.sub(r"[$,%]|percent", "", plain).strip()
+    sign = -1 if bare.startswith("-") else 1
+    whole, _, rest = bare.lstrip("+-").rpartition(" ") if re.search(r"\d \d", bare) else ("0", "", bare.lstrip("+-"))
+    top, _, bottom = rest.replace(" ", "").partition("/")
+    try:
+        value = sign * (Fraction(whole) + Fraction(top) / Fraction(bottom or "1"))
+    except (ValueError, ZeroDivisionError):  # ValueError: more digits than Python reads
+        return None
+    return value, plain.endswith(("%", "percent"))
+
+
+def _plain_latex(text: str) -> str:
+    text = FRACTION.sub(r"\1/\2", text.replace("−", "-").replace("{,}", ",").replace("\\%", "%"))
+    return text.replace("\\$", "$").replace("\\!", "")
+
+
+def _tidy(text: str) -> str:
+    """The text without spaces and LaTeX that does not change its meaning."""
+    text = re.sub(r"\\[dt]frac", r"\\frac", WRAPPED.sub(r"\1", text)).replace("\\%", "%")
+    return UNSEEN.sub("", text).rstrip(".")

@@ -1,0 +1,71 @@
+"""Evaluation of a run on held-out prompts: completions by the engine, graded by the task and by the run's rewards."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Any
+
+from whet.config.loops import Training
+from whet.distributed.world import World
+from whet.evaluate.evaluation import evaluate
+from whet.evaluate.statistics import flat_metrics, mean_interval
+from whet.records import Example, Score
+from whet.runs.directory import RunDirectory
+from whet.train.setup.build import Parts
+
+HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[Score]]
+
+
+def evaluate_held_out(
+    config: Training,
+    parts: Parts[Any],
+    world: World,
+    run: RunDirectory,
+    scorer: HeldOutScorer | None,
+    abandoning: Callable[[], AbstractContextManager[None]],
+    *,
+    step: int,
+) -> dict[str, float]:
+    """Greedy accuracy, pass@k, and the mean reward by the grader of training; {} if nothing generates.
+
+    A signal ends what is done within `abandoning()` at once.
+    """
+    settings = config.eval
+    if parts.engine is None:
+        return {}
+    parts.engine.sync(parts.policy, version=step)
+    with abandoning():
+        evaluation = evaluate(
+            parts.engine,
+            parts.tokenizer,
+            parts.task,
+            examples=settings.examples,
+            sampling=config.eval_sampling,
+            samples=settings.samples,
+            ks=settings.ks,
+            seed=config.seed,
+            world=world,
+        )
+    run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
+    metrics = evaluation.metrics()
+    if scorer is not None:
+        texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
+        with abandoning():
+            metrics |= reward_metrics(scorer, parts.task.held_out(settings.examples), texts, world)
+    return metrics
+
+
+def reward_metrics(
+    scorer: HeldOutScorer, examples: Sequence[Example], texts: Sequence[str], world: World
+) -> dict[str, float]:
+    """The mean reward of these completions and of each of its parts; every rank scores its share."""
+    mine = scorer(world.shard(examples), world.shard(texts))
+    rows: list[Mapping[str, float]] = world.interleave(
+        [{"reward": score.reward} | {f"parts/{name}": value for name, value in score.parts.items()} for score in mine]
+    )
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, value in row.items():
+            found[name].append(value)
+    return flat_metrics({name: mean_interval(values) for name, values in sorted(found.items())})

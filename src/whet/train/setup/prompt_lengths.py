@@ -1,0 +1,72 @@
+"""Prompts of a file that are too long for the model: left out or truncated before the first step, and said."""
+
+from dataclasses import replace
+from typing import Any
+
+from whet.errors import UserError
+from whet.models.protocol import Tokenizer
+from whet.models.text.tokenizers import newest_turns
+from whet.records import Example
+from whet.tasks.protocol import Task
+from whet.tasks.rows import FittedTask, StoredTask
+
+WAYS = ("filter", "truncate")
+NAMED = 3  # examples that a note names
+
+
+def fit_prompts(task: Task, tokenizer: Tokenizer, *, context: int, max_tokens: int) -> tuple[Task, list[str]]:
+    """The task with prompts that fit, and notes about those that did not; tasks that make their prompts stay as is.
+
+    `max_tokens` are those of a completion: a prompt that leaves fewer in the context is kept and noted.
+    """
+    if not isinstance(task, StoredTask):
+        return task, []
+    options: Any = task
+    limit, way = options.max_prompt_tokens, options.overlong_prompts
+    if way not in WAYS:
+        raise UserError(f"task {task.name}: overlong_prompts is {way!r}, must be {' or '.join(WAYS)}")
+    if limit is not None and limit < 1:
+        raise UserError(f"task {task.name}: max_prompt_tokens is {limit}, must be 1 or more")
+    room = min(context - 1, limit or context - 1)
+    training, evaluation = task.sides
+    lengths = {one.id: len(tokenizer.prompt(one.prompt)) for side in (training, evaluation) for one in side}
+    overlong = [name for name, length in lengths.items() if length > room]
+    fitted = [[_fitted(one, tokenizer, room, way, lengths) for one in side] for side in (training, evaluation)]
+    sides = [[one for one in side if one is not None] for side in fitted]
+    for which, before, after in zip(("training", "held-out"), (training, evaluation), sides, strict=True):
+        if before and not after:
+            raise UserError(
+                f"all {len(before)} {which} prompts have more than {room} tokens: raise max_prompt_tokens, set "
+                "overlong_prompts=truncate, or use a model with a longer context"
+            )
+    notes = [_overlong(overlong, lengths, room, way)] if overlong else []
+    kept = [min(lengths[one.id], room) for side in sides for one in side]
+    cut = sum(length + max_tokens > context for length in kept)
+    if cut:
+        notes.append(
+            f"note: completions of {cut:,} of {len(kept):,} prompts may end before {max_tokens} tokens: the longest "
+            f"prompt has {max(kept):,} of the {context:,} tokens of the context; lower max_tokens or max_prompt_tokens"
+        )
+    return (FittedTask(task, (sides[0], sides[1])) if overlong else task), notes
+
+
+def _fitted(example: Example, tokenizer: Tokenizer, room: int, way: str, lengths: dict[str, int]) -> Example | None:
+    if lengths[example.id] <= room:
+        return example
+    if way == "filter":
+        return None
+    if isinstance(example.prompt, str):
+        kept = tokenizer.decode_many([tokenizer.encode(example.prompt)[-room:]])[0]
+        return replace(example, prompt=kept) if kept and len(tokenizer.prompt(kept)) <= room else None
+    turns = newest_turns(tuple(example.prompt), lambda some: len(tokenizer.prompt(some)), room)
+    return replace(example, prompt=turns) if len(tokenizer.prompt(turns)) <= room else None
+
+
+def _overlong(names: list[str], lengths: dict[str, int], room: int, way: str) -> str:
+    done = "are left out" if way == "filter" else "are truncated, or left out where one message is too long"
+    some = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    longest = max(lengths[name] for name in names)
+    return (
+        f"note: {len(names):,} of {len(lengths):,} prompts have more than {room:,} tokens (the longest {longest:,}) "
+        f"and {done}: {some}"
+    )

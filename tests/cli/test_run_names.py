@@ -1,0 +1,108 @@
+"""Runs by name: `whet runs`, `@last`, a part of a name; where `whet train` puts a run, and what it prints."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.refusal import refused, write_recipe
+from tests.cli.tiny import Whet
+from whet.recipe import parse_yaml
+from whet.runs.lock import WriterLock
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that `folder` copies: tiny-one, and tiny-two, which is newer."""
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture
+def folder(whet: Whet, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The runs …-one and …-two, of which the second is newer, in the folder of runs."""
+    if not any(two.iterdir()):
+        for name in ("one", "two"):
+            assert whet("train", write_recipe(two), "--name", name, "--runs", two / "runs").code == 0
+    shutil.copytree(two / "runs", tmp_path / "runs")
+    monkeypatch.setenv("WHET_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def of(folder: Path, name: str) -> Path:
+    (run,) = folder.glob(f"*-{name}")
+    return run
+
+
+def test_a_name_stands_for_a_run_everywhere(whet: Whet, folder: Path, tmp_path: Path) -> None:
+    one, two = of(folder, "one"), of(folder, "two")
+    for text, run in (("@last", two), ("two", two), ("@one", one), (one.name, one)):
+        assert json.loads(whet("eval", text, "--examples", 2, "--json").out)["model"] == str(run / "best_model")
+    assert json.loads(whet("report", "one", "--json").out)["report"] == str(one / "report.html")
+    assert json.loads(whet("sample", "@last", "1>", "--json").out)["model"] == str(two / "best_model")
+    assert f"{two} is finished" in refused(whet, "train", "two", "--resume")
+    assert whet("chat", "@last").code == 0
+    for word, run in (("model=@last", two), ("model.path=one", one)):
+        out = tmp_path / f"from-{run.name}"
+        assert whet("train", write_recipe(tmp_path), word, "steps=1", "--out", out).code == 0
+        assert parse_yaml((out / "config.yaml").read_text(), where="")["model"]["path"] == str(run)
+    told = whet("explain", "grpo-sorting", "model=@last")
+    assert told.code == 0
+    assert str(two) in told.out
+
+
+def test_an_extended_run_is_the_last_one(whet: Whet, folder: Path) -> None:
+    assert whet("train", "one", "--resume", "steps=3").code == 0
+    assert json.loads(whet("report", "@last", "--json").out)["report"] == str(of(folder, "one") / "report.html")
+
+
+def test_names_of_several_runs_and_of_none(whet: Whet, folder: Path, tmp_path: Path) -> None:
+    one, two = of(folder, "one").name, of(folder, "two").name
+    explain = ("explain", "grpo-sorting", "model=@2")
+    for command in (("eval", "2"), ("report", "2"), ("train", "2", "--resume"), explain):
+        assert f"is in the names of 2 runs below {folder}: {two}, {one}; give more of a name" in refused(whet, *command)
+    for command in (("eval", "@three"), ("sample", "three"), ("report", "three"), ("train", "three", "--resume")):
+        assert f"below {folder} there are {two}, {one}" in refused(whet, *command)
+    shutil.rmtree(folder)
+    assert refused(whet, "report", "@last") == f"no run @last: there are no runs below {folder}"
+    assert whet("runs").out == f"there are no runs below {folder}\n"
+
+
+def test_runs_are_listed_with_status_and_result(whet: Whet, folder: Path) -> None:
+    one, two = of(folder, "one"), of(folder, "two")
+    failed, stage = (Path(shutil.copytree(one, folder / name)) for name in ("failed", "pipe/stages/sft"))
+    (folder / "pipe" / "config.yaml").write_text("loop: pipeline\n")
+    for run in (one, failed):
+        (run / "final_results.json").unlink()
+    (failed / "failures").mkdir()
+    (failed / "failures" / "reward-001.json").write_text(json.dumps({"step": 3, "error": "r.py:f raised ValueError"}))
+    for age, path in enumerate((two, one, failed, stage)):
+        os.utime(path / "config.yaml", (10_000 - age, 10_000 - age))
+    rows = json.loads(whet("runs", "--json").out)
+    assert [row["path"] for row in rows] == [str(path) for path in (two, one, failed, stage)]
+    statuses = ["finished, 2 steps", "stopped after step 2", "failed in step 3", "finished, 2 steps"]
+    assert [row["status"] for row in rows] == statuses
+    assert [row["recipe"] for row in rows] == ["two", "one", "failed", "sft"]
+    assert [row["run"] for row in rows][-1] == "pipe/stages/sft"
+    assert re.fullmatch(r"held-out accuracy [\d.]+ ?% → [\d.]+ ?%", rows[0]["result"])
+    assert rows[2]["result"] == "r.py:f raised ValueError"
+    lock = WriterLock(one / ".lock")
+    shown = whet("runs", folder).out
+    lock.release()
+    assert "being written, step 2" in shown
+    assert "failed in step 3" in shown
+    assert whet("report", "stages/sft").code == 0
+
+
+def test_where_a_run_goes_and_what_is_printed(whet: Whet, tmp_path: Path) -> None:
+    recipe, exact = write_recipe(tmp_path), tmp_path / "exactly" / "here"
+    result = whet("train", recipe, "steps=1", "--out", exact, "--json")
+    assert result.code == 0, result.err
+    told = json.loads(result.out)
+    assert (told["run"], told["steps"]) == (str(exact), 1)
+    assert f"{exact} is not empty" in refused(whet, "train", recipe, "--out", exact)
+    assert "--name would have no effect" in refused(whet, "train", recipe, "--out", exact, "--name", "x")
+    assert "--out is for a new run" in refused(whet, "train", exact, "--resume", "--out", exact)
+    assert "--name is for a new run" in refused(whet, "train", exact, "--resume", "--name", "x")

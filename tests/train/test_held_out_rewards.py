@@ -1,0 +1,115 @@
+"""The user's own rewards on held-out prompts: measured, and the judge of the best model where the recipe says so."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.refusal import refused, train_tiny, write_recipe
+from tests.cli.tiny import Whet
+from whet.errors import UserError
+from whet.evaluate.statistics import mean_interval
+from whet.recipe import read_recipe
+from whet.runs.directory import RunDirectory
+from whet.train.session.held_out import reward_metrics
+
+REWARDS = """
+def digits(completions, **columns):
+    return [float(sum(letter.isdigit() for letter in text)) for text in completions]
+
+def none(completions, **columns):
+    return [0.0 for text in completions]
+"""
+
+
+@pytest.fixture
+def rewards(tmp_path: Path) -> str:
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    return str(tmp_path / "rewards.py")
+
+
+def opened(path: Path) -> RunDirectory:
+    return RunDirectory.open(path, is_writer=False)
+
+
+def test_reward_functions_grade_the_held_out_completions(rewards: str, tmp_path: Path) -> None:
+    both = f"reward.functions=[{{use: '{rewards}:digits', weight: 2}}, {rewards}:none]"
+    run = opened(train_tiny(tmp_path, both, "eval.every_steps=1", "best.metric=eval/reward"))
+    for row in run.metrics():
+        texts = [answer["text"] for answer in run.answers(row["step"])]
+        counts = [float(sum(letter.isdigit() for letter in text)) for text in texts]
+        wanted = mean_interval([2 * count for count in counts])
+        measured = [row[f"eval/reward{end}"] for end in ("", "_low", "_high")]
+        assert measured == pytest.approx([wanted.mean, wanted.low, wanted.high])
+        assert row["eval/parts/digits"] == pytest.approx(wanted.mean / 2)
+        assert row["eval/parts/none"] == 0
+    best = json.loads((run.path / "best_model" / "best.json").read_text())
+    values = [row["eval/reward"] for row in run.metrics()]
+    assert best["metric"] == "eval/reward"
+    assert best["value"] == max(values)
+    assert best["step"] == max(step for step, value in enumerate(values) if value == max(values))
+
+
+def test_every_rank_scores_its_share() -> None:
+    from tests.contracts.fake_ranks import on_ranks
+    from whet.distributed.world import World
+    from whet.records import Example, Score
+
+    examples = [Example(id=str(i), prompt="p", answer="a") for i in range(5)]
+    texts = ["x" * i for i in range(5)]
+
+    def work(world: World) -> tuple[int, dict[str, float]]:
+        seen: list[str] = []
+
+        def scorer(_: object, some: list[str]) -> list[Score]:
+            seen.extend(some)
+            return [Score(reward=float(len(text)), parts={"odd": len(text) % 2.0} if text else {}) for text in some]
+
+        return len(seen), {**reward_metrics(scorer, examples, texts, world), "seen": len(seen)}
+
+    for _, found in on_ranks(2, work):
+        assert found["eval/reward"] == 2.0
+        assert found["eval/parts/odd"] == 0.5  # of the four that have this part
+        assert found["seen"] in (2, 3)
+
+
+def test_evaluation_off_keeps_the_last_model(tmp_path: Path) -> None:
+    run = opened(train_tiny(tmp_path, "eval.every_steps=0"))
+    assert not any(name.startswith("eval/") for row in run.metrics() for name in row)
+    assert run.answer_steps() == []
+    assert json.loads((run.path / "best_model" / "best.json").read_text())["step"] == 2
+    last = (run.path / "checkpoints" / "step-000002" / "model" / "model.safetensors").read_bytes()
+    assert (run.path / "best_model" / "model.safetensors").read_bytes() == last
+    assert (run.results() or {})["best"] == {"step": 2}
+
+
+@pytest.mark.parametrize("change", ["best.metric=eval/accuracy", "early_stopping.patience=1"])
+def test_what_needs_evaluations_is_refused_without_them(tmp_path: Path, change: str) -> None:
+    with pytest.raises(UserError, match=r"needs evaluations, and eval\.every_steps is 0"):
+        read_recipe(str(write_recipe(tmp_path)), ["eval.every_steps=0", change])
+
+
+def test_a_metric_that_is_not_measured_is_refused_with_those_that_are(whet: Whet, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    message = refused(whet, "train", recipe, "best.metric=eval/rewards", "--runs", tmp_path / "runs")
+    assert message == (
+        "best.metric is 'eval/rewards', which is not measured here; use one of "
+        "eval/length, eval/truncated, eval/accuracy, eval/parts/correct, eval/parts/partial, eval/reward"
+    )
+
+
+def test_the_console_tells_what_was_learned_and_what_went_wrong(whet: Whet, rewards: str, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    flat = f"reward.functions=[{rewards}:none]"
+    result = whet("train", recipe, flat, "steps=6", "--runs", tmp_path / "runs")
+    assert result.code == 0, result.err
+    lines = result.err.splitlines()
+    (run,) = (tmp_path / "runs").iterdir()
+    told = "all rewards are 0, so no rollout is better than another and nothing can be learned from them"
+    assert [line for line in lines if told in line] == [f"warning: step {step}: {told}" for step in (1, 2, 3)]
+    end = lines[next(place for place, line in enumerate(lines) if line.startswith("held-out accuracy: ")) :]
+    assert end[0].endswith(" (95 % intervals)")
+    assert end[1].startswith("held-out reward: 0")
+    assert end[2].startswith(f"best model: {run / 'best_model'} (step ")
+    assert any(line.startswith("warning: reward was 0 in all 6 steps") for line in end)
+    assert end[-1] == f"report: {run / 'report.html'}"

@@ -57,6 +57,7 @@ def test_a_finished_run_with_more_steps_is_the_run_that_had_them_from_the_start(
     result = whet("train", run, "--resume", "steps=4")
     assert result.code == 0, result.err
     assert "resumed with steps 4 instead of 2" in result.err
+    assert "warning: steps" not in result.err  # it was asked for
     assert "schedule" not in result.err  # constant: nothing depends on the number of steps
     for name in ("metrics.jsonl", "checkpoints/step-000004/model/model.safetensors", "config.yaml"):
         assert (run / name).read_bytes() == (long / name).read_bytes()

@@ -14,10 +14,10 @@ from whet.algorithms.cells import options
 from whet.algorithms.table import CELLS
 from whet.cli.progress import SilentProgress
 from whet.config.algorithm import KlConfig
+from whet.config.eval_config import EvalConfig
 from whet.config.parts import (
     CriticConfig,
     EngineConfig,
-    EvalConfig,
     ModelConfig,
     OptimizerConfig,
     RolloutConfig,

@@ -78,7 +78,7 @@ def test_options_are_bound_to_the_loss() -> None:
         ({"objective": "sft", "reference": "m"}, "'sft' compares with no reference: leave reference out"),
         ({"objective": "dpo", "data": {}}, "data: give either path (a file, a folder, a name on the hub) or sets"),
         ({"objective": "dpo", "data": {"path": "x", "pats": 1}}, "data.pats"),
-        ({"objective": "dpo", "data": {"path": "x", "held_out_share": 1}}, "data.held_out_share"),
+        ({"objective": "dpo", "data": {"path": "x", "held_out_share": 1.5}}, "data.held_out_share"),
         ({"objective": "dpo", "data": {"path": "x", "ties": "maybe"}}, "data.ties"),
         ({"objective": "process", "reward_head": {"classes": 4}}, "reward_head.classes"),
         ({"early_stopping": {"patience": -1}}, "early_stopping.patience"),

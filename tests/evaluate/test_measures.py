@@ -13,7 +13,9 @@ from whet.evaluate.measures import headline, measure_of, measures_in
         ({"eval/accuracy": None, "eval/loss": 2.0, "eval/token_accuracy": 0.9}, "eval/loss"),
         ({"eval/loss": 0.6, "eval/margin": 1.0, "eval/pair_accuracy": 0.7}, "eval/pair_accuracy"),
         ({"eval/loss": 0.6, "eval/step_accuracy": 0.7}, "eval/step_accuracy"),
-        ({"eval/b/reward": 0.5, "eval/b/accuracy": 0.5, "eval/a/accuracy": 0.1}, "eval/b/accuracy"),
+        ({"eval/b/reward": 0.5, "eval/b/accuracy": 0.5, "eval/a/accuracy": 0.1}, "eval/a/accuracy"),
+        ({"eval/a/accuracy": 0.1, "eval/loss": 0.5}, "eval/loss"),  # a set with a name only if nothing else is measured
+        ({"eval/a/parts/accuracy": 0.1, "eval/a/reward": 0.5}, "eval/a/reward"),
         ({"eval/parts/accuracy": 0.5, "eval/reward": 0.1}, "eval/reward"),  # a reward function called accuracy
         ({"reward/mean": 1.0, "accuracy": 0.3}, None),
     ],

@@ -139,8 +139,12 @@ def test_a_side_without_rows_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="has one prompt only, or too few rows to hold some out: add rows"):
             RowsTask(path=str(path), held_out_share=share)
     assert RowsTask(path=str(path), held_out_rows=0).held_out(1) == []
-    with pytest.raises(UserError, match="held_out_share is 1"):
-        RowsTask(path=str(path), held_out_share=1.0)
+    whole = RowsTask(path=str(path), held_out_share=1.0)
+    assert len(whole.held_out(9)) == 1
+    with pytest.raises(UserError, match="all prompts of the task are held out"):
+        whole.draw(1, seed=(0, 1))
+    with pytest.raises(UserError, match=r"held_out_share is 1\.5"):
+        RowsTask(path=str(path), held_out_share=1.5)
 
 
 def test_steps_walk_through_the_file_in_epochs(tmp_path):

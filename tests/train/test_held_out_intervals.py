@@ -61,7 +61,7 @@ def test_tokens_of_a_row_belong_together(place):
     for step in range(1, 7):
         trainer.fit(trainer.rows(step))
     clusters = []
-    for unit in trainer.held_out:
+    for unit in trainer.evaluation[""]:
         hits = []
         for row in unit.rows:
             with torch.no_grad():
@@ -75,11 +75,11 @@ def test_tokens_of_a_row_belong_together(place):
     alone = wilson(sum(every), len(every))
     assert found["eval/token_accuracy_high"] - found["eval/token_accuracy_low"] > 1.1 * (alone.high - alone.low)
     # A conversation that became two rows is still one, and so are two of one cluster.
-    twos = list(zip(trainer.held_out[::2], trainer.held_out[1::2], strict=True))
+    twos = list(zip(trainer.evaluation[""][::2], trainer.evaluation[""][1::2], strict=True))
     joined = by_hand([a + b for a, b in zip(clusters[::2], clusters[1::2], strict=True)])
-    trainer.held_out = [replace(a, rows=a.rows + b.rows) for a, b in twos]
+    trainer.evaluation[""] = [replace(a, rows=a.rows + b.rows) for a, b in twos]
     assert measured(trainer.measure(), "token_accuracy") == pytest.approx(joined)
-    trainer.held_out = [a for a, _ in twos] + [replace(b, cluster=a.cluster) for a, b in twos]
+    trainer.evaluation[""] = [a for a, _ in twos] + [replace(b, cluster=a.cluster) for a, b in twos]
     assert measured(trainer.measure(), "token_accuracy") == pytest.approx(joined)
 
 
@@ -124,7 +124,7 @@ def test_completions_of_a_prompt_belong_together(place, objective):
     """KTO's two halves of a pair; and pairs, of which a prompt may have several."""
     (on_disk.pairs if objective == "kto" else repeated)(place / "rows.jsonl")
     parts, trainer = preferring(place, objective)
-    units = trainer.held_out
+    units = trainer.evaluation[""]
     point = float(trainer._point(units)) if objective == "kto" else 0.0
     clusters = {}
     for unit in units:
@@ -190,15 +190,19 @@ def test_a_conversation_that_recurs_with_more_turns_counts_once(place, objective
         reward_head={"separator": "h"},
     )
     _, trainer = on_disk.built(config)
-    told = trainer._meant()
+    told = trainer._meant(trainer.evaluation[""])
     clusters, prompts = {}, {}
-    for one, rows in zip(trainer.held_out, told, strict=True):
+    for one, rows in zip(trainer.evaluation[""], told, strict=True):
         right = decisions(objective, one.data, rows)
         clusters.setdefault(one.data.prompt[0].content, []).extend(right)
         prompts.setdefault(one.data.prompt, []).extend(right)
     assert len(prompts) == 3 * len(clusters) > 3
-    assert trainer.report().accuracy == share_of_sums([(sum(own), len(own)) for own in clusters.values()])
-    assert trainer.report().accuracy != share_of_sums([(sum(own), len(own)) for own in prompts.values()])
+    assert trainer.report(trainer.evaluation[""]).accuracy == share_of_sums(
+        [(sum(own), len(own)) for own in clusters.values()]
+    )
+    assert trainer.report(trainer.evaluation[""]).accuracy != share_of_sums(
+        [(sum(own), len(own)) for own in prompts.values()]
+    )
 
 
 def decisions(objective, row, told):
@@ -217,7 +221,7 @@ def test_units_of_a_conversation_that_recurs_are_of_one_cluster(place, objective
     config = on_disk.config(chat_model(place / "chat"), place / "rows.jsonl", objective, eval=evaluated)
     _, trainer = on_disk.built(config)
     beginnings = {}
-    for unit in trainer.held_out:
+    for unit in trainer.evaluation[""]:
         text = spelled(unit.rows[0].tokens)
         beginnings.setdefault(unit.cluster, []).append(text.split("<eos>")[0])
     assert len(beginnings) > 1

@@ -15,6 +15,7 @@ from tests.train import rows_on_disk as on_disk
 from tests.train.test_stop import Listening
 from whet.algorithms.table import CELLS
 from whet.cli.progress import SilentProgress
+from whet.config.data_config import OF_EACH_SET
 from whet.config.loops import LOOPS
 from whet.distributed.world import World
 from whet.errors import UserError
@@ -285,12 +286,13 @@ def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.Mo
 # Every key with free text is either compared or no file: a new one has to be put here, and thought about.
 COMPARED = {
     "model.path", "model.new.tokenizer", "task.name", "data.path", "data.sets.path", "reference", "objective.name",
-    "reward.model.path", "reward.functions.use", "model.chat_template",
+    "reward.model.path", "reward.functions.use", "model.chat_template", "eval.task.name", "eval.data.path",
     *(f"algorithm.{kind}" for kind in CELLS), *(f"algorithm.{kind}.use" for kind in CELLS),
 }  # fmt: skip
 NO_FILES = {
     "algorithm.preset", "algorithm.kl.estimator", "engine.url",
-    *(f"{data}.{key}" for data in ("data", "data.sets") for key in ("format", "columns", "split", "subset")),
+    *(f"{data}.{key}" for data in ("data", "data.sets", "eval.data") for key in OF_EACH_SET if key != "limit"),
+    "eval.task", "eval.data",  # names of evaluation sets
     "engine.weights_directory", "reward.environment", "reward_head.separator",
     "rollout.stop", "early_stopping.metric", "best.metric", "model.new.family", "model.system_prompt",
 }  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.data.written import write_lines
-from whet.config import DataConfig
+from whet.config import OfflineConfig
 from whet.errors import UserError
 from whet.train.rows.examples import encoded, read_material
 
@@ -14,19 +14,20 @@ def pair(i, **columns):
 
 def read(path, kinds=("pairs",), context=100, **settings):
     notes = []
-    config = DataConfig.model_validate({"path": str(path), **settings})
+    data = {"path": str(path), **settings}
+    config = OfflineConfig.model_validate({"steps": 1, "model": "m", "objective": "dpo", "data": data})
     return read_material(config, kinds, "objective 'dpo'", context=context, note=notes.append), notes
 
 
 def test_rows_are_parted_by_prompt_and_counted(tmp_path):
     rows = [pair(i % 40, chosen=f"good {i}") for i in range(80)]  # every prompt twice
     material, notes = read(write_lines(tmp_path / "a.jsonl", rows), held_out_share=0.3)
-    sides = [{row.prompt for row in side} for side in (material.training, material.held_out)]
+    sides = [{row.prompt for row in side} for side in (material.training, material.evaluation[""])]
     assert not sides[0] & sides[1]
-    assert len(material.training) + len(material.held_out) == 80
+    assert len(material.training) + len(material.evaluation[""]) == 80
     assert len(sides[0]) + len(sides[1]) == 40
     told = (
-        f"data: {len(material.training)} pairs to learn from and {len(material.held_out)} held out, "
+        f"data: {len(material.training)} pairs to learn from and {len(material.evaluation[''])} held out, "
         "split by prompt, similar rows together"
     )
     assert notes == [told]
@@ -53,7 +54,7 @@ def test_the_settings_reach_the_loader(tmp_path):
     rows = [*(pair(i) for i in range(40)), {**pair(50), "rejected": "good 50"}]
     path = write_lines(tmp_path / "a.jsonl", rows)
     kept, _ = read(path, ties="keep")
-    assert len(kept.training) + len(kept.held_out) == 41
+    assert len(kept.training) + len(kept.evaluation[""]) == 41
     asked, _ = read(path, chat=True)
     assert [message.role for message in asked.training[0].prompt] == ["user"]
     with pytest.raises(UserError, match="no data format 'pear'; did you mean"):

@@ -123,9 +123,9 @@ def test_the_held_out_side_by_hand(place: Any, name: str, task: str) -> None:
     if task != "data":
         changes["task"] = {"name": task, "level": 1}
     parts, trainer = trainer_of(place, name, **changes)
-    assert len(trainer.held_out) == 7
-    point = float(trainer._point(trainer.held_out)) if name == "kto" else 0.0
-    wanted = by_hand(parts, trainer, name, trainer.held_out, point)
+    assert len(trainer.evaluation[""]) == 7
+    point = float(trainer._point(trainer.evaluation[""])) if name == "kto" else 0.0
+    wanted = by_hand(parts, trainer, name, trainer.evaluation[""], point)
     found = trainer.measure()
     assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
     assert found["eval/loss"] != float(np.float32(found["eval/loss"]))  # many are added in double precision
@@ -196,9 +196,9 @@ def test_only_what_will_be_drawn_has_a_reference(place: Any) -> None:
     drawn = [unit for step in (1, 2) for unit in trainer.rows(step)]
     assert len(known) == len(drawn) == 6
     assert all(unit in known for unit in drawn)
-    for unit in [*drawn, *trainer.held_out]:  # type: ignore[attr-defined]
+    for unit in [*drawn, *trainer.evaluation[""]]:  # type: ignore[attr-defined]
         assert unit.refs == pytest.approx([logprob(parts.policy, row) for row in unit.rows], rel=1e-5)
-    count = 2 * (6 + len(trainer.held_out))  # type: ignore[attr-defined]
+    count = 2 * (6 + len(trainer.evaluation[""]))  # type: ignore[attr-defined]
     assert f"reference: log-probs of {count} completions under the start" in notes
 
 
@@ -220,7 +220,7 @@ def test_a_reference_with_other_ids_is_refused(place: Any, tmp_path: Any) -> Non
 
 def test_without_a_reference_none_is_computed(place: Any) -> None:
     _, trainer = trainer_of(place, "simpo")
-    assert all(unit.refs == () for unit in [*trainer.epoch_sampler.rows, *trainer.held_out])
+    assert all(unit.refs == () for unit in [*trainer.epoch_sampler.rows, *trainer.evaluation[""]])
     assert trainer.kept == {}
 
 

@@ -97,7 +97,7 @@ def test_one_long_row_does_not_end_a_run(whet: Whet, file: Path, tmp_path: Path)
     rows = [{"prompt": f"{n}+1", "answer": f"{n + 1}"} for n in range(40)] + [{"prompt": "1" * 9999, "answer": "3"}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = write_recipe(tmp_path, RECIPE.replace("model: {new", "# model: {new"))
-    task = f"task={{name: rows, path: {file}}}"
+    task = f"task={{name: data, match: exact, path: {file}}}"
     result = whet("train", recipe, task, f"model={model}", "steps=22", "--runs", tmp_path / "runs")
     assert result.code == 0, result.err
     (path,) = (tmp_path / "runs").iterdir()

@@ -61,7 +61,7 @@ def begin(config: OfflineConfig, tmp_path: Path, progress: SilentProgress) -> Pa
 def margins(config: OfflineConfig, model: Path) -> list[float]:
     """What a model says of the held-out pairs, from its files alone."""
     _, trainer = on_disk.built(config)
-    pairs = [one.data for one in trainer.held_out]  # type: ignore[attr-defined]
+    pairs = [one.data for one in trainer.evaluation[""]]  # type: ignore[attr-defined]
     scorer = load_scorer(model, CPU)
     prompts = [pair.prompt for pair in pairs]
     chosen = scorer.score(prompts, [pair.chosen for pair in pairs])

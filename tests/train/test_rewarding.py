@@ -107,7 +107,7 @@ def test_a_step_is_right_if_fine_and_bad_are_told_apart_in_training_too(place):
     logged, _, _ = gradient(parts, trainer, some)
     assert logged["step_accuracy"] == pytest.approx(np.mean(fine))
     assert np.mean(exact) != np.mean(fine)
-    trainer.held_out = some
+    trainer.evaluation[""] = some
     assert trainer.measure()["eval/step_accuracy"] == pytest.approx(logged["step_accuracy"])
 
 
@@ -129,7 +129,7 @@ def test_training_and_held_out_accuracy_are_the_same_number_of_the_same_rows(pla
     parts, trainer = trainer_of(place, name, reward_head={"separator": "+", "every_token": True})
     some = trainer.rows(1)
     logged, _, _ = gradient(parts, trainer, some)
-    trainer.held_out = some
+    trainer.evaluation[""] = some
     assert logged[f"{name}_accuracy".replace("process", "step")] == pytest.approx(
         trainer.measure()[f"eval/{name}_accuracy".replace("process", "step")]
     )
@@ -156,15 +156,15 @@ def test_no_split_or_packing_changes_loss_or_gradient(place, name, limit):
 def test_what_is_saved_scores_as_what_was_measured(place, name, limit):
     limit = limit + 9 if limit and name == "process" else limit
     parts, trainer = trainer_of(place, name, max_tokens=limit)
-    assert any(len(row.tokens) == limit for one in trainer.held_out for row in one.rows) == (limit is not None)
+    assert any(len(row.tokens) == limit for one in trainer.evaluation[""] for row in one.rows) == (limit is not None)
     for step in range(1, 5):
         trainer.fit(trainer.rows(step))
     (place / "saved").mkdir()
     parts.save_model(place / "saved")
     scorer = load_scorer(place / "saved", torch.device("cpu"))
     with torch.no_grad():
-        told = trainer._meant()
-    for one, rows in zip(trainer.held_out, told, strict=True):
+        told = trainer._meant(trainer.evaluation[""])
+    for one, rows in zip(trainer.evaluation[""], told, strict=True):
         if name == "process":
             found = scorer.steps([one.data.prompt], ["+".join(one.data.steps)])[0]
             assert found == pytest.approx(rows[0].tolist(), abs=1e-5)
@@ -185,8 +185,8 @@ def test_a_report_on_cut_pairs_compares_completions_and_knows_their_prompts(plac
     ]
     on_disk.write(place / "bradley_terry.jsonl", rows)
     _, trainer = trainer_of(place, "bradley_terry", max_tokens=10, eval={"examples": 100, "max_tokens": 8})
-    report = trainer.report()
-    pairs = [one.data for one in trainer.held_out]
+    report = trainer.report(trainer.evaluation[""])
+    pairs = [one.data for one in trainer.evaluation[""]]
     longer = [(len(pair.chosen) > len(pair.rejected)) + (len(pair.chosen) == len(pair.rejected)) / 2 for pair in pairs]
     assert report.longer.mean == pytest.approx(np.mean(longer))
     prompts, right = [pair.prompt for pair in pairs], [float(margin > 0) for margin in report.margins]

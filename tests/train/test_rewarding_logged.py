@@ -122,8 +122,8 @@ def test_one_row_by_hand(place: Any, name: str) -> None:
 @pytest.mark.parametrize("name", DATA)
 def test_the_held_out_side_by_hand(place: Any, name: str) -> None:
     parts, trainer = trainer_of(place, name, update={"micro_batch_tokens": 1}, eval={"examples": 7, "max_tokens": 8})
-    assert len(trainer.held_out) == 7
-    found, wanted = trainer.measure(), by_hand(parts, name, trainer.held_out)
+    assert len(trainer.evaluation[""]) == 7
+    found, wanted = trainer.measure(), by_hand(parts, name, trainer.evaluation[""])
     assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
     assert found["eval/loss"] != float(np.float32(found["eval/loss"]))  # many are added in double precision
     assert found[f"eval/{ACCURACIES[name]}"] == pytest.approx(wanted[ACCURACIES[name]])
@@ -252,11 +252,11 @@ def test_what_a_report_is_made_of(place: Any, name: str, monkeypatch: pytest.Mon
 
     for report in ("pair_report", "outcome_report", "process_report"):
         monkeypatch.setattr(module, report, lambda *given, of=report, **more: note(of, given, more))
-    trainer.report()
+    trainer.report(trainer.evaluation[""])
     ((of, given, more),) = asked
-    data = [one.data for one in trainer.held_out]
+    data = [one.data for one in trainer.evaluation[""]]
     assert more.pop("clusters") == [trainer.cluster(row) for row in data]
-    ends = [[score(parts, row, -1) for row in one.rows] for one in trainer.held_out]
+    ends = [[score(parts, row, -1) for row in one.rows] for one in trainer.evaluation[""]]
     if name == "bradley_terry":
         assert given[0] == pytest.approx([float(rows[0][0]) for rows in ends], rel=1e-4)
         assert given[1] == pytest.approx([float(rows[1][0]) for rows in ends], rel=1e-4)
@@ -289,18 +289,20 @@ def test_a_saved_model_is_loaded_as_it_was(place: Any, tmp_path: Path) -> None:
     assert saved.keys() == own.keys()
     assert all(torch.equal(saved[name], own[name]) for name in own)
     scorer = load_scorer(tmp_path, torch.device("cpu"))  # with its tokeniser
-    pair = trainer.held_out[0]
-    assert scorer.score([pair.data.prompt], [pair.data.chosen]) == pytest.approx([trainer._meant()[0][0][-1].item()])
+    pair = trainer.evaluation[""][0]
+    assert scorer.score([pair.data.prompt], [pair.data.chosen]) == pytest.approx(
+        [trainer._meant(trainer.evaluation[""])[0][0][-1].item()]
+    )
 
 
 def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the place of the last one, and its worst mistakes are written out."""
     parts, trainer = trainer_of(place, "bradley_terry")
     parts.save_model(tmp_path)
-    expected = asdict(trainer.report())
+    expected = asdict(trainer.report(trainer.evaluation[""]))
     with torch.no_grad():
         parts.policy.head.weight.mul_(-1)
-    assert asdict(trainer.report()) != expected
+    assert asdict(trainer.report(trainer.evaluation[""])) != expected
     written: list[Any] = []
     drawn: dict[str, Any] = {}
 
@@ -319,7 +321,7 @@ def test_the_best_model_is_analysed(place: Any, tmp_path: Path, monkeypatch: pyt
     notes: list[str] = []
     trainer.conclude(run, notes.append)
     analysis, picture = written
-    worst = [asdict(trainer.held_out[number].data) for number in expected["worst"]]
+    worst = [asdict(trainer.evaluation[""][number].data) for number in expected["worst"]]
     assert worst
     assert analysis == {"step": 7, **expected, "worst_rows": worst}
     assert json.dumps(analysis)

@@ -177,12 +177,12 @@ def test_the_answers_of_a_task_are_drawn_by_seed_and_step(place: Any) -> None:
 def test_the_held_out_loss_of_a_task(place: Any) -> None:
     parts, trainer = trainer_of(place, **TASK)
     held_out = parts.task.held_out(5)
-    assert [unit.rows for unit in trainer.held_out] == [(supervised_row(PLAIN, one, 64),) for one in held_out]
-    assert [unit.cluster for unit in trainer.held_out] == [one.twin or one.id for one in held_out]
+    assert [unit.rows for unit in trainer.evaluation[""]] == [(supervised_row(PLAIN, one, 64),) for one in held_out]
+    assert [unit.cluster for unit in trainer.evaluation[""]] == [one.twin or one.id for one in held_out]
     alone, twin = trainer._answers([example(), example(twin="like 3")])
     assert (alone.cluster, twin.cluster) == ("7", "like 3")
     found = trainer.measure()
-    assert found["eval/loss"] == pytest.approx(mean_loss(parts, trainer.held_out), rel=1e-5)
+    assert found["eval/loss"] == pytest.approx(mean_loss(parts, trainer.evaluation[""]), rel=1e-5)
     assert not any(parameter.grad is not None for parameter in parts.policy.parameters())
     for one in on_ranks(3, lambda world: trainer_of(place, world, **TASK)[1].measure()):
         assert one == pytest.approx(found, rel=1e-5)
@@ -194,11 +194,11 @@ def test_the_held_out_loss_of_a_task(place: Any) -> None:
 
 def test_dialogues_are_gone_through_and_as_many_are_held_out_as_are_asked_for(place: Any) -> None:
     parts, trainer = trainer_of(place, batch_size=3, eval={"examples": 2, "max_tokens": 8}, seed=5)
-    assert len(trainer.held_out) == 2
+    assert len(trainer.evaluation[""]) == 2
     epoch_sampler = EpochSampler(trainer.epoch_sampler.rows, seed=5)
     assert trainer.rows(2) == [row for unit in epoch_sampler.draw(3, step=2) for row in unit.rows]
     assert {trained(row) for unit in epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3, 4)}
-    assert trainer.measure()["eval/loss"] == pytest.approx(mean_loss(parts, trainer.held_out), rel=1e-5)
+    assert trainer.measure()["eval/loss"] == pytest.approx(mean_loss(parts, trainer.evaluation[""]), rel=1e-5)
 
 
 @pytest.mark.parametrize(("turns", "said"), [("last", "de<eos>"), ("all", "b<eos>de<eos>")])
@@ -212,7 +212,7 @@ def test_the_turns_that_are_imitated(place: Any, tmp_path: Any, turns: str, said
     ]
     data = {"path": str(on_disk.write(tmp_path / "rows.jsonl", rows)), "held_out_share": 0.25, "turns": turns}
     _, trainer = trainer_of(place, model=str(tmp_path), data=data)
-    for unit in [*trainer.epoch_sampler.rows, *trainer.held_out]:
+    for unit in [*trainer.epoch_sampler.rows, *trainer.evaluation[""]]:
         (row,) = unit.rows
         assert spelled(token for token, on in zip(row.tokens, row.mask, strict=True) if on) == said
 
@@ -237,7 +237,7 @@ def test_token_accuracy_is_the_share_of_likeliest_tokens(place: Any) -> None:
     for step in range(1, 7):
         trainer.fit(trainer.rows(step))
     hits = []
-    for unit in trainer.held_out:
+    for unit in trainer.evaluation[""]:
         (row,) = unit.rows
         with torch.no_grad():
             states = parts.policy.hidden(torch.tensor([row.tokens]), torch.tensor([len(row.tokens)]))

@@ -291,12 +291,13 @@ def is_url(text: str) -> bool:
 
 
 def find_task(target: Target, name: str | None, options: Mapping[str, Any]) -> tuple[Task, str, Mapping[str, Any]]:
-    """The named task, or the run's own with these options on top; with its name and options."""
+    """The named task, or that of the run's evaluation with these options on top; with its name and options."""
     if name is None and target.config is None:
         raise UserError(f"{target.name} is a model, not a run: say which task, --task or task= (see `whet tasks`)")
     if name is None:
         assert target.config is not None
-        name, options = target.config.task.name, {**target.config.task.options, **options}
+        own = next(iter(target.config.evaluation_tasks.values()), target.config.task)
+        name, options = own.name, {**own.options, **options}
     return guarded_task(name, options), name, options
 
 

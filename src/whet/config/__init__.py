@@ -11,6 +11,15 @@ from pydantic import model_validator
 from whet.algorithms.cells import options, terms
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
 from whet.config.data_config import DataConfig
+from whet.config.eval_config import (
+    OF_STORED_PROMPTS,
+    EvalConfig,
+    data_of,
+    has_prompts_of,
+    is_graded,
+    tasks_of,
+    trained_on_all,
+)
 from whet.config.objective import refuse_objective
 from whet.config.parts import (
     BestConfig,
@@ -18,7 +27,6 @@ from whet.config.parts import (
     CriticConfig,
     EarlyStoppingConfig,
     EngineConfig,
-    EvalConfig,
     ModelConfig,
     NewModel,
     ObjectiveConfig,
@@ -60,9 +68,6 @@ DATA_OF_A_TASK = (
 )
 
 
-OF_STORED_PROMPTS = ("data", "rows")  # tasks with a number of training prompts
-
-
 class TrainConfig(Section):
     """The keys of both training loops."""
 
@@ -79,6 +84,17 @@ class TrainConfig(Section):
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
     track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)  # also log to these
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
+
+    @model_validator(mode="before")
+    @classmethod
+    def _train_on_all(cls, value: Any) -> Any:
+        """With evaluation prompts or rows in place of held-out ones, nothing is held out."""
+        return trained_on_all(value) if isinstance(value, Mapping) else value
+
+    @property
+    def evaluation_tasks(self) -> dict[str, TaskConfig]:
+        """Name of the evaluation set → task whose held-out prompts are answered; `PLAIN` is that without a name."""
+        return tasks_of(self.eval, self.task, has_files=True)
 
     @model_validator(mode="after")
     def _evaluated(self) -> TrainConfig:
@@ -121,12 +137,19 @@ class OnlineConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _rewarded(self) -> OnlineConfig:
-        is_graded = self.task.name != "data" or self.task.options.get("match")
-        if not is_graded and not self.reward.functions and self.reward.model is None:
+        if self.reward.functions or self.reward.model is not None:
+            return self
+        if not is_graded(self.task):
             raise ValueError(
                 "there is no reward: name reward.functions (rewards.py:f) or reward.model, or set match (e.g. number) "
                 "beside the path to compare completions with the answers of the rows"
             )
+        for name, task in self.evaluation_tasks.items():
+            if not is_graded(task):
+                raise ValueError(
+                    f"nothing grades the prompts of eval.data{'.' * bool(name)}{name}: use eval.task with a match, "
+                    "e.g. {name: data, path: …, match: number}"
+                )
         return self
 
     @property
@@ -208,6 +231,16 @@ class OfflineConfig(TrainConfig):
         given = data if isinstance(data, Mapping) else {"sets" if isinstance(data, list | tuple) else "path": data}
         shared = {key: given[key] for key in DATA_OF_A_TASK if key in given}
         return {**value, "task": {"name": "data", **shared}}
+
+    @property
+    def evaluation_tasks(self) -> dict[str, TaskConfig]:
+        """As of an online run; if `task` has other prompts than the data, `eval.data` is for the loss alone."""
+        return tasks_of(self.eval, self.task, has_files=self.data is None or has_prompts_of(self.task, self.data))
+
+    @property
+    def evaluation_data(self) -> dict[str, DataConfig]:
+        """Name of the evaluation set → data whose held-out rows are evaluated on."""
+        return {} if self.data is None else data_of(self.eval, self.data)
 
     @model_validator(mode="after")
     def _fits(self) -> OfflineConfig:

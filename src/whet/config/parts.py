@@ -256,22 +256,6 @@ class OptimizerConfig(Section):
         return self.warmup_steps or ceil(self.warmup_share * steps)
 
 
-class EvalConfig(Section):
-    """Held-out evaluation: greedy accuracy and, with samples, pass@k. Also before the first and after the last step."""
-
-    every_steps: Count = 50  # steps between evaluations; 0: no evaluation, and the last model is the best
-    examples: Positive = 200  # held-out prompts, or rows of data
-    max_tokens: Positive = 256  # longest completion
-    samples: Count = 0  # completions of each prompt for pass@k; 0: greedy accuracy alone
-    ks: tuple[Positive, ...] = ()  # k of pass@k
-
-    @model_validator(mode="after")
-    def _enough_samples(self) -> EvalConfig:
-        if self.ks and max(self.ks) > self.samples:
-            raise ValueError(f"pass@{max(self.ks)} needs at least {max(self.ks)} samples, not {self.samples}")
-        return self
-
-
 class SaveConfig(Section):
     """Checkpoints (also at the end and on Ctrl-C), and which steps' rollouts are kept."""
 

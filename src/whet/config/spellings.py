@@ -84,7 +84,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "task.limit": ("train_max_samples",),
     "data.path, or task.path": ("dataset", "dataset_name", "prompt_data"),
     "task.path": ("train_files",),
-    "task.held_out_share": ("val_files",),
+    "eval.data": ("val_files", "eval_dataset"),
     "data.turns=all": ("assistant_only_loss",),
     "nothing: prompts are never trained on": ("completion_only_loss",),
     "model.path": ("model_name_or_path", "pretrain"),

@@ -27,8 +27,8 @@ def split_rows(
     with more turns, as in Anthropic's data, stays on one side. Rows sampled from the training prompts of other data
     need a `salt`: the same hash would hold none of them out.
     """
-    if not 0 <= share < 1:
-        raise UserError(f"data: the held-out share is {share}, must be at least 0 and below 1")
+    if not 0 <= share <= 1:
+        raise UserError(f"data: the held-out share is {share}, must be from 0 to 1")
     cluster = clustering(rows)
     keys = [salt + cluster(row) for row in rows]
     held_out = held_out_keys(keys, share, held_out_rows)

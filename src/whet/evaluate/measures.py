@@ -53,13 +53,17 @@ MEASURES = (
 
 
 def measures_in(measured: Mapping[str, Any]) -> list[Measure]:
-    """The headline measures among these metrics, the most important first."""
+    """The headline measures among these metrics, the most important first; those of named evaluation sets last."""
     found = [
         measure_of(metric) for metric, value in measured.items() if metric.startswith("eval/") and value is not None
     ]
     places = {one.metric: place for place, one in enumerate(MEASURES)}
-    known = [(places[name], one) for one in found if (name := _plain(one.metric)) in places]
-    return [one for _, one in sorted(known, key=lambda pair: pair[0])]  # stable: evaluation sets in their order
+    known = [one for one in found if _plain(one.metric) in places]
+
+    def order(one: Measure) -> tuple[bool, int, str]:
+        return bool(_set(one.metric)), places[_plain(one.metric)], _set(one.metric)
+
+    return sorted(known, key=order)
 
 
 def headline(measured: Mapping[str, Any]) -> Measure | None:
@@ -75,10 +79,15 @@ def measure_of(metric: str) -> Measure:
     return known if known.metric == metric else replace(known, metric=metric, label=f"{known.label} on {_set(metric)}")
 
 
+def of_set(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of an evaluation set, under its name."""
+    return {f"eval/{name}/{key.removeprefix('eval/')}" if name else key: value for key, value in metrics.items()}
+
+
 def _set(metric: str) -> str:
     return metric.removeprefix("eval/").rpartition("/")[0]
 
 
 def _plain(metric: str) -> str:
-    """The metric without its evaluation set."""
-    return f"eval/{metric.rpartition('/')[2]}" if _set(metric) != "parts" else metric
+    """The metric without its evaluation set; that of a part of the reward as it is."""
+    return metric if _set(metric).endswith("parts") else f"eval/{metric.rpartition('/')[2]}"

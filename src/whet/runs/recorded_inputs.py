@@ -23,6 +23,7 @@ class Change:
 
     key: str
     sentence: str
+    is_setting: bool = False  # a setting that the run is resumed with, such as more steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,11 +34,15 @@ class Inputs:
 
     @property
     def accepted_sentences(self) -> list[str]:
-        return [f"{one['sentence']} (after step {one['after_step']})" for one in self.accepted]
+        return [sentence_of(one) for one in self.accepted]
 
     def changed_since(self, step: int) -> set[str]:
         """The keys of the inputs that changed after this step."""
         return {one["key"] for one in self.accepted if one["after_step"] >= step}
+
+
+def sentence_of(accepted: Mapping[str, Any]) -> str:
+    return f"{accepted['sentence']} (after step {accepted['after_step']})"
 
 
 def read_inputs(file: Path) -> Inputs | None:
@@ -95,6 +100,7 @@ def accept(inputs: Inputs, now: Mapping[str, Input], passed: list[Change], *, af
             "key": change.key,
             "sentence": change.sentence,
             "before": dict(inputs.known[change.key].files),
+            **({"setting": True} if change.is_setting else {}),
         }
         for change in passed
     ]

@@ -41,6 +41,8 @@ class StoredTask(ABC):
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         """The training examples in shuffled epochs; the seed ends with the step, from 1."""
         training, (*run, step) = self._sides[0], seed
+        if not training:
+            raise UserError("all prompts of the task are held out and none is left to train on: lower held_out_share")
         places = epoch_places(len(training), (step - 1) * count, count, "training", *run)
         return [training[place] for place in places]
 
@@ -70,7 +72,7 @@ class RowsTask(StoredTask):
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)  # prompt or answer → column of the data
     match: str = "exact"  # how a completion gives the answer: exact, number, boxed, choice, regex
     pattern: str = ""  # of match: regex
-    held_out_share: float = HELD_OUT_SHARE  # of the prompts, by their hash; 0 trains on all rows
+    held_out_share: float = HELD_OUT_SHARE  # of the prompts, by their hash; 0 trains on all rows, 1 on none
     held_out_rows: int | None = None  # in place of a share
     chat: bool = False  # format plain-text prompts as user messages
     limit: int | None = None  # read only the first rows
@@ -78,13 +80,13 @@ class RowsTask(StoredTask):
     overlong_prompts: str = "filter"  # leave longer prompts out; or "truncate": the oldest turns and tokens go first
 
     def __post_init__(self) -> None:
-        if not 0 <= self.held_out_share < 1:
-            raise UserError(f"task rows: held_out_share is {self.held_out_share}, must be at least 0 and below 1")
+        if not 0 <= self.held_out_share <= 1:
+            raise UserError(f"task rows: held_out_share is {self.held_out_share}, must be from 0 to 1")
         if self.limit is not None and self.limit < 1:
             raise UserError(f"task rows: limit is {self.limit}, must be 1 or more rows")
         _ = self._matcher
         training, evaluation = self._sides
-        if not training:
+        if not training and not evaluation:
             raise UserError(f"{self.path} has no rows")
         if not evaluation and (self.held_out_share > 0 if self.held_out_rows is None else self.held_out_rows > 0):
             raise UserError(f"{self.path} has one prompt only, or too few rows to hold some out: add rows")

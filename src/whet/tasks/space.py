@@ -72,7 +72,7 @@ def is_held_out(content: str, share: float = HELD_OUT_SHARE) -> bool:
 
 
 def held_out_keys(keys: Iterable[str], share: float, rows: int | None = None) -> set[str]:
-    """The keys of the evaluation side, those with the lowest hashes; one at least is left for training.
+    """The keys of the evaluation side, those with the lowest hashes; one at least is left for training below share 1.
 
     `keys` has the key of every row. Held out is about a `share` of the distinct keys, or the keys of `rows` rows.
     """
@@ -82,8 +82,8 @@ def held_out_keys(keys: Iterable[str], share: float, rows: int | None = None) ->
     order = sorted(counts, key=lambda key: fingerprint("side", key))
     if rows is not None:
         return _with_rows(order[:-1], counts, rows)
-    if share == 0:
-        return set()
+    if share in (0, 1):
+        return set(counts) if share else set()
     by_share = sum(is_held_out(key, share) for key in order)
     least = max(1, min(LEAST_HELD_OUT, len(order) // 4))
     return set(order[:-1][: max(by_share, least)])

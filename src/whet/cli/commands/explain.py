@@ -186,6 +186,8 @@ def _schedule(schedule: Schedule) -> dict[str, str]:
         "learning rate": f"{first:.3g} at first, {highest:.3g} at most, {last:.3g} at last",
         "schedule": schedule.shape,
         **critic,
-        "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training",
+        "evaluations": f"{schedule.evaluations:,} × {answers}, the first before training"
+        if schedule.evaluations
+        else "none",
         "checkpoints": f"{schedule.checkpoints:,}",
     }

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import typer
 
 from whet.cli import arguments
-from whet.cli.terminal import say_json, say_table
+from whet.cli.terminal import say, say_json
 from whet.errors import UserError, nearest
 
 
@@ -24,7 +24,7 @@ def keys(
       whet keys "gradient clipping" --json
     """
     from whet.config.spellings import known_as
-    from whet.train.explain.recipe_keys import recipe_keys
+    from whet.train.explain.recipe_keys import NEEDED, recipe_keys
 
     every = recipe_keys()
     words = (search or "").lower()
@@ -37,8 +37,7 @@ def keys(
     if as_json:
         say_json([asdict(key) for key in found])
         return
-    rows = [(key.key, key.type, key.default, key.meaning, key.used_by) for key in found]
-    say_table(rows, "key", "type", "default", "meaning", "used by", show_lines=len(found) <= FEW)
-
-
-FEW = 12  # keys that are shown with lines between them
+    for key in found:  # no table: in a narrow terminal it would cut the keys
+        default = key.default if key.default == NEEDED else f"default {key.default}"
+        say(f"{key.key}: {key.type}, {default}  ({key.used_by})")
+        say(f"    {key.meaning}")

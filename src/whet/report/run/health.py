@@ -106,7 +106,7 @@ def zero_variance(metrics: Rows) -> HealthFinding | None:
     if not len(share):
         return None
     now = _now(share)
-    sentence = f"{percent(now)} of groups in the last {_recent(share)} steps had zero variance"
+    sentence = f"{percent(now)} of groups in {_last_steps(share)} had zero variance"
     if now < ZERO_VARIANCE[0]:
         return HealthFinding("ok", f"{sentence}: most prompts teach something")
     if _solved(metrics):
@@ -120,7 +120,7 @@ def truncation(metrics: Rows) -> HealthFinding | None:
     if not len(share):
         return None
     now = _now(share)
-    sentence = f"{percent(now)} of completions in the last {_recent(share)} steps were truncated"
+    sentence = f"{percent(now)} of completions in {_last_steps(share)} were truncated"
     advice = "" if now < TRUNCATED[0] else ": raise max_tokens or reward shorter answers"
     return HealthFinding(_level(now, TRUNCATED), sentence + advice)
 
@@ -252,6 +252,11 @@ def _start(curve: Series) -> float:
 def _now(curve: Series) -> float:
     count = _recent(curve)
     return sum(curve.values[-count:]) / count
+
+
+def _last_steps(curve: Series) -> str:
+    count = _recent(curve)
+    return "the last step" if count == 1 else f"the last {count} steps"
 
 
 def _recent(curve: Series) -> int:

@@ -20,7 +20,7 @@ from whet.report.run.health import HealthFinding, findings
 from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import reason, write_atomic
-from whet.runs.recorded_inputs import Inputs
+from whet.runs.recorded_inputs import Inputs, sentence_of
 
 Row = Mapping[str, Any]
 
@@ -103,9 +103,10 @@ def outcome_lines(run: RunDirectory) -> list[str]:
 
 def run_health(run: RunDirectory) -> list[HealthFinding]:
     """Findings on the metrics of a run, after warnings about input files that changed and run files that were lost."""
-    changed = (run.inputs() or Inputs()).accepted_sentences
-    lost = [f"lost: {sentence}" for sentence in (run.results() or {}).get("lost", ())]
-    return [*(HealthFinding("warning", sentence) for sentence in (*changed, *lost)), *findings(run.metrics())]
+    accepted = (run.inputs() or Inputs()).accepted
+    changed = [HealthFinding("note" if one.get("setting") else "warning", sentence_of(one)) for one in accepted]
+    lost = [HealthFinding("warning", f"lost: {one}") for one in (run.results() or {}).get("lost", ())]
+    return [*changed, *lost, *findings(run.metrics())]
 
 
 def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> list[str]:
@@ -185,20 +186,25 @@ def _changes(run: RunDirectory) -> dict[str, Any] | None:
     if len(steps) < 2:
         return None
     first, last = ([row for row in run.answers(steps[end]) if row["sample"] == 0] for end in (0, -1))
-    before = {row["id"]: row for row in first}
-    pairs = [(before[row["id"]], row) for row in last if row["id"] in before]
+    before = {_named(row): row for row in first}
+    pairs = [(before[_named(row)], row) for row in last if _named(row) in before]
     changed = [pair for pair in pairs if pair[0]["correct"] != pair[1]["correct"]]
     same = [pair for pair in pairs if pair[0]["correct"] == pair[1]["correct"]]
-    shown = {pair[1]["id"] for pair in changed[:CHANGED] + same[:SAME]}
+    shown = {_named(pair[1]) for pair in changed[:CHANGED] + same[:SAME]}
     learned = sum(bool(after["correct"]) for _, after in changed)
     count = f"{len(shown)} of {len(pairs)}" if len(shown) < len(pairs) else f"{len(pairs)}"
     graded = any(after["correct"] is not None for _, after in pairs)
     moved = f" {learned} became right, {len(changed) - learned} became wrong." if graded else ""
     return {
         "lead": f"{count} held-out examples, answered greedily.{moved}",
-        "pairs": [pair for pair in pairs if pair[1]["id"] in shown],
+        "pairs": [pair for pair in pairs if _named(pair[1]) in shown],
         "steps": (steps[0], steps[-1]),
     }
+
+
+def _named(answer: Row) -> tuple[str, str]:
+    """The evaluation set and the id of an example."""
+    return answer.get("set", ""), answer["id"]
 
 
 def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:

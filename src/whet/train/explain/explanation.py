@@ -169,7 +169,7 @@ def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: S
     peak = min(config.steps, max(1, config.optimizer.warmup(config.steps)))
     rates = [learning_rate(number, config.steps, config.optimizer) for number in (1, peak, config.steps)]
     critic = config.critic if isinstance(config, OnlineConfig) and algorithm and algorithm.needs_values else None
-    examples = len(task.held_out(config.eval.examples))
+    examples = sum(len(one.held_out(config.eval.examples)) for one in _evaluation(config, task))
     cold = config.cold_start if isinstance(config, OnlineConfig) and config.cold_start.steps else None
     return Schedule(
         steps=config.steps,
@@ -180,11 +180,18 @@ def _schedule(config: Training, algorithm: Algorithm | None, task: Task, step: S
         critic_rate=None if critic is None else rates[1] * (critic.lr or config.optimizer.lr) / config.optimizer.lr,
         critic_alone=0 if critic is None else min(config.steps, critic.warmup_steps),
         cold_start=None if cold is None else (cold.steps, cold.batch_size, cold.lr),
-        evaluations=1 + ceil(config.steps / config.eval.every_steps),
+        evaluations=1 + ceil(config.steps / config.eval.every_steps) if config.eval.every_steps else 0,
         eval_examples=examples,
         eval_sequences=examples * (1 + config.eval.samples),
         checkpoints=ceil(config.steps / config.save.every_steps),
     )
+
+
+def _evaluation(config: Training, task: Task) -> list[Task]:
+    """The tasks whose held-out prompts are answered in an evaluation."""
+    return [
+        task if one == config.task else guarded_task(one.name, one.options) for one in config.evaluation_tasks.values()
+    ]
 
 
 def _shape(optimizer: OptimizerConfig, steps: int) -> str:
@@ -213,8 +220,8 @@ def _notes(config: Training, tokens: Tokens, model: ModelMemory | None, schedule
         )
     if config.eval.samples and not config.eval.ks:
         notes.append("eval.samples are drawn and recorded, but without eval.ks no pass@k is computed from them")
-    if schedule.eval_examples < config.eval.examples:
-        notes.append(f"the task has {schedule.eval_examples} held-out examples, fewer than eval.examples")
+    if schedule.evaluations and schedule.eval_examples < config.eval.examples:
+        notes.append(f"there are {schedule.eval_examples} held-out examples, fewer than eval.examples")
     if not isinstance(config, OnlineConfig) or model is None:
         return notes
     if config.algorithm.kl.reference == "bigram" and model.reference > BIGRAM_LARGEST**2 * FP32_BYTES:

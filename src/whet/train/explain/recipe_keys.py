@@ -76,14 +76,14 @@ def _of_section(section: type[BaseModel], above: str, default: Any = None) -> It
             continue
         value = getattr(default, field_name) if default is not None else field.get_default(call_default_factory=True)
         inner = _section_in(field.annotation)
-        if inner is not None and not _is_list(field.annotation):
+        if inner is not None and not _holds_several(field.annotation):
             yield from _of_section(inner, f"{key}.", value if isinstance(value, BaseModel) else None)
             continue
         spelled = NEEDED if field.is_required() and default is None else _spelled(value)
         spelled = OF_THE_PRESET if key in SET_BY_A_PRESET else spelled
         yield Key(key=key, type=_type(field), default=spelled, meaning=meanings.get(field_name, ""), used_by="")
         if inner is not None:
-            yield from _of_section(inner, f"{key}[].")
+            yield from _of_section(inner, f"{key}[]." if get_origin(field.annotation) is tuple else f"{key}.")
 
 
 def _of_cell(cell_name: str) -> Iterator[Key]:
@@ -192,17 +192,19 @@ def _fields(node: ast.ClassDef, comments: Mapping[int, str]) -> Iterable[tuple[s
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that an annotation holds: itself, in a list, or beside None; not one beside plain text."""
+    """The section that an annotation holds: itself, in a list, by name, or beside None; not one beside plain text."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     inner = [one for one in get_args(annotation) if one not in (NoneType, Ellipsis)]
+    if get_origin(annotation) is dict and inner[0] is str:
+        return _section_in(inner[1])
     if get_origin(annotation) in (tuple, Union, UnionType) and len(inner) == 1:
         return _section_in(inner[0])
     return None
 
 
-def _is_list(annotation: Any) -> bool:
-    return get_origin(annotation) is tuple
+def _holds_several(annotation: Any) -> bool:
+    return get_origin(annotation) in (tuple, dict)
 
 
 def _type(field: FieldInfo) -> str:

@@ -18,7 +18,7 @@ from whet.train.online.sampling import SampledGroups, describe, rollout_rows, wa
 from whet.train.online.update import update
 from whet.train.session.session import Progress, Session
 from whet.train.setup.build import build_parts
-from whet.train.setup.reward_grader import build_grader, held_out_scorer
+from whet.train.setup.reward_grader import build_grader, held_out_scorers
 
 
 def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
@@ -32,8 +32,8 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
     assert engine is not None
     kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic}
-    held_out = held_out_scorer(grader, present)
-    with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorer=held_out) as session:
+    scorers = held_out_scorers(grader, config.reward, task, parts.evaluation, present)
+    with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorers=scorers) as session:
         for step in session.steps():
             settings = controllers.step_settings(config, tokens=session.tokens, stops=parts.tokenizer.stops)
             groups = SampledGroups(rollout, algorithm, world)

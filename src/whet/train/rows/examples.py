@@ -1,10 +1,12 @@
 """Rows of an offline run: read, split, encoded as tokens. Rows that are too long are counted, reported and bounded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from whet.config import DataConfig
+from whet.config import DataConfig, OfflineConfig
+from whet.config.eval_config import PLAIN
+from whet.data.sources import Loaded
 from whet.errors import UserError
 from whet.files.mapping import suggestion
 from whet.models.protocol import Tokenizer
@@ -20,41 +22,66 @@ MOST_TOO_LONG = 0.5  # share of rows that may be too long for the model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """Rows of data on two sides of the split, and how many tokens one may have."""
+    """Rows of data: to learn from, and those of each evaluation set; and how many tokens one may have."""
 
     training: Sequence[Any]
-    held_out: Sequence[Any]
+    evaluation: Mapping[str, Sequence[Any]]
     limit: int
 
 
-def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, context: int, note: Note) -> Material:
+def read_material(config: OfflineConfig, kinds: Sequence[str], what: str, *, context: int, note: Note) -> Material:
     """The rows that a config names, if they are of a kind that the objective trains on."""
-    loaded, training, held_out = load_sides(config)
-    path = " and ".join(config.paths)
-    if loaded.kind not in kinds:
-        write = suggestion(loaded.names, "completion") if loaded.kind == "prompts" else ""
-        hint = f": say which column has the answers, data.{write}" if write else ""
-        learned = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-        raise UserError(f"{path} holds {loaded.kind}, and {what} learns from {learned}{hint}")
-    # In a hashed order: an evaluation may use only the first ones, and files are often sorted by source.
-    held_out = first_held_out(held_out, len(held_out))
-    if not training or not held_out:
+    data = config.data
+    assert data is not None
+    loaded, training, held_out = load_sides(data)
+    _require_kind(loaded, data, kinds, what)
+    path = " and ".join(data.paths)
+    sets = config.evaluation_data if config.eval.every_steps else {}
+    if not training or (PLAIN in sets and sets[PLAIN] is data and not held_out):
         raise UserError(
             f"{path} has {len(loaded.rows)} rows, too few prompts for a training and a held-out side: add rows"
         )
     left_out = ", ".join(f"{count} {reason}" for reason, count in loaded.skipped.items())
+    split = f" and {len(held_out):,} held out, split by prompt" if held_out else ", all rows of the data"
+    similar = ", similar rows together" if held_out and not loaded.twins_parted else ""
     note(
-        f"data: {len(training):,} {loaded.kind} to learn from and {len(held_out):,} held out, "
-        f"split by prompt{'' if loaded.twins_parted else ', similar rows together'}"
+        f"data: {len(training):,} {loaded.kind} to learn from{split}{similar}"
         + (f"; left out: {left_out}" if left_out else "")
     )
-    if loaded.twins_parted:
+    if held_out and loaded.twins_parted:
         note(
             "data: similar rows may be on both sides of the split: "
             "too many share the same words or steps to keep them all together"
         )
-    limit = context if config.max_tokens is None else min(context, config.max_tokens)
-    return Material(training=training, held_out=held_out, limit=limit)
+    trained = {row.prompt_text for row in training}
+    evaluation = {}
+    for name, one in sets.items():
+        rows = held_out if one is data else _evaluation_rows(name, one, kinds, what, trained, note)
+        # In a hashed order: an evaluation may use only the first ones, and files are often sorted by source.
+        evaluation[name] = first_held_out(rows, len(rows))
+    limit = context if data.max_tokens is None else min(context, data.max_tokens)
+    return Material(training=training, evaluation=evaluation, limit=limit)
+
+
+def _evaluation_rows(
+    name: str, data: DataConfig, kinds: Sequence[str], what: str, trained: Set[str], note: Note
+) -> Sequence[Any]:
+    """All rows of a file that the run is evaluated on."""
+    loaded, _, rows = load_sides(data)
+    _require_kind(loaded, data, kinds, what)
+    both = sum(row.prompt_text in trained for row in rows)
+    leaked = f"; {both:,} of their prompts are also trained on" if both else ""
+    note(f"evaluation{' set ' * bool(name)}{name}: {len(rows):,} {loaded.kind} of {' and '.join(data.paths)}{leaked}")
+    return rows
+
+
+def _require_kind(loaded: Loaded, data: DataConfig, kinds: Sequence[str], what: str) -> None:
+    if loaded.kind in kinds:
+        return
+    write = suggestion(loaded.names, "completion") if loaded.kind == "prompts" else ""
+    hint = f": say which column has the answers, data.{write}" if write else ""
+    learned = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+    raise UserError(f"{' and '.join(data.paths)} holds {loaded.kind}, and {what} learns from {learned}{hint}")
 
 
 def encoded(rows: Sequence[Any], encode: Callable[[Sequence[Any]], list[U | None]], note: Note) -> list[U]:

@@ -85,15 +85,14 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         at = {} if point is None else {"point": float(point)}
         return {**metrics, **at, **_means(sums, self._accuracy)}, int(sums["tokens"])
 
-    @torch.no_grad()
-    def measure(self) -> dict[str, float]:
+    def measure_rows(self, held_out: Sequence[Unit]) -> dict[str, float]:
         """Loss, pair accuracy and margin; the interval of the accuracy counts clusters of similar rows."""
-        units = self.world.shard(self.held_out)
+        units = self.world.shard(held_out)
         tally = Tally(len(units))
         loss = self.total(self._losses(units, self._point(units), tally))
         sums = dict(zip(TALLY, self.world.sum(tally.sums).tolist(), strict=True))
         won = self.world.interleave(tally.wins.tolist())
-        right = share_by_cluster([unit.cluster for unit in self.held_out], won)
+        right = share_by_cluster([unit.cluster for unit in held_out], won)
         return {
             "eval/loss": loss,
             "eval/margin": _means(sums, self._accuracy)["rewards/margin"],
@@ -169,7 +168,8 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         """Adds log-probs under the reference to the units that will be drawn, and to the held-out ones."""
         trained, places = self.epoch_sampler.rows, range(len(self.epoch_sampler.rows))
         drawn = EpochSampler(places, seed=self.config.seed).needed(self.config.batch_size, steps=self.config.steps)
-        units = [*(trained[number] for number in drawn), *self.held_out]
+        of_sets = [unit for rows in self.evaluation.values() for unit in rows]
+        units = [*(trained[number] for number in drawn), *of_sets]
         rows = [row for unit in units for row in unit.rows]
         model, name = self._reference()
         note(f"reference: log-probs of {len(rows):,} completions under {self.config.reference or 'the start'}")
@@ -177,7 +177,8 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         known = [replace(unit, refs=tuple(next(found) for _ in unit.rows)) for unit in units]
         at = dict(zip(drawn, known, strict=False))
         self.epoch_sampler.rows = [at.get(number, trained[number]) for number in places]
-        self.held_out = known[len(drawn) :]
+        measured = iter(known[len(drawn) :])
+        self.evaluation = {name: [next(measured) for _ in rows] for name, rows in self.evaluation.items()}
 
     def _reference(self) -> tuple[CausalLM, str]:
         """The configured reference, or the policy before its first step; and the fingerprint of its weights."""

@@ -45,7 +45,7 @@ REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("
 
 def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts[RewardModel]:
     """A reward model on the trunk of the language model that the config names."""
-    start = start_model(config, world)
+    start = start_model(config, world, generates=False)
     head = config.reward_head
     assert config.data is not None
     settings = RewardSettings(
@@ -63,6 +63,7 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
     model.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(
         task=start.task,
+        evaluation=start.evaluation,
         tokenizer=tokenizer,
         policy=model,
         load=load_reward_model,
@@ -93,23 +94,22 @@ class RewardTrainer(OfflineTrainer[Judged]):
         metrics |= {ACCURACY_OF[self.model.kind]: right / max(1.0, count), "score/mean": total / max(1.0, scored)}
         return metrics, int(tokens)
 
-    @torch.no_grad()
-    def measure(self) -> dict[str, float]:
+    def measure_rows(self, held_out: Sequence[Judged]) -> dict[str, float]:
         """Loss, accuracy with its interval, and the other metrics of this kind of reward model."""
-        loss = self.total(self._losses(self.world.shard(self.held_out), []))
-        return {"eval/loss": loss, **report_metrics(self.report())}
+        loss = self.total(self._losses(self.world.shard(held_out), []))
+        return {"eval/loss": loss, **report_metrics(self.report(held_out))}
 
     @torch.no_grad()
-    def report(self) -> Report:
-        """Quality on the held-out rows of all ranks; intervals count clusters of similar rows."""
-        told = self.world.interleave([[row.tolist() for row in rows] for rows in self._meant()])
-        data = [one.data for one in self.held_out]
+    def report(self, held_out: Sequence[Judged]) -> Report:
+        """Quality on rows of all ranks; intervals count clusters of similar rows."""
+        told = self.world.interleave([[row.tolist() for row in rows] for rows in self._meant(held_out)])
+        data = [one.data for one in held_out]
         clusters = [self.cluster(row) for row in data]
         if self.model.kind == "preference":
             return pair_report(
                 [rows[0][-1] for rows in told],
                 [rows[1][-1] for rows in told],
-                lengths=[(sum(one.rows[0].mask), sum(one.rows[1].mask)) for one in self.held_out],
+                lengths=[(sum(one.rows[0].mask), sum(one.rows[1].mask)) for one in held_out],
                 stated=[pair.margin for pair in data],
                 clusters=clusters,
             )
@@ -122,27 +122,31 @@ class RewardTrainer(OfflineTrainer[Judged]):
     def conclude(self, run: RunDirectory, note: Note) -> None:
         """Writes an analysis of the best model on the held-out rows, with its worst mistakes in full.
 
-        Loads the best weights, which are the result of the run, whichever it ended with.
+        Loads the best weights, which are the result of the run, whichever it ended with. Of several evaluation sets
+        it is the first.
         """
+        if not self.evaluation:
+            return
         best, info = run.best_model(), run.best_info()
         if best is None or info is None:
             raise RunFailed(f"{run.path} has lost its best model, so there is nothing to analyse")
         self.model.load_state_dict(self.parts.load(best).state_dict())
-        report = self.report()
-        worst = [asdict(self.held_out[number].data) for number in report.worst]
+        held_out = next(iter(self.evaluation.values()))
+        report = self.report(held_out)
+        worst = [asdict(held_out[number].data) for number in report.worst]
         share = report.accuracy
         measured = f"accuracy {share.mean:.1%} ({share.low:.1%} to {share.high:.1%})"
         picture = reward_figures(
             report,
             title=f"{run.recipe}: {self.model.kind} reward model",
-            subtitle=f"best model, of step {info['step']}: {len(self.held_out):,} held-out rows, {measured}",
+            subtitle=f"best model, of step {info['step']}: {len(held_out):,} held-out rows, {measured}",
         )
         analysis = {"step": info["step"], **asdict(report), "worst_rows": worst}
         note(f"analysis: {run.write_analysis(analysis, picture)}")
 
-    def _meant(self) -> list[list[Tensor]]:
-        """For each row of this rank's held-out data: scores at its places; probabilities for outcome and process."""
-        some = self.world.shard(self.held_out)
+    def _meant(self, held_out: Sequence[Judged]) -> list[list[Tensor]]:
+        """For each of these rows that is this rank's: scores at its places; probabilities for outcome and process."""
+        some = self.world.shard(held_out)
         sequences, places = self._stacked(some)
         values: dict[int, Tensor] = {}
         for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):

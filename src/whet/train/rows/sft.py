@@ -69,7 +69,8 @@ class SFTTrainer(OfflineTrainer[Unit]):
         super().__init__(config, build_parts(config, world), world, SFT_DATA, note)
         self.objective = OBJECTIVES[config.objective.name]
         if config.data is None:
-            self.held_out = self._answers(self.parts.task.held_out(config.eval.examples))
+            for name, task in self.parts.evaluation.items():
+                self.evaluation[name] = self._answers(task.held_out(config.eval.examples))
 
     def encode(self, rows: Sequence[Dialogue | Text | Pair]) -> list[Unit | None]:
         assert self.config.data is not None
@@ -88,10 +89,9 @@ class SFTTrainer(OfflineTrainer[Unit]):
     def fit(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
         return fit(self.parts.policy, self.parts.optimizer, rows, self.objective, self.config, self.world)
 
-    @torch.no_grad()
-    def measure(self) -> dict[str, float]:
+    def measure_rows(self, held_out: Sequence[Unit]) -> dict[str, float]:
         """The loss, and the share of tokens that are the policy's most likely ones."""
-        mine = self.world.shard(self.held_out)
+        mine = self.world.shard(held_out)
         sequences = stacked([row for unit in mine for row in unit.rows], self.world)
         found = {
             "eval/loss": self.total(_losses(self.parts.policy, sequences, self.objective, self.config, self.world, []))
@@ -99,7 +99,7 @@ class SFTTrainer(OfflineTrainer[Unit]):
         # Tokens of one conversation, and conversations of one cluster, are correlated: intervals count clusters.
         right = iter(self._hits(sequences))
         own = [[sum(next(right) for _ in unit.rows), sum(sum(row.mask) for row in unit.rows)] for unit in mine]
-        clusters, sums = [unit.cluster for unit in self.held_out], self.world.interleave(own)
+        clusters, sums = [unit.cluster for unit in held_out], self.world.interleave(own)
         hits, counts = (clustered(clusters, [pair[side] for pair in sums]).values() for side in (0, 1))
         share = share_of_sums([(sum(some), int(sum(of))) for some, of in zip(hits, counts, strict=True)])
         return found | flat_metrics({"token_accuracy": share})

@@ -10,6 +10,7 @@ from torch import Tensor
 from whet.config import OfflineConfig
 from whet.data.split import clustering
 from whet.distributed.world import World
+from whet.evaluate.measures import of_set
 from whet.runs.directory import RunDirectory
 from whet.train.rows.examples import Note, encoded, read_material
 from whet.train.session.session import Checkpointed
@@ -30,13 +31,16 @@ class OfflineTrainer(ABC, Generic[U]):
     ) -> None:
         """Reads rows of these kinds; none if the task itself has the answers."""
         self.config, self.parts, self.world = config, parts, world
+        self.evaluation: dict[str, Sequence[U]] = {}  # evaluation set → its rows
         if config.data is not None:
             what, context = f"objective {config.objective.name!r}", parts.policy.context
-            material = read_material(config.data, kinds, what, context=context, note=note)
+            material = read_material(config, kinds, what, context=context, note=note)
             self.limit = material.limit
-            self.cluster = clustering([*material.training, *material.held_out])
+            rows_of_sets = [row for rows in material.evaluation.values() for row in rows]
+            self.cluster = clustering([*material.training, *rows_of_sets])
             self.epoch_sampler = EpochSampler(encoded(material.training, self.encode, note), seed=config.seed)
-            self.held_out = encoded(material.held_out, self.encode, note)[: config.eval.examples]
+            for name, rows in material.evaluation.items():
+                self.evaluation[name] = encoded(rows, self.encode, note)[: config.eval.examples]
 
     @abstractmethod
     def encode(self, rows: Sequence[Any]) -> list[U | None]:
@@ -50,9 +54,17 @@ class OfflineTrainer(ABC, Generic[U]):
     def fit(self, rows: Sequence[Any]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns metrics and the number of trained tokens, over all ranks."""
 
-    @abstractmethod
+    @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Metrics of the held-out rows."""
+        """Metrics of the rows of every evaluation set."""
+        found: dict[str, float] = {}
+        for name, rows in self.evaluation.items():
+            found |= of_set(name, self.measure_rows(rows))
+        return found
+
+    @abstractmethod
+    def measure_rows(self, held_out: Sequence[U]) -> dict[str, float]:
+        """Metrics of an evaluation set; every rank has all its rows."""
 
     def conclude(self, run: RunDirectory, note: Note) -> None:
         """Called once after the last step, also of an interrupted run."""

@@ -63,7 +63,7 @@ def record_extension(run: RunDirectory, saved: Config, config: Config) -> list[s
     after_step = _last_step(run)
     if run.is_writer:
         inputs = run.accepted_inputs or run.inputs() or Inputs(known=current_inputs(saved, run.path))
-        passed = [Change(key=CONFIG, sentence=sentence) for sentence in sentences]
+        passed = [Change(key=CONFIG, sentence=sentence, is_setting=True) for sentence in sentences]
         run.write_config(dump(config))
         run.write_inputs(accept(inputs, current_inputs(config, run.path), passed, after_step=after_step))
         run.accepted_inputs = None

@@ -9,12 +9,12 @@ from typing import Any
 from whet.config.loops import Training
 from whet.distributed.world import World
 from whet.evaluate.evaluation import evaluate
+from whet.evaluate.measures import of_set
 from whet.evaluate.statistics import flat_metrics, mean_interval
-from whet.records import Example, Score
+from whet.records import Example
 from whet.runs.directory import RunDirectory
 from whet.train.setup.build import Parts
-
-HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], Sequence[Score]]
+from whet.train.setup.reward_grader import HeldOutScorer
 
 
 def evaluate_held_out(
@@ -22,37 +22,42 @@ def evaluate_held_out(
     parts: Parts[Any],
     world: World,
     run: RunDirectory,
-    scorer: HeldOutScorer | None,
+    scorers: Mapping[str, HeldOutScorer],
     abandoning: Callable[[], AbstractContextManager[None]],
     *,
     step: int,
 ) -> dict[str, float]:
-    """Greedy accuracy, pass@k, and the mean reward by the grader of training; {} if nothing generates.
+    """Of every evaluation set: greedy accuracy, pass@k, and the mean reward by the grader of training.
 
-    A signal ends what is done within `abandoning()` at once.
+    {} if nothing generates. A signal ends what is done within `abandoning()` at once.
     """
     settings = config.eval
     if parts.engine is None:
         return {}
     parts.engine.sync(parts.policy, version=step)
-    with abandoning():
-        evaluation = evaluate(
-            parts.engine,
-            parts.tokenizer,
-            parts.task,
-            examples=settings.examples,
-            sampling=config.eval_sampling,
-            samples=settings.samples,
-            ks=settings.ks,
-            seed=config.seed,
-            world=world,
-        )
-    run.record_answers(step, [asdict(answer) for answer in evaluation.answers])
-    metrics = evaluation.metrics()
-    if scorer is not None:
-        texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
+    metrics: dict[str, float] = {}
+    answers: list[dict[str, Any]] = []
+    for name, task in parts.evaluation.items():
         with abandoning():
-            metrics |= reward_metrics(scorer, parts.task.held_out(settings.examples), texts, world)
+            evaluation = evaluate(
+                parts.engine,
+                parts.tokenizer,
+                task,
+                examples=settings.examples,
+                sampling=config.eval_sampling,
+                samples=settings.samples,
+                ks=settings.ks,
+                seed=config.seed,
+                world=world,
+            )
+        found = evaluation.metrics()
+        answers += [asdict(answer) | ({"set": name} if name else {}) for answer in evaluation.answers]
+        if name in scorers:
+            texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
+            with abandoning():
+                found |= reward_metrics(scorers[name], task.held_out(settings.examples), texts, world)
+        metrics |= of_set(name, found)
+    run.record_answers(step, answers)
     return metrics
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import whet
-from whet.config import OfflineConfig, OnlineConfig, TrainConfig
+from whet.config import OfflineConfig, OnlineConfig, TaskConfig, TrainConfig
 from whet.config.algorithm import OwnCell
 from whet.config.loops import CollectConfig
 from whet.config.pipeline import texts
@@ -105,7 +105,7 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
     yield "config.yaml", "of the run", _file(run / "config.yaml")
     if isinstance(config, OfflineConfig):
         yield from _rows(config)
-    yield from _task(config, run)
+    yield from _tasks(config, run)
     if isinstance(config, TrainConfig):
         yield from _start(config)
     elif config.model.path:  # no other check compares the weights that rows are sampled from
@@ -122,14 +122,20 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
             yield "reward.model.path", config.reward.model.path, _model(config.reward.model.path)
 
 
-def _task(config: Config, run: Path) -> Iterator[Named]:
-    name, options = config.task.name, config.task.options
+def _tasks(config: Config, run: Path) -> Iterator[Named]:
+    yield from _task("task", config.task, run)
+    for name, task in config.evaluation_tasks.items() if isinstance(config, TrainConfig) else ():
+        yield from _task(f"eval.{name or 'task'}", task, run)
+
+
+def _task(key: str, task: TaskConfig, run: Path) -> Iterator[Named]:
+    name, options = task.name, task.options
     if name in ("data", "rows"):
-        yield from _sets("task", options)
+        yield from _sets(key, options)
     elif name not in TASKS and name not in ELSEWHERE:
-        yield "task.name", name, _code(name, "task")
-        for key, text in texts(options):
-            yield f"task.{key}", text, _file_or_folder(text, run)
+        yield f"{key}.name", name, _code(name, "task")
+        for option, text in texts(options):
+            yield f"{key}.{option}", text, _file_or_folder(text, run)
 
 
 def _start(config: TrainConfig) -> Iterator[Named]:
@@ -157,6 +163,8 @@ def _start(config: TrainConfig) -> Iterator[Named]:
 def _rows(config: OfflineConfig) -> Iterator[Named]:
     if config.data is not None:
         yield from _sets("data", config.data.model_dump())
+        for name, data in config.evaluation_data.items():
+            yield from _sets(f"eval.{name or 'data'}", data.model_dump())
     if ":" in config.objective.name:
         yield "objective.name", config.objective.name, _code(config.objective.name, "objective")
     if config.reference:

@@ -31,11 +31,12 @@ from whet.tasks.grading.graders import GradingFailed
 from whet.tasks.loading import TaskFailed
 from whet.train.session import resume
 from whet.train.session.early_stopping import over_budget, past_best, require_measured, watched, watched_measure
-from whet.train.session.held_out import HeldOutScorer, evaluate_held_out
+from whet.train.session.held_out import evaluate_held_out
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.disk_use import measured_use, require_space
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
+from whet.train.setup.reward_grader import HeldOutScorer
 
 STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
 ABANDONED = ("rollout", "score")  # phases of a step that a signal ends at once: they change no weight
@@ -79,12 +80,12 @@ class Session:
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,
-        scorer: HeldOutScorer | None = None,
+        scorers: Mapping[str, HeldOutScorer] | None = None,
         kept: Mapping[str, Checkpointed | None] | None = None,
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
         self.measure = measure  # further metrics of every evaluation
-        self.scorer = scorer  # grader of training, for held-out completions
+        self.scorers = scorers or {}  # evaluation set → grader of training, for its completions
         self.kept = {name: one for name, one in (kept or {}).items() if one is not None}
         self.last = self._saved = 0  # last completed step, and that of the newest checkpoint
         self.tokens = 0  # trained tokens so far
@@ -258,7 +259,7 @@ class Session:
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
         metrics = evaluate_held_out(
-            self.config, self.parts, self.world, self.run, self.scorer, self._abandoning, step=step
+            self.config, self.parts, self.world, self.run, self.scorers, self._abandoning, step=step
         )
         with self._abandoning():
             metrics |= self.measure()

@@ -2,7 +2,7 @@
 
 import ctypes
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import torch
 
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
-from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
+from whet.config import AlgorithmBase, EngineConfig, NewModel, OnlineConfig, TrainConfig
 from whet.config.parts import ModelConfig
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
@@ -29,7 +29,7 @@ from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
-from whet.train.setup.prompt_lengths import fit_prompts
+from whet.train.setup.prompt_lengths import fit_prompts, shared_prompts
 
 TIKTOKEN = "tiktoken:"
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -44,6 +44,7 @@ class Parts(Generic[M]):
     """The built parts that all loops use."""
 
     task: Task
+    evaluation: Mapping[str, Task]  # evaluation set → task whose held-out prompts are answered
     tokenizer: Tokenizer
     policy: M  # the model in training
     load: Callable[[Path], M]  # reads what `save_model` wrote
@@ -69,6 +70,7 @@ class Start:
     """What a run starts from."""
 
     task: Task
+    evaluation: Mapping[str, Task]
     tokenizer: Tokenizer
     policy: CausalLM
     dtype: torch.dtype  # of exported weights
@@ -83,6 +85,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     policy.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(
         task=start.task,
+        evaluation=start.evaluation,
         tokenizer=start.tokenizer,
         policy=policy,
         load=load_model,
@@ -94,8 +97,8 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     )
 
 
-def start_model(config: TrainConfig, world: World) -> Start:
-    """The task, and the tokenizer and language model that the run starts from."""
+def start_model(config: TrainConfig, world: World, *, generates: bool = True) -> Start:
+    """The task, and the tokenizer and language model that the run starts from; `generates`: it answers prompts."""
     if world.device.type == "cpu":
         keep_freed_memory()
     task = guarded_task(config.task.name, config.task.options)
@@ -106,11 +109,42 @@ def start_model(config: TrainConfig, world: World) -> Start:
         directory = resolve_model(config.model.path)
         policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
-    fitted, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=config.eval.max_tokens)
+    evaluation: dict[str, Task] = {}
+    lengths: list[str] = []
+    if generates:
+        task, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=config.eval.max_tokens)
+        evaluation, of_sets = _evaluation_tasks(config, task, tokenizer, policy.context)
+        lengths += of_sets
     notes = tuple(f"note: {text}" for text in (note, _unused_chat(config.model, task)) if text)
     return Start(
-        task=fitted, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=(*notes, *lengths)
+        task=task,
+        evaluation=evaluation,
+        tokenizer=tokenizer,
+        policy=policy,
+        dtype=export_dtype(config.model),
+        notes=(*notes, *lengths),
     )
+
+
+def _evaluation_tasks(
+    config: TrainConfig, training: Task, tokenizer: Tokenizer, context: int
+) -> tuple[dict[str, Task], list[str]]:
+    """The task of each evaluation set, with prompts that fit, and notes for the user."""
+    if not config.eval.every_steps:
+        return {}, []
+    found: dict[str, Task] = {}
+    notes: list[str] = []
+    for name, settings in config.evaluation_tasks.items():
+        if settings == config.task:
+            found[name] = training
+            continue
+        task = guarded_task(settings.name, settings.options)
+        found[name], lengths = fit_prompts(task, tokenizer, context=context, max_tokens=config.eval.max_tokens)
+        where = f"evaluation set {name}" if name else "evaluation"
+        # The rows of offline runs are compared by their trainer.
+        leaked = shared_prompts(training, found[name]) if isinstance(config, OnlineConfig) else ""
+        notes += [f"{where}: {text}" for text in (*lengths, leaked) if text]
+    return found, notes
 
 
 def _unused_chat(model: ModelConfig, task: Task) -> str:

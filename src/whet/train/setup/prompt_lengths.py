@@ -50,6 +50,16 @@ def fit_prompts(task: Task, tokenizer: Tokenizer, *, context: int, max_tokens: i
     return (FittedTask(task, (sides[0], sides[1])) if overlong else task), notes
 
 
+def shared_prompts(training: Task, evaluation: Task) -> str:
+    """A note on prompts of an evaluation set that are trained on, else empty; only of tasks with stored prompts."""
+    if not isinstance(training, StoredTask) or not isinstance(evaluation, StoredTask):
+        return ""
+    trained = {example.prompt_text for example in training.sides[0]}
+    asked = [example.prompt_text for example in evaluation.sides[1]]
+    both = sum(text in trained for text in asked)
+    return f"note: {both:,} of {len(asked):,} prompts are also trained on" if both else ""
+
+
 def _fitted(example: Example, tokenizer: Tokenizer, room: int, way: str, lengths: dict[str, int]) -> Example | None:
     if lengths[example.id] <= room:
         return example

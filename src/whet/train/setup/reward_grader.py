@@ -1,6 +1,7 @@
 """The grader of a run: the task or reward functions, and a reward model if the recipe names one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -9,7 +10,7 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.scoring import Scorer, load_scorer
 from whet.records import Example, Score
-from whet.tasks.grading.graders import GradingFailed, make_grader
+from whet.tasks.grading.graders import DirectGrader, GradingFailed, make_grader
 from whet.tasks.protocol import Grader, Task, is_reward, too_large
 from whet.train.setup.offloading import Present
 
@@ -43,18 +44,39 @@ class ModelGrader:
             scores.append(Score(reward=reward, parts={**score.parts, **task, "model": number}))
         return scores
 
+    def around(self, inner: Grader) -> "ModelGrader":
+        """The same reward model with another grader inside."""
+        return ModelGrader(inner, self._scorer, weight=self._weight, has_functions=self._has_functions)
+
     def close(self) -> None:
         self._inner.close()
 
 
-def held_out_scorer(grader: Grader, present: Present) -> Callable[[Sequence[Example], Sequence[str]], list[Score]]:
-    """A function that scores held-out completions with the rewards of training."""
+HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], list[Score]]
 
-    def score(examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
-        with present("reward"):
-            return grader.grade(examples, texts)
 
-    return score
+def held_out_scorers(
+    grader: Grader, reward: RewardConfig, training: Task, evaluation: Mapping[str, Task], present: Present
+) -> dict[str, HeldOutScorer]:
+    """Evaluation set → a function that scores its completions with the rewards of training.
+
+    Reward functions are the same for all; a task scores the completions of its own prompts.
+    """
+    is_shared = bool(reward.functions)
+    graders = {
+        name: grader if is_shared or task is training else _of_another_task(grader, task)
+        for name, task in evaluation.items()
+    }
+    return {name: partial(_score, one, present) for name, one in graders.items()}
+
+
+def _score(grader: Grader, present: Present, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+    with present("reward"):
+        return grader.grade(examples, texts)
+
+
+def _of_another_task(grader: Grader, task: Task) -> Grader:
+    return grader.around(DirectGrader(task)) if isinstance(grader, ModelGrader) else DirectGrader(task)
 
 
 def build_grader(config: TaskConfig, reward: RewardConfig, device: torch.device, task: Task) -> Grader:

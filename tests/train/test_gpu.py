@@ -60,6 +60,33 @@ def test_chat_model_with_checkpointing_and_several_updates(tmp_path):
     assert run.finished
 
 
+def test_penalised_sampling_agrees_with_the_trainer(tmp_path):
+    run = train(
+        *("demo-grpo", tmp_path, "steps=4", "eval.examples=20", "rollout.max_tokens=8", "eval.max_tokens=8"),
+        *("rollout.repetition_penalty=1.5", "rollout.min_tokens=5", "rollout.top_k=8"),
+    )
+    steps = [row for row in run.metrics() if row["step"] > 0]
+    assert max(row["mismatch/mean"] for row in steps) < 0.02
+    assert min(len(row["logprobs"]) for row in run.rollouts(4)) >= 5
+
+
+@pytest.mark.parametrize("name", ["lion", "muon"])
+def test_other_optimizers_learn_and_resume(tmp_path, name):
+    rate = {"lion": 1e-4, "muon": 2e-3}[name]
+    settings = (
+        f"optimizer.name={name}",
+        f"optimizer.lr={rate}",
+        "steps=60",
+        "eval.every_steps=60",
+        "save.every_steps=30",
+    )
+    run = train("sft-reverse", tmp_path, *settings, "eval.examples=50")
+    first, last = run.metrics()[0], run.metrics()[-1]
+    assert last["eval/loss"] < first["eval/loss"] * 0.8
+    whole = weights_at(run, 60)
+    assert distance(weights_at(resumed(run, 60), 60), whole) < 1e-4
+
+
 def weights_at(run, step):
     return load_model(run.path / "checkpoints" / f"step-{step:06d}" / "model").state_dict()
 

@@ -94,8 +94,9 @@ ROOMS_INSIDE = {
     },
     "api": {
         "given": set(),
-        "loaded_model": {"given"},
-        "run": {"loaded_model"},
+        "model_limits": set(),
+        "loaded_model": {"given", "model_limits"},
+        "run": {"loaded_model", "model_limits"},
         "training": {"given", "run"},
         "several": {"given", "run", "training"},
     },

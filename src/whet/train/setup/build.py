@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import torch
 
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
-from whet.config import AlgorithmBase, EngineConfig, NewModel, TrainConfig
+from whet.config import AlgorithmBase, EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.parts import ModelConfig
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
@@ -29,7 +29,7 @@ from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
-from whet.train.setup.prompt_lengths import fit_prompts
+from whet.train.setup.prompt_lengths import Side, fit_prompts
 
 TIKTOKEN = "tiktoken:"
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -81,8 +81,10 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     origin = fingerprint(start.policy)
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
+    used, max_tokens = _sampled(config)
+    task, lengths = fit_prompts(start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, used=used)
     return Parts(
-        task=start.task,
+        task=task,
         tokenizer=start.tokenizer,
         policy=policy,
         load=load_model,
@@ -90,8 +92,18 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
-        notes=start.notes,
+        notes=(*start.notes, *lengths),
     )
+
+
+def _sampled(config: TrainConfig) -> tuple[list[Side], int]:
+    """The sides of the task whose prompts a run reads, and the longest completion of them that it asks for."""
+    limits: dict[Side, int] = {"held-out": config.eval.max_tokens} if config.eval.every_steps else {}
+    if isinstance(config, OnlineConfig):
+        limits["training"] = config.rollout.max_tokens
+    elif isinstance(config, OfflineConfig) and config.data is None:
+        limits["training"] = 1  # learned, not sampled
+    return list(limits), max(limits.values(), default=1)
 
 
 def start_model(config: TrainConfig, world: World) -> Start:
@@ -106,11 +118,8 @@ def start_model(config: TrainConfig, world: World) -> Start:
         directory = resolve_model(config.model.path)
         policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
-    fitted, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=config.eval.max_tokens)
     notes = tuple(f"note: {text}" for text in (note, _unused_chat(config.model, task)) if text)
-    return Start(
-        task=fitted, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=(*notes, *lengths)
-    )
+    return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
 
 
 def _unused_chat(model: ModelConfig, task: Task) -> str:

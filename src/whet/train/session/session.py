@@ -94,6 +94,7 @@ class Session:
         self.lost: list[str] = []  # files of the run that were lost, in sentences
         self.interrupt = Interrupt()
         self._began = False
+        self._evaluating: int | None = None  # the step whose evaluation is under way; 0: before training
         self._stopping = False  # decided once a step, on all ranks alike
         self._ended = ""  # reason of early stopping
         self._pending: dict[str, Any] = {}  # metrics and timings of a step that is trained and not yet evaluated
@@ -158,12 +159,18 @@ class Session:
         if isinstance(error, Stopped):
             self._save_abandoned()
             return True
-        step = f"step {self.last + 1}: " if self._began else ""
+        where = f"{self._where()}: " if self._began else ""
         if isinstance(error, RankLost):
-            raise RankLost(f"{step}{error}") from error
+            raise RankLost(f"{where}{error}") from error
         if isinstance(error, RunFailed):
-            raise RunFailed(f"{step}{error}{self._evidence(error)}{self._way_back(error)}") from error
+            raise RunFailed(f"{where}{error}{self._evidence(error)}{self._way_back(error)}") from error
         return False
+
+    def _where(self) -> str:
+        """The part of the run that is under way."""
+        if self._evaluating is None:
+            return f"step {self.last + 1}"
+        return f"evaluation after step {self._evaluating}" if self._evaluating else "evaluation before training"
 
     def _save_abandoned(self) -> None:
         """Saves the run as it was before an abandoned rollout or evaluation."""
@@ -177,7 +184,9 @@ class Session:
         if not isinstance(error, GradingFailed | TaskFailed | NotFinite):
             return ""
         name = error.kind if self.world.size == 1 else f"{error.kind}-rank{self.world.rank}"
-        return f"; see {self.run.fail(name, {'step': self.last + 1, 'error': str(error), **error.culprit})}"
+        step = self.last + 1 if self._evaluating is None else self._evaluating
+        evidence = {"step": step, "where": self._where(), "error": str(error), **error.culprit}
+        return f"; see {self.run.fail(name, evidence)}"
 
     def steps(self, conclude: Callable[[], None] = lambda: None) -> Iterator[int]:
         """The remaining steps; ends early on an interrupt.
@@ -257,11 +266,13 @@ class Session:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
+        self._evaluating = step
         metrics = evaluate_held_out(
             self.config, self.parts, self.world, self.run, self.scorer, self._abandoning, step=step
         )
         with self._abandoning():
             metrics |= self.measure()
+        self._evaluating = None
         require_measured(self.config, metrics)
         resume.remember(self.measured, step, plain_numbers(metrics))
         measure = self._best_measure(metrics)

@@ -196,7 +196,8 @@ def test_a_broken_reward_stops_the_run(
     evidence = run / "failures" / "reward-001.json"
     errors = [line for line in process.said().splitlines() if line.startswith("whet: ")]
     assert len(errors) == 1
-    pattern = rf"whet: (?:step \d+|evaluation before training): {sentence} \(example (sorting:\d+), row \d+ of (?:4|30)\); see {evidence}.*"
+    where = r"(?:step \d+|evaluation before training)"
+    pattern = rf"whet: {where}: {sentence} \(example (sorting:\d+), row \d+ of (?:4|30)\); see {evidence}.*"
     match = re.fullmatch(pattern, errors[0])
     assert match, errors[0]
     assert "Traceback" not in process.said()

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from whet.algorithms.cells import options, terms
+from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
 from whet.config.data_config import DataConfig
-from whet.config.objective import refuse_objective
+from whet.config.objective import objective_row, refuse_objective
 from whet.config.parts import (
     BestConfig,
     ColdStartConfig,
@@ -31,7 +32,7 @@ from whet.config.parts import (
     UpdateConfig,
     refuse_engine,
 )
-from whet.config.refusals import refuse
+from whet.config.refusals import OF_STORED_PROMPTS, refuse, refuse_unevaluable
 from whet.config.reward import RewardConfig
 from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
@@ -58,9 +59,6 @@ DATA_OF_A_TASK = (
     *("path", "sets", "format", "columns", "split", "subset", "chat"),
     *("held_out_share", "held_out_rows", "max_skipped", "limit"),
 )
-
-
-OF_STORED_PROMPTS = ("data", "rows")  # tasks with a number of training prompts
 
 
 class TrainConfig(Section):
@@ -136,6 +134,7 @@ class OnlineConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _has_an_end(self) -> OnlineConfig:
+        refuse_unevaluable(self.task, None, self.eval.every_steps)
         if bool(self.steps) == (self.epochs is not None):
             raise ValueError("say how long to train: either steps, or epochs (passes over the prompts of the task)")
         if self.epochs is not None and self.task.name not in OF_STORED_PROMPTS:
@@ -212,6 +211,8 @@ class OfflineConfig(TrainConfig):
     @model_validator(mode="after")
     def _fits(self) -> OfflineConfig:
         refuse_objective(self.objective, has_data=self.data is not None, reference=self.reference)
+        generates = not isinstance(objective_row(self.objective), RewardObjective)
+        refuse_unevaluable(self.task, self.data, self.eval.every_steps, generates=generates)
         if bool(self.steps) == (self.epochs is not None):
             raise ValueError("say how long to train: either steps (optimizer steps) or epochs (passes over the data)")
         if self.epochs is not None and self.data is None:

@@ -1,14 +1,18 @@
 """Combinations of settings that are refused, each with the reason and the remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from whet.algorithms.advantages import drop_zero_variance, max_likelihood, standardize, unscaled
 from whet.algorithms.cells import Cell, is_per_sequence, is_per_token, name, plain, terms
 from whet.algorithms.policy_loss import budget_mean, token_mean
 from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_CORRECTIONS
 from whet.config.algorithm import AlgorithmBase
-from whet.config.parts import RolloutConfig, UpdateConfig
+from whet.config.data_config import DataConfig
+from whet.config.parts import RolloutConfig, TaskConfig, UpdateConfig
 from whet.config.reward import RewardConfig
+
+OF_STORED_PROMPTS = ("data", "rows")  # tasks with a number of training prompts
 
 
 def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfig, reward: RewardConfig) -> None:
@@ -22,6 +26,25 @@ def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfi
         *_rewards(cells, algorithm, rollout, reward),
     ):
         raise ValueError(reason)
+
+
+def refuse_unevaluable(task: TaskConfig, data: DataConfig | None, every_steps: int, *, generates: bool = True) -> None:
+    """Raises a ValueError for evaluations with nothing held out: prompts of the task or, if none `generates`, rows."""
+    of_data = {} if data is None else {key: getattr(data, key) for key in ("held_out_share", "held_out_rows")}
+    of_task = task.options if task.name in OF_STORED_PROMPTS else {}
+    key = _held_out_nothing(of_task if generates else of_data)
+    if every_steps and key:
+        section = "data" if key == _held_out_nothing(of_data) else "task"
+        raise ValueError(
+            f"{section}.{key} is 0, so nothing is held out for the evaluations: hold some rows out, or train on all of "
+            "them without evaluation, eval.every_steps=0"
+        )
+
+
+def _held_out_nothing(options: Mapping[str, Any]) -> str:
+    """The key by which no row is held out; empty if some are."""
+    key = "held_out_share" if options.get("held_out_rows") is None else "held_out_rows"
+    return key if options.get(key) == 0 else ""
 
 
 def _groups(cells: dict[str, Cell], rollout: RolloutConfig) -> Iterator[str]:

@@ -38,10 +38,8 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
         raise UserError(f"{path} holds {loaded.kind}, and {what} learns from {learned}{hint}")
     # In a hashed order: an evaluation may use only the first ones, and files are often sorted by source.
     held_out = first_held_out(held_out, len(held_out))
-    if not training or not held_out:
-        raise UserError(
-            f"{path} has {len(loaded.rows)} rows, too few prompts for a training and a held-out side: add rows"
-        )
+    if not training:
+        raise UserError(f"{path} has no rows to learn from: add rows")
     left_out = ", ".join(f"{count} {reason}" for reason, count in loaded.skipped.items())
     note(
         f"data: {len(training):,} {loaded.kind} to learn from and {len(held_out):,} held out, "
@@ -59,6 +57,8 @@ def read_material(config: DataConfig, kinds: Sequence[str], what: str, *, contex
 
 def encoded(rows: Sequence[Any], encode: Callable[[Sequence[Any]], list[U | None]], note: Note) -> list[U]:
     """The encoded rows that fit; refuses data of which more than half is too long."""
+    if not rows:
+        return []
     found = encode(rows)
     kept = [one for one in found if one is not None]
     missing = len(found) - len(kept)

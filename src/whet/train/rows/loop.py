@@ -19,7 +19,8 @@ def train(config: OfflineConfig, run: RunDirectory, world: World, progress: Prog
     """Trains until the last step or Ctrl-C."""
     trainer = build_trainer(config, world, progress.note)
     parts, kept = trainer.parts, trainer.kept
-    with Session(config, run, world, parts, progress, measure=trainer.measure, kept=kept) as session:
+    measure = trainer.measure if trainer.held_out else dict
+    with Session(config, run, world, parts, progress, measure=measure, kept=kept) as session:
         for step in session.steps(lambda: trainer.conclude(run, progress.note)):
             with session.timed("rows"):
                 rows = trainer.rows(step)

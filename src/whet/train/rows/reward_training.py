@@ -124,7 +124,11 @@ class RewardTrainer(OfflineTrainer[Judged]):
 
         Loads the best weights, which are the result of the run, whichever it ended with.
         """
+        if not self.held_out:
+            return
         best, info = run.best_model(), run.best_info()
+        if best is None and not self.config.eval.every_steps:
+            return  # interrupted: without evaluations the last model is the best
         if best is None or info is None:
             raise RunFailed(f"{run.path} has lost its best model, so there is nothing to analyse")
         self.model.load_state_dict(self.parts.load(best).state_dict())

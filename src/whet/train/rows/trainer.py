@@ -24,6 +24,7 @@ class OfflineTrainer(ABC, Generic[U]):
     """Trains on rows that exist, each encoded as a `U`. They are drawn by (seed, step), so resuming needs no state."""
 
     kept: Mapping[str, Checkpointed] = {}
+    held_out: list[U]
 
     def __init__(
         self, config: OfflineConfig, parts: Parts[Any], world: World, kinds: Sequence[str], note: Note

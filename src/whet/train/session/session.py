@@ -206,6 +206,8 @@ class Session:
                 return
         if self._ended:
             self.progress.note(f"step {self.last}: {self._ended}: early stopping")
+        if not self.best:  # without evaluations the last model is the best
+            self._keep_best({"step": self.last})
         conclude()
         self._finish()
 
@@ -338,8 +340,6 @@ class Session:
         self.best, self.lost = resume.intact_best(self.run, checkpoint, self.progress.note, processes=self.world.size)
 
     def _finish(self) -> None:
-        if not self.best:  # without evaluations the last model is the best
-            self._keep_best({"step": self.last})
         facts = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
         results = {
             "recipe": self.run.recipe,

@@ -14,6 +14,7 @@ from whet.recipe import plain, validate
 
 ONLINE: dict[str, Any] = {"steps": 1, "model": "model", "task": {"name": "sorting"}, "algorithm": "grpo"}
 OFFLINE: dict[str, Any] = {"loop": "offline", "steps": 1, "model": "model", "objective": "dpo", "data": "a.jsonl"}
+SET = {"path": "a.jsonl"}
 OWN = {"name": "own.py:Task", "words": ["a.jsonl", "b"], "more": {"table": "sub/b.jsonl", "mode": "model"}}
 
 

@@ -143,7 +143,7 @@ def test_parquet_gives_the_rows_as_json_does(tmp_path: Path) -> None:
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"a.parquet: reading parquet needs pyarrow: pip install 'whet\[datasets\]'"):
+    with pytest.raises(UserError, match=r"a.parquet: reading Parquet needs the package pyarrow, which is not"):
         list(read_file(tmp_path / "a.parquet"))
 
 

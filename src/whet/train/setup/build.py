@@ -98,11 +98,13 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
 
 def _sampled(config: TrainConfig) -> tuple[list[Side], int]:
     """The sides of the task whose prompts a run reads, and the longest completion of them that it asks for."""
-    limits: dict[Side, int] = {"held-out": config.eval.max_tokens} if config.eval.every_steps else {}
+    limits: dict[Side, int] = {}
     if isinstance(config, OnlineConfig):
         limits["training"] = config.rollout.max_tokens
     elif isinstance(config, OfflineConfig) and config.data is None:
         limits["training"] = 1  # learned, not sampled
+    if config.eval.every_steps:
+        limits["held-out"] = config.eval.max_tokens
     return list(limits), max(limits.values(), default=1)
 
 

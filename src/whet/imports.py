@@ -103,17 +103,20 @@ def source_file(spec: str) -> Path | None:
     return Path(found.origin) if found is not None and found.has_location and found.origin else None
 
 
-def optional_package(name: str, purpose: str) -> ModuleType:
-    """A package that whet does not depend on; `purpose` is what needs it, for the error if it is missing or broken."""
+def optional_package(name: str, purpose: str, *, remedy: str = "") -> Any:
+    """A package that whet does not depend on, or a module of it; errors say whether it is missing or broken.
+
+    `purpose` is what needs it, `remedy` what to do if it is missing; empty: install the package of that name.
+    """
+    package = name.partition(".")[0]
     try:
         return importlib.import_module(name)
     except Exception as error:  # a package's own mistakes may be of any type
-        if isinstance(error, ModuleNotFoundError) and error.name == name:
-            raise UserError(
-                f"{purpose} needs the package {name}, which is not installed: pip install {name}"
-            ) from error
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            install = remedy or f"pip install {package}"
+            raise UserError(f"{purpose} needs the package {package}, which is not installed: {install}") from error
         raise UserError(
-            f"{purpose}: the package {name} is installed and its import fails: {one_line(error)}"
+            f"{purpose}: the package {package} is installed and its import fails: {one_line(error)}"
         ) from error
 
 

@@ -135,13 +135,14 @@ def test_a_reward_that_breaks_stops_the_run_with_the_example_on_the_disk(
 ) -> None:
     overrides = (f"reward.functions=['rewards.py:{function}']", "reward.time_limit_seconds=1")
     message = refused(whet, "train", recipe, *overrides, code=1)
-    assert message.startswith(("step 1: reward function ", "step 1: every reward function "))
+    where = "evaluation before training"
+    assert message.startswith((f"{where}: reward function ", f"{where}: every reward function "))
     assert told in message
     (evidence,) = recipe.parent.glob("runs/*/failures/*.json")
     assert f"see {evidence.relative_to(recipe.parent)}" in message
     assert message.endswith("--resume --accept-changes")
     kept = json.loads(evidence.read_text())
-    assert kept["step"] == 1
+    assert (kept["step"], kept["where"]) == (0, where)
     assert kept["example"]["prompt"].endswith(">")
     assert isinstance(kept["text"], str)
 

@@ -168,7 +168,7 @@ def test_a_run_that_fails_does_not_lose_the_others(whet: Whet, tmp_path: Path, m
     result = whet(*words, "--set", f"rloo:reward.functions=[{tmp_path / 'rewards.py'}:breaks]")
     assert result.code == 1
     last = result.err.splitlines()[-1]
-    assert last.startswith("whet: 1 of 2 runs of methods failed, first rloo seed 0: step 1: ")
+    assert last.startswith("whet: 1 of 2 runs of methods failed, first rloo seed 0: evaluation before training: ")
     assert "no reward today" in last
     assert "Traceback" not in result.err
     assert "2/2  grpo seed 0" in result.err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model
 from whet.models.text.tokenizers import EOS
 from whet.recipe import dump, validate
@@ -184,3 +185,15 @@ def test_a_run_without_a_best_model_says_so(whet: Whet, tmp_path: Path) -> None:
         path = run.path
     result = whet("eval", path)
     assert (result.code, "has no best model yet" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("task", ["data", "rows"])
+def test_a_pattern_that_backtracks_without_end_ends_the_evaluation(
+    whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    monkeypatch.setattr("whet.tasks.matching.SECONDS", 0.2)
+    model = bigram_model(tmp_path / "model", {"1": {"a": 1.0}, "a": {"a": 1.0}}, alphabet="1a", context=64)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{"1" * n}", "answer": "2"}}\n' for n in range(1, 21)))
+    options = (f"path={tmp_path / 'rows.jsonl'}", "match=regex", "pattern=(a+)+b")
+    line = refused(whet, "eval", model, "--task", task, *options, "--max-tokens", 40, code=1)
+    assert line.startswith("pattern '(a+)+b' takes more than 0.2 s on a text of 40 characters ('aaaaaaaa")

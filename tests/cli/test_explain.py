@@ -166,7 +166,7 @@ def test_the_memory_of_a_reward_model(whet: Whet, write: Any, tmp_path: Path) ->
     found = _json(whet, write(ONLINE), f"reward.model={tmp_path / 'reward'}")["model"]
     # A head of one row in the place of the one over the vocabulary, whose 13 rows it does not have.
     assert found["reward"] == 4 * (sum(p.numel() for p in policy.parameters()) - 13 * 8 + 8)
-    assert _json(whet, write(ONLINE), f"reward.model={tmp_path / 'nowhere'}")["model"]["reward"] is None
+    assert _json(whet, write(ONLINE), "reward.model=org/nowhere")["model"]["reward"] is None
 
 
 @pytest.mark.parametrize("kind", ["separate", "shared"])
@@ -282,7 +282,7 @@ def test_what_is_allowed_but_hardly_meant_is_noted(whet: Whet, write: Any) -> No
     notes = _json(whet, write(ONLINE), *changes)["notes"]
     assert len(notes) == 3
     assert "without eval.ks no pass@k" in notes[0]
-    assert notes[1].startswith("the task has ")
+    assert notes[1].startswith("there are ")
     assert notes[2] == (
         "a prompt has 4 tokens and the model's context is 16: completions are truncated before rollout.max_tokens"
     )
@@ -319,6 +319,23 @@ def test_a_model_on_disk_is_counted_from_its_headers(whet: Whet, write: Any, tmp
 def test_a_model_that_cannot_be_pulled_is_an_error(whet: Whet, write: Any, tmp_path: Path) -> None:
     assert "unknown model 'nonexistent'" in refused(whet, "explain", write(ONLINE), "model=nonexistent")
     assert f"no directory {tmp_path}/absent" in refused(whet, "explain", write(ONLINE), f"model={tmp_path}/absent")
+
+
+def test_a_reward_model_or_a_reference_that_cannot_be_pulled_is_an_error_too(
+    whet: Whet, write: Any, tmp_path: Path
+) -> None:
+    line = refused(whet, "explain", write(ONLINE), "reward.model=nonexistent")
+    assert line.startswith("reward.model: unknown model 'nonexistent'")
+    line = refused(whet, "explain", write(ONLINE), f"reward.model={tmp_path}/absent")
+    assert line.startswith(f"reward.model: no directory {tmp_path}/absent")
+    shown = whet("explain", write(ONLINE), "reward.model=org/absent")
+    assert shown.code == 0
+    assert "not here yet" in shown.out
+    model = bigram_model(tmp_path / "model", {}, alphabet="12")
+    rows = [{"prompt": "1" * n, "chosen": "2", "rejected": "1"} for n in range(1, 9)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = (f"model={model}", f"data={tmp_path / 'pairs.jsonl'}", f"reference={tmp_path}/absent")
+    assert refused(whet, "explain", "dpo", *words).startswith(f"reference: no directory {tmp_path}/absent")
 
 
 def test_a_model_that_is_not_pulled_leaves_its_numbers_unknown(whet: Whet, write: Any, tmp_path: Path) -> None:

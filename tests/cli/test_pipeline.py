@@ -216,14 +216,14 @@ def test_a_stage_that_fails_ends_the_pipeline_and_a_method_does_not(whet: Whet, 
     stage = "stages.more={algorithm: grpo, steps: 2, model: '@sft'}"
     message = refused(whet, "train", recipe, stage, f"stages.more.{breaks}", "--runs", tmp_path / "a", code=1)
     (out,) = (tmp_path / "a").iterdir()
-    assert message.startswith("stage more: step 1: ")
+    assert message.startswith("stage more: evaluation before training: ")
     assert "no reward today" in message
     assert message.endswith(f"; continue with: whet train {out} --resume")
     assert not (out / "methods").exists()
     other = "methods.rloo={algorithm: rloo, steps: 2, model: '@sft'}"
     message = refused(whet, "train", recipe, other, f"methods.grpo.{breaks}", "--runs", tmp_path / "b", code=1)
     (out,) = (tmp_path / "b").iterdir()
-    assert message.startswith("1 of 2 runs of methods failed, first grpo seed 4: step 1: ")
+    assert message.startswith("1 of 2 runs of methods failed, first grpo seed 4: evaluation before training: ")
     assert RunDirectory.open(out / "methods/rloo/seed-4", is_writer=False).finished
     judged = json.loads((out / "comparison" / "comparison.json").read_text())
     failures = {method["method"]: method["seeds"][0]["failure"] for method in judged["methods"]}

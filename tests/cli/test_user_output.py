@@ -75,7 +75,8 @@ def test_a_silent_run_has_no_log(whet: Whet, recipe: Path) -> None:
 
 def test_the_failure_file_has_the_traceback_and_the_sentence_its_last_line(whet: Whet, recipe: Path) -> None:
     message = refused(whet, "train", recipe, "reward.functions=['rewards.py:short']", code=1)
-    assert "step 1: reward function short failed at rewards.py:13 in lookup: KeyError: 'x' (example" in message
+    assert "evaluation before training: reward function short failed at rewards.py:13 in lookup: " in message
+    assert ": KeyError: 'x' (example" in message
     (evidence,) = recipe.parent.glob("runs/*/failures/reward-001.json")
     trace = json.loads(evidence.read_text())["traceback"]
     assert trace[0] == "Traceback (most recent call last):"

@@ -196,7 +196,8 @@ def test_a_broken_reward_stops_the_run(
     evidence = run / "failures" / "reward-001.json"
     errors = [line for line in process.said().splitlines() if line.startswith("whet: ")]
     assert len(errors) == 1
-    pattern = rf"whet: step \d+: {sentence} \(example (sorting:\d+), row \d+ of (?:4|30)\); see {evidence}.*"
+    where = r"(?:step \d+|evaluation before training)"
+    pattern = rf"whet: {where}: {sentence} \(example (sorting:\d+), row \d+ of (?:4|30)\); see {evidence}.*"
     match = re.fullmatch(pattern, errors[0])
     assert match, errors[0]
     assert "Traceback" not in process.said()
@@ -216,7 +217,7 @@ def test_a_rank_that_fails_takes_the_others_with_it(zygote: Zygote, beginner: Pa
     recipe = write_recipe(tmp_path / "r.yaml", changed)
     ranks = zygote.start_ranks(2, "train", recipe, "--runs", tmp_path / "runs", environment={MARK: tmp_path.name})
     assert ranks[1].wait() == 1, ranks[1].said()
-    assert "whet: step 1: reward function raises failed at " in ranks[1].said()
+    assert "whet: evaluation before training: reward function raises failed at " in ranks[1].said()
     assert "Traceback" not in ranks[1].said()
     lost_the_other(ranks[0], only_run(tmp_path / "runs"), 1)
     nothing_left_of(tmp_path.name)

@@ -116,7 +116,7 @@ def test_numbers_that_json_has_not_are_kept_as_null(hub: Hub, monkeypatch: pytes
 
 def test_without_the_package_it_says_what_to_install(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"owner/name is not a file, .* pip install 'whet\[datasets\]'"):
+    with pytest.raises(UserError, match=r"owner/name is not a file, .* needs the package datasets, .* pip install"):
         load_rows(Source(path="owner/name"))
 
 

@@ -9,9 +9,11 @@ import lzma
 import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from whet.errors import UserError
 from whet.files.readers import Raw, read_file
@@ -130,11 +132,8 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_parquet_gives_the_rows_as_json_does(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="pyarrow comes with whet[datasets]")
-    from pyarrow import parquet
-
     rows = [{"chosen": [{"role": "user", "content": "q"}], "score": 1.5}, {"chosen": None, "score": None}]
-    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     assert list(read_file(tmp_path / "a.parquet")) == [Raw(1, rows[0]), Raw(2, rows[1])]
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and nothing")
     with pytest.raises(UserError, match=r"cannot read .*b.parquet as parquet"):
@@ -143,7 +142,7 @@ def test_parquet_gives_the_rows_as_json_does(tmp_path: Path) -> None:
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"a.parquet: reading parquet needs pyarrow: pip install 'whet\[datasets\]'"):
+    with pytest.raises(UserError, match=r"a.parquet: reading Parquet needs the package pyarrow, which is not"):
         list(read_file(tmp_path / "a.parquet"))
 
 

@@ -32,7 +32,7 @@ def test_native_is_what_a_recipe_gets():
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_vllm_that_is_not_installed_says_how_to():
     policy, tokenizer = small_model()
-    with pytest.raises(UserError, match=r"needs vLLM \(No module named 'vllm'\): pip install 'whet\[vllm\]'"):
+    with pytest.raises(UserError, match=r"needs the package vllm, which is not installed: pip install 'whet\[vllm\]'"):
         build_engine(EngineConfig(name="vllm"), policy, tokenizer, World.alone())
 
 

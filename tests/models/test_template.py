@@ -1,6 +1,7 @@
 """Chat templates that are broken or hostile: bounded, refused in one sentence, and blamed on whoever did it."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.chats import chat, system, user
+from whet import limited_process
 from whet.errors import UserError
 from whet.models.text import template
 from whet.models.text.template import BrokenTemplate, render_template
@@ -170,28 +172,28 @@ def test_a_renderer_that_was_killed_is_started_again():
 def test_a_renderer_that_stands_still_is_not_waited_for(monkeypatch):
     assert rendered("{{ 1 }}") == "1"
     os.kill(template._RENDERER._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(template, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(limited_process, "WAIT_SECONDS", 0.1)
     for content in ("a", "a" * 1_000_000):  # the second does not fit into the pipe
         with pytest.raises(UserError, match=r"the process that renders it does not answer within 0\.1 s"):
             rendered("{{ 1 }}", [user(content)])
-        monkeypatch.setattr(template, "WAIT_SECONDS", 60.0)
+        monkeypatch.setattr(limited_process, "WAIT_SECONDS", 60.0)
         assert rendered("{{ 2 }}") == "2"
         os.kill(template._RENDERER._process.pid, signal.SIGSTOP)
-        monkeypatch.setattr(template, "WAIT_SECONDS", 0.1)
+        monkeypatch.setattr(limited_process, "WAIT_SECONDS", 0.1)
     template._RENDERER.close()
 
 
 def test_an_interrupted_question_is_not_answered_later(monkeypatch):
     assert rendered("{{ 1 }}") == "1"
-    wait = template._wait
+    wait = limited_process._wait
 
     def interrupted(pipe, what, deadline):
-        if what == template.select.POLLIN:
+        if what == select.POLLIN:
             raise KeyboardInterrupt
         wait(pipe, what, deadline)
 
     with monkeypatch.context() as patch:
-        patch.setattr(template, "_wait", interrupted)
+        patch.setattr(limited_process, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rendered("{{ 2 }}")
     assert rendered("{{ 3 }}") == "3"

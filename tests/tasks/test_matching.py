@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
+from whet.tasks import matching
 from whet.tasks.matching import Matcher
 
 RIGHT = [
@@ -102,3 +103,11 @@ def test_numbers_are_compared_by_value(value: Fraction, whole: int) -> None:
     )
     assert match.is_right(f"{whole:,}", f"= {whole}.00")
     assert not match.is_right(str(whole), f"= {whole + 1}")
+
+
+def test_a_pattern_that_backtracks_without_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(matching, "SECONDS", 0.1)
+    hangs = Matcher(way="regex", pattern="(a+)+$")
+    with pytest.raises(RunFailed, match=r"pattern '\(a\+\)\+\$' takes more than 0.1 s on a text of 2,001 characters"):
+        hangs.is_right("b", "a" * 2000 + "b")
+    assert hangs.is_right("aaa", "baaa")  # and the next completion is matched as before

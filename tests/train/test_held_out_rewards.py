@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.refusal import refused, train_tiny, write_recipe
 from tests.cli.tiny import Whet
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.evaluate.statistics import mean_interval
 from whet.recipe import read_recipe
 from whet.runs.directory import RunDirectory
@@ -113,3 +113,20 @@ def test_the_console_tells_what_was_learned_and_what_went_wrong(whet: Whet, rewa
     assert end[2].startswith(f"best model: {run / 'best_model'} (step ")
     assert any(line.startswith("warning: reward was 0 in all 6 steps") for line in end)
     assert end[-1] == f"report: {run / 'report.html'}"
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [(1, "evaluation before training"), (2, "step 1"), (3, "evaluation after step 1"), (4, "step 2")],
+)
+def test_a_failure_says_in_which_part_of_the_run_it_happened(tmp_path: Path, call: int, where: str) -> None:
+    (tmp_path / "late.py").write_text(
+        "calls = []\n\n\n"
+        "def late(completions, **columns):\n"
+        "    calls.append(1)\n"
+        f"    if len(calls) >= {call}:\n"
+        "        raise ValueError('too late')\n"
+        "    return [float(len(text)) for text in completions]\n"
+    )
+    with pytest.raises(RunFailed, match=f"^{where}: reward function late failed at .*late.py:7 in late"):
+        train_tiny(tmp_path, f"reward.functions=[{tmp_path / 'late.py'}:late]", "eval.every_steps=1")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.refusal import RECIPE, write_recipe
-from tests.cli.tiny import Whet
+from tests.cli.tiny import Whet, bigram_model
 from tests.small import small_chat_model
 from whet.data.task import DataTask
 from whet.errors import UserError
@@ -105,3 +105,24 @@ def test_one_long_row_does_not_end_a_run(whet: Whet, file: Path, tmp_path: Path)
     assert run.finished
     assert f"prompts have more than {context - 1:,} tokens" in result.err
     assert max(len(row["prompt"]) for step in range(1, 23) for row in run.rollouts(step)) < 9  # more than an epoch
+
+
+def test_prompts_of_task_data_fit_too_and_completions_beyond_the_context_are_said(
+    whet: Whet, file: Path, tmp_path: Path
+) -> None:
+    task = f"task={{name: data, path: {file}, match: number}}"
+    recipe = write_recipe(tmp_path, RECIPE.replace("model: {new", "# model: {new"))
+    model = bigram_model(tmp_path / "model", {"1": {"2": 1.0}}, alphabet="12", context=16)
+    result = whet(
+        "train",
+        recipe,
+        task,
+        f"model={model}",
+        "rollout.max_tokens=20",
+        "eval.max_tokens=20",
+        "--out",
+        tmp_path / "run",
+    )
+    assert result.code == 0, result.err
+    assert "prompts have more than 15 tokens (the longest 30) and are left out" in result.err
+    assert "note: max_tokens is 20 and the context has 16 tokens, prompt included" in result.err

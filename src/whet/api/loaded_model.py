@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from whet.api.given import Objects
+from whet.api.model_limits import Note, chosen_limit, fitted, say_lengths, warned
 from whet.config.loops import CollectConfig, Training
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine, OnToken
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
-from whet.evaluate.evaluation import Evaluation
+from whet.evaluate.evaluation import Evaluation, held_out
 from whet.evaluate.evaluation import evaluate as measure
 from whet.imports import passing
 from whet.models.download.model_hub import resolve_model
@@ -141,17 +142,28 @@ class Model:
             raise UserError("prompts must be a text, or a list of texts and conversations: [[{'role': …}, …], …]")
         listed = [prompts] if isinstance(prompts, str) else list(prompts)
         asked = [self.example(prompt, raw=raw) for prompt in listed]
-        found = self.engine.generate(tokenize_prompts(asked, self.tokenizer, stream=(seed,)), settings, count=n)
+        tokens = tokenize_prompts(asked, self.tokenizer, stream=(seed,))
+        say_lengths(tokens, self.engine, chosen_limit(self.target.config, sampling.get("max_tokens")), warned)
+        found = self.engine.generate(tokens, settings, count=n)
         return found[0] if isinstance(prompts, str) else found
 
     def rows(
-        self, prompt: str | Sequence[Example], sampling: Sampling, *, n: int, seed: int, raw: bool, task: Task | None
+        self, prompt: str, sampling: Sampling, *, limit: int, n: int, seed: int, raw: bool = False, note: Note = warned
     ) -> list[dict[str, Any]]:
-        """`n` completions of a typed prompt, or of examples that `task` grades, as plain data."""
-        asked = [self.example(prompt, raw=raw)] if isinstance(prompt, str) else prompt
-        shown = [prompt] if isinstance(prompt, str) else [example.prompt_text for example in prompt]
+        """`n` completions of a typed prompt as plain data; `limit` as `chosen_limit` gives it."""
+        asked = [self.example(prompt, raw=raw)]
+        tokens = tokenize_prompts(asked, self.tokenizer, stream=(seed,))
+        say_lengths(tokens, self.engine, limit, note)
+        return [_row(prompt, asked[0], self.engine.generate(tokens, sampling, count=n)[0], None)]
+
+    def task_rows(
+        self, task: Task, examples: int, sampling: Sampling, *, limit: int, n: int, seed: int, note: Note = warned
+    ) -> list[dict[str, Any]]:
+        """`n` completions of held-out examples, graded by their task, as plain data."""
+        task = fitted(task, self.tokenizer, self.engine, limit, note)
+        asked = held_out(task, examples)
         found = self.engine.generate(tokenize_prompts(asked, self.tokenizer, stream=(seed,)), sampling, count=n)
-        return [_row(*one, task) for one in zip(shown, asked, found, strict=True)]
+        return [_row(one.prompt_text, one, own, task) for one, own in zip(asked, found, strict=True)]
 
     def evaluate(self, task: Any = None, **settings: Any) -> Evaluation:
         """Held-out accuracy and, with samples, pass@k; see `whet.evaluate`."""
@@ -217,6 +229,7 @@ def evaluate(
         found, _, _ = find_task(loaded.target, options.pop("name", None), options)
         own = loaded.target.config if task is None else None
         settings = eval_settings(own, given)
+        found = fitted(found, loaded.tokenizer, loaded.engine, chosen_limit(own, max_tokens), warned)
         return measure(loaded.engine, loaded.tokenizer, found, **settings, world=World.alone())
 
 

@@ -89,15 +89,16 @@ class Run:
     ) -> list[dict[str, Any]]:
         """`n` completions of a prompt, or of this many held-out examples of the run's task, which grades them."""
         from whet.api.loaded_model import choose_sampling, find_task
-        from whet.evaluate.evaluation import held_out
+        from whet.api.model_limits import chosen_limit
 
         model = self.load()
         settings = choose_sampling(model.target.config, sampling)
+        limit = chosen_limit(model.target.config, sampling.get("max_tokens"))
         if isinstance(prompt, str):
-            return model.rows(prompt, settings, n=n, seed=seed, raw=raw, task=None)
+            return model.rows(prompt, settings, limit=limit, n=n, seed=seed, raw=raw)
         with passing(self._objects):
             task, _, _ = find_task(model.target, None, {})
-            return model.rows(held_out(task, prompt), settings, n=n, seed=seed, raw=raw, task=task)
+            return model.task_rows(task, prompt, settings, limit=limit, n=n, seed=seed)
 
     def evaluate(self, task: Any = None, **settings: Any) -> Evaluation:
         """Held-out accuracy and, with samples, pass@k of the best model; see `whet.evaluate`."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from whet.algorithms.cells import options, terms
+from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config.algorithm import AlgorithmBase, AlgorithmConfig
 from whet.config.data_config import DataConfig
 from whet.config.eval_config import (
@@ -20,7 +21,7 @@ from whet.config.eval_config import (
     tasks_of,
     trained_on_all,
 )
-from whet.config.objective import refuse_objective
+from whet.config.objective import objective_row, refuse_objective
 from whet.config.parts import (
     BestConfig,
     ColdStartConfig,
@@ -39,7 +40,7 @@ from whet.config.parts import (
     UpdateConfig,
     refuse_engine,
 )
-from whet.config.refusals import refuse
+from whet.config.refusals import refuse, refuse_unevaluable
 from whet.config.reward import RewardConfig
 from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
@@ -159,6 +160,8 @@ class OnlineConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _has_an_end(self) -> OnlineConfig:
+        if self.eval.every_steps and not self.evaluation_tasks:
+            refuse_unevaluable(self.task, None)
         if bool(self.steps) == (self.epochs is not None):
             raise ValueError("say how long to train: either steps, or epochs (passes over the prompts of the task)")
         if self.epochs is not None and self.task.name not in OF_STORED_PROMPTS:
@@ -245,6 +248,9 @@ class OfflineConfig(TrainConfig):
     @model_validator(mode="after")
     def _fits(self) -> OfflineConfig:
         refuse_objective(self.objective, has_data=self.data is not None, reference=self.reference)
+        generates = not isinstance(objective_row(self.objective), RewardObjective)
+        if self.eval.every_steps and not self.evaluation_data and not (generates and self.evaluation_tasks):
+            refuse_unevaluable(self.task, self.data)
         if bool(self.steps) == (self.epochs is not None):
             raise ValueError("say how long to train: either steps (optimizer steps) or epochs (passes over the data)")
         if self.epochs is not None and self.data is None:

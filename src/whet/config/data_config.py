@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from whet.config.section import DataPath, Positive, Section, Share
+from whet.config.section import Count, DataPath, Positive, Section, Share
 
 HELD_OUT_SHARE = 0.1
 OF_EACH_SET = ("format", "columns", "split", "subset", "limit")  # keys of data that its sets have in its place
@@ -38,8 +38,8 @@ class DataConfig(Section):
     split: str = "train"  # of a dataset on the hub, or of a folder whose files are named after splits
     subset: str = ""  # of a dataset on the hub
     chat: bool = False  # send a prompt that is plain text as a user's message
-    held_out_share: Share = HELD_OUT_SHARE  # of the conversations, chosen by their hash
-    held_out_rows: Positive | None = None  # in place of a share
+    held_out_share: Share = HELD_OUT_SHARE  # of the conversations, chosen by their hash; 0: none, without evaluation
+    held_out_rows: Count | None = None  # in place of a share
     max_tokens: Positive | None = None  # of a row, the oldest turns go first; null: the model's context
     limit: Positive | None = None  # read only the first so many rows
     max_skipped: Share = 0.01  # share of broken rows above which reading is refused

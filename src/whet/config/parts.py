@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,8 +16,8 @@ from whet.config.section import (
     Amount,
     CodePath,
     Count,
-    DataPath,
     Decay,
+    Folder,
     ModelPath,
     OpenSection,
     Positive,
@@ -30,6 +30,10 @@ from whet.records import Sampling
 
 LIKE_A_PATH = re.compile(r"/|\.\w+$")
 VLLM_COLDEST = 0.01  # vLLM silently raises a temperature below it
+NAMED_TEMPLATES = ("chatml", "llama-3", "plain")  # of models/text/chat_settings.py
+ChatTemplate = Annotated[str, AfterValidator(partial(absolute_file, names=NAMED_TEMPLATES))]
+CHARACTERS = "characters"
+Tokeniser = Annotated[str, AfterValidator(partial(absolute_file, names=(CHARACTERS,)))]
 
 
 class NewModel(Section):
@@ -40,7 +44,7 @@ class NewModel(Section):
     heads: Positive = 4  # of attention
     width: Positive = 128  # of the hidden state; a multiple of heads
     context: Positive = 256  # longest sequence, in tokens
-    tokenizer: DataPath = "characters"  # of the task's alphabet; or `tiktoken:gpt2`, or a saved tokeniser's directory
+    tokenizer: Tokeniser = CHARACTERS  # of the task's alphabet; or `tiktoken:gpt2`, or a saved tokeniser's directory
 
     @model_validator(mode="after")
     def _divisible(self) -> NewModel:
@@ -57,7 +61,7 @@ class ModelConfig(Section):
     path: ModelPath = ""  # a model's directory, the name of a pulled model, or a run (its best model)
     new: NewModel | None = None
     gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, slower steps
-    chat_template: str = ""  # chatml, llama-3, plain, or a Jinja file; empty: the model's own
+    chat_template: ChatTemplate = ""  # chatml, llama-3, plain, or a Jinja file; empty: the model's own
     system_prompt: str = ""  # opens every conversation that has no system message; saved in the chat template
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # of the saved best model; auto: as the model was stored
 
@@ -77,16 +81,14 @@ class TaskConfig(OpenSection):
     @model_validator(mode="before")
     @classmethod
     def _absolute_paths(cls, value: Any) -> Any:
-        """Options that name an existing file: `path`, and what looks like a path among those of a user's task."""
+        """Options that name an existing file: `path`, also of `sets`; of a user's task what looks like a path."""
         if not isinstance(value, Mapping):
             return value
-        is_own = ":" in str(value.get("name"))
-        paths = {
-            key: absolute_file(option)
-            for key, option in value.items()
-            if isinstance(option, str) and (key == "path" or (is_own and key != "name" and LIKE_A_PATH.search(option)))
-        }
-        return {**value, **paths}
+        if ":" in str(value.get("name")):
+            return {key: option if key == "name" else _absolute_paths(option, key) for key, option in value.items()}
+        sets = value.get("sets")
+        several = [_absolute_set(one) for one in sets] if isinstance(sets, list | tuple) else sets
+        return {**_absolute_set(value), **({} if sets is None else {"sets": several})}
 
     @model_validator(mode="after")
     def _plain_options(self) -> TaskConfig:
@@ -97,6 +99,23 @@ class TaskConfig(OpenSection):
                 f"an option is neither text nor a finite number, a list or a mapping of them: {error}"
             ) from None
         return self
+
+
+def _absolute_set(value: Any) -> Any:
+    """A data set, which is a path or a mapping that has one."""
+    if isinstance(value, str):
+        return absolute_file(value)
+    path = value.get("path") if isinstance(value, Mapping) else None
+    return {**value, "path": absolute_file(path)} if isinstance(path, str) else value
+
+
+def _absolute_paths(option: Any, key: str) -> Any:
+    """What looks like the path of an existing file in an option, also inside of lists and mappings."""
+    if isinstance(option, str):
+        return absolute_file(option) if key == "path" or LIKE_A_PATH.search(option) else option
+    if isinstance(option, Mapping):
+        return {inner: _absolute_paths(one, str(inner)) for inner, one in option.items()}
+    return [_absolute_paths(one, key) for one in option] if isinstance(option, list | tuple) else option
 
 
 class ObjectiveConfig(OpenSection):
@@ -272,7 +291,7 @@ class EngineConfig(Section):
     precision: Literal["bf16", "fp32"] = "bf16"  # of native on a GPU; in fp32 texts hardly depend on their batch
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4  # of the GPU, for vllm in this process while it samples
     url: Url = ""  # of a running `vllm serve` that follows the policy; without one vllm runs in this process
-    weights_directory: DataPath = ""  # a folder that this process and the one behind url see; needed on two machines
+    weights_directory: Folder = ""  # a folder that this process and the one behind url see; needed on two machines
 
     @model_validator(mode="after")
     def _one_place(self) -> EngineConfig:

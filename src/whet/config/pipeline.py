@@ -15,7 +15,7 @@ from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config import OfflineConfig
 from whet.config.loops import LOOPS, WHOLE, AnyConfig, CollectConfig, Config, loop_of
 from whet.config.objective import objective_row
-from whet.config.section import Above, Amount, Count, Positive, Section, Seed, Url, merge, one_of
+from whet.config.section import Above, Amount, Count, ModelPath, Positive, Section, Seed, Url, merge, one_of
 from whet.errors import nearest
 
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # becomes the name of a directory
@@ -37,9 +37,9 @@ BEST_OF = (1, 2, 4, 8, 16)
 class CompareConfig(Section):
     """The same held-out prompts and random streams for the start model and for every method; `@stage` names a stage."""
 
-    start: str  # the model that all methods began with, and that each has to beat
-    reward: str = ""  # the reward model that methods were trained against
-    judge: str = ""  # a reward model that no method was trained against: it decides who wins
+    start: ModelPath  # the model that all methods began with, and that each has to beat
+    reward: ModelPath = ""  # the reward model that methods were trained against
+    judge: ModelPath = ""  # a reward model that no method was trained against: it decides who wins
     gold: bool = True  # ask the task: for the true reward where it knows it, else for its own score
     prompts: Positive = 200  # held out
     samples: Positive = 1  # completions of each prompt by each model

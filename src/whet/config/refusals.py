@@ -1,13 +1,15 @@
 """Combinations of settings that are refused, each with the reason and the remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from whet.algorithms.advantages import drop_zero_variance, max_likelihood, standardize, unscaled
 from whet.algorithms.cells import Cell, is_per_sequence, is_per_token, name, plain, terms
 from whet.algorithms.policy_loss import budget_mean, token_mean
 from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_CORRECTIONS
 from whet.config.algorithm import AlgorithmBase
-from whet.config.parts import RolloutConfig, UpdateConfig
+from whet.config.data_config import DataConfig
+from whet.config.parts import RolloutConfig, TaskConfig, UpdateConfig
 from whet.config.reward import RewardConfig
 
 
@@ -22,6 +24,23 @@ def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfi
         *_rewards(cells, algorithm, rollout, reward),
     ):
         raise ValueError(reason)
+
+
+def refuse_unevaluable(task: TaskConfig, data: DataConfig | None) -> None:
+    """Raises a ValueError: there are evaluations, and nothing is held out of the task or the data."""
+    of_data = {} if data is None else {key: getattr(data, key) for key in ("held_out_share", "held_out_rows")}
+    key = _held_out_nothing(of_data)
+    section, key = ("data", key) if key else ("task", _held_out_nothing(task.options))
+    raise ValueError(
+        f"{section}.{key} is 0, so nothing is held out for the evaluations: hold some rows out, name a file to "
+        "evaluate on (eval.data), or train on all rows without evaluation, eval.every_steps=0"
+    )
+
+
+def _held_out_nothing(options: Mapping[str, Any]) -> str:
+    """The key by which no row is held out; empty if some are."""
+    key = "held_out_share" if options.get("held_out_rows") is None else "held_out_rows"
+    return key if options.get(key) == 0 else ""
 
 
 def _groups(cells: dict[str, Cell], rollout: RolloutConfig) -> Iterator[str]:

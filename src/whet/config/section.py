@@ -38,12 +38,20 @@ def _is_url(value: str) -> str:
 Url = Annotated[str, AfterValidator(_is_url)]  # of a server; empty: none
 
 
-def absolute_file(value: str) -> str:
-    """The path of a file or directory that exists, made absolute; anything else (a name on the hub) as it is."""
+def absolute_file(value: str, *, names: tuple[str, ...] = ()) -> str:
+    """The path of a file or directory that exists, made absolute; one of the names, or one on the hub, as it is."""
     try:
         path = Path(value).expanduser()
-        return str(path.absolute()) if value and path.exists() else value
+        return str(path.absolute()) if value and value not in names and path.exists() else value
     except (OSError, ValueError, RuntimeError):  # not a path: too long, a null byte, no such user
+        return value
+
+
+def absolute_folder(value: str) -> str:
+    """The path of a directory, which need not exist, made absolute."""
+    try:
+        return str(Path(value).expanduser().absolute()) if value else value
+    except RuntimeError:  # no such user
         return value
 
 
@@ -63,6 +71,7 @@ def absolute_code(value: str) -> str:
 
 # A run keeps absolute paths, so that it can be resumed and evaluated from any directory.
 DataPath = Annotated[str, AfterValidator(absolute_file)]
+Folder = Annotated[str, AfterValidator(absolute_folder)]
 ModelPath = Annotated[str, AfterValidator(absolute_model)]
 CodePath = Annotated[str, AfterValidator(absolute_code)]
 

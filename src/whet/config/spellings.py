@@ -69,7 +69,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
         "response_length",
         "generate_max_len",
     ),
-    "nothing: prompts of rollouts are never cut; leave long ones out of the data": ("max_prompt_length",),
+    "task.max_prompt_tokens": ("max_prompt_length",),
     "rollout.temperature": ("temperature",),
     "rollout.top_p": ("top_p",),
     "rollout.top_k": ("top_k",),

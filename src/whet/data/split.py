@@ -35,7 +35,10 @@ def split_rows(
     if not held_out and (share > 0 if held_out_rows is None else held_out_rows > 0):
         one = len(set(keys)) < 2
         why = "all rows have the same prompt or twin" if one else "rows with the same prompt or twin are too many"
-        raise UserError(f"data: {why}, so none can be held out: add rows with other prompts")
+        raise UserError(
+            f"data: {why}, so none can be held out: add rows with other prompts, or train on all of them without "
+            "evaluation (held_out_rows=0, eval.every_steps=0)"
+        )
     sides: tuple[list[Row], list[Row]] = ([], [])
     for row, key in zip(rows, keys, strict=True):
         sides[key in held_out].append(row)

@@ -85,7 +85,10 @@ def held_out(task: Task, count: int) -> list[Example]:
     """Held-out examples of a task; refuses a task that has none."""
     found = task.held_out(count)
     if not found:
-        raise UserError(f"task {task.name} has no held-out examples: give it an evaluation split, or type a prompt")
+        raise UserError(
+            f"task {task.name} has no held-out examples: hold some out (held_out_rows=100, of a file), or name a task "
+            "that has some"
+        )
     return found
 
 

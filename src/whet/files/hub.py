@@ -17,6 +17,7 @@ from typing import Any
 from whet.errors import RunFailed, UserError
 from whet.files import home_directory
 from whet.files.readers import plain_value
+from whet.imports import optional_package
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 CACHE_VERSION = 1  # raise it when the file layout changes, so that older files are replaced
@@ -55,12 +56,7 @@ def _damage(path: Path) -> str | None:
 
 
 def _downloaded(name: str, subset: str, split: str) -> list[dict[str, Any]]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            f"{name} is not a file, and downloading it from the Hugging Face hub needs: pip install 'whet[datasets]'"
-        ) from error
+    datasets = optional_package("datasets", f"{name} is not a file, and downloading it from the Hugging Face hub")
     repository, _, revision = name.partition("@")
     place: dict[str, Any] = {"revision": revision or None}
     try:

@@ -15,6 +15,7 @@ from typing import Any
 
 from whet import files
 from whet.errors import UserError
+from whet.imports import optional_package
 
 CELL_LIMIT = 2**31 - 1  # characters per CSV cell; Python's default is shorter than many completions
 SPACE = " \t\r\n"
@@ -140,11 +141,8 @@ def _cells_row(header: list[str], cells: list[str], line: int, where: str) -> Ra
 
 
 def _parquet(path: Path) -> Iterator[Raw]:
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(f"{path}: reading parquet needs pyarrow: pip install 'whet[datasets]'") from error
+    purpose = f"{path}: reading Parquet"
+    arrow, parquet = optional_package("pyarrow", purpose), optional_package("pyarrow.parquet", purpose)
     try:
         packed = path.suffix.lower() in (".gz", ".xz")
         table = parquet.ParquetFile(io.BytesIO(files.content(path)) if packed else path)

@@ -60,7 +60,11 @@ def load_task(name: str, options: Mapping[str, Any]) -> Task:
 def guarded_task(name: str, options: Mapping[str, Any]) -> Task:
     """The task of this name with these options; a user's own with a guard around it."""
     task = load_task(name, options)
-    return task if name in TASKS or name in ELSEWHERE else GuardedTask(name, task)
+    return task if is_packaged(name) else GuardedTask(name, task)
+
+
+def is_packaged(name: str) -> bool:
+    return name in TASKS or name in ELSEWHERE
 
 
 def find_task(name: str) -> type[Task]:

@@ -4,8 +4,11 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 
-from whet.errors import UserError, nearest
+from whet.errors import RunFailed, UserError, nearest
+from whet.limited_process import LimitedProcess, ProcessEnded
+from whet.tasks.pattern_worker import last_match
 
 WAYS = ("exact", "number", "boxed", "choice", "regex")
 NUMBER = re.compile(
@@ -26,6 +29,8 @@ FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}")
 WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
 UNSEEN = re.compile(r"\\left|\\right|\\[!,;: ]|\^\{?\\circ\}?|[$\s]")  # LaTeX that does not change an answer
 BOX = "\\boxed{"
+SECONDS = 2.0  # CPU time for a user's pattern on one text; a sane one takes a thousandth of it
+_PATTERNS = LimitedProcess(Path(__file__).with_name("pattern_worker.py"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +69,29 @@ class Matcher:
     def _found(self, text: str) -> str | None:
         match self.way:
             case "number":
-                return _last(NUMBER, _plain_latex(text))
+                return last_match(NUMBER, _plain_latex(text))
             case "boxed":
                 return _boxed(text)
             case "choice":
-                found = _last(CHOICE, text)
+                found = last_match(CHOICE, text)
                 return found and found.upper()
             case "regex":
-                return _last(self._regex, text)
+                return self._applied(text)
         return text.strip()
+
+    def _applied(self, text: str) -> str | None:
+        """The last match of the user's pattern, in a process that is ended when it takes too long."""
+        try:
+            found = _PATTERNS.ask({"pattern": self.pattern, "text": text, "seconds": SECONDS})["found"]
+        except (TimeoutError, ProcessEnded) as error:
+            problem = f"was not applied, because its process {error},"
+            if isinstance(error, ProcessEnded) and error.is_slow:
+                problem = f"takes more than {SECONDS:g} s"
+            raise RunFailed(
+                f"pattern {self.pattern!r} {problem} on a text of {len(text):,} characters ({text!r:.40} …): write one "
+                "that backtracks less, e.g. without a repetition inside of a repetition"
+            ) from None
+        return None if found is None else str(found)
 
     @cached_property
     def _regex(self) -> re.Pattern[str]:
@@ -80,14 +99,6 @@ class Matcher:
             return re.compile(self.pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise UserError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
-
-
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
-    """The first group that took part in the last match, or all of it."""
-    found = None
-    for one in pattern.finditer(text):
-        found = next((group for group in one.groups() if group is not None), one[0])
-    return found
 
 
 def _boxed(text: str) -> str | None:

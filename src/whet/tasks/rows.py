@@ -89,7 +89,10 @@ class RowsTask(StoredTask):
         if not training and not evaluation:
             raise UserError(f"{self.path} has no rows")
         if not evaluation and (self.held_out_share > 0 if self.held_out_rows is None else self.held_out_rows > 0):
-            raise UserError(f"{self.path} has one prompt only, or too few rows to hold some out: add rows")
+            raise UserError(
+                f"{self.path} has one prompt only, or too few rows to hold some out: add rows, or train on all of them "
+                "without evaluation (held_out_rows=0, eval.every_steps=0)"
+            )
 
     @property
     def name(self) -> str:

@@ -51,6 +51,7 @@ def evaluate(
       whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
     from whet.api.loaded_model import eval_settings, find_target, find_task
+    from whet.api.model_limits import chosen_limit
     from whet.cli.commands.score import evaluate_on_rows
 
     target = find_target(model, served, ids_of, key_env, concurrency)
@@ -67,7 +68,7 @@ def evaluate(
     settings = eval_settings(own, {**given, "examples": examples})
     if k is not None and samples is None:
         say(f"note: --k {k} without --samples: {settings['samples']} samples of each prompt are drawn", err=True)
-    result = _measured(target, found_task, settings)
+    result = _measured(target, found_task, settings, limit=chosen_limit(own, max_tokens))
     if result is None:
         return
     if as_json:
@@ -94,18 +95,23 @@ def _refuse_generation(model: str, given: Mapping[str, object]) -> None:
         raise UserError(f"{option} is for language models, and {model} is a reward model: use --data and --examples")
 
 
-def _measured(target: Target, task: Task, settings: Mapping[str, Any]) -> Evaluation | None:
+def _measured(target: Target, task: Task, settings: Mapping[str, Any], *, limit: int) -> Evaluation | None:
     """The evaluation on all ranks; None on those that print nothing."""
+    from whet.api.model_limits import fitted
     from whet.distributed.world import World
     from whet.evaluate.evaluation import evaluate as measure
 
     world = World.init()
+    notes: list[str] = []
     try:
         with arguments.sampling_status(f"answering {settings['examples']} examples") as on_token:
             tokenizer, engine = target.open(device=world.device, on_token=on_token)
+            task = fitted(task, tokenizer, engine, limit, notes.append)
             result = measure(engine, tokenizer, task, **settings, world=world)
     finally:
         world.close()
+    for note in notes if world.is_writer else ():
+        say(note, err=True)
     return result if world.is_writer else None
 
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from whet.cli import arguments
-from whet.cli.terminal import say_json, say_text
+from whet.cli.terminal import say, say_json, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.api.loaded_model import Target
-    from whet.records import Example
     from whet.tasks.protocol import Task
 
 
@@ -53,14 +52,24 @@ def sample(
       whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """
     from whet.api.loaded_model import Model, choose_sampling, find_model
+    from whet.api.model_limits import chosen_limit
 
     target = find_model(model, served, ids_of, key_env, concurrency)
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    sampling = choose_sampling(target.config if task is None else None, given)
-    asked, grading = _question(target, task, words or [], examples)
+    own = target.config if task is None else None
+    sampling = choose_sampling(own, given)
+    asked = _question(target, task, words or [])
+    notes: list[str] = []
+    settings: dict[str, Any] = {"n": count, "seed": seed, "note": notes.append}
+    settings["limit"] = chosen_limit(own, max_tokens)
     with arguments.sampling_status("sampling") as on_token:
         loaded = Model(target, *target.open(on_token=on_token, logprobs="raw"))
-        rows = loaded.rows(asked, sampling, n=count, seed=seed, raw=raw, task=grading)
+        if isinstance(asked, str):
+            rows = loaded.rows(asked, sampling, raw=raw, **settings)
+        else:
+            rows = loaded.task_rows(asked, examples, sampling, **settings)
+    for note in notes:
+        say(note, err=True)
     if as_json:
         say_json({"model": target.name, "seed": seed, "prompts": rows})
         return
@@ -68,21 +77,17 @@ def sample(
         say_text(_story(row))
 
 
-def _question(
-    target: Target, task: str | None, words: Sequence[str], count: int
-) -> tuple[str | list[Example], Task | None]:
-    """A typed prompt, or held-out examples and their task."""
+def _question(target: Target, task: str | None, words: Sequence[str]) -> str | Task:
+    """A typed prompt, or a task with held-out examples."""
     from whet.api.loaded_model import find_task
-    from whet.evaluate.evaluation import held_out
 
     if task is None and len(words) > 1:
         raise UserError(f"{len(words)} prompts were given: put the prompt in quotes, or name a --task for options")
     if task is None and words:
-        return (_standard_input() if words[0] == "-" else words[0]), None
+        return _standard_input() if words[0] == "-" else words[0]
     if task is None and target.config is None:
         raise UserError("nothing to complete: give a prompt in quotes (- reads standard input), or --task NAME")
-    found, _, _ = find_task(target, task, arguments.read_options(words))
-    return held_out(found, count), found
+    return find_task(target, task, arguments.read_options(words))[0]
 
 
 def _standard_input() -> str:

@@ -139,6 +139,8 @@ def _rows(target: Target, source: str | None) -> tuple[Sequence[Scorable], Seque
     if config is None:
         raise UserError(f"{target.name} is a model, not a run with held-out rows: name a file with --data")
     loaded, _, held_out = load_sides(config)
+    if not held_out:
+        raise UserError(f"{target.name} was trained on all of its rows, none is held out: name a file with --data")
     everything = _scorable(loaded.rows, config.path)
     return first_held_out(_scorable(held_out, config.path), len(held_out)), everything, f"{config.path}, held out"
 

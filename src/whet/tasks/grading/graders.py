@@ -27,7 +27,7 @@ from whet.tasks.grading.wire import (
     unpack_reply,
 )
 from whet.tasks.grading.worker import make_scorer
-from whet.tasks.loading import TASKS, load_task
+from whet.tasks.loading import is_packaged, load_task
 from whet.tasks.protocol import Grader, Task
 from whet.user_code import by_lines, output_log, printing_to_log
 
@@ -68,7 +68,7 @@ def make_grader(
 
     `task` is the task if it is built already: a packaged task scores in this process and need not be built twice.
     """
-    if not rewards and task_name in TASKS:
+    if not rewards and is_packaged(task_name):
         return DirectGrader(task or load_task(task_name, task_options))
     if any(is_object(spec) for spec in ([spec for spec, _ in rewards] or [task_name])):
         return InProcessGrader(task_name, task_options, rewards, may_abstain=may_abstain)
@@ -86,7 +86,7 @@ def make_grader(
 
 
 class DirectGrader:
-    """Scores with a packaged task, which neither raises nor hangs."""
+    """Scores with a packaged task, which does not hang: a user's pattern has a time limit (`tasks/matching.py`)."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

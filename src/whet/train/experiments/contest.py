@@ -26,7 +26,7 @@ from whet.evaluate.head_to_head import Entrant, ScoredCompletion, contest_result
 from whet.evaluate.pairwise_judge import Compared, JudgeVerdicts, ask_judge
 from whet.models.download.model_hub import resolve_model
 from whet.models.layers.decoder_config import autocast
-from whet.models.load import load_model
+from whet.models.load import load_model, model_summary
 from whet.models.logprobs import check_logprobs, token_logprobs
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.scoring import Scorer, load_scorer
@@ -40,6 +40,7 @@ from whet.runs.experiment_directories import START, ComparisonDirectory, earlier
 from whet.tasks.protocol import Gold, Task
 from whet.train.session.session import PROMPTS_ONLY
 from whet.train.setup.build import place
+from whet.train.setup.prompt_lengths import fit_prompts
 
 Note = Callable[[str], None]
 JUDGE_SECONDS = 120.0  # timeout of one answer of a judge behind a URL
@@ -70,7 +71,7 @@ def run_contest(  # noqa: PLR0913 - the models that are compared, and how
     scorers = {name: resolve_model(path) for name, path in named.items() if path}
     if settings.judge_url:
         _ask(settings, [PROBE])  # fails now, not after an hour of sampling
-    asked = _asked(settings, task, seed, device)
+    asked = _asked(settings, task, seed, device, note)
     own, others = _answers(settings, asked, resolve_model(settings.start), _models(runs, settings.checkpoints), note)
     everything = [completion for one in (own, *others.values()) for completion in one.completions]
     scores: dict[str, Scores] = {}
@@ -118,7 +119,16 @@ def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entr
     return models
 
 
-def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device) -> ContestPrompts:
+def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device, note: Note) -> ContestPrompts:
+    """Held-out prompts that fit the start model, whose tokenizer and context the methods share."""
+    start = resolve_model(settings.start)
+    context = model_summary(start)["context"]
+    if context is not None:
+        task, notes = fit_prompts(
+            task, load_tokenizer(start), context=context, max_tokens=settings.max_tokens, used=["held-out"]
+        )
+        for text in notes:
+            note(text)
     examples = task.held_out(settings.prompts)
     if not examples:
         raise UserError(f"task {task.name} has no held-out prompts: give it an evaluation split")

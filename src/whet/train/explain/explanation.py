@@ -20,7 +20,7 @@ from whet.recipe import Pipeline, Recipe
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.explain.formula import Loss, offline_loss, policy_loss
-from whet.train.explain.memory import ModelMemory, find_model
+from whet.train.explain.memory import ModelMemory, find_model, require_other_models
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.setup.build import build_algorithm
 from whet.train.setup.disk_use import FP32_BYTES
@@ -99,6 +99,7 @@ def explain(recipe: Recipe) -> Explanation:
         raise UserError(f"{recipe.name} makes rows and trains nothing: run it with whet train {recipe.name}")
     task = guarded_task(config.task.name, config.task.options)
     algorithm = build_algorithm(config.algorithm) if isinstance(config, OnlineConfig) else None
+    require_other_models(config)
     model, tokenizer, missing = find_model(config, task, algorithm)
     step = _step(config, algorithm)
     tokens = _tokens(config, task, tokenizer, step)

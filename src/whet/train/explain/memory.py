@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from whet.algorithms.table import Algorithm
-from whet.config import NewModel, OnlineConfig
+from whet.config import NewModel, OfflineConfig, OnlineConfig
 from whet.config.loops import Training
+from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
 from whet.models.decoder.families import FAMILIES, family_named, head_width
 from whet.models.download.model_hub import can_be_pulled, resolve_model
@@ -93,6 +94,20 @@ def find_model(
         disk=disk_use(config, weights=weights, state=state, others=saved, dtype=export_dtype(config.model)),
     )
     return model, tokenizer, ""
+
+
+def require_other_models(config: Training) -> None:
+    """Refuses a reward model or a reference that can be neither found nor pulled, as `find_model` does the policy's."""
+    named = {"reference": config.reference} if isinstance(config, OfflineConfig) else {}
+    if isinstance(config, OnlineConfig) and config.reward.model is not None:
+        named["reward.model"] = config.reward.model.path
+    for key, path in named.items():
+        if not path or REFERENCE.fullmatch(path) or can_be_pulled(path):  # a stage of a pipeline is made before
+            continue
+        try:
+            resolve_model(path)
+        except UserError as error:
+            raise UserError(f"{key}: {error}") from None
 
 
 def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:

@@ -22,6 +22,7 @@ from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.session.session import Progress, abandoning
 from whet.train.setup.build import build_engine, chat_tokenizer, place
+from whet.train.setup.prompt_lengths import fit_prompts
 from whet.train.setup.reward_grader import build_grader
 
 
@@ -34,14 +35,16 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
     task = guarded_task(config.task.name, config.task.options)
     directory = resolve_model(config.model.path)
     tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
-    engine = build_engine(config.engine, place(load_model(directory), world.device), tokenizer, world)
+    policy = place(load_model(directory), world.device)
+    longest = config.rollout.max_tokens
+    task, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=longest, used=["training"])
+    engine = build_engine(config.engine, policy, tokenizer, world)
     grader = build_grader(config.task, config.reward, world.device, task)
     progress.note(f"run: {run.path}")
-    if note:
-        progress.note(f"note: {note}")
     restarted = run.start_over()
-    if restarted:
-        progress.note(restarted)
+    for text in (f"note: {note}" if note else "", *lengths, restarted):
+        if text:
+            progress.note(text)
     groups: list[Group] = []
     with closing(grader), closing(engine), Interrupt() as interrupt:
         for step in range(1, config.steps + 1):

@@ -36,7 +36,7 @@ def read_material(config: OfflineConfig, kinds: Sequence[str], what: str, *, con
     loaded, training, held_out = load_sides(data)
     _require_kind(loaded, data, kinds, what)
     path = " and ".join(data.paths)
-    sets = config.evaluation_data if config.eval.every_steps else {}
+    sets = config.evaluation_data
     if not training or (PLAIN in sets and sets[PLAIN] is data and not held_out):
         raise UserError(
             f"{path} has {len(loaded.rows)} rows, too few prompts for a training and a held-out side: add rows"
@@ -86,6 +86,8 @@ def _require_kind(loaded: Loaded, data: DataConfig, kinds: Sequence[str], what: 
 
 def encoded(rows: Sequence[Any], encode: Callable[[Sequence[Any]], list[U | None]], note: Note) -> list[U]:
     """The encoded rows that fit; refuses data of which more than half is too long."""
+    if not rows:
+        return []
     found = encode(rows)
     kept = [one for one in found if one is not None]
     missing = len(found) - len(kept)

@@ -45,7 +45,7 @@ REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("
 
 def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts[RewardModel]:
     """A reward model on the trunk of the language model that the config names."""
-    start = start_model(config, world, generates=False)
+    start = start_model(config, world)
     head = config.reward_head
     assert config.data is not None
     settings = RewardSettings(
@@ -63,7 +63,7 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
     model.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(
         task=start.task,
-        evaluation=start.evaluation,
+        evaluation={},
         tokenizer=tokenizer,
         policy=model,
         load=load_reward_model,
@@ -128,6 +128,8 @@ class RewardTrainer(OfflineTrainer[Judged]):
         if not self.evaluation:
             return
         best, info = run.best_model(), run.best_info()
+        if best is None and not self.config.eval.every_steps:
+            return  # interrupted: without evaluations the last model is the best
         if best is None or info is None:
             raise RunFailed(f"{run.path} has lost its best model, so there is nothing to analyse")
         self.model.load_state_dict(self.parts.load(best).state_dict())

@@ -95,6 +95,7 @@ class Session:
         self.lost: list[str] = []  # files of the run that were lost, in sentences
         self.interrupt = Interrupt()
         self._began = False
+        self._evaluating: int | None = None  # the step whose evaluation is under way; 0: before training
         self._stopping = False  # decided once a step, on all ranks alike
         self._ended = ""  # reason of early stopping
         self._pending: dict[str, Any] = {}  # metrics and timings of a step that is trained and not yet evaluated
@@ -159,12 +160,18 @@ class Session:
         if isinstance(error, Stopped):
             self._save_abandoned()
             return True
-        step = f"step {self.last + 1}: " if self._began else ""
+        where = f"{self._where()}: " if self._began else ""
         if isinstance(error, RankLost):
-            raise RankLost(f"{step}{error}") from error
+            raise RankLost(f"{where}{error}") from error
         if isinstance(error, RunFailed):
-            raise RunFailed(f"{step}{error}{self._evidence(error)}{self._way_back(error)}") from error
+            raise RunFailed(f"{where}{error}{self._evidence(error)}{self._way_back(error)}") from error
         return False
+
+    def _where(self) -> str:
+        """The part of the run that is under way."""
+        if self._evaluating is None:
+            return f"step {self.last + 1}"
+        return f"evaluation after step {self._evaluating}" if self._evaluating else "evaluation before training"
 
     def _save_abandoned(self) -> None:
         """Saves the run as it was before an abandoned rollout or evaluation."""
@@ -178,7 +185,9 @@ class Session:
         if not isinstance(error, GradingFailed | TaskFailed | NotFinite):
             return ""
         name = error.kind if self.world.size == 1 else f"{error.kind}-rank{self.world.rank}"
-        return f"; see {self.run.fail(name, {'step': self.last + 1, 'error': str(error), **error.culprit})}"
+        step = self.last + 1 if self._evaluating is None else self._evaluating
+        evidence = {"step": step, "where": self._where(), "error": str(error), **error.culprit}
+        return f"; see {self.run.fail(name, evidence)}"
 
     def steps(self, conclude: Callable[[], None] = lambda: None) -> Iterator[int]:
         """The remaining steps; ends early on an interrupt.
@@ -198,6 +207,8 @@ class Session:
                 return
         if self._ended:
             self.progress.note(f"step {self.last}: {self._ended}: early stopping")
+        if not self.best:  # without evaluations the last model is the best
+            self._keep_best({"step": self.last})
         conclude()
         self._finish()
 
@@ -258,11 +269,13 @@ class Session:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
+        self._evaluating = step
         metrics = evaluate_held_out(
             self.config, self.parts, self.world, self.run, self.scorers, self._abandoning, step=step
         )
         with self._abandoning():
             metrics |= self.measure()
+        self._evaluating = None
         require_measured(self.config, metrics)
         resume.remember(self.measured, step, plain_numbers(metrics))
         measure = self._best_measure(metrics)
@@ -328,8 +341,6 @@ class Session:
         self.best, self.lost = resume.intact_best(self.run, checkpoint, self.progress.note, processes=self.world.size)
 
     def _finish(self) -> None:
-        if not self.best:  # without evaluations the last model is the best
-            self._keep_best({"step": self.last})
         facts = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}
         results = {
             "recipe": self.run.recipe,

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import torch
 
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
-from whet.config import AlgorithmBase, EngineConfig, NewModel, OnlineConfig, TrainConfig
+from whet.config import AlgorithmBase, EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.parts import ModelConfig
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
@@ -29,7 +29,7 @@ from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
-from whet.train.setup.prompt_lengths import fit_prompts, shared_prompts
+from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 
 TIKTOKEN = "tiktoken:"
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -70,7 +70,6 @@ class Start:
     """What a run starts from."""
 
     task: Task
-    evaluation: Mapping[str, Task]
     tokenizer: Tokenizer
     policy: CausalLM
     dtype: torch.dtype  # of exported weights
@@ -83,9 +82,12 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     origin = fingerprint(start.policy)
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
+    used, max_tokens = _sampled(config)
+    task, lengths = fit_prompts(start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, used=used)
+    evaluation, of_sets = _evaluation_tasks(config, task, start.tokenizer, policy.context)
     return Parts(
-        task=start.task,
-        evaluation=start.evaluation,
+        task=task,
+        evaluation=evaluation,
         tokenizer=start.tokenizer,
         policy=policy,
         load=load_model,
@@ -93,12 +95,24 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
-        notes=start.notes,
+        notes=(*start.notes, *lengths, *of_sets),
     )
 
 
-def start_model(config: TrainConfig, world: World, *, generates: bool = True) -> Start:
-    """The task, and the tokenizer and language model that the run starts from; `generates`: it answers prompts."""
+def _sampled(config: TrainConfig) -> tuple[list[Side], int]:
+    """The sides of the task whose prompts a run reads, and the longest completion of them that it asks for."""
+    limits: dict[Side, int] = {}
+    if isinstance(config, OnlineConfig):
+        limits["training"] = config.rollout.max_tokens
+    elif isinstance(config, OfflineConfig) and config.data is None:
+        limits["training"] = 1  # learned, not sampled
+    if config.eval.every_steps:
+        limits["held-out"] = config.eval.max_tokens
+    return list(limits), max(limits.values(), default=1)
+
+
+def start_model(config: TrainConfig, world: World) -> Start:
+    """The task, and the tokenizer and language model that the run starts from."""
     if world.device.type == "cpu":
         keep_freed_memory()
     task = guarded_task(config.task.name, config.task.options)
@@ -109,21 +123,8 @@ def start_model(config: TrainConfig, world: World, *, generates: bool = True) ->
         directory = resolve_model(config.model.path)
         policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
-    evaluation: dict[str, Task] = {}
-    lengths: list[str] = []
-    if generates:
-        task, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=config.eval.max_tokens)
-        evaluation, of_sets = _evaluation_tasks(config, task, tokenizer, policy.context)
-        lengths += of_sets
     notes = tuple(f"note: {text}" for text in (note, _unused_chat(config.model, task)) if text)
-    return Start(
-        task=task,
-        evaluation=evaluation,
-        tokenizer=tokenizer,
-        policy=policy,
-        dtype=export_dtype(config.model),
-        notes=(*notes, *lengths),
-    )
+    return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
 
 
 def _evaluation_tasks(
@@ -139,7 +140,8 @@ def _evaluation_tasks(
             found[name] = training
             continue
         task = guarded_task(settings.name, settings.options)
-        found[name], lengths = fit_prompts(task, tokenizer, context=context, max_tokens=config.eval.max_tokens)
+        most = config.eval.max_tokens
+        found[name], lengths = fit_prompts(task, tokenizer, context=context, max_tokens=most, used=["held-out"])
         where = f"evaluation set {name}" if name else "evaluation"
         # The rows of offline runs are compared by their trainer.
         leaked = shared_prompts(training, found[name]) if isinstance(config, OnlineConfig) else ""

@@ -1,7 +1,8 @@
-"""Prompts of a file that are too long for the model: left out or truncated before the first step, and said."""
+"""Prompts of a file that are too long for the model: left out or truncated before anything is sampled, and said."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
@@ -12,15 +13,20 @@ from whet.tasks.rows import FittedTask, StoredTask
 
 WAYS = ("filter", "truncate")
 NAMED = 3  # examples that a note names
+Side = Literal["training", "held-out"]
+SIDES: tuple[Side, ...] = ("training", "held-out")  # of `StoredTask.sides`
 
 
-def fit_prompts(task: Task, tokenizer: Tokenizer, *, context: int, max_tokens: int) -> tuple[Task, list[str]]:
-    """The task with prompts that fit, and notes about those that did not; tasks that make their prompts stay as is.
+def fit_prompts(
+    task: Task, tokenizer: Tokenizer, *, context: int, max_tokens: int, used: Sequence[Side] = SIDES
+) -> tuple[Task, list[str]]:
+    """The task with prompts that fit on the sides that are used, and notes about those that did not.
 
-    `max_tokens` are those of a completion: a prompt that leaves fewer in the context is kept and noted.
+    A task that makes its prompts stays as is. `max_tokens` are those of a completion: a prompt that leaves fewer in
+    the context is kept and noted.
     """
     if not isinstance(task, StoredTask):
-        return task, []
+        return task, length_notes([], context=context, max_tokens=max_tokens)
     options: Any = task
     limit, way = options.max_prompt_tokens, options.overlong_prompts
     if way not in WAYS:
@@ -28,26 +34,38 @@ def fit_prompts(task: Task, tokenizer: Tokenizer, *, context: int, max_tokens: i
     if limit is not None and limit < 1:
         raise UserError(f"task {task.name}: max_prompt_tokens is {limit}, must be 1 or more")
     room = min(context - 1, limit or context - 1)
-    training, evaluation = task.sides
-    lengths = {one.id: len(tokenizer.prompt(one.prompt)) for side in (training, evaluation) for one in side}
+    given = dict(zip(SIDES, task.sides, strict=True))
+    lengths = {one.id: len(tokenizer.prompt(one.prompt)) for which in used for one in given[which]}
     overlong = [name for name, length in lengths.items() if length > room]
-    fitted = [[_fitted(one, tokenizer, room, way, lengths) for one in side] for side in (training, evaluation)]
-    sides = [[one for one in side if one is not None] for side in fitted]
-    for which, before, after in zip(("training", "held-out"), (training, evaluation), sides, strict=True):
-        if before and not after:
+    sides = dict(given)
+    for which in used:
+        fitted = [_fitted(one, tokenizer, room, way, lengths) for one in given[which]]
+        sides[which] = [one for one in fitted if one is not None]
+        if given[which] and not sides[which]:
             raise UserError(
-                f"all {len(before)} {which} prompts have more than {room} tokens: raise max_prompt_tokens, set "
+                f"all {len(given[which])} {which} prompts have more than {room} tokens: raise max_prompt_tokens, set "
                 "overlong_prompts=truncate, or use a model with a longer context"
             )
     notes = [_overlong(overlong, lengths, room, way)] if overlong else []
-    kept = [min(lengths[one.id], room) for side in sides for one in side]
-    cut = sum(length + max_tokens > context for length in kept)
-    if cut:
-        notes.append(
-            f"note: completions of {cut:,} of {len(kept):,} prompts may end before {max_tokens} tokens: the longest "
-            f"prompt has {max(kept):,} of the {context:,} tokens of the context; lower max_tokens or max_prompt_tokens"
-        )
-    return (FittedTask(task, (sides[0], sides[1])) if overlong else task), notes
+    kept = [min(lengths[one.id], room) for which in used for one in sides[which]]
+    notes += length_notes(kept, context=context, max_tokens=max_tokens)
+    return (FittedTask(task, (sides["training"], sides["held-out"])) if overlong else task), notes
+
+
+def length_notes(prompts: Sequence[int], *, context: int, max_tokens: int) -> list[str]:
+    """A note if completions of prompts of these lengths may end at the context and not at `max_tokens`."""
+    if max_tokens >= context:
+        return [
+            f"note: max_tokens is {max_tokens:,} and the context has {context:,} tokens, prompt included: completions "
+            "end there; lower max_tokens"
+        ]
+    cut = sum(length + max_tokens > context for length in prompts)
+    if not cut:
+        return []
+    return [
+        f"note: completions of {cut:,} of {len(prompts):,} prompts may end before {max_tokens} tokens: the longest "
+        f"prompt has {max(prompts):,} of the {context:,} tokens of the context; lower max_tokens or max_prompt_tokens"
+    ]
 
 
 def shared_prompts(training: Task, evaluation: Task) -> str:

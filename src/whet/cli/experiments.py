@@ -1,5 +1,6 @@
 """Sweeps and pipelines on the console: `whet compare`, `whet train` of a pipeline, and their Python calls share it."""
 
+import math
 import os
 import shlex
 import time
@@ -10,9 +11,10 @@ from pathlib import Path
 from whet.cli.progress import SilentProgress, make_progress
 from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
 from whet.errors import RunFailed, UserError
+from whet.evaluate.measures import measure_of
 from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
-from whet.report.comparison.sweep_results import sweep_results
+from whet.report.comparison.sweep_results import Ranking, sweep_results
 from whet.report.formatting import duration
 from whet.report.run.page import main_result
 from whet.runs.directory import RunDirectory
@@ -23,7 +25,6 @@ from whet.train.experiments.sweep import read_sweep
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.session.session import Progress
 
-TARGET = 0.8  # held-out accuracy of "steps to 80 %"
 STATES = {"new": "", "stopped": ", resumed", "finished": ", already finished"}
 
 
@@ -34,7 +35,7 @@ def compare_methods(
     overrides: Sequence[str],
     changes: Sequence[tuple[str, str]] = (),
     *,
-    target: float = TARGET,
+    target: float | None = None,
     root: Path,
     out: Path | None = None,
     as_json: bool = False,
@@ -42,14 +43,14 @@ def compare_methods(
     """Trains a recipe with every algorithm and seed, then writes and shows the table, curves and verdict.
 
     In a new directory below `root`, or exactly in `out`, where a comparison that was begun is continued. `changes` are
-    overrides of one method: (method, KEY=VALUE).
+    overrides of one method: (method, KEY=VALUE). `target` is the value of the column "steps to".
     """
-    if not 0 < target <= 1:
-        raise UserError(f"--target {target:g} must be a share above 0 and at most 1, e.g. 0.8")
     refuse_ranks("a comparison")
     command = compare_command(source, methods, seeds, overrides, changes)
-    command += [] if target == TARGET else ["--target", f"{target:g}"]
+    command += [] if target is None else ["--target", f"{target:g}"]
     sweep = read_sweep(source, methods, seeds, overrides, changes)
+    if target is not None:
+        _check_target(target, sweep.ranking)
     directory = ComparisonDirectory.create(root, sweep.recipe) if out is None else ComparisonDirectory.open(out)
     with _resumable(directory, [*command, "--out", str(directory.path)]):
         jobs = sweep.jobs(directory)
@@ -72,6 +73,14 @@ def compare_methods(
     _show_comparison(directory, as_json=as_json)
     _refuse_failures(failures, len(jobs))
     return directory
+
+
+def _check_target(target: float, ranking: Ranking) -> None:
+    if not math.isfinite(target) or (measure_of(ranking.metrics[0]).is_share and not 0 < target <= 1):
+        raise UserError(
+            f"--target {target:g} must be a share above 0 and at most 1, e.g. 0.8; where no share ranks the methods, "
+            "name what does, e.g. best.metric=eval/reward"
+        )
 
 
 def read_seeds(text: str) -> list[int]:

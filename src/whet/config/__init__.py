@@ -121,8 +121,7 @@ class OnlineConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _rewarded(self) -> OnlineConfig:
-        is_graded = self.task.name != "data" or self.task.options.get("match")
-        if not is_graded and not self.reward.functions and self.reward.model is None:
+        if not self.task.is_graded and not self.reward.functions and self.reward.model is None:
             raise ValueError(
                 "there is no reward: name reward.functions (rewards.py:f) or reward.model, or set match (e.g. number) "
                 "beside the path to compare completions with the answers of the rows"

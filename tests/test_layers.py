@@ -96,6 +96,7 @@ ROOMS_INSIDE = {
         "given": set(),
         "loaded_model": {"given"},
         "run": {"loaded_model"},
+        "reward_scores": {"given", "loaded_model"},
         "training": {"given", "run"},
         "several": {"given", "run", "training"},
     },

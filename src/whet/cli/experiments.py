@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Literal
 
 from whet.cli.progress import SilentProgress, make_progress
 from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
@@ -19,12 +20,13 @@ from whet.report.formatting import duration
 from whet.report.run.page import main_result
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
-from whet.train.experiments.jobs import Method, State, do_jobs
-from whet.train.experiments.pipeline_runs import make_plan, reopened, run_pipeline
+from whet.train.experiments.jobs import Method, PlannedRun, State, do_jobs
+from whet.train.experiments.pipeline_runs import Plan, make_plan, reopened, run_pipeline
 from whet.train.experiments.sweep import read_sweep
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.session.session import Progress
 
+Shown = Literal["text", "comparison", "runs"]  # the last two are JSON
 STATES = {"new": "", "stopped": ", resumed", "finished": ", already finished"}
 
 
@@ -110,19 +112,22 @@ def compare_command(
     return [*command, *(word for method, override in changes for word in ("--set", f"{method}:{override}"))]
 
 
-def train_pipeline(pipeline: Pipeline, root: Path, out: Path | None = None) -> Path:
+def train_pipeline(pipeline: Pipeline, root: Path, out: Path | None = None, *, as_json: bool = False) -> Path:
     """Runs a pipeline in a new directory below `root`, or exactly in `out`; returns the directory."""
     refuse_ranks("a pipeline")
     directory = PipelineDirectory.create(root, pipeline.name) if out is None else PipelineDirectory.at(out)
-    show_pipeline(pipeline, directory)
+    show_pipeline(pipeline, directory, shown="runs" if as_json else "text")
     return directory.path
 
 
-def resume_pipeline(path: Path, overrides: Sequence[str], *, accept_changes: bool = False) -> None:
+def resume_pipeline(
+    path: Path, overrides: Sequence[str], *, accept_changes: bool = False, as_json: bool = False
+) -> None:
     """Continues a pipeline; overrides may change runs that have not begun."""
     refuse_ranks("a pipeline")
     directory = PipelineDirectory.open(path)
-    show_pipeline(reopened(directory, overrides), directory, accept_changes=accept_changes)
+    shown: Shown = "runs" if as_json else "text"
+    show_pipeline(reopened(directory, overrides), directory, accept_changes=accept_changes, shown=shown)
 
 
 def show_pipeline(
@@ -131,19 +136,43 @@ def show_pipeline(
     command: Sequence[str] = (),
     *,
     accept_changes: bool = False,
-    as_json: bool = False,
+    shown: Shown = "text",
 ) -> None:
-    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop."""
+    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop.
+
+    As JSON either the comparison alone, or the directory, the results of each run, and the comparison.
+    """
     with _resumable(directory, command or ["whet", "train", str(directory.path), "--resume"]):
         plan = make_plan(pipeline, directory, accept_changes=accept_changes)
         states = [job.state for job in plan.jobs]
         progress = ConsoleProgress(f"pipeline: {directory.path}", states, pipeline.runs(), inside=make_progress)
         failures, compared = run_pipeline(plan, progress, accept_changes=accept_changes)
-    if compared:
-        _show_comparison(ComparisonDirectory(directory.comparison_path), as_json=as_json)
-    if not as_json or not compared:
+    comparison = ComparisonDirectory(directory.comparison_path) if compared else None
+    if shown == "runs":
+        say_json(_pipeline_results(plan, failures, comparison))
+    elif comparison is not None:
+        _show_comparison(comparison, as_json=shown == "comparison")
+    if shown == "text":
         say(f"pipeline  {directory.path}")
     _refuse_failures(failures, len(plan.methods))
+
+
+def _pipeline_results(
+    plan: Plan, failures: Mapping[Method, str], comparison: ComparisonDirectory | None
+) -> dict[str, Any]:
+    def results(job: PlannedRun) -> dict[str, Any]:
+        run = RunDirectory.find(job.path)
+        return {"run": str(job.path), **((run.results() if run else None) or {})}
+
+    return {
+        "pipeline": str(plan.directory.path),
+        "stages": [{"stage": name, **results(job)} for name, job in plan.stages.items()],
+        "methods": [
+            {"method": method, "seed": seed, "failure": failures.get((method, seed)), **results(job)}
+            for (method, seed), job in plan.methods.items()
+        ],
+        "comparison": None if comparison is None else comparison.results(),
+    }
 
 
 def refuse_ranks(what: str) -> None:

@@ -67,7 +67,7 @@ def compare(
     pipeline = chosen(source, names, numbers, [*overrides, *own])
     directory = PipelineDirectory.create(runs, pipeline.name) if out is None else PipelineDirectory.at(out)
     command = [*compare_command(source, names, numbers, overrides, changed), "--out", str(directory.path)]
-    show_pipeline(pipeline, directory, command, as_json=as_json)
+    show_pipeline(pipeline, directory, command, shown="comparison" if as_json else "text")
 
 
 def _changes(changes: Sequence[str]) -> list[tuple[str, str]]:

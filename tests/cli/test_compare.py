@@ -100,10 +100,10 @@ def test_finished_runs_are_used_again_and_more_may_be_asked_for(
     assert result.code == 0, result.err
     assert trained == []
     assert result.err.count("already finished") == 4
-    more = again(whet, copied, "--seeds", 3, methods="rloo,grpo,reinforce")
+    more = again(whet, copied, "--seeds", "1,2", methods="grpo,reinforce")
     assert more.code == 0, more.err
     names = {str(path.relative_to(copied / "out")) for path in trained}
-    assert names == {"reinforce/seed-0", "reinforce/seed-1", "reinforce/seed-2", "rloo/seed-2", "grpo/seed-2"}
+    assert names == {"reinforce/seed-1", "reinforce/seed-2", "grpo/seed-2"}
 
 
 def test_a_stopped_run_is_resumed_to_the_same_end(whet: Whet, made: Path, copied: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_run_that_fails_does_not_lose_the_others(whet: Whet, tmp_path: Path, m
 
 
 def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = write_recipe(tmp_path, RECIPE.replace("steps: 2", "steps: 40"))
+    recipe = write_recipe(tmp_path, RECIPE.replace("steps: 2", "steps: 8"))
     words = ["compare", recipe, "--methods", "rloo,grpo", "--seeds", 1, "--out", tmp_path / "out"]
     real, calls = start.online.train, []
 
@@ -209,7 +209,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, mon
     assert "rloo seed 0, already finished" in result.err
     assert "grpo seed 0, resumed" in result.err
     whole = RunDirectory.open(tmp_path / "out" / "grpo" / "seed-0", is_writer=False).metrics()
-    assert [row["step"] for row in whole] == list(range(41))
+    assert [row["step"] for row in whole] == list(range(9))
 
 
 def test_wrong_input_is_one_line_and_leaves_nothing(

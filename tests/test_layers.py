@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
     "report": {"runs", "evaluate", "data", "errors"},
     "config": {"algorithms", "records", "errors", "imports"},
-    "recipe": {"config", "errors", "recipes"},
+    "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
 }
 TASK_FILES = {task.__module__.rsplit(".", 1)[1] for task in TASKS.values()}

@@ -103,7 +103,7 @@ def pipeline(
     if recipe is None:
         raise UserError("nothing to run: name a recipe, e.g. whet.pipeline('rlhf-reviews'), or resume=DIRECTORY")
     written, name, where = read_source(recipe, name)
-    found = validated(given.on(written), name=name, where=where)
+    found = validated(given.on(written), name=name, where=where, runs=runs_root(root))
     if not isinstance(found, Pipeline):
         raise UserError(f"{where} is a recipe of one run: use whet.train")
     return PipelineRun(train_pipeline(found, runs_root(root)))

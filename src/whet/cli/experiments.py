@@ -50,7 +50,7 @@ def compare_methods(
     refuse_ranks("a comparison")
     command = compare_command(source, methods, seeds, overrides, changes)
     command += [] if target is None else ["--target", f"{target:g}"]
-    sweep = read_sweep(source, methods, seeds, overrides, changes)
+    sweep = read_sweep(source, methods, seeds, overrides, changes, runs=root)
     if target is not None:
         _check_target(target, sweep.ranking)
     directory = ComparisonDirectory.create(root, sweep.recipe) if out is None else ComparisonDirectory.open(out)

@@ -64,7 +64,7 @@ def compare(
         raise UserError("--target is for recipes of one run; a pipeline says in its compare section how it compares")
     refuse_ranks("a comparison")
     own = [f"methods.{method}.{override}" for method, override in changed]
-    pipeline = chosen(source, names, numbers, [*overrides, *own])
+    pipeline = chosen(source, names, numbers, [*overrides, *own], runs=runs)
     directory = PipelineDirectory.create(runs, pipeline.name) if out is None else PipelineDirectory.at(out)
     command = [*compare_command(source, names, numbers, overrides, changed), "--out", str(directory.path)]
     show_pipeline(pipeline, directory, command, shown="comparison" if as_json else "text")

@@ -56,7 +56,7 @@ def train(
         else:
             _show(resume_run(path, overrides or [], make_progress, accept_changes=accept_changes), as_json=as_json)
         return
-    recipe = read_any(source, arguments.with_runs(overrides, runs))
+    recipe = read_any(source, arguments.with_runs(overrides, runs), runs=runs)
     recipe = recipe if name is None else replace(recipe, name=name)
     out = None if out is None else out.expanduser()
     if isinstance(recipe, Pipeline):

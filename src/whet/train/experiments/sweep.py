@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.algorithms.table import ALGORITHMS
@@ -45,8 +46,13 @@ def read_sweep(
     seeds: Sequence[int],
     overrides: Sequence[str],
     changes: Sequence[tuple[str, str]],
+    *,
+    runs: Path | None = None,
 ) -> Sweep:
-    """Reads and validates the recipe of every run; `changes` are overrides of one method: (method, KEY=VALUE)."""
+    """Reads and validates the recipe of every run; `changes` are overrides of one method: (method, KEY=VALUE).
+
+    `runs` is the folder in which runs are looked up by name.
+    """
     check_methods(methods)
     key = _compared_key(methods)
     for override in overrides:
@@ -55,7 +61,9 @@ def read_sweep(
     own = _changes(changes, methods)
     # The preset comes first: it replaces the recipe's section; overrides then apply to the preset.
     every = {method: (f"{key}={method}", *overrides, *own[method]) for method in methods}
-    recipes = {(method, seed): _recipe(source, method, seed, every[method]) for seed in seeds for method in methods}
+    recipes = {
+        (method, seed): _recipe(source, method, seed, every[method], runs) for seed in seeds for method in methods
+    }
     first = next(iter(recipes.values()))
     return Sweep(recipe=first.name, overrides=every, recipes=recipes, ranking=_ranking(recipes, methods))
 
@@ -161,8 +169,8 @@ def _changes(changes: Sequence[tuple[str, str]], methods: Sequence[str]) -> dict
     return own
 
 
-def _recipe(source: str, method: str, seed: int, overrides: Sequence[str]) -> Recipe:
+def _recipe(source: str, method: str, seed: int, overrides: Sequence[str], runs: Path | None) -> Recipe:
     try:
-        return read_recipe(source, (*overrides, f"seed={seed}"))
+        return read_recipe(source, (*overrides, f"seed={seed}"), runs=runs)
     except UserError as error:
         raise UserError(f"method {method}: {error}") from None

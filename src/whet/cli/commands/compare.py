@@ -46,7 +46,7 @@ def compare(
     Examples:
       whet compare --methods reinforce,rloo,grpo --seeds 3 grpo-sorting steps=100
       whet compare --methods rloo,grpo --set grpo:update.epochs=2 grpo-sorting --out runs/epochs
-      whet compare --methods dpo,ipo,simpo dpo.yaml data=pairs.jsonl
+      whet compare --methods dpo,ipo,simpo dpo model=DIR data=pairs.jsonl
       whet compare --methods ppo,grpo,dpo --seeds 3 rlhf-reviews
     """
     from whet.cli.experiments import compare_command, compare_methods, read_seeds, refuse_ranks, show_pipeline

@@ -19,7 +19,7 @@ import torch
 from bench.command import run_command
 from bench.machine import machine
 from bench.results import RESULTS, write_result
-from whet.errors import RunFailed
+from whet.errors import RunFailed, UserError
 from whet.runs.directory import RunDirectory
 
 RECIPE = "grpo-arithmetic-gpu"
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str]) -> None:
         seconds = time.perf_counter() - started
         runs = {str(seed): RunDirectory.open(_run(Path(place), seed), is_writer=False) for seed in options.seeds}
         curves = {seed: curve(run) for seed, run in runs.items()}
+        if not all(curves.values()):
+            raise UserError(f"{options.recipe} measures no held-out accuracy: choose a recipe whose task has answers")
         mismatch = {seed: [row["mismatch/mean"] for row in run.metrics() if row["step"]] for seed, run in runs.items()}
     content = {
         "what": "learning",

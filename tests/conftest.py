@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.command import Zygote, blank_report
+from tests.contracts.command import Zygote, blank_picture, blank_report
 
 # As the command does: see whet.cli.app.main.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -41,10 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_report() -> Iterator[None]:
-    """To draw a report takes a second, longer than most runs here: tests that look at one write it themselves."""
+def quick_report(request: pytest.FixtureRequest) -> Iterator[None]:
+    """To draw a report takes a second, longer than most runs here: tests that look at one write it themselves.
+
+    Other figures are composed and not rendered, except in tests/report.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("whet.train.start.write_report", blank_report)
+        if HERE / "report" not in request.path.parents:
+            patch.setattr("whet.report.figures.png", blank_picture)
         yield
 
 

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
     "report": {"runs", "evaluate", "data", "errors"},
     "config": {"algorithms", "records", "errors", "imports"},
-    "recipe": {"config", "errors", "recipes"},
+    "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
 }
 TASK_FILES = {task.__module__.rsplit(".", 1)[1] for task in TASKS.values()}
@@ -99,6 +99,7 @@ ROOMS_INSIDE = {
         "model_limits": set(),
         "loaded_model": {"given", "model_limits"},
         "run": {"loaded_model", "model_limits"},
+        "reward_scores": {"given", "loaded_model"},
         "training": {"given", "run"},
         "several": {"given", "run", "training"},
     },

@@ -14,6 +14,7 @@ from studies.tables import contest_lines, rank_lines
 from tests.small import small_chat_model
 from whet.cli.progress import SilentProgress
 from whet.recipe import Pipeline, is_pipeline, packaged_recipes, read_any, read_recipe
+from whet.report.figures import png
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import PipelineDirectory
 from whet.train.experiments.pipeline_runs import make_plan, run_pipeline
@@ -145,7 +146,8 @@ def ultrafeedback(path, count=40):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A working directory as studies/README.md asks for."""
+    """A working directory as studies/README.md asks for; pictures are drawn."""
+    monkeypatch.setattr("whet.report.figures.png", png)
     monkeypatch.setenv("WHET_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     small_chat_model(tmp_path / "smollm2-135m-instruct")

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.cli.command_lines import check_example, check_mention
 from whet.algorithms.cells import name
 from whet.algorithms.table import ALGORITHMS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+UNFINISHED = re.compile(r"…|\[|RECIPE|@last")  # of commands in prose: placeholders
 
 
 def commands():
@@ -55,6 +57,31 @@ def test_every_command_runs(tmp_path):
     assert (run / "report.html").stat().st_size > 10_000
     assert (run / "training_curves.png").stat().st_size > 10_000
     assert '"parts/short"' in next((tmp_path / "own").glob("*/metrics.jsonl")).read_text()
+
+
+def printed():
+    """Every command in a block of the README and of the docs, and those that their prose mentions."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = page.read_text("utf-8")
+        blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
+        lines = [line.partition(" #")[0].strip() for line in blocks.splitlines()]
+        prose = re.findall(r"`(whet [^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+        yield from ((page.name, line, check_example) for line in lines if line.startswith("whet "))
+        yield from ((page.name, line, check_mention) for line in prose if not UNFINISHED.search(line))
+
+
+def test_every_printed_command_exists_and_fits_its_recipe(tmp_path, monkeypatch):
+    run = tmp_path / "runs" / "20260101-120000-reward"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("")
+    monkeypatch.setenv("WHET_RUNS", str(run.parent))
+    found = list(printed())
+    assert len(found) > 100
+    for page, line, check in found:
+        try:
+            check(line)
+        except Exception as error:
+            raise AssertionError(f"{page}: {line}") from error
 
 
 def test_the_table_is_the_codes():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from whet.api.loaded_model import evaluate as evaluate
     from whet.api.loaded_model import generate as generate
     from whet.api.loaded_model import load as load
+    from whet.api.reward_scores import score as score
     from whet.api.run import Run as Run
     from whet.api.several import compare as compare
     from whet.api.several import pipeline as pipeline
@@ -34,6 +35,7 @@ __all__ = [
     "generate",
     "load",
     "pipeline",
+    "score",
     "train",
 ]
 
@@ -41,7 +43,7 @@ PLACES = {  # name → the module that has it
     **dict.fromkeys(("Model", "evaluate", "generate", "load"), "whet.api.loaded_model"),
     **dict.fromkeys(("compare", "pipeline"), "whet.api.several"),
     **dict.fromkeys(("RunFailed", "UserError"), "whet.errors"),
-    **{"Run": "whet.api.run", "train": "whet.api.training"},
+    **{"Run": "whet.api.run", "score": "whet.api.reward_scores", "train": "whet.api.training"},
 }
 
 

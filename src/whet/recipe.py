@@ -4,7 +4,7 @@ A recipe is of one run, or a pipeline of several.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,6 +18,7 @@ from whet.config.loops import LOOPS, WHOLE
 from whet.config.pipeline import PipelineConfig
 from whet.config.spellings import known_as
 from whet.errors import UserError, nearest
+from whet.runs.catalogue import MARK, find_run, runs_called, runs_root
 
 Config = loops.Config
 PIPELINE = "pipeline"  # the loop of a recipe that consists of others
@@ -36,6 +37,10 @@ PROBLEMS = {  # pydantic's type of error → our words
 }
 
 
+# Keys that take a run, as @last or @PART of its name; the last three are of the section compare of a pipeline.
+TAKES_RUN = re.compile(
+    r"(model|reward\.model|data|task)(\.path)?|(data|data\.sets|task\.sets)\.\d+(\.path)?|reference|start|reward|judge"
+)
 ADVICE = {  # about keys that a recipe cannot do without
     "model": ": add model=DIR (a directory, a pulled name or a run)",
     "task": ": add data=FILE (your prompts), or task=NAME",
@@ -75,20 +80,23 @@ class Pipeline:
         return stages | {f"methods.{recipe.name}": recipe for recipe in self.methods()}
 
 
-def read_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of one run: a packaged one by name, or a YAML file; `a.b=value` overrides on top."""
-    found = read_any(source, overrides)
+def read_recipe(source: str, overrides: Sequence[str] = (), *, runs: Path | None = None) -> Recipe:
+    """The recipe of one run: a packaged one by name, or a YAML file; `a.b=value` overrides on top.
+
+    `runs` is the folder in which runs are looked up by name.
+    """
+    found = read_any(source, overrides, runs=runs)
     if isinstance(found, Pipeline):
         raise UserError(f"recipe {source} is a pipeline of several runs, and this needs a recipe of one run")
     return found
 
 
-def read_any(source: str, overrides: Sequence[str] = ()) -> Recipe | Pipeline:
+def read_any(source: str, overrides: Sequence[str] = (), *, runs: Path | None = None) -> Recipe | Pipeline:
     """A recipe of one run or of a pipeline, as `read_recipe` finds it."""
     written, name = written_recipe(source)
     for override in overrides:
         apply_override(written, override)
-    return validated(written, name=name, where=source)
+    return validated(written, name=name, where=source, runs=runs)
 
 
 def written_recipe(source: str) -> tuple[dict[str, Any], str]:
@@ -97,11 +105,45 @@ def written_recipe(source: str) -> tuple[dict[str, Any], str]:
     return parse_yaml(text, where=source), name
 
 
-def validated(written: Mapping[str, Any], *, name: str, where: str) -> Recipe | Pipeline:
-    """The recipe of a mapping of keys."""
+def validated(written: Mapping[str, Any], *, name: str, where: str, runs: Path | None = None) -> Recipe | Pipeline:
+    """The recipe of a mapping of keys; `@last` and `@PART` of the name of a run are replaced by its directory."""
+    written = _with_runs(written, runs_root(runs))
     if written.get("loop") == PIPELINE:
         return Pipeline(name=name, config=validate_pipeline(written, where=where), written=written)
     return Recipe(name=name, config=validate(written, where=where), written=written)
+
+
+def _with_runs(written: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """What was written, with directories in place of the names of runs; in a pipeline, stages come before runs."""
+    if written.get("loop") != PIPELINE:
+        return {key: _named(value, key, lambda text: find_run(text, root)) for key, value in written.items()}
+    stages = written.get("stages")
+    known = set(stages) if isinstance(stages, Mapping) else set()
+
+    def found(text: str) -> Path | None:
+        is_stage = text.removeprefix(MARK).partition("/")[0] in known
+        return find_run(text, root) if not is_stage and runs_called(text, root) else None
+
+    def inside(section: Any) -> Any:
+        if not isinstance(section, Mapping):
+            return section
+        return {key: _named(value, str(key), found) for key, value in section.items()}
+
+    changed = {key: inside(written[key]) for key in ("shared", "compare") if key in written}
+    for part in RUNS_OF_PIPELINE:
+        if isinstance(written.get(part), Mapping):
+            changed[part] = {name: inside(own) for name, own in written[part].items()}
+    return {**written, **changed}
+
+
+def _named(value: Any, key: str, find: Callable[[str], Path | None]) -> Any:
+    """A value of a recipe with the directory in place of each `@name` that `find` knows."""
+    if isinstance(value, str) and value.startswith(MARK) and TAKES_RUN.fullmatch(key):
+        run = find(value)
+        return value if run is None else str(run.absolute())
+    if isinstance(value, Mapping):
+        return {inner: _named(one, f"{key}.{inner}", find) for inner, one in value.items()}
+    return [_named(one, f"{key}.{i}", find) for i, one in enumerate(value)] if isinstance(value, list) else value
 
 
 def is_pipeline(source: str) -> bool:
@@ -298,7 +340,8 @@ def _yaml_problem(error: Exception) -> str:
     """What is wrong and where, without the excerpt that PyYAML draws over several lines."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
-        return f"{error.problem} in line {mark.line + 1}, column {mark.column + 1}"
+        hint = ": quote the name of a run or a stage, e.g. '@last'" if "'@'" in str(error.problem) else ""
+        return f"{error.problem} in line {mark.line + 1}, column {mark.column + 1}{hint}"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return " ".join(str(error).split())

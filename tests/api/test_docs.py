@@ -29,7 +29,7 @@ def session(tmp_path_factory):
 
 
 def test_the_page_runs_from_top_to_bottom(session):
-    assert len(blocks("docs/python.md")) == 12
+    assert len(blocks("docs/python.md")) == 13
     check_task(session["Doubling"]())
     assert session["found"].results["methods"][0]["method"] == "grpo"
     assert {Path(run.path).parent.name for run in session["found"].runs.values()} == {"grpo", "rloo"}

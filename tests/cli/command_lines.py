@@ -8,7 +8,7 @@ import typer
 from whet.cli import app as cli
 from whet.recipe import packaged_recipes, read_any
 
-PLACEHOLDERS = {"RUN", "ORG/NAME"}
+PLACEHOLDERS = {"RUN", "DIRECTORY", "ORG/NAME"}
 
 
 def find_command(words: list[str]) -> tuple[Any, list[str]]:

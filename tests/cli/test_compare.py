@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.cli.refusal import RECIPE, refused, write_recipe
-from tests.cli.tiny import Whet
+from tests.cli.tiny import Whet, bigram_model
 from tests.train import rows_on_disk as on_disk
 from whet.cli.experiments import read_seeds
 from whet.cli.progress import SilentProgress
@@ -100,10 +100,10 @@ def test_finished_runs_are_used_again_and_more_may_be_asked_for(
     assert result.code == 0, result.err
     assert trained == []
     assert result.err.count("already finished") == 4
-    more = again(whet, copied, "--seeds", 3, methods="rloo,grpo,reinforce")
+    more = again(whet, copied, "--seeds", "1,2", methods="grpo,reinforce")
     assert more.code == 0, more.err
     names = {str(path.relative_to(copied / "out")) for path in trained}
-    assert names == {"reinforce/seed-0", "reinforce/seed-1", "reinforce/seed-2", "rloo/seed-2", "grpo/seed-2"}
+    assert names == {"reinforce/seed-1", "reinforce/seed-2", "grpo/seed-2"}
 
 
 def test_a_stopped_run_is_resumed_to_the_same_end(whet: Whet, made: Path, copied: Path) -> None:
@@ -174,12 +174,12 @@ def test_a_run_that_fails_does_not_lose_the_others(whet: Whet, tmp_path: Path, m
     assert "2/2  grpo seed 0" in result.err
     saved = {m["method"]: m["seeds"][0] for m in json.loads((tmp_path / "out/comparison.json").read_text())["methods"]}
     assert "no reward today" in saved["rloo"]["failure"]
-    assert saved["grpo"]["accuracy"] is not None
+    assert saved["grpo"]["value"] is not None
     assert "| failed " in result.out
 
 
 def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = write_recipe(tmp_path, RECIPE.replace("steps: 2", "steps: 40"))
+    recipe = write_recipe(tmp_path, RECIPE.replace("steps: 2", "steps: 8"))
     words = ["compare", recipe, "--methods", "rloo,grpo", "--seeds", 1, "--out", tmp_path / "out"]
     real, calls = start.online.train, []
 
@@ -209,7 +209,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(whet: Whet, tmp_path: Path, mon
     assert "rloo seed 0, already finished" in result.err
     assert "grpo seed 0, resumed" in result.err
     whole = RunDirectory.open(tmp_path / "out" / "grpo" / "seed-0", is_writer=False).metrics()
-    assert [row["step"] for row in whole] == list(range(41))
+    assert [row["step"] for row in whole] == list(range(9))
 
 
 def test_wrong_input_is_one_line_and_leaves_nothing(
@@ -261,8 +261,8 @@ def test_preference_losses_are_ranked_by_held_out_pairs(whet: Whet, tmp_path: Pa
     for method in found["methods"]:
         runs = [RunDirectory.open(tmp_path / "out" / seed["run"], is_writer=False) for seed in method["seeds"]]
         shares = [(run.results() or {})["after"]["eval/pair_accuracy"] for run in runs]
-        assert [seed["accuracy"] for seed in method["seeds"]] == shares
-        assert method["accuracy"]["mean"] == pytest.approx(sum(shares) / 2)
+        assert [seed["value"] for seed in method["seeds"]] == shares
+        assert method["value"]["mean"] == pytest.approx(sum(shares) / 2)
         assert {seed["examples"] for seed in method["seeds"]} == {len(held_out)} != {12}  # at most eval.examples
         assert "eval/pair_accuracy" in found["curves"][method["method"]]["0"]
         options = [yaml.safe_load(run.config_yaml())["objective"] for run in runs]
@@ -271,6 +271,47 @@ def test_preference_losses_are_ranked_by_held_out_pairs(whet: Whet, tmp_path: Pa
         ] * 2
     shown = whet("compare", recipe, "--methods", "dpo,ipo", "--seeds", 2, *told[:2], *told[3:])
     assert "held-out pair accuracy" in shown.out
+
+
+PROMPTS_ALONE = """
+steps: 2
+model: start
+data: {path: prompts.jsonl, held_out_rows: 6}
+reward: {functions: ["rewards.py:length"]}
+rollout: {prompts: 2, group: 2, max_tokens: 3}
+eval: {every_steps: 1, examples: 6, max_tokens: 3}
+track: []
+"""
+
+
+def test_own_prompts_are_ranked_by_the_reward(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts without answers and a reward function: there is no accuracy, and the held-out reward ranks."""
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text("".join(json.dumps({"prompt": f"{i}>"}) + "\n" for i in range(20)))
+    Path("rewards.py").write_text("def length(completions):\n    return [10.0 * len(text) for text in completions]\n")
+    Path("own.yaml").write_text(PROMPTS_ALONE)
+    bigram_model(Path("start"), {}, alphabet="0123456789>")
+    words = ["compare", "own.yaml", "--methods", "rloo,grpo", "--seeds", 2, "--out", "out"]
+    shown = whet(*words)
+    assert shown.code == 0, shown.err
+    assert "| held-out reward |" in shown.out
+    assert "the highest mean held-out reward" in shown.out
+    assert "accuracy" not in shown.out
+    assert "steps to" not in shown.out
+    assert "held-out reward" in shown.err
+    found = json.loads(whet(*words, "--target", 25, "--json").out)
+    assert (found["metric"], found["target"]) == ("eval/reward", 25)
+    for method in found["methods"]:
+        for seed in method["seeds"]:
+            run = RunDirectory.open(tmp_path / "out" / seed["run"], is_writer=False)
+            after = (run.results() or {})["after"]
+            assert (seed["value"], seed["examples"]) == (after["eval/reward"], 6)
+            half = (after["eval/reward_high"] - after["eval/reward_low"]) / 2
+            assert seed["error"] == pytest.approx(half / 2.570582, rel=1e-5)  # Student's t with 5 degrees of freedom
+        assert "eval/reward" in found["curves"][method["method"]]["0"]
+    other = ("--set", "grpo:reward.length_penalty=0.1")
+    assert "different rewards, which do not compare" in refused(whet, *words[:-2], *other)
+    assert "set eval.every_steps" in refused(whet, *words[:-2], "eval.every_steps=0")
 
 
 def test_methods_that_do_not_compare_are_refused(whet: Whet, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_lines import check_example, every_command
-from tests.cli.refusal import refused, train_tiny, write_recipe
+from tests.cli.refusal import one_line, train_tiny, write_recipe
 from tests.cli.tiny import Whet
 from whet.recipe import packaged_recipes, parse_yaml
 
@@ -72,8 +72,20 @@ def test_a_resumed_run_prints_json_too(whet: Whet, tmp_path: Path) -> None:
     assert (told["run"], told["after"]) == (str(run), before["after"])
 
 
-def test_json_of_a_pipeline_is_left_to_compare(whet: Whet) -> None:
-    assert "whet compare --json" in refused(whet, "train", "rlhf-reviews", "--json")
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["train", "nowhere"], ["eval", "nowhere"], ["sample", "nowhere"], ["score", "nowhere", "rows.jsonl"]),
+        *(["compare", "nowhere", "--methods", "grpo"], ["explain", "nowhere"], ["keys", "nowhere"]),
+        *(["recipes", "nowhere"], ["tasks", "nowhere"], ["report", "nowhere"], ["check-loss", "nowhere"]),
+        *(["models", "inspect", "nowhere"], ["models", "pull", "nowhere"], ["data", "explore", "nowhere"]),
+    ],
+    ids=" ".join,
+)
+def test_an_error_leaves_standard_output_empty(whet: Whet, words: list[str]) -> None:
+    result = whet(*words, "--json")
+    assert (result.code, result.out) == (2, "")
+    assert one_line(result.code, result.err, 2)
 
 
 def test_recipes_prints_a_recipe_as_json(whet: Whet) -> None:

@@ -105,9 +105,20 @@ def test_what_is_finished_is_not_made_again_wherever_it_lies(
     whet: Whet, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = trained(monkeypatch)
-    result = whet("train", copied, "--resume", "methods.more={algorithm: grpo, steps: 1, model: '@sft'}")
+    result = whet("train", copied, "--resume", "--json", "methods.more={algorithm: grpo, steps: 1, model: '@sft'}")
     assert result.code == 0, result.err
     assert names == ["more 4"]
+    told = json.loads(result.out)  # nothing else is on standard output
+    assert told["pipeline"] == str(copied)
+    assert [stage["stage"] for stage in told["stages"]] == ["sft", "more"]
+    assert [(one["method"], one["seed"], one["failure"]) for one in told["methods"]] == [
+        (name, 4, None) for name in ("grpo", "rloo", "more")
+    ]
+    for one in (*told["stages"], *told["methods"]):
+        results = json.loads((Path(one["run"]) / "final_results.json").read_text())
+        del results["checksum"]
+        assert {key: one[key] for key in results} == results
+    assert told["comparison"] == json.loads((copied / "comparison" / "comparison.json").read_text())
     assert result.err.count("already finished") == 4
     lines = [line for line in result.err.splitlines() if line[:2] in {"1/", "5/"}]
     assert lines[0].startswith("1/5  stage sft, already finished   elapsed ")

@@ -128,7 +128,7 @@ def test_a_pipeline_is_reported_by_its_comparison(whet: Whet, tmp_path: Path) ->
 
 def test_a_comparison_of_an_older_format_is_refused(whet: Whet, tmp_path: Path) -> None:
     (tmp_path / "comparison.json").write_text('{"accuracy": 1}', "utf-8")
-    assert f"{tmp_path} holds no comparison of format 2" in refused(whet, tmp_path)
+    assert f"{tmp_path} holds no comparison of format 3" in refused(whet, tmp_path)
 
 
 def compared(path: Path) -> ComparisonDirectory:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.refusal import refused, write_recipe
+from tests.cli.refusal import RECIPE, refused, write_recipe
 from tests.cli.tiny import Whet
-from whet.recipe import parse_yaml
+from whet.recipe import parse_yaml, plain, read_any, read_recipe
 from whet.runs.lock import WriterLock
 
 
@@ -51,6 +51,58 @@ def test_a_name_stands_for_a_run_everywhere(whet: Whet, folder: Path, tmp_path: 
     told = whet("explain", "grpo-sorting", "model=@last")
     assert told.code == 0
     assert str(two) in told.out
+
+
+IN_A_RECIPE = """
+steps: 1
+model: "@last"
+algorithm: grpo
+data: {path: "@one", match: exact}
+reward: {model: {path: "@two", weight: 2}}
+rollout: {prompts: 2, group: 2, max_tokens: 3}
+"""
+IN_A_PIPELINE = """
+loop: pipeline
+shared: {task: {name: sorting, level: 1}, batch_size: 4, steps: 1}
+stages:
+  sft: {loop: offline, model: "@last"}
+  dpo: {loop: offline, model: "@sft", objective: dpo, reference: "@one", data: [{path: "@two"}, "@one"]}
+methods:
+  again: {algorithm: grpo, model: {path: "@one"}}
+compare: {start: "@one"}
+"""
+
+
+def test_a_recipe_names_runs_too(whet: Whet, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = str(of(folder, "one")), str(of(folder, "two"))
+    path = write_recipe(tmp_path, IN_A_RECIPE)
+    config = read_recipe(str(path)).config
+    assert (config.model.path, config.task.options["path"], config.reward.model.path) == (two, one, two)
+    pipeline = read_any(str(write_recipe(tmp_path, IN_A_PIPELINE)), ["stages.sft.model=@one"]).config
+    sft, dpo = pipeline.stages["sft"], pipeline.stages["dpo"]
+    assert (sft.model.path, dpo.model.path, dpo.reference) == (one, "@sft", one)
+    assert [one["path"] for one in plain(dpo)["data"]["sets"]] == [two, one]
+    assert (pipeline.methods["again"].model.path, pipeline.compare.start) == (one, one)
+    monkeypatch.delenv("WHET_RUNS")
+    monkeypatch.chdir(tmp_path.parent)
+    at = ("--runs", folder, "--out", tmp_path / "out")
+    last = RECIPE.replace("model: {new: {family: gpt2, layers: 1, heads: 2, width: 16, context: 16}}", "model: '@last'")
+    assert whet("train", write_recipe(tmp_path, last), "steps=1", *at).code == 0
+    assert parse_yaml((tmp_path / "out" / "config.yaml").read_text(), where="")["model"]["path"] == two
+
+
+def test_a_recipe_with_the_name_of_several_runs_or_of_none(whet: Whet, folder: Path, tmp_path: Path) -> None:
+    one, two = of(folder, "one").name, of(folder, "two").name
+    several = write_recipe(tmp_path, IN_A_RECIPE.replace("@last", "@2"))
+    assert f"'@2' is in the names of 2 runs below {folder}: {two}, {one}; give" in refused(whet, "explain", several)
+    several = write_recipe(tmp_path, IN_A_PIPELINE.replace("@last", "@2"))
+    assert f"'@2' is in the names of 2 runs below {folder}: {two}, {one}; give" in refused(whet, "explain", several)
+    none = write_recipe(tmp_path, IN_A_RECIPE.replace("@last", "@three"))
+    assert f"no run @three: below {folder} there are {two}, {one}" in refused(whet, "explain", none)
+    none = write_recipe(tmp_path, IN_A_PIPELINE.replace("@last", "@three"))
+    assert "'@three' and no earlier stage is called 'three'" in refused(whet, "explain", none)
+    plain_text = write_recipe(tmp_path, IN_A_RECIPE.replace('"@last"', "@last"))
+    assert "quote the name of a run or a stage, e.g. '@last'" in refused(whet, "explain", plain_text)
 
 
 def test_an_extended_run_is_the_last_one(whet: Whet, folder: Path) -> None:

@@ -10,10 +10,12 @@ import pytest
 import torch
 import yaml
 
+import whet as library
 from tests.cli.refusal import refused, train_tiny
 from tests.cli.tiny import Whet
 from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
+from whet.errors import UserError
 from whet.models.reward.scoring import Scorer, load_scorer
 from whet.recipe import read_recipe
 from whet.runs.directory import RunDirectory
@@ -73,6 +75,21 @@ def test_options_of_the_other_kind_of_model_are_refused(whet: Whet, models: dict
     rows = on_disk.write(tmp_path / "rows.jsonl", ROWS)
     assert "is a language model, not a reward model" in refused(whet, "score", policy, rows)
     assert "--data is for a reward model" in refused(whet, "eval", policy, "--data", rows)
+
+
+def test_python_gives_the_rows_of_the_command(whet: Whet, models: dict[str, Path], tmp_path: Path) -> None:
+    path = on_disk.write(tmp_path / "rows.jsonl", ROWS)
+    for run in models.values():
+        told = json.loads(whet("score", run, path, "--json").out)["rows"]
+        assert library.score(run, path) == library.score(library.Run(run), ROWS) == told
+        first = library.score(str(run), iter(ROWS), limit=1)
+        assert [row["completion"] for row in first] == ["cd", "hh", "a"]
+    with pytest.raises(UserError, match="rows: no known format has the columns question"):
+        library.score(models["outcome"], [{"question": "ab="}])
+    with pytest.raises(UserError, match="rows is an empty list"):
+        library.score(models["outcome"], [])
+    with pytest.raises(UserError, match="is a language model, not a reward model"):
+        library.score(on_disk.saved_model(tmp_path / "policy"), ROWS)
 
 
 def test_scores_and_ranks_are_the_models(whet: Whet, models: dict[str, Path], tmp_path: Path) -> None:

@@ -29,6 +29,12 @@ def test_accuracy_is_in_percent_with_its_band_and_pass_at_k_by_number():
     assert panel.lines[0].high == pytest.approx((55.0,))
 
 
+def test_pair_accuracy_is_drawn_under_its_own_name():
+    row = {"step": 1, "eval/pair_accuracy": 0.5, "eval/pair_accuracy_low": 0.4, "eval/pair_accuracy_high": 0.6}
+    (panel,) = panels([row], [])
+    assert panel.title == "Held-out pair accuracy"
+
+
 def test_an_accuracy_without_its_interval_is_left_out_rather_than_torn():
     rows = [{"step": 1, "eval/accuracy": 0.5, "eval/accuracy_low": None, "eval/accuracy_high": 0.6}]
     assert panels(rows, []) == []

@@ -44,7 +44,7 @@ def test_what_is_written_is_read(tmp_path):
     directory.write_results({"step": float("inf")})
     directory.write_samples("ppo: odd/name", [{"text": "x"}, {"text": "y"}])
     directory.write_report(page="<p>", table="| a\x1b |\n", pictures={"overview": b"\x89PNG"})
-    assert directory.results() == {"format": 2, "step": None}  # JSON has no infinity
+    assert directory.results() == {"format": 3, "step": None}  # JSON has no infinity
     assert directory.samples("ppo: odd/name") == [{"text": "x"}, {"text": "y"}]
     assert directory.samples("dpo") == []
     assert directory.table_path.read_text() == "| a\\x1b |\n"  # a terminal shows it
@@ -57,7 +57,7 @@ def test_what_is_written_is_read(tmp_path):
 def test_another_format_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "comparison.json").write_text(json.dumps({"recipe": "toy"}))
     assert is_comparison(tmp_path)
-    with pytest.raises(UserError, match="no comparison of format 2, the only one that is read here: make it again"):
+    with pytest.raises(UserError, match="no comparison of format 3, the only one that is read here: make it again"):
         ComparisonDirectory(tmp_path).results()
 
 

@@ -21,6 +21,7 @@ from whet.runs.directory import RunDirectory
 from whet.runs.layout import by_step
 
 SCRIPT = Path(trainer.__file__)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def files_of(run: Path) -> dict[str, bytes]:
@@ -108,7 +109,16 @@ def test_ten_kills_at_random_moments_change_no_byte(quick_path: Path) -> None:
 
 @pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_kill_before_any_line_of_code_changes_no_byte(quick_path: Path, stride: int) -> None:
-    """Every moment, not ten: the child dies before line N of the code that writes, N = 1, 1 + stride, …"""
+    """Every moment, not ten: the child dies before line N of the code that writes, N = 1, 1 + stride, …
+
+    Forked from a process without torch: a fork takes longer, the more memory a process has.
+    """
+    code = f"from {__name__} import Path, visit_lines; visit_lines(Path({str(quick_path)!r}), {stride})"
+    visited = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert visited.returncode == 0, visited.stderr
+
+
+def visit_lines(quick_path: Path, stride: int) -> None:
     steps = 6  # three checkpoints, of which two are kept; two best models
     trainer.train(quick_path / "whole", steps)
     expected = files_of(quick_path / "whole")

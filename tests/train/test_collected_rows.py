@@ -12,16 +12,19 @@ from tokenizers import Tokenizer as Backend
 from tests.cli.tiny import CHAT_TEMPLATE, ROLES
 from tests.data.written import write_lines
 from tests.train.test_gather import config, rollout
+from whet.config.loops import CollectConfig
 from whet.data.sources import Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.engines.native.native_engine import NativeEngine
 from whet.models.load import new_model
 from whet.models.text.tokenizers import EOS, character_tokenizer, wrap_backend
+from whet.recipe import plain
 from whet.records import Dialogue, Example, Rollout, Sampling
 from whet.rollout import grade, sample, tokenize_prompts
 from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.procedural import Reverse
 from whet.tasks.reviews import Reviews
+from whet.tasks.rows import RowsTask
 from whet.train.rows.collect import selected
 from whet.train.rows.examples import dialogue_rows
 
@@ -53,6 +56,19 @@ def test_a_task_that_knows_no_twins_writes_none() -> None:
     example = Example(id="x", prompt="q", answer="")
     groups = [[rollout(example, "a", 1.0), rollout(example, "b", 0.0)]]
     assert list(selected(config(select="best"), groups, Reverse())) == [{"prompt": "q", "completion": "a"}]
+
+
+def test_outcomes_are_told_only_of_prompts_with_an_answer(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rows.jsonl", [{"prompt": "1+1", "answer": "2"}, {"prompt": "say hi"}])
+    task = RowsTask(path=str(tmp_path / "rows.jsonl"), held_out_share=0)
+    examples = task.sides[0]
+    groups = [[rollout(example, "2", 1.0), rollout(example, "3", 0.0)] for example in examples]
+    found = list(selected(config(select="outcomes"), groups, task))
+    assert found == [{"prompt": "1+1", "completions": ["2", "3"], "correct": [True, False]}]
+    written = plain(config(select="outcomes")) | {"task": {"name": "data", "path": str(tmp_path / "rows.jsonl")}}
+    with pytest.raises(ValueError, match="no completion is right or wrong"):
+        CollectConfig.model_validate(written)
+    CollectConfig.model_validate(written | {"task": {**written["task"], "match": "exact"}})
 
 
 SPELLED = "".join(sorted({*Reverse(letters=8).alphabet, *Reverse(letters=8, chat=True).alphabet}))

@@ -46,6 +46,17 @@ class Verifiable:
         return text == "a"
 
 
+@dataclass(frozen=True)
+class PromptsAlone(Verifiable):
+    """As the task `data` without `match`: nothing is right or wrong."""
+
+    def score(self, example, text):
+        return Score(reward=0.0, parts={})
+
+    def correct(self, example, text):
+        return None
+
+
 class Letters(Verifiable):
     """The true reward of a completion is the number of a's in it."""
 
@@ -173,7 +184,8 @@ def test_every_line_can_be_checked(tmp_path, start):
         (Verifiable(), True, "score"),
         (Letters(), False, "judge"),
         (Verifiable(), False, "judge"),
-        (Verifiable(name="data"), True, "judge"),  # prompts alone: a score of them means nothing
+        (PromptsAlone(), True, "judge"),
+        (Verifiable(name="data"), True, "score"),  # rows with `match`: what they say counts, not what they are called
     ],
 )
 def test_gold_is_only_what_a_task_calls_so(tmp_path, start, task, asked, truth):

@@ -128,11 +128,11 @@ def read_given(
         weighted = [one if isinstance(one, tuple) else (one, 1.0) for one in rewards]
         every["reward.functions"] = [{"use": use, "weight": weight} for use, weight in weighted]
     if isinstance(data, Mapping) and not isinstance(data.get("path", ""), str | os.PathLike):
-        rows, every["data"] = _rows(data["path"]), {key: value for key, value in data.items() if key != "path"}
+        rows, every["data"] = plain_rows(data["path"]), {key: value for key, value in data.items() if key != "path"}
     elif isinstance(data, str | os.PathLike | Mapping):
         every["data"] = data
     elif data is not None:
-        rows = _rows(data)
+        rows = plain_rows(data)
     plain = [change for key, value in every.items() for change in _changes(key, objects.plain(value))]
     return Given(keys=plain, overrides=words, objects=objects.by_name, rows=rows)
 
@@ -164,19 +164,20 @@ def _changes(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _changes(f"{key}.{inner}", one)
 
 
-def _rows(data: Any) -> Rows:
+def plain_rows(data: Any, name: str = "data") -> Rows:
+    """A list of dicts as JSON has them; `name` is the argument's, for errors."""
     try:
         rows = list(data)
     except TypeError:
-        raise UserError(f"data is a {type(data).__name__}: give a path, or a list of dicts") from None
+        raise UserError(f"{name} is a {type(data).__name__}: give a path, or a list of dicts") from None
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             hint = " (of a DataFrame, give .to_dict('records'))" if isinstance(row, str) else ""
-            raise UserError(f"data[{number}] is a {type(row).__name__}, not a dict{hint}")
+            raise UserError(f"{name}[{number}] is a {type(row).__name__}, not a dict{hint}")
         if not _is_json(row):
-            raise UserError(f"data[{number}] holds something that JSON cannot: use text, numbers, lists and dicts")
+            raise UserError(f"{name}[{number}] holds something that JSON cannot: use text, numbers, lists and dicts")
     if not rows:
-        raise UserError("data is an empty list: there is nothing to learn from")
+        raise UserError(f"{name} is an empty list: give at least one row")
     return rows
 
 

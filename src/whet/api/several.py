@@ -9,7 +9,7 @@ from typing import Any
 from whet.api.given import RecipeSource, StrPath, read_given, read_source
 from whet.api.run import Run
 from whet.api.training import reserved
-from whet.cli.experiments import TARGET, compare_methods, read_seeds, resume_pipeline, train_pipeline
+from whet.cli.experiments import compare_methods, read_seeds, resume_pipeline, train_pipeline
 from whet.errors import UserError
 from whet.recipe import Pipeline, validated, written_recipe
 from whet.runs.catalogue import runs_root
@@ -58,13 +58,14 @@ def compare(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     root: StrPath | None = None,
     directory: StrPath | None = None,
-    target: float = TARGET,
+    target: float | None = None,
     **keys: Any,
 ) -> Comparison:
     """Trains a recipe with each algorithm (a preset) and seed, and compares them; keywords override the recipe.
 
     Functions and tasks must be named by file: each run can be resumed by itself. `directory` is the exact directory; a
-    comparison that was begun there is continued. `target` is the held-out accuracy of the column "steps to".
+    comparison that was begun there is continued. `target` is the value of the column "steps to"; 0.8 of a
+    share, unless it is given.
     """
     if isinstance(algorithms, str):
         algorithms = algorithms.split(",")
@@ -102,7 +103,7 @@ def pipeline(
     if recipe is None:
         raise UserError("nothing to run: name a recipe, e.g. whet.pipeline('rlhf-reviews'), or resume=DIRECTORY")
     written, name, where = read_source(recipe, name)
-    found = validated(given.on(written), name=name, where=where)
+    found = validated(given.on(written), name=name, where=where, runs=runs_root(root))
     if not isinstance(found, Pipeline):
         raise UserError(f"{where} is a recipe of one run: use whet.train")
     return PipelineRun(train_pipeline(found, runs_root(root)))

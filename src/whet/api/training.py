@@ -137,7 +137,7 @@ def _started(
     exact = None if directory is None else Path(directory).expanduser()
     # With rows, their path must be known before the recipe is validated.
     with reserved(root, name, directory) if given.rows else nullcontext(exact) as path:
-        recipe = validated(given.on(written, path if given.rows else None), name=name, where=where)
+        recipe = validated(given.on(written, path if given.rows else None), name=name, where=where, runs=root)
         if isinstance(recipe, Pipeline):
             raise UserError(f"{where} is a pipeline of several runs: use whet.pipeline")
         rows = {rows_key(written): given.rows} if given.rows else {}

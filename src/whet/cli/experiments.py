@@ -1,29 +1,32 @@
 """Sweeps and pipelines on the console: `whet compare`, `whet train` of a pipeline, and their Python calls share it."""
 
+import math
 import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Literal
 
 from whet.cli.progress import SilentProgress, make_progress
 from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
 from whet.errors import RunFailed, UserError
+from whet.evaluate.measures import measure_of
 from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
-from whet.report.comparison.sweep_results import sweep_results
+from whet.report.comparison.sweep_results import Ranking, sweep_results
 from whet.report.formatting import duration
 from whet.report.run.page import main_result
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
-from whet.train.experiments.jobs import Method, State, do_jobs
-from whet.train.experiments.pipeline_runs import make_plan, reopened, run_pipeline
+from whet.train.experiments.jobs import Method, PlannedRun, State, do_jobs
+from whet.train.experiments.pipeline_runs import Plan, make_plan, reopened, run_pipeline
 from whet.train.experiments.sweep import read_sweep
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.session.session import Progress
 
-TARGET = 0.8  # held-out accuracy of "steps to 80 %"
+Shown = Literal["text", "comparison", "runs"]  # the last two are JSON
 STATES = {"new": "", "stopped": ", resumed", "finished": ", already finished"}
 
 
@@ -34,7 +37,7 @@ def compare_methods(
     overrides: Sequence[str],
     changes: Sequence[tuple[str, str]] = (),
     *,
-    target: float = TARGET,
+    target: float | None = None,
     root: Path,
     out: Path | None = None,
     as_json: bool = False,
@@ -42,14 +45,14 @@ def compare_methods(
     """Trains a recipe with every algorithm and seed, then writes and shows the table, curves and verdict.
 
     In a new directory below `root`, or exactly in `out`, where a comparison that was begun is continued. `changes` are
-    overrides of one method: (method, KEY=VALUE).
+    overrides of one method: (method, KEY=VALUE). `target` is the value of the column "steps to".
     """
-    if not 0 < target <= 1:
-        raise UserError(f"--target {target:g} must be a share above 0 and at most 1, e.g. 0.8")
     refuse_ranks("a comparison")
     command = compare_command(source, methods, seeds, overrides, changes)
-    command += [] if target == TARGET else ["--target", f"{target:g}"]
-    sweep = read_sweep(source, methods, seeds, overrides, changes)
+    command += [] if target is None else ["--target", f"{target:g}"]
+    sweep = read_sweep(source, methods, seeds, overrides, changes, runs=root)
+    if target is not None:
+        _check_target(target, sweep.ranking)
     directory = ComparisonDirectory.create(root, sweep.recipe) if out is None else ComparisonDirectory.open(out)
     with _resumable(directory, [*command, "--out", str(directory.path)]):
         jobs = sweep.jobs(directory)
@@ -72,6 +75,14 @@ def compare_methods(
     _show_comparison(directory, as_json=as_json)
     _refuse_failures(failures, len(jobs))
     return directory
+
+
+def _check_target(target: float, ranking: Ranking) -> None:
+    if not math.isfinite(target) or (measure_of(ranking.metrics[0]).is_share and not 0 < target <= 1):
+        raise UserError(
+            f"--target {target:g} must be a share above 0 and at most 1, e.g. 0.8; where no share ranks the methods, "
+            "name what does, e.g. best.metric=eval/reward"
+        )
 
 
 def read_seeds(text: str) -> list[int]:
@@ -101,19 +112,22 @@ def compare_command(
     return [*command, *(word for method, override in changes for word in ("--set", f"{method}:{override}"))]
 
 
-def train_pipeline(pipeline: Pipeline, root: Path, out: Path | None = None) -> Path:
+def train_pipeline(pipeline: Pipeline, root: Path, out: Path | None = None, *, as_json: bool = False) -> Path:
     """Runs a pipeline in a new directory below `root`, or exactly in `out`; returns the directory."""
     refuse_ranks("a pipeline")
     directory = PipelineDirectory.create(root, pipeline.name) if out is None else PipelineDirectory.at(out)
-    show_pipeline(pipeline, directory)
+    show_pipeline(pipeline, directory, shown="runs" if as_json else "text")
     return directory.path
 
 
-def resume_pipeline(path: Path, overrides: Sequence[str], *, accept_changes: bool = False) -> None:
+def resume_pipeline(
+    path: Path, overrides: Sequence[str], *, accept_changes: bool = False, as_json: bool = False
+) -> None:
     """Continues a pipeline; overrides may change runs that have not begun."""
     refuse_ranks("a pipeline")
     directory = PipelineDirectory.open(path)
-    show_pipeline(reopened(directory, overrides), directory, accept_changes=accept_changes)
+    shown: Shown = "runs" if as_json else "text"
+    show_pipeline(reopened(directory, overrides), directory, accept_changes=accept_changes, shown=shown)
 
 
 def show_pipeline(
@@ -122,19 +136,43 @@ def show_pipeline(
     command: Sequence[str] = (),
     *,
     accept_changes: bool = False,
-    as_json: bool = False,
+    shown: Shown = "text",
 ) -> None:
-    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop."""
+    """Makes the missing runs and shows the comparison, if there is one; `command` continues it after a stop.
+
+    As JSON either the comparison alone, or the directory, the results of each run, and the comparison.
+    """
     with _resumable(directory, command or ["whet", "train", str(directory.path), "--resume"]):
         plan = make_plan(pipeline, directory, accept_changes=accept_changes)
         states = [job.state for job in plan.jobs]
         progress = ConsoleProgress(f"pipeline: {directory.path}", states, pipeline.runs(), inside=make_progress)
         failures, compared = run_pipeline(plan, progress, accept_changes=accept_changes)
-    if compared:
-        _show_comparison(ComparisonDirectory(directory.comparison_path), as_json=as_json)
-    if not as_json or not compared:
+    comparison = ComparisonDirectory(directory.comparison_path) if compared else None
+    if shown == "runs":
+        say_json(_pipeline_results(plan, failures, comparison))
+    elif comparison is not None:
+        _show_comparison(comparison, as_json=shown == "comparison")
+    if shown == "text":
         say(f"pipeline  {directory.path}")
     _refuse_failures(failures, len(plan.methods))
+
+
+def _pipeline_results(
+    plan: Plan, failures: Mapping[Method, str], comparison: ComparisonDirectory | None
+) -> dict[str, Any]:
+    def results(job: PlannedRun) -> dict[str, Any]:
+        run = RunDirectory.find(job.path)
+        return {"run": str(job.path), **((run.results() if run else None) or {})}
+
+    return {
+        "pipeline": str(plan.directory.path),
+        "stages": [{"stage": name, **results(job)} for name, job in plan.stages.items()],
+        "methods": [
+            {"method": method, "seed": seed, "failure": failures.get((method, seed)), **results(job)}
+            for (method, seed), job in plan.methods.items()
+        ],
+        "comparison": None if comparison is None else comparison.results(),
+    }
 
 
 def refuse_ranks(what: str) -> None:

@@ -17,7 +17,6 @@ from whet.config.eval_config import (
     EvalConfig,
     data_of,
     has_prompts_of,
-    is_graded,
     tasks_of,
     trained_on_all,
 )
@@ -140,13 +139,13 @@ class OnlineConfig(TrainConfig):
     def _rewarded(self) -> OnlineConfig:
         if self.reward.functions or self.reward.model is not None:
             return self
-        if not is_graded(self.task):
+        if not self.task.is_graded:
             raise ValueError(
                 "there is no reward: name reward.functions (rewards.py:f) or reward.model, or set match (e.g. number) "
                 "beside the path to compare completions with the answers of the rows"
             )
         for name, task in self.evaluation_tasks.items():
-            if not is_graded(task):
+            if not task.is_graded:
                 raise ValueError(
                     f"nothing grades the prompts of eval.data{'.' * bool(name)}{name}: use eval.task with a match, "
                     "e.g. {name: data, path: …, match: number}"

@@ -134,11 +134,6 @@ def holds_out_rows(options: Mapping[str, Any]) -> bool:
     return bool(options.get("held_out_share", HELD_OUT_SHARE) if rows is None else rows)
 
 
-def is_graded(task: TaskConfig) -> bool:
-    """Whether the task itself gives a reward."""
-    return task.name != "data" or bool(task.options.get("match"))
-
-
 def has_prompts_of(task: TaskConfig, data: DataConfig) -> bool:
     """Whether the prompts of a task are those of the data."""
     sets = [one if isinstance(one, str) else one.get("path") for one in task.options.get("sets") or ()]

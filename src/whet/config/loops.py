@@ -35,6 +35,11 @@ class CollectConfig(Section):
     @model_validator(mode="after")
     def _sensible(self) -> CollectConfig:
         refuse_engine(self.engine, self.rollout)
+        if self.select == "outcomes" and not self.task.is_graded:
+            raise ValueError(
+                "select is outcomes, and the task data has prompts alone, so no completion is right or wrong: set "
+                "task.match (e.g. number) to compare completions with the answers of the rows"
+            )
         if self.select in ("pairs", "extremes") and self.rollout.group < 2:
             raise ValueError(f"select is {self.select}, which needs two completions of a prompt: raise rollout.group")
         return self

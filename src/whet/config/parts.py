@@ -78,6 +78,11 @@ class TaskConfig(OpenSection):
     shorthand: ClassVar[str] = "name"
     name: CodePath  # a packaged task (see `whet tasks`), or your own as file.py:Class
 
+    @property
+    def is_graded(self) -> bool:
+        """Whether the task judges completions itself; `data` without `match` is prompts alone."""
+        return self.name != "data" or bool(self.options.get("match"))
+
     @model_validator(mode="before")
     @classmethod
     def _absolute_paths(cls, value: Any) -> Any:

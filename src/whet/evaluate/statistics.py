@@ -70,23 +70,37 @@ def mean_interval(values: Sequence[float], *, comparisons: int = 1) -> Interval:
 
 
 def paired_interval(first: Sequence[float], second: Sequence[float], *, trials: int, comparisons: int = 1) -> Interval:
-    """The interval of the mean of first − second, each pair of shares measured on the same `trials` examples.
+    """`paired_means` of shares, each pair measured on the same `trials` examples; within −1 to 1.
 
-    Two errors are added in quadrature (Howe 1974):
+    The errors over examples are binomial. Without them, two methods that solve everything would have an interval of no
+    width.
+    """
+    shares = [math.fsum(values) / len(values) for values in (first, second)]
+    errors = [binomial_error(share, trials) for share in shares]
+    found = paired_means(first, second, errors=errors, comparisons=comparisons)
+    return Interval(found.mean, max(-1.0, found.low), min(1.0, found.high))
+
+
+def paired_means(
+    first: Sequence[float], second: Sequence[float], *, errors: Sequence[float] = (), comparisons: int = 1
+) -> Interval:
+    """The interval of the mean of first − second. Two errors are added in quadrature (Howe 1974):
 
     - over seeds: Student's t of the paired differences, t · s / √n;
-    - over examples: z times the binomial error of either share. All seeds use the same examples, so more seeds do not
-      reduce it. Without it, two methods that solve everything would have an interval of no width. That both shares err
-      on the same examples is not used, so the interval is conservative.
+    - over examples: z times the standard `errors` of the two means. All seeds use the same examples, so more seeds do
+      not reduce them. That both err on the same examples is not used, so the interval is conservative.
 
-    Bonferroni-corrected for several `comparisons`. One pair gives the largest interval, −1 to 1.
+    Bonferroni-corrected for several `comparisons`; infinite for one pair.
     """
-    differences = [a - b for a, b in zip(first, second, strict=True)]
-    of_seeds = mean_interval(differences, comparisons=comparisons)
-    shares = [math.fsum(values) / len(values) for values in (first, second)]
-    of_examples = math.hypot(*(binomial_error(share, trials) for share in shares))
-    half = math.hypot(of_seeds.high - of_seeds.mean, NormalDist().inv_cdf(_level(comparisons)) * of_examples)
-    return Interval(of_seeds.mean, max(-1.0, of_seeds.mean - half), min(1.0, of_seeds.mean + half))
+    of_seeds = mean_interval([a - b for a, b in zip(first, second, strict=True)], comparisons=comparisons)
+    of_examples = NormalDist().inv_cdf(_level(comparisons)) * math.hypot(*errors)
+    half = math.hypot(of_seeds.high - of_seeds.mean, of_examples)
+    return Interval(of_seeds.mean, of_seeds.mean - half, of_seeds.mean + half)
+
+
+def standard_error(low: float, high: float, count: int) -> float:
+    """The standard error of a mean of `count` values, from its `mean_interval`."""
+    return (high - low) / 2 / t_quantile(count - 1)
 
 
 def binomial_error(share: float, trials: int) -> float:

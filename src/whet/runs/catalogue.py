@@ -42,19 +42,23 @@ def find_run(text: str, root: Path) -> Path | None:
     """
     if not text.startswith(MARK) and Path(text).expanduser().is_dir():
         return Path(text).expanduser()
-    found = experiments(root)
-    if text == LAST and found:
-        return found[-1]
-    part = text.removeprefix(MARK)
-    matches = [path for path in found if part in path.name] or [
-        path for path in runs_below(root) if part in str(path.relative_to(root))
-    ]
+    part, matches = text.removeprefix(MARK), runs_called(text, root)
     if len(matches) > 1:
         names = ", ".join(str(path.relative_to(root)) for path in reversed(matches[-NAMED:]))
         raise UserError(f"{text!r} is in the names of {len(matches)} runs below {root}: {names}; give more of a name")
     if not matches and text.startswith(MARK):
         raise UserError(f"no run {text}: {known_runs(root)}")
     return matches[0] if matches and part else None
+
+
+def runs_called(text: str, root: Path) -> list[Path]:
+    """For `@last` the newest experiment below a folder; else those, or runs inside of them, with this in their name."""
+    found, part = experiments(root), text.removeprefix(MARK)
+    if text == LAST and found:
+        return found[-1:]
+    return [path for path in found if part in path.name] or [
+        path for path in runs_below(root) if part in str(path.relative_to(root))
+    ]
 
 
 def known_runs(root: Path) -> str:

@@ -18,7 +18,7 @@ from whet.runs.directory import RunDirectory
 
 METHODS = "methods"
 COMPARISON = "comparison"
-FORMAT = 2  # of comparison.json
+FORMAT, OF_CONTESTS = 3, 2  # of comparison.json
 RESULTS, TABLE, PAGE = "comparison.json", "comparison.md", "comparison.html"
 SAMPLES, ENDING = "samples", ".jsonl.gz"
 START = "start"  # the name of the start model's completions
@@ -142,9 +142,10 @@ class ComparisonDirectory:
         if not is_comparison(self.path):
             raise UserError(f"{self.path} holds no comparison (no {RESULTS}); name one that whet made")
         found = logs.read_json(self.results_path)
-        if found.get("format") != FORMAT:
+        expected = _format(found)
+        if found.get("format") != expected:
             raise UserError(
-                f"{self.path} holds no comparison of format {FORMAT}, the only one that is read here: make it again, "
+                f"{self.path} holds no comparison of format {expected}, the only one that is read here: make it again, "
                 "a pipeline's with whet train PIPELINE --resume, any other with the command in its comparison.md"
             )
         return found
@@ -156,7 +157,8 @@ class ComparisonDirectory:
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Call it after the runs and samples, and before the report."""
-        self._write(self.results_path, logs.json_bytes({"format": FORMAT, **results}, indent=2) + b"\n")
+        found = {"format": _format(results), **results}
+        self._write(self.results_path, logs.json_bytes(found, indent=2) + b"\n")
 
     def write_samples(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         path = self.samples_path(name)
@@ -176,6 +178,10 @@ class ComparisonDirectory:
     def _write(self, path: Path, data: bytes) -> None:
         with _writing(path):
             logs.write_atomic(path, data)
+
+
+def _format(results: Mapping[str, Any]) -> int:
+    return OF_CONTESTS if results.get("kind") == "contest" else FORMAT
 
 
 def is_pipeline(path: Path) -> bool:

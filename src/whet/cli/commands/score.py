@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,8 @@ from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.api.loaded_model import Target
-    from whet.data.formats import Record
     from whet.evaluate.reward_evaluation import RewardEvaluation, Scorable
     from whet.evaluate.statistics import Interval
-    from whet.models.reward.scoring import Scorer
 
 LABELS = {  # of numbers in the table; shares are printed as percentages
     "pair_accuracy": "pair accuracy",
@@ -57,16 +54,11 @@ def score(
       whet score runs/20260101-120000-reward answers.jsonl > scores.jsonl
       whet score RM samples.jsonl.gz --out scores.jsonl.gz
     """
-    from whet.data.sources import Source, load_rows
-    from whet.evaluate.reward_evaluation import score_rows
+    from whet.api.reward_scores import reward_target, scored
 
-    target = _reward_model(model)
-    spoken = chat if chat is not None else _own_data(target) is not None and _own_data(target).chat
-    wanted = Source(path=source, format=form, split=split, subset=subset, chat=spoken, limit=limit)
-    wanted = replace(wanted, max_skipped=0.0, ties="keep", duplicates="keep")  # every row, or none
+    target = reward_target(model)
     with Screen(stderr=True).status(f"scoring {source}"):
-        scorer = _scorer(target)
-        lines = score_rows(scorer, _scorable(load_rows(wanted).rows, source))
+        scorer, lines = scored(target, source, form=form, split=split, subset=subset, limit=limit, chat=chat)
     if out is not None:
         _write(out.expanduser(), lines)
     about = {"model": target.name, "kind": scorer.model.kind, **_summary(lines), "truncated": scorer.truncated}
@@ -83,6 +75,7 @@ def score(
 
 def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *, as_json: bool) -> None:
     """Evaluates a reward model on the rows of `source`, or on the held-out rows of the run that trained it."""
+    from whet.api.reward_scores import reward_scorer
     from whet.data.split import clustering
     from whet.evaluate.reward_evaluation import evaluate_reward_model
 
@@ -90,7 +83,7 @@ def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *
     cluster = clustering(everything)
     own = target.config.eval.examples if target.config is not None and source is None else None
     with Screen(stderr=True).status(f"scoring {name}"):
-        scorer = _scorer(target)
+        scorer = reward_scorer(target)
         clusters = [cluster(row) for row in rows]
         result = evaluate_reward_model(scorer, rows, clusters=clusters, name=name, most=examples or own)
     if as_json:
@@ -101,58 +94,25 @@ def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *
     say_table(_table(result), "measure", "value", "95 % interval")
 
 
-def _reward_model(text: str) -> Target:
-    from whet.api.loaded_model import find_target, is_url
-
-    if is_url(text):
-        raise UserError(f"{text} is a server, and a reward model needs local weights: name its directory")
-    target = find_target(text)
-    if target.reward_kind is None:
-        raise UserError(f"{text} is a language model, not a reward model: train one with objective=bradley_terry")
-    return target
-
-
-def _scorer(target: Target) -> Scorer:
-    import torch
-
-    from whet.models.reward.scoring import load_scorer
-
-    return load_scorer(Path(target.path), torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def _own_data(target: Target) -> Any:
-    """The data section of the run that trained the model; None without one."""
-    return getattr(target.config, "data", None)
-
-
 def _rows(target: Target, source: str | None) -> tuple[Sequence[Scorable], Sequence[Scorable], str]:
     """The rows to evaluate on, all rows of their file, and its name."""
+    from whet.api.reward_scores import own_data, scorable
     from whet.data.sources import Source, load_rows
     from whet.tasks.space import first_held_out
     from whet.train.setup.epochs import load_sides
 
-    config = _own_data(target)
+    config = own_data(target)
     if source is not None:
         loaded = load_rows(Source(path=source, chat=config is not None and config.chat))
-        rows = _scorable(loaded.rows, source)
+        rows = scorable(loaded.rows, source)
         return rows, rows, source
     if config is None:
         raise UserError(f"{target.name} is a model, not a run with held-out rows: name a file with --data")
     loaded, _, held_out = load_sides(config)
     if not held_out:
         raise UserError(f"{target.name} was trained on all of its rows, none is held out: name a file with --data")
-    everything = _scorable(loaded.rows, config.path)
-    return first_held_out(_scorable(held_out, config.path), len(held_out)), everything, f"{config.path}, held out"
-
-
-def _scorable(rows: Sequence[Record], source: str) -> list[Scorable]:
-    """These rows, if each has a completion to score."""
-    from whet.records import Text
-
-    found = [row for row in rows if not isinstance(row, Text)]
-    if len(found) < len(rows):
-        raise UserError(f"{source} has texts without prompts, which reward models do not score: give completions")
-    return found
+    everything = scorable(loaded.rows, config.path)
+    return first_held_out(scorable(held_out, config.path), len(held_out)), everything, f"{config.path}, held out"
 
 
 def _write(path: Path, lines: Sequence[dict[str, Any]]) -> None:

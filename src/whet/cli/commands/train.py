@@ -21,7 +21,7 @@ def train(
     runs: arguments.Runs = Path("runs"),
     out: arguments.Out = None,
     name: arguments.Name = None,
-    as_json: bool = typer.Option(False, "--json", help="Print the final results as one JSON object (of one run)."),
+    as_json: bool = typer.Option(False, "--json", help="Print the final results of the run, or of all runs, as JSON."),
 ) -> None:
     """Train from a recipe (SFT, DPO, GRPO, PPO …), or resume a run.
 
@@ -52,17 +52,15 @@ def train(
     if resume:
         path = arguments.run_directory(source, runs)
         if is_pipeline(path):
-            _refuse_json(as_json)
-            resume_pipeline(path, overrides or [], accept_changes=accept_changes)
+            resume_pipeline(path, overrides or [], accept_changes=accept_changes, as_json=as_json)
         else:
             _show(resume_run(path, overrides or [], make_progress, accept_changes=accept_changes), as_json=as_json)
         return
-    recipe = read_any(source, arguments.with_runs(overrides, runs))
+    recipe = read_any(source, arguments.with_runs(overrides, runs), runs=runs)
     recipe = recipe if name is None else replace(recipe, name=name)
     out = None if out is None else out.expanduser()
     if isinstance(recipe, Pipeline):
-        _refuse_json(as_json)
-        train_pipeline(recipe, runs, out)
+        train_pipeline(recipe, runs, out, as_json=as_json)
     else:
         _show(start_run(recipe, runs, make_progress, path=out), as_json=as_json)
 
@@ -72,11 +70,6 @@ def _check_place(out: Path | None, name: str | None, *, resume: bool) -> None:
         raise UserError(f"{'--out' if out else '--name'} is for a new run, and --resume continues one: leave it out")
     if out and name:
         raise UserError("--out is the whole directory of the run, so --name would have no effect: leave one out")
-
-
-def _refuse_json(as_json: bool) -> None:
-    if as_json:
-        raise UserError("--json is for one run: of a pipeline, whet compare --json prints the comparison")
 
 
 def _show(path: Path, *, as_json: bool) -> None:

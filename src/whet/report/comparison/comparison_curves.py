@@ -1,4 +1,4 @@
-"""curves.png of a comparison: logged metrics of all runs, and the accuracy of each method by itself."""
+"""curves.png of a comparison: logged metrics of all runs, and what ranks them for each method by itself."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from whet.evaluate.statistics import clipped, mean_interval
 from whet.report import figures as fig
-from whet.report.comparison.entries import METRICS, PARTS, ComparisonView, Entry, style
+from whet.report.comparison.entries import METRICS, SHARE, ComparisonView, Entry, about_metric, style
 from whet.report.series import Series, smooth, smoothing_window
 
 WIDTH = 11.6  # inches
@@ -23,7 +23,7 @@ DOTTED = (0, (2, 3))
 def curves_figure(comparison: ComparisonView) -> bytes | None:
     """The figure as PNG bytes; None if nothing was logged.
 
-    With a target accuracy, each method also gets a panel of its own with a band over seeds.
+    Each method of a sweep also gets a panel of its own with a band over seeds.
     """
     entries = sorted((entry for entry in comparison.entries if entry.curves), key=lambda entry: entry.colour or 0)
     metrics = _metrics(entries)
@@ -33,7 +33,8 @@ def curves_figure(comparison: ComparisonView) -> bytes | None:
     top = 1.55 + LEGEND_ROW * (len(legend_rows(keys)) - 1)
     columns = min(COLUMNS, len(metrics))
     below = top + CELL * math.ceil(len(metrics) / columns)
-    alone = [entry for entry in comparison.entries if comparison.ranked_by in entry.curves] if comparison.target else []
+    rank = comparison.ranked_by.metric if comparison.ranked_by else ""
+    alone = [entry for entry in comparison.entries if rank in entry.curves]
     height = below - 0.2 + ALONE * math.ceil(len(alone) / ALONE_COLUMNS) + 0.2 * bool(alone)
     about = f"strong: mean over seeds   faint: single seeds   {comparison.subtitle}"
     with fig.sheet(WIDTH, height, title=comparison.title, subtitle=about) as figure:
@@ -44,13 +45,13 @@ def curves_figure(comparison: ComparisonView) -> bytes | None:
             axes = fig.axes_at(figure, left=left, top=above, width=width - 0.6, height=CELL - 0.95)
             for entry in entries:
                 _lines(axes, entry, metric, scale)
-            _frame(axes, title, unit, comparison.target if metric == comparison.ranked_by else None)
+            _frame(axes, title, unit, comparison if metric == rank else None)
         width = (WIDTH - fig.LEFT) / ALONE_COLUMNS
         for index, entry in enumerate(alone):
             left, above = fig.LEFT + width * (index % ALONE_COLUMNS), below + 0.2 + ALONE * (index // ALONE_COLUMNS)
             axes = fig.axes_at(figure, left=left, top=above, width=width - 0.42, height=ALONE - 0.95)
-            _alone(axes, entry, alone, comparison.ranked_by)
-            _frame(axes, entry.name, band(entry.curves[comparison.ranked_by])[0], comparison.target)
+            _alone(axes, entry, alone, rank)
+            _frame(axes, entry.name, band(entry.curves[rank], about_metric(rank)[2])[0], comparison)
         return fig.png(figure)
 
 
@@ -65,17 +66,19 @@ def mean_over_seeds(curves: Sequence[Series], scale: float = 1.0) -> Series:
     return Series(tuple(values), tuple(scale * math.fsum(found) / len(found) for found in values.values()))
 
 
-def band(curves: Sequence[Series]) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
-    """Label and limits (in %) of the band around the mean: Student's t interval from three seeds on, range for two."""
+def band(curves: Sequence[Series], scale: float) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
+    """Label and limits of the band around the mean: Student's t interval from three seeds on, range for two."""
     if len(curves) == 1:
         return "1 seed, no band", (), ()
     values = over_seeds(curves).values()
     if len(curves) == 2:
         pairs = [(min(found), max(found)) for found in values]
     else:
-        pairs = [(interval.low, interval.high) for interval in (clipped(mean_interval(found)) for found in values)]
+        intervals = [mean_interval(found) for found in values]
+        shown = [clipped(interval) if scale == SHARE[1] else interval for interval in intervals]
+        pairs = [(interval.low, interval.high) for interval in shown]
     words = f"band: {'95 % interval' if len(curves) > 2 else 'lowest to highest'}, {len(curves)} seeds"
-    return words, tuple(100 * low for low, _ in pairs), tuple(100 * high for _, high in pairs)
+    return words, tuple(scale * low for low, _ in pairs), tuple(scale * high for _, high in pairs)
 
 
 def line_key(entry: Entry) -> Line2D:
@@ -108,9 +111,8 @@ def draw_legend(figure: Figure, keys: Sequence[Line2D]) -> None:
 def _metrics(entries: Sequence[Entry]) -> dict[str, tuple[str, str, float]]:
     """Metric → title, unit and factor, of all metrics that at least one run logged."""
     found = {metric for entry in entries for metric in entry.curves}
-    parts = sorted(metric for metric in found if metric.startswith(PARTS))
-    known = {metric: about for metric, about in METRICS.items() if metric in found}
-    return known | {metric: (f"Part: {metric.removeprefix(PARTS)}", "mean per rollout", 1.0) for metric in parts}
+    known = [metric for metric in METRICS if metric in found]
+    return {metric: about_metric(metric) for metric in (*known, *sorted(found - METRICS.keys()))}
 
 
 def _lines(axes: Axes, entry: Entry, metric: str, scale: float) -> None:
@@ -127,23 +129,29 @@ def _lines(axes: Axes, entry: Entry, metric: str, scale: float) -> None:
 
 
 def _alone(axes: Axes, entry: Entry, entries: Sequence[Entry], metric: str) -> None:
+    scale = about_metric(metric)[2]
     for other in entries:
         if other is not entry:
-            mean = mean_over_seeds(other.curves[metric], 100)
+            mean = mean_over_seeds(other.curves[metric], scale)
             axes.plot(mean.steps, mean.values, color=OTHERS, linewidth=0.9)
-    own, look = mean_over_seeds(entry.curves[metric], 100), style(entry.colour or 0)
-    _, low, high = band(entry.curves[metric])
+    own, look = mean_over_seeds(entry.curves[metric], scale), style(entry.colour or 0)
+    _, low, high = band(entry.curves[metric], scale)
     if low:
         axes.fill_between(own.steps, low, high, color=look["color"], alpha=0.2, linewidth=0)
     axes.plot(own.steps, own.values, **look, linewidth=1.7)
 
 
-def _frame(axes: Axes, title: str, unit: str, target: float | None) -> None:
+def _frame(axes: Axes, title: str, unit: str, ranked: ComparisonView | None) -> None:
+    """`ranked` is the comparison whose ranking metric is drawn here."""
     fig.frame(axes, title=title, unit=unit, x="step")
     fig.plain_numbers(axes)
     fig.whole_steps(axes)
-    if target is not None:
-        axes.axhline(100 * target, color=fig.QUIET, linewidth=0.8, linestyle=DOTTED)
+    if ranked is None or ranked.ranked_by is None:
+        return
+    scale = about_metric(ranked.ranked_by.metric)[2]
+    if ranked.target is not None:
+        axes.axhline(scale * ranked.target, color=fig.QUIET, linewidth=0.8, linestyle=DOTTED)
+    if ranked.ranked_by.is_share:
         axes.set_ylim(-2, 102)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from whet.evaluate.measures import MEASURES, Measure, measure_of
 from whet.report.formatting import number
 from whet.report.series import Series, series, thin
 from whet.runs.directory import RunDirectory
@@ -18,12 +19,19 @@ START_COLOUR = "#59636e"
 BUCKETS = 200  # of a stored curve: at most two points each
 PARTS = "parts/"
 ACCURACY = "eval/accuracy"
+SHARE = "%", 100.0  # unit and factor
+
+
+def _heading(measure: Measure) -> str:
+    return measure.label[0].upper() + measure.label[1:]
+
+
 # Metric → (title, unit, factor), in drawing order; parts of the reward follow.
 METRICS = {
-    ACCURACY: ("Held-out accuracy", "%", 100.0),
-    "eval/pair_accuracy": ("Held-out pair accuracy", "%", 100.0),
+    **{one.metric: (_heading(one), *SHARE) for one in MEASURES if one.is_share},
     "reward/mean": ("Reward", "mean per rollout", 1.0),
     "eval/reward": ("Held-out reward", "mean per prompt", 1.0),
+    "eval/loss": ("Held-out loss", "", 1.0),
     "eval/gold": ("Held-out gold reward", "mean per prompt", 1.0),
     "kl": ("KL to the reference", "nats per token", 1.0),
     "length/mean": ("Length", "tokens per rollout", 1.0),
@@ -66,8 +74,8 @@ class ComparisonView:
     notes: Sequence[str]  # how the numbers were measured, and caveats
     failures: Sequence[str]
     command: str = ""  # that repeats the comparison, if there is one
-    target: float | None = None  # accuracy of "steps to target"
-    ranked_by: str = ACCURACY  # the metric that ranks the methods
+    target: float | None = None  # value of "steps to target"
+    ranked_by: Measure | None = None  # what ranks the methods of a sweep
 
 
 def table(comparison: ComparisonView) -> str:
@@ -94,13 +102,21 @@ def document(comparison: ComparisonView, pictures: Sequence[tuple[str, str]]) ->
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def read_curves(runs: Mapping[tuple[str, int], RunDirectory]) -> dict[str, dict[str, Any]]:
-    """Method → seed → metric → steps and values, thinned, from runs by (method, seed)."""
+def about_metric(metric: str) -> tuple[str, str, float]:
+    """Title, unit and factor of a metric in figures."""
+    if metric in METRICS or metric.startswith(PARTS):
+        return METRICS.get(metric) or (f"Part: {metric.removeprefix(PARTS)}", "mean per rollout", 1.0)
+    measure = measure_of(metric)
+    return (_heading(measure), *(SHARE if measure.is_share else ("", 1.0)))
+
+
+def read_curves(runs: Mapping[tuple[str, int], RunDirectory], *more: str) -> dict[str, dict[str, Any]]:
+    """Method → seed → metric → steps and values, thinned, from runs by (method, seed); also of `more` metrics."""
     found: dict[str, dict[str, Any]] = {}
     for (method, seed), run in runs.items():
         rows = run.metrics()
         parts = sorted({name for row in rows for name in row if name.startswith(PARTS)})
-        curves = {name: thin(series(rows, name), BUCKETS) for name in (*METRICS, *parts)}
+        curves = {name: thin(series(rows, name), BUCKETS) for name in dict.fromkeys((*METRICS, *more, *parts))}
         found.setdefault(method, {})[str(seed)] = {
             name: {"steps": list(curve.steps), "values": list(curve.values)}
             for name, curve in curves.items()

@@ -154,11 +154,13 @@ def _loss(metrics: Rows) -> Panel:
 
 
 def _accuracy(rows: Rows) -> Panel:
-    shares = dict.fromkeys(one.metric for row in rows for one in measures_in(row) if one.is_share)
+    """Everything that is a share, under the name of the most important one."""
+    shares = {one.metric: one for row in rows for one in measures_in(row) if one.is_share}
+    label = next((one.label for one in shares.values()), "held-out pass@k")
     names = [(name, name.removeprefix("eval/").replace("_", " ")) for name in (*shares, *pass_at_metrics(rows))]
     lines = [_banded(rows, name, label, colour) for colour, (name, label) in enumerate(names[:MAX_LINES])]
     kept = tuple(line for line in lines if len(line.curve))
-    return Panel(title="Held-out accuracy", unit="%, 95 % interval", lines=kept, floor=0, ceiling=100)
+    return Panel(title=label[0].upper() + label[1:], unit="%, 95 % interval", lines=kept, floor=0, ceiling=100)
 
 
 def pass_at_metrics(rows: Rows) -> list[str]:

@@ -38,7 +38,6 @@ from whet.rollout import tokenize_prompts
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import START, ComparisonDirectory, earlier_checkpoints
 from whet.tasks.protocol import Gold, Task
-from whet.train.session.session import PROMPTS_ONLY
 from whet.train.setup.build import place
 from whet.train.setup.prompt_lengths import fit_prompts
 
@@ -79,9 +78,11 @@ def run_contest(  # noqa: PLR0913 - the models that are compared, and how
         note(f"comparing: scores of the {name} in {directory}")
         scores[name] = _scored(load_scorer(directory, device), everything)
         release(device)
-    asks_task = settings.gold and task.name != PROMPTS_ONLY
-    start_rows = [*_rows(task, own, scores, asks_task=asks_task)]
-    rows = {entrant: [*_rows(task, one, scores, asks_task=asks_task)] for entrant, one in others.items()}
+    start_rows = [*_rows(task, own, scores, asks_task=settings.gold)]
+    rows = {entrant: [*_rows(task, one, scores, asks_task=settings.gold)] for entrant, one in others.items()}
+    if not _are_judged([start_rows, *rows.values()]):
+        start_rows, *without = ([replace(row, score=None) for row in some] for some in (start_rows, *rows.values()))
+        rows = dict(zip(rows, without, strict=True))
     results = {
         **{"kind": "contest", "title": title, "task": task.name, "seed": seed, "prompts": len(asked.examples)},
         "start_name": Path(settings.start).name,
@@ -186,6 +187,12 @@ def _rows(task: Task, answers: Answers, scores: Mapping[str, Scores], *, asks_ta
             logprob_start=math.fsum(start),
             k3=fmean(math.expm1(ratio) - ratio for ratio in ratios),
         )
+
+
+def _are_judged(rows: Iterable[Sequence[ScoredCompletion]]) -> bool:
+    """Whether the task judges completions; for prompts alone, none is right or wrong and all have the same score."""
+    every = [row for some in rows for row in some]
+    return any(row.correct is not None for row in every) or len({row.score for row in every}) > 1
 
 
 def _verdicts(

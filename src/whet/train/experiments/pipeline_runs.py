@@ -31,9 +31,11 @@ class Plan:
         return [*self.stages.values(), *self.methods.values()]
 
 
-def chosen(source: str, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]) -> Pipeline:
-    """The pipeline of a recipe, restricted to these methods and seeds."""
-    found = read_any(source, overrides)
+def chosen(
+    source: str, methods: Sequence[str], seeds: Sequence[int], overrides: Sequence[str], *, runs: Path | None = None
+) -> Pipeline:
+    """The pipeline of a recipe, restricted to these methods and seeds; runs are looked up by name below `runs`."""
+    found = read_any(source, overrides, runs=runs)
     if not isinstance(found, Pipeline):
         raise UserError(f"recipe {source} is not a pipeline")
     known = found.config.methods

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.algorithms.table import ALGORITHMS
 from whet.config import OfflineConfig, OnlineConfig
+from whet.config.loops import CollectConfig
 from whet.errors import UserError, nearest
+from whet.evaluate.measures import MEASURES, measure_of
 from whet.recipe import Config, Recipe, read_recipe
 from whet.report.comparison.entries import ACCURACY
 from whet.report.comparison.sweep_results import Ranking
@@ -16,7 +19,8 @@ from whet.train.experiments.jobs import PlannedRun, plan_run
 from whet.train.setup.epochs import load_sides
 
 OURS = ("algorithm", "algorithm.preset", "objective", "objective.name", "seed")  # keys that a comparison sets
-PAIR_ACCURACY = "eval/pair_accuracy"
+REWARD = "eval/reward"
+OF_COMPLETIONS = (ACCURACY, REWARD)  # measured on completions of held-out prompts, others on held-out rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +46,13 @@ def read_sweep(
     seeds: Sequence[int],
     overrides: Sequence[str],
     changes: Sequence[tuple[str, str]],
+    *,
+    runs: Path | None = None,
 ) -> Sweep:
-    """Reads and validates the recipe of every run; `changes` are overrides of one method: (method, KEY=VALUE)."""
+    """Reads and validates the recipe of every run; `changes` are overrides of one method: (method, KEY=VALUE).
+
+    `runs` is the folder in which runs are looked up by name.
+    """
     check_methods(methods)
     key = _compared_key(methods)
     for override in overrides:
@@ -52,10 +61,11 @@ def read_sweep(
     own = _changes(changes, methods)
     # The preset comes first: it replaces the recipe's section; overrides then apply to the preset.
     every = {method: (f"{key}={method}", *overrides, *own[method]) for method in methods}
-    recipes = {(method, seed): _recipe(source, method, seed, every[method]) for seed in seeds for method in methods}
+    recipes = {
+        (method, seed): _recipe(source, method, seed, every[method], runs) for seed in seeds for method in methods
+    }
     first = next(iter(recipes.values()))
-    sweep = Sweep(recipe=first.name, overrides=every, recipes=recipes)
-    return _on_rows(sweep, first.config, methods) if isinstance(first.config, OfflineConfig) else sweep
+    return Sweep(recipe=first.name, overrides=every, recipes=recipes, ranking=_ranking(recipes, methods))
 
 
 def check_methods(methods: Sequence[str]) -> None:
@@ -85,19 +95,44 @@ def _compared_key(methods: Sequence[str]) -> str:
     raise UserError(f"no method {wrong!r}{nearest(wrong, known)} (known: {listed})")
 
 
-def _on_rows(sweep: Sweep, config: OfflineConfig, methods: Sequence[str]) -> Sweep:
-    """Ranks by the task's accuracy, or by the pair accuracy on held-out rows if the task has no reference answers."""
-    if config.task.name != "data":
-        return replace(sweep, ranking=Ranking(metrics=(ACCURACY, PAIR_ACCURACY)))
+def _ranking(recipes: Mapping[tuple[str, int], Recipe], methods: Sequence[str]) -> Ranking:
+    """By `best.metric`, or by the first headline that such runs measure; refuses what does not compare."""
+    configs = [recipe.config for recipe in recipes.values()]
+    first = configs[0]
+    assert isinstance(first, OnlineConfig | OfflineConfig)
+    if any(not isinstance(config, CollectConfig) and not config.eval.every_steps for config in configs):
+        raise UserError("eval.every_steps is 0, and methods are compared by their evaluations: set eval.every_steps")
+    metrics = _metrics(first)
+    if isinstance(first, OnlineConfig):
+        _refuse_other_rewards(configs, metrics[0])
+        return Ranking(metrics=metrics)
+    if metrics[0] in OF_COMPLETIONS or first.data is None:
+        return Ranking(metrics=metrics)
     units = {PREFERENCES[method].unit: method for method in methods}
     if len(units) > 1:
         raise UserError(
             f"{units['pair']} is measured on pairs and {units['label']} on single completions, so their accuracies do "
             "not compare: name a task with answers, or compare methods of one kind"
         )
-    assert config.data is not None
-    held_out = min(config.eval.examples, len(load_sides(config.data)[2]))
-    return replace(sweep, ranking=Ranking(metrics=(PAIR_ACCURACY, ACCURACY), held_out=held_out))
+    return Ranking(metrics=metrics, held_out=min(first.eval.examples, len(load_sides(first.data)[2])))
+
+
+def _metrics(config: OnlineConfig | OfflineConfig) -> tuple[str, ...]:
+    """What may rank the methods, the first that all runs have measured."""
+    if config.best.metric:
+        return (config.best.metric,)
+    absent = {ACCURACY} if not config.task.is_graded else set()
+    absent |= {REWARD} if isinstance(config, OfflineConfig) else set()
+    return tuple(measure.metric for measure in MEASURES if measure.metric not in absent)
+
+
+def _refuse_other_rewards(configs: Sequence[Config], metric: str) -> None:
+    rewards = [config.reward for config in configs if isinstance(config, OnlineConfig)]
+    if not measure_of(metric).is_share and any(reward != rewards[0] for reward in rewards):
+        raise UserError(
+            "the methods are ranked by held-out reward and have different rewards, which do not compare: give all of "
+            "them the same reward, or a task with answers"
+        )
 
 
 def _check_override(override: str) -> None:
@@ -134,8 +169,8 @@ def _changes(changes: Sequence[tuple[str, str]], methods: Sequence[str]) -> dict
     return own
 
 
-def _recipe(source: str, method: str, seed: int, overrides: Sequence[str]) -> Recipe:
+def _recipe(source: str, method: str, seed: int, overrides: Sequence[str], runs: Path | None) -> Recipe:
     try:
-        return read_recipe(source, (*overrides, f"seed={seed}"))
+        return read_recipe(source, (*overrides, f"seed={seed}"), runs=runs)
     except UserError as error:
         raise UserError(f"method {method}: {error}") from None

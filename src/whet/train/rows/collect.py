@@ -65,8 +65,8 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
     rows = list(selected(config, groups, task))
     if not rows:
         raise RunFailed(
-            f"no completion of {len(groups)} prompts was selected: all rewards of a prompt may be the same, or all "
-            "completions were truncated (then raise rollout.max_tokens)"
+            f"no completion of {len(groups)} prompts was selected: all rewards of a prompt may be the same, all "
+            "completions were truncated (then raise rollout.max_tokens), or no prompt has an answer to tell outcomes by"
         )
     run.write_rows(rows)
     run.finish(
@@ -83,7 +83,9 @@ def selected(config: CollectConfig, groups: Sequence[Group], task: Task) -> Iter
     groups = [written for group in groups if (written := [rollout for rollout in group if rollout.text.strip()])]
     if config.select == "outcomes":
         for group in groups:
-            right = [bool(task.correct(rollout.example, rollout.text)) for rollout in group]
+            right = [task.correct(rollout.example, rollout.text) for rollout in group]
+            if None in right:  # the example has no reference answer
+                continue
             yield {**_asked(group[0]), "completions": [r.text for r in group], "correct": right}
         return
     if config.select in ("pairs", "extremes"):

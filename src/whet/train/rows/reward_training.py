@@ -137,7 +137,8 @@ class RewardTrainer(OfflineTrainer[Judged]):
         report = self.report(held_out)
         worst = [asdict(held_out[number].data) for number in report.worst]
         share = report.accuracy
-        measured = f"accuracy {share.mean:.1%} ({share.low:.1%} to {share.high:.1%})"
+        name = ACCURACY_OF[self.model.kind].replace("_", " ")
+        measured = f"{name} {share.mean:.1%} ({share.low:.1%} to {share.high:.1%})"
         picture = reward_figures(
             report,
             title=f"{run.recipe}: {self.model.kind} reward model",

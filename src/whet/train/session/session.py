@@ -381,6 +381,3 @@ def abandoning(interrupt: Interrupt, world: World) -> Iterator[None]:
 def _due(every: int, step: int, steps: int) -> bool:
     """Every so many steps and at the end; 0: never."""
     return every > 0 and (step % every == 0 or step == steps)
-
-
-PROMPTS_ONLY = "data"  # the task without reference answers

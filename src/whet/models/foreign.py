@@ -26,6 +26,7 @@ from whet.models.finite import not_finite
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing
 from whet.models.protocol import Cache
+from whet.models.storage.rounding import rounded
 from whet.models.storage.safetensors_files import CONFIG, stored_tensors
 from whet.models.storage.size_limits import check_claims, check_elements, check_small_files
 
@@ -127,11 +128,11 @@ class ForeignLM(nn.Module):
             if dtype == torch.float32:
                 self.model.save_pretrained(directory)
                 return
-            rounded: dict[int, Tensor] = {}  # by storage, because transformers knows tied weights by it
-            for tensor in self.model.state_dict().values():
-                if tensor.data_ptr() not in rounded:
-                    rounded[tensor.data_ptr()] = tensor.detach().to("cpu", dtype)
-            weights = {name: rounded[tensor.data_ptr()] for name, tensor in self.model.state_dict().items()}
+            saved: dict[int, Tensor] = {}  # by storage, because transformers knows tied weights by it
+            for name, tensor in self.model.state_dict().items():
+                if tensor.data_ptr() not in saved:
+                    saved[tensor.data_ptr()] = rounded(name, tensor, dtype)
+            weights = {name: saved[tensor.data_ptr()] for name, tensor in self.model.state_dict().items()}
             self.model.save_pretrained(directory, state_dict=weights)
             name = str(dtype).removeprefix("torch.")
             config = {**read_object(directory / CONFIG), "dtype": name, "torch_dtype": name}

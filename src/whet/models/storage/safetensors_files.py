@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
+from whet.models.storage.rounding import rounded
 
 SINGLE = "model.safetensors"
 LARGEST_HEADER = 2**25  # bytes, about a hundred for each tensor
@@ -151,7 +152,7 @@ def write_model(
     directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32
 ) -> None:
     """Writes model.safetensors, then config.json, into an existing directory; fp32 weights are rounded to `dtype`."""
-    plain = {name: _rounded(name, tensor, dtype).contiguous() for name, tensor in tensors.items()}
+    plain = {name: rounded(name, tensor, dtype).contiguous() for name, tensor in tensors.items()}
     if dtype != torch.float32:
         name = str(dtype).removeprefix("torch.")
         config = {**config, "dtype": name, "torch_dtype": name}
@@ -161,14 +162,6 @@ def write_model(
         (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     except (SafetensorError, OSError) as error:
         raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
-
-
-def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    here = tensor.detach().cpu()
-    rounded = here if dtype == torch.float32 else here.to(dtype)
-    if dtype == torch.float16 and not bool(rounded.isfinite().all()):
-        raise RunFailed(f"{name} has values beyond those of fp16, 65504: save with model.dtype bf16 or fp32")
-    return rounded
 
 
 class HasStateDict(Protocol):

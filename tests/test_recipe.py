@@ -242,3 +242,8 @@ def test_another_task_drops_the_options_of_the_first() -> None:
     same = read_recipe("grpo-sorting", ["task.name=sorting"]).config
     assert same.task.options == {"level": 1}
     assert read_recipe("grpo-sorting", ["model.path=some/model"]).config.model.new is None
+
+
+def test_one_warm_up_replaces_the_other() -> None:
+    settings = read_recipe("sft", ["model=m", "data=d.jsonl", "optimizer.warmup_steps=2"]).config.optimizer
+    assert (settings.warmup_steps, settings.warmup_share) == (2, 0)

@@ -24,6 +24,7 @@ Config = loops.Config
 PIPELINE = "pipeline"  # the loop of a recipe that consists of others
 RUNS_OF_PIPELINE = ("stages", "methods")
 LENGTHS = {"steps": "epochs", "epochs": "steps"}  # a run has one of the two: an override of one replaces the other
+WARM_UPS = {"warmup_steps": "warmup_share", "warmup_share": "warmup_steps"}  # likewise
 SHORT = {"lr": "optimizer.lr"}  # the most common override
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: PyYAML builds dates and numbers unchecked
 PROBLEMS = {  # pydantic's type of error → our words
@@ -285,6 +286,8 @@ def set_key(written: dict[str, Any], key: str, value: Any, *, said: str) -> None
         place.pop("new", None)
     if not path and last in LENGTHS and LENGTHS[last] in _keys_of(written):
         place.pop(LENGTHS[last], None)
+    if path == ["optimizer"] and last in WARM_UPS:
+        place.pop(WARM_UPS[last], None)
     place[last] = value
 
 
@@ -312,7 +315,7 @@ def _run_of(written: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     first = error.errors()[0]
-    location = [str(part) for part in first["loc"] if part != "[key]"]
+    location = [str(part) for part in first["loc"] if part not in ("[key]", "")]  # "": a set without a name
     key = ".".join(location)
     if model is PipelineConfig and location[:1] and location[0] in RUNS_OF_PIPELINE and len(location) > 2:
         part, name, loop, *location = location  # pydantic puts the tag of the loop there

@@ -1,6 +1,7 @@
 """`whet train RUN --resume`: with more steps than before, and from another directory than it was started in."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.cli.refusal import refused, train_tiny, write_recipe
 from tests.cli.tiny import Whet
 from whet.recipe import plain, read_recipe, validate
+from whet.train.session.resume import how_to_resume
 
 REWARD = "def short(completions, **columns):\n    return [-float(len(text)) for text in completions]\n"
 TASK = """
@@ -142,3 +144,12 @@ def test_paths_of_rows_are_absolute_and_names_are_not_paths(tmp_path: Path, monk
     offline = {"loop": "offline", "steps": 1, "model": "m", "data": "rows.jsonl"}
     assert plain(validate(offline, where="here"))["data"]["path"] == str(tmp_path / "rows.jsonl")
     assert plain(validate({**offline, "data": "org/rows"}, where="here"))["data"]["path"] == "org/rows"
+
+
+def test_the_command_that_is_printed_can_be_pasted(tmp_path: Path) -> None:
+    assert shlex.split(how_to_resume(tmp_path / "a b'c;$(x)")) == [
+        "whet",
+        "train",
+        f"{tmp_path}/a b'c;$(x)",
+        "--resume",
+    ]

@@ -100,8 +100,9 @@ def test_where_no_user_speaks_the_first_message_opens_and_of_nothing_nothing() -
 def test_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(UserError, match="all rows have the same prompt or twin"):
         split_rows([pair(0, "p"), pair(1, "p")])
-    with pytest.raises(UserError, match="held-out share is 1"):
-        split_rows([], 1.0)
+    with pytest.raises(UserError, match=r"held-out share is 1\.1, must be from 0 to 1"):
+        split_rows([], 1.1)
+    assert split_rows([pair(0, "p")], 1) == ([], [pair(0, "p")])
     assert split_rows([pair(0, "p")], 0) == ([pair(0, "p")], [])
 
 
@@ -181,7 +182,8 @@ def test_a_number_of_rows_is_held_out_exactly_or_as_near_as_conversations_allow(
     rows = [pair(i, f"p{i}") for i in range(500)]
     for count in (1, 7, 300, 499):
         assert len(split_rows(rows, held_out_rows=count)[1]) == count
-    assert len(split_rows(rows, held_out_rows=5000)[1]) == 499  # one is left to train on
+    with pytest.raises(UserError, match="held_out_rows is 5000 and there are 500 rows: hold fewer out"):
+        split_rows(rows, held_out_rows=5000)
     assert split_rows(rows, held_out_rows=0) == (rows, [])
     fewer, more = ({row.id for row in split_rows(rows, held_out_rows=count)[1]} for count in (7, 70))
     assert fewer < more

@@ -172,8 +172,11 @@ def test_prompts_alone_are_a_task_for_reward_functions(tmp_path: Path) -> None:
     assert task.training_rows + len(task.held_out(100)) == 40
     mixed = DataTask(path=str(write_lines(tmp_path / "mixed.jsonl", rows)))  # half of the answers are null
     assert mixed.training_rows + len(mixed.held_out(100)) == 40
-    with pytest.raises(UserError, match=r"prompts have no answer for match=number: the answer of row-.* is ''"):
+    told = r"training prompts have no answer for match=number: the answer of row-.* is ''; repair the rows, or raise"
+    with pytest.raises(UserError, match=told):
         DataTask(path=str(tmp_path / "mixed.jsonl"), match="number").held_out(1)
+    with pytest.raises(UserError, match="the answer of row-"):  # the column is there, and empty
+        DataTask(path=str(tmp_path / "q.jsonl"), match="number").held_out(1)
 
 
 def test_question_and_answer_are_gsm8k_only_in_its_form(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from whet.evaluate.measures import headline, measure_of, measures_in
         ({"eval/b/reward": 0.5, "eval/b/accuracy": 0.5, "eval/a/accuracy": 0.1}, "eval/a/accuracy"),
         ({"eval/a/accuracy": 0.1, "eval/loss": 0.5}, "eval/loss"),  # a set with a name only if nothing else is measured
         ({"eval/a/parts/accuracy": 0.1, "eval/a/reward": 0.5}, "eval/a/reward"),
+        ({"eval/spareparts/reward": 0.1}, "eval/spareparts/reward"),
         ({"eval/parts/accuracy": 0.5, "eval/reward": 0.1}, "eval/reward"),  # a reward function called accuracy
         ({"reward/mean": 1.0, "accuracy": 0.3}, None),
     ],
@@ -37,7 +38,14 @@ def test_each_has_a_name_of_its_own_and_is_written_as_what_it_is():
 
 @pytest.mark.parametrize(
     ("metric", "better", "worse"),
-    [("eval/accuracy", 0.5, 0.4), ("eval/loss", 0.4, 0.5), ("eval/set/loss", 0.4, 0.5), ("eval/truncated", 0.0, 0.1)],
+    [
+        ("eval/accuracy", 0.5, 0.4),
+        ("eval/loss", 0.4, 0.5),
+        ("eval/set/loss", 0.4, 0.5),
+        ("eval/truncated", 0.0, 0.1),
+        ("eval/parts/no_loss", 0.5, 0.4),
+        ("eval/parts/loss", 0.5, 0.4),
+    ],
 )
 def test_better_is_higher_but_for_losses_and_ties_go_to_the_later(metric, better, worse):
     measure = measure_of(metric)

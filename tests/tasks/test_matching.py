@@ -43,6 +43,18 @@ RIGHT = [
     ("choice", "A", "A"),
     ("choice", "A", "The answer is A because a cat is one"),
     ("choice", "B", "B. A person would know"),
+    ("choice", "B", "b)"),
+    ("choice", "B", "the answer is b"),
+    ("choice", "A", "A is correct"),
+    ("choice", "B", "The answer is B, not C"),  # what is said to be the answer, before other letters
+    ("choice", "B", "Answer: B\n\nC is wrong"),
+    ("number", "1000", "1\\,000 apples"),
+    ("number", "-5", "x is –5"),
+    ("number", "0.5", "\\frac12"),
+    ("boxed", "\\frac{1}{2}x", "\\boxed{\\frac12x}"),
+    ("boxed", "x^2", "\\boxed{x^{2}}"),
+    ("boxed", "5", "\\boxed 5"),
+    ("boxed", "5", "\\fbox{5}"),
 ]
 WRONG = [
     ("exact", "city", "City"),
@@ -58,6 +70,9 @@ WRONG = [
     ("boxed", "a", "\\boxed{b}"),
     ("choice", "A", "I think a cat is a good answer"),
     ("choice", "B", "(A)"),
+    ("choice", "A", "the answer is a dog"),
+    ("choice", "C", "The answer is B, not C"),
+    ("boxed", "1", "{\\boxed{1" + "{" * 5000),
 ]
 
 

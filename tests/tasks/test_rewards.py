@@ -182,7 +182,7 @@ def test_whatever_is_a_number_counts_as_one(value: object, runner: asyncio.Runne
     [
         ("not_a_number", 1, "reward function not_a_number gave nan for row 1"),
         ("word", 1, "gave a str for row 1, not a number or None"),
-        ("big_int", 0, "gave a int for row 0, not a number"),
+        ("big_int", 0, "gave inf for row 0"),
         ("short", None, "gave 1 rewards for 2 completions"),
         ("scalar", None, "gave a float, not a list of numbers"),
         ("nothing", None, "gave a NoneType, not a list"),

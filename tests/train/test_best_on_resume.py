@@ -9,9 +9,9 @@ import pytest
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Change, Input, Inputs, accept
-from whet.train.session.resume import intact_best
+from whet.train.session.resume import changed_measures, intact_best
 
-BEST = {"step": 4, "accuracy": 0.5}
+BEST: dict[str, Any] = {"step": 4, "metric": "eval/accuracy", "value": 0.5}
 
 
 @pytest.fixture
@@ -28,9 +28,12 @@ def save_best(run: RunDirectory, step: int) -> None:
     run.save_best(lambda directory: None, {**BEST, "step": step})
 
 
-def resumed(run: RunDirectory, step: int = 6) -> tuple[dict[str, float], list[str]]:
-    checkpoint = Checkpoint(path=run.path, step=step, state={"best": BEST, "lost": [], "processes": 1})
-    return intact_best(run, checkpoint, lambda _: None, processes=1)
+def resumed(
+    run: RunDirectory, step: int = 6, *, every: int = 1, best: dict[str, Any] = BEST
+) -> tuple[dict[str, Any], list[str]]:
+    """The best model after resuming, with evaluations every so many steps."""
+    checkpoint = Checkpoint(path=run.path, step=step, state={"best": best, "lost": [], "processes": 1})
+    return intact_best(run, checkpoint, lambda _: None, processes=1, is_evaluated=lambda step: step % every == 0)
 
 
 def accepted(run: RunDirectory, key: str, *, after_step: int) -> None:
@@ -49,6 +52,16 @@ def test_one_that_was_saved_after_the_checkpoint_is_found_again_by_the_same_step
     assert resumed(run) == ({}, [])
 
 
+def test_one_that_no_evaluation_finds_again_is_lost(run: RunDirectory) -> None:
+    save_best(run, 7)
+    best, lost = resumed(run, every=5)
+    assert best == {}
+    assert lost == [
+        "the best model, of step 7, was saved after the newest checkpoint, and that step is not evaluated any more: "
+        "the best after step 6 takes its place"
+    ]
+
+
 def test_one_of_another_step_before_the_checkpoint_is_not_it(run: RunDirectory) -> None:
     save_best(run, 2)
     best, lost = resumed(run)
@@ -56,7 +69,7 @@ def test_one_of_another_step_before_the_checkpoint_is_not_it(run: RunDirectory) 
     assert lost == ["the best model, of step 4, is damaged (it is that of step 2): the best after it takes its place"]
 
 
-@pytest.mark.parametrize("key", ["task.path", "data.path", "model.path", "reward.model.path"])
+@pytest.mark.parametrize("key", ["task.path", "data.path", "eval.data.hard.path", "model.path", "reward.model.path"])
 @pytest.mark.parametrize("pending", [False, True])
 def test_other_data_measure_anew(run: RunDirectory, key: str, pending: bool) -> None:
     """Accepted now, or before the run was killed again ahead of its next checkpoint."""
@@ -73,6 +86,16 @@ def test_other_data_measure_anew(run: RunDirectory, key: str, pending: bool) -> 
 def test_what_does_not_measure_or_changed_before_leaves_the_best(run: RunDirectory, key: str, after_step: int) -> None:
     accepted(run, key, after_step=after_step)
     assert resumed(run) == (BEST, [])
+
+
+@pytest.mark.parametrize("metric", ["eval/reward", "eval/hard/reward", "eval/parts/short"])
+def test_other_reward_functions_measure_rewards_anew(run: RunDirectory, metric: str) -> None:
+    accepted(run, "reward.functions.0", after_step=6)
+    best, (lost,) = resumed(run, best={**BEST, "metric": metric})
+    assert best == {}
+    assert "was chosen before reward.functions.0 changed" in lost
+    assert changed_measures(run, 6, [metric]) == ["reward.functions.0"]
+    assert changed_measures(run, 7, [metric]) == changed_measures(run, 6, ["eval/accuracy"]) == []
 
 
 def test_results_that_were_changed_are_not_believed(tmp_path: Path) -> None:

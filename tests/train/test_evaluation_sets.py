@@ -138,7 +138,7 @@ def test_a_reward_model_without_evaluations_ends(train: Train) -> None:
 def test_a_changed_evaluation_file_is_noticed(train: Train, whet: Whet, tmp_path: Path) -> None:
     run = train("online", "eval.data.hard=hard.jsonl", "steps=1")
     write(tmp_path / "hard.jsonl", [{"prompt": "99>", "answer": "2"}])
-    assert "eval.hard.path" in refused(whet, "train", run.path, "--resume", "steps=2")
+    assert "eval.data.hard.path" in refused(whet, "train", run.path, "--resume", "steps=2")
 
 
 def test_prompts_that_are_trained_on_too_are_said(train: Train, whet: Whet, tmp_path: Path) -> None:
@@ -168,7 +168,12 @@ OFFLINE = {"loop": "offline", "steps": 1, "model": "m", "data": "p.jsonl", "obje
         (BASE, {"data": {"parts": "f"}}, "'parts' cannot name an evaluation set"),
         (BASE, {"data": {"a/b": "f"}}, "'a/b' cannot name an evaluation set"),
         (BASE, {"data": {"limit": 3}}, "name a path, or the split"),
-        (BASE, {"data": 3}, "eval.data"),
+        (BASE, {"data": 3}, "eval.data must be"),
+        (BASE, {"data": {"path": 5}}, "eval.data.path must be text, not 5"),
+        (BASE, {"task": {"name": 5}}, "eval.task.name must be text, not 5"),
+        (BASE, {"examples": 10**20}, "eval.examples must be less than"),
+        ({**BASE, "task": {**BASE["task"], "held_out_share": 1}}, {}, "task.held_out_share is 1, so no row is left"),
+        ({**OFFLINE, "data": {"path": "p", "held_out_share": 1}}, {}, "data.held_out_share is 1, so no row is left"),
         ({**BASE, "task": {**BASE["task"], "held_out_rows": 4}}, {"data": "f"}, "held_out_rows is 4, and eval names"),
         ({**OFFLINE, "data": {"path": "p", "held_out_share": 0.2}}, {"data": "f"}, "data.held_out_share is 0.2"),
         ({**BASE, "task": "sorting"}, {"data": "f"}, "nothing grades the prompts of eval.data: use eval.task"),
@@ -202,6 +207,12 @@ def test_the_tasks_of_a_config_and_a_saved_one(base: dict, sets: dict, tasks: di
         found = {name: task.options for name, task in one.evaluation_tasks.items()}
         assert {name: (o.get("path"), o.get("held_out_share")) for name, o in found.items()} == tasks
     assert again == config
+
+
+def test_one_file_has_no_splits(tmp_path: Path) -> None:
+    write(tmp_path / "p.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    with pytest.raises(UserError, match="which is one file and has no splits"):
+        validate({**OFFLINE, "data": str(tmp_path / "p.jsonl"), "eval": {"data": {"split": "test"}}}, where="r")
 
 
 def test_another_split_of_the_data_and_its_format(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_schedules_by_hand() -> None:
     assert rates("linear", warmup=0, steps=4, min_lr_share=0.5) == [2.0, 1.75, 1.5, 1.25]
     assert rates("constant", warmup=0, steps=2, min_lr_share=0.5) == [2.0, 2.0]
     assert rates("linear", warmup=0, steps=7, warmup_share=0.4) == rates("linear", warmup=3, steps=7)  # rounded up
+    assert OptimizerConfig(warmup_share=0.07).warmup(100) == 7  # 0.07 · 100 is 7.000000000000001
     with pytest.raises(ValueError, match="warmup_steps and warmup_share are both set"):
         OptimizerConfig(warmup_steps=1, warmup_share=0.1)
 

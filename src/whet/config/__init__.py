@@ -39,7 +39,7 @@ from whet.config.parts import (
     UpdateConfig,
     refuse_engine,
 )
-from whet.config.refusals import refuse, refuse_unevaluable
+from whet.config.refusals import refuse, refuse_unevaluable, refuse_untrainable
 from whet.config.reward import RewardConfig
 from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
@@ -128,7 +128,10 @@ class OnlineConfig(TrainConfig):
         if not isinstance(value, Mapping) or "data" not in value:
             return value
         if "task" in value:
-            raise ValueError("both task and data are set: data names the prompts of the task data; leave one out")
+            raise ValueError(
+                "both task and data are set: data names the prompts of the task data; leave one out, and write options "
+                "of the task under data, e.g. data.match=number"
+            )
         given = value["data"]
         options = {"sets": given} if isinstance(given, list | tuple) else given
         options = options if isinstance(options, Mapping) else {"path": options}
@@ -159,6 +162,7 @@ class OnlineConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _has_an_end(self) -> OnlineConfig:
+        refuse_untrainable("task", self.task.options if self.task.name in OF_STORED_PROMPTS else {})
         if self.eval.every_steps and not self.evaluation_tasks:
             refuse_unevaluable(self.task, None)
         if bool(self.steps) == (self.epochs is not None):
@@ -247,6 +251,7 @@ class OfflineConfig(TrainConfig):
     @model_validator(mode="after")
     def _fits(self) -> OfflineConfig:
         refuse_objective(self.objective, has_data=self.data is not None, reference=self.reference)
+        refuse_untrainable("data", {} if self.data is None else self.data.model_dump())
         generates = not isinstance(objective_row(self.objective), RewardObjective)
         if self.eval.every_steps and not self.evaluation_data and not (generates and self.evaluation_tasks):
             refuse_unevaluable(self.task, self.data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_serializer, field_validator, model_validator
@@ -103,14 +104,25 @@ def tasks_of(settings: EvalConfig, task: TaskConfig, *, has_files: bool) -> dict
     like |= {"path": task.options.get("path", "")} if is_stored else {}
     name = task.name if is_stored else "data"
     files = {key: {**like, **data.given} for key, data in settings.data.items()}
+    _refuse_splits_of_files(settings, str(like.get("path", "")))
     return own | {key: _whole(TaskConfig(name=name, **options)) for key, options in files.items()}
 
 
 def data_of(settings: EvalConfig, data: DataConfig) -> dict[str, DataConfig]:
     """Name → data of each evaluation set; evaluated on are the rows that it holds out, of other files all."""
     own = {PLAIN: data} if holds_out_rows(data.model_dump()) else {}
+    _refuse_splits_of_files(settings, data.path)
     fresh: dict[str, Any] = {"sets": (), "held_out_share": 1.0, "held_out_rows": None, "limit": None}
     return own | {name: data.model_copy(update={**fresh, **one.given}) for name, one in settings.data.items()}
+
+
+def _refuse_splits_of_files(settings: EvalConfig, trained_on: str) -> None:
+    """Raises a ValueError for an evaluation set that is another split of one file."""
+    if trained_on and Path(trained_on).is_file() and any(not one.path for one in settings.data.values()):
+        raise ValueError(
+            f"eval.data names a split of {trained_on}, which is one file and has no splits: name another file (path), "
+            "or leave it out and rows are held out"
+        )
 
 
 def trained_on_all(written: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,7 +160,7 @@ def _sets(key: str, value: Any) -> Any:
     is_one = isinstance(value, str | Section)
     if isinstance(value, Mapping) and value:
         of_data = value.keys() <= EvalDataConfig.model_fields.keys()
-        is_one = isinstance(value.get("name"), str) if key == "task" else of_data
+        is_one = not isinstance(value.get("name", {}), Mapping | Section) if key == "task" else of_data
     return {PLAIN: value} if is_one else value
 
 

@@ -28,6 +28,7 @@ from whet.config.section import (
 )
 from whet.records import Sampling
 
+ROUNDING = 1e-9  # 0.07 · 100 is a little more than 7 in floating point
 LIKE_A_PATH = re.compile(r"/|\.\w+$")
 VLLM_COLDEST = 0.01  # vLLM silently raises a temperature below it
 NAMED_TEMPLATES = ("chatml", "llama-3", "plain")  # of models/text/chat_settings.py
@@ -277,7 +278,7 @@ class OptimizerConfig(Section):
 
     def warmup(self, steps: int) -> int:
         """Steps of warm-up in a run of so many steps."""
-        return self.warmup_steps or ceil(self.warmup_share * steps)
+        return self.warmup_steps or ceil(self.warmup_share * steps - ROUNDING)
 
 
 class SaveConfig(Section):

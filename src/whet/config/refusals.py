@@ -26,6 +26,12 @@ def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfi
         raise ValueError(reason)
 
 
+def refuse_untrainable(section: str, options: Mapping[str, Any]) -> None:
+    """Raises a ValueError if all rows are held out."""
+    if options.get("held_out_rows") is None and options.get("held_out_share") == 1:
+        raise ValueError(f"{section}.held_out_share is 1, so no row is left to train on: lower it")
+
+
 def refuse_unevaluable(task: TaskConfig, data: DataConfig | None) -> None:
     """Raises a ValueError: there are evaluations, and nothing is held out of the task or the data."""
     of_data = {} if data is None else {key: getattr(data, key) for key in ("held_out_share", "held_out_rows")}

@@ -71,7 +71,10 @@ class DataTask(StoredTask):
         loaded = load_rows(*sources)
         salt = salt_of(*(source.path for source in sources))
         sides = split_rows(loaded.rows, self.held_out_share, held_out_rows=self.held_out_rows, salt=salt)
-        training, evaluation = (self._matchable(_examples(side, loaded), loaded) for side in sides)
+        training, evaluation = (
+            self._matchable(_examples(rows, loaded), loaded, side)
+            for rows, side in zip(sides, ("training", "held-out"), strict=True)
+        )
         return repeated(training, loaded.weights), evaluation
 
     def _sources(self) -> list[Source]:
@@ -81,7 +84,7 @@ class DataTask(StoredTask):
             return [Source(**own, **shared)]
         return sources_of(self.sets, shared)
 
-    def _matchable(self, examples: list[Example], loaded: Loaded) -> list[Example]:
+    def _matchable(self, examples: list[Example], loaded: Loaded, side: str) -> list[Example]:
         """The examples with an answer that completions can be compared with."""
         if self._matcher is None:
             return examples
@@ -90,9 +93,9 @@ class DataTask(StoredTask):
         if missing <= self.max_skipped * len(examples):
             return usable
         first = next(example for example in examples if example not in usable)
-        problem = f"{missing} of {len(examples)} prompts have no answer for match={self.match}"
-        seen = f"the answer of {first.id} is {first.answer!r:.40}"
-        if not any(example.answer for example in examples):
+        problem = f"{missing} of {len(examples)} {side} prompts have no answer for match={self.match}"
+        seen = f"the answer of {first.id} is {first.answer!r:.40}; repair the rows, or raise max_skipped to do without"
+        if "answer" not in loaded.names and not any(example.answer for example in examples):
             write = suggestion(loaded.names, "answer") or "columns={answer: …}"
             seen = f"no column is called answer, the columns are {', '.join(loaded.names)}: write {write}"
         raise UserError(f"{self.path or 'task data'}: {problem}: {seen}")

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-LOWER_IS_BETTER = ("loss", "truncated", "calibration_error")  # the last words of a metric's name
+LOWER_IS_BETTER = ("loss", "truncated", "calibration_error")
+PARTS = "parts"  # of the reward: eval/parts/NAME, of which more is always better
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +18,7 @@ class Measure:
 
     @property
     def is_higher_better(self) -> bool:
-        return not self.metric.endswith(LOWER_IS_BETTER)
+        return _is_part(self.metric) or self.metric.rpartition("/")[2] not in LOWER_IS_BETTER
 
     @property
     def interval(self) -> tuple[str, str]:
@@ -90,4 +91,8 @@ def _set(metric: str) -> str:
 
 def _plain(metric: str) -> str:
     """The metric without its evaluation set; that of a part of the reward as it is."""
-    return metric if _set(metric).endswith("parts") else f"eval/{metric.rpartition('/')[2]}"
+    return metric if _is_part(metric) else f"eval/{metric.rpartition('/')[2]}"
+
+
+def _is_part(metric: str) -> bool:
+    return PARTS in metric.split("/")[1:-1]

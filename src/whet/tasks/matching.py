@@ -18,17 +18,24 @@ NUMBER = re.compile(
     r"(?:[eE][-+]?\d{1,3}(?!\w))?(?: ?/ ?\d+(?:\.\d+)?)?)"
     r"(?:\s?(?:%|percent\b))?"
 )
+STATED_CHOICE = re.compile(  # not the words "a" and "i" after "the answer is"
+    r"(?i:answer is|answer:|correct:|choose|option|choice)[\s(*\[]*"
+    r"((?![ai]\s+[a-z])[A-Za-z])(?![\w'])"
+    r"|(?<![\w'])([A-Z])\)? is (?:the )?(?:correct|right)"
+)
 CHOICE = re.compile(
-    r"(?i:answer is|answer:|option|choice)[\s(*\[]*([A-Z])(?![\w'])"
-    r"|\(([A-Za-z])\)"
+    r"\(([A-Za-z])\)"
     r"|(?<![\w'])([B-HJ-Z])(?![\w'])"
     r"|(?<![\w'])([AI])(?![\w'])(?!\s+[a-z])"  # not the words "A" and "I"
 )
+ALONE = re.compile(r"\W*([A-Za-z])\W*")
 LEADING_CHOICE = re.compile(r"\s*\(?([A-Za-z])(?:[).:\s]|$)")  # "B", "(b)", "B. Paris"
+SHORT_FRACTION = re.compile(r"\\[dt]?frac ?(\d)(\d)")  # \frac12
 FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}")
 WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
 UNSEEN = re.compile(r"\\left|\\right|\\[!,;: ]|\^\{?\\circ\}?|[$\s]")  # LaTeX that does not change an answer
-BOX = "\\boxed{"
+BOX = re.compile(r"\\f?box(?:ed)? ?\{")
+BARE_BOX = re.compile(r"\\boxed ([^\s{}$]+)")
 SECONDS = 2.0  # CPU time for a user's pattern on one text; a sane one takes a thousandth of it
 _PATTERNS = LimitedProcess(Path(__file__).with_name("pattern_worker.py"))
 
@@ -73,7 +80,8 @@ class Matcher:
             case "boxed":
                 return _boxed(text)
             case "choice":
-                found = last_match(CHOICE, text)
+                alone = ALONE.fullmatch(text)
+                found = alone[1] if alone else last_match(STATED_CHOICE, text) or last_match(CHOICE, text)
                 return found and found.upper()
             case "regex":
                 return self._applied(text)
@@ -102,16 +110,20 @@ class Matcher:
 
 
 def _boxed(text: str) -> str | None:
-    """The contents of the last complete \\boxed{…}."""
-    start = text.rfind(BOX)
-    while start >= 0:
-        depth = 0
-        for place in range(start + len(BOX) - 1, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
-            if not depth:
-                return text[start + len(BOX) : place]
-        start = text.rfind(BOX, 0, start)
-    return None
+    """The contents of the last complete \\boxed{…} or \\fbox{…}; else what follows the last \\boxed."""
+    starts = [found.end() for found in BOX.finditer(text)]
+    open_at: list[int] = []
+    closed: dict[int, int] = {}  # after an opening brace → its closing one
+    for place, letter in enumerate(text):
+        if letter == "{":
+            open_at.append(place + 1)
+        elif letter == "}" and open_at:
+            closed[open_at.pop()] = place
+    complete = [start for start in starts if start in closed]
+    if complete:
+        return text[complete[-1] : closed[complete[-1]]]
+    bare = BARE_BOX.findall(text)
+    return bare[-1] if bare else None
 
 
 def _is_same_number(one: str, other: str) -> bool:
@@ -140,11 +152,12 @@ def _number(text: str) -> tuple[Fraction, bool] | None:
 
 
 def _plain_latex(text: str) -> str:
-    text = FRACTION.sub(r"\1/\2", text.replace("−", "-").replace("{,}", ",").replace("\\%", "%"))
-    return text.replace("\\$", "$").replace("\\!", "")
+    text = text.replace("−", "-").replace("–", "-").replace("{,}", ",").replace("\\,", ",").replace("\\%", "%")
+    return FRACTION.sub(r"\1/\2", SHORT_FRACTION.sub(r"\1/\2", text)).replace("\\$", "$").replace("\\!", "")
 
 
 def _tidy(text: str) -> str:
     """The text without spaces and LaTeX that does not change its meaning."""
     text = re.sub(r"\\[dt]frac", r"\\frac", WRAPPED.sub(r"\1", text)).replace("\\%", "%")
+    text = re.sub(r"\\frac ?(\d)(\d)", r"\\frac{\1}{\2}", re.sub(r"([\^_])\{(\w)\}", r"\1\2", text))
     return UNSEEN.sub("", text).rstrip(".")

@@ -79,6 +79,8 @@ def held_out_keys(keys: Iterable[str], share: float, rows: int | None = None) ->
     if rows is not None and (type(rows) is not int or rows < 0):
         raise UserError(f"held_out_rows is {rows!r}, must be a number of rows, 0 or more")
     counts = Counter(keys)
+    if rows is not None and 0 < counts.total() <= rows:
+        raise UserError(f"held_out_rows is {rows} and there are {counts.total()} rows: hold fewer out")
     order = sorted(counts, key=lambda key: fingerprint("side", key))
     if rows is not None:
         return _with_rows(order[:-1], counts, rows)

@@ -211,6 +211,8 @@ def _number(name: str, value: object, row: int) -> float | None:
         return None
     try:
         number = float(value) if isinstance(value, SupportsFloat) and not isinstance(value, complex) else None
+    except OverflowError:  # a whole number beyond the largest float
+        number = math.inf
     except Exception:  # noqa: BLE001 - e.g. a tensor of two numbers raises a RuntimeError
         number = None
     if number is None:

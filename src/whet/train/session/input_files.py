@@ -124,8 +124,11 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
 
 def _tasks(config: Config, run: Path) -> Iterator[Named]:
     yield from _task("task", config.task, run)
-    for name, task in config.evaluation_tasks.items() if isinstance(config, TrainConfig) else ():
-        yield from _task(f"eval.{name or 'task'}", task, run)
+    if isinstance(config, CollectConfig):
+        return
+    for name, task in config.evaluation_tasks.items():
+        section = "data" if name in config.eval.data else "task"
+        yield from _task(f"eval.{section}.{name}".rstrip("."), task, run)
 
 
 def _task(key: str, task: TaskConfig, run: Path) -> Iterator[Named]:
@@ -164,7 +167,7 @@ def _rows(config: OfflineConfig) -> Iterator[Named]:
     if config.data is not None:
         yield from _sets("data", config.data.model_dump())
         for name, data in config.evaluation_data.items():
-            yield from _sets(f"eval.{name or 'data'}", data.model_dump())
+            yield from _sets(f"eval.data.{name}".rstrip("."), data.model_dump())
     if ":" in config.objective.name:
         yield "objective.name", config.objective.name, _code(config.objective.name, "objective")
     if config.reference:

@@ -1,12 +1,14 @@
 """Checks on resuming: refuses wrong weights and missing checkpoints, reports lost files."""
 
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from whet.config import TrainConfig
 from whet.errors import UserError
+from whet.evaluate.measures import PARTS
 from whet.imports import has_objects
 from whet.runs import layout
 from whet.runs.checkpoints import Checkpoint
@@ -14,7 +16,8 @@ from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Inputs
 
 BEFORE, AFTER = "before", "after"
-MEASURED_BY = ("task.", "data.", "model.", "reward.model")  # inputs that evaluations are made from
+MEASURED_BY = ("task.", "data.", "eval.", "model.", "reward.model")  # inputs that evaluations are made from
+REWARD_FUNCTIONS = "reward.functions"  # what eval/reward and eval/parts/… are measured by, too
 Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
 
 
@@ -24,7 +27,7 @@ def how_to_resume(run: Path, *, accept_changes: bool = False, steps: int | None 
         more = f", steps={steps}" if steps else ""
         return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''}{more})"
     more = f" steps={steps}" if steps else ""
-    return f"whet train {run} --resume{' --accept-changes' if accept_changes else ''}{more}"
+    return f"whet train {shlex.quote(str(run))} --resume{' --accept-changes' if accept_changes else ''}{more}"
 
 
 def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:
@@ -57,9 +60,17 @@ def keep_origin(run: RunDirectory, origin: str) -> None:
 
 
 def intact_best(
-    run: RunDirectory, checkpoint: Checkpoint, note: Callable[[str], None], *, processes: int
+    run: RunDirectory,
+    checkpoint: Checkpoint,
+    note: Callable[[str], None],
+    *,
+    processes: int,
+    is_evaluated: Callable[[int], bool],
 ) -> tuple[dict[str, Any], list[str]]:
-    """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before."""
+    """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before.
+
+    `is_evaluated` says which steps the resumed run evaluates.
+    """
     best, known, before = (checkpoint.state[name] for name in ("best", "lost", "processes"))
     pending = "pending" in checkpoint.state  # the step is logged once it is evaluated
     found = [*known, *_lost_lines(run, checkpoint.step - pending)]
@@ -68,7 +79,7 @@ def intact_best(
             f"from step {checkpoint.step + 1} on in {processes} instead of {before} processes: "
             "sums round differently, so the run is not bit for bit what it would have been"
         )
-    intact, why = _best_is_intact(run, best, checkpoint.step) if best else (True, "")
+    intact, why = _best_is_intact(run, best, checkpoint.step, is_evaluated) if best else (True, "")
     found += [why] if why else []
     lost = list(dict.fromkeys(found))
     for sentence in lost:
@@ -77,20 +88,34 @@ def intact_best(
     return best if intact else {}, lost
 
 
-def _best_is_intact(run: RunDirectory, best: Mapping[str, Any], step: int) -> tuple[bool, str]:
+def changed_measures(run: RunDirectory, step: int, metrics: Iterable[str]) -> list[str]:
+    """The inputs that changed after a step and that these metrics of evaluations are made from."""
+    inputs = run.accepted_inputs or run.inputs() or Inputs()
+    by_rewards = any("/reward" in metric or f"/{PARTS}/" in metric for metric in metrics)
+    made_from = (*MEASURED_BY, *([REWARD_FUNCTIONS] if by_rewards else []))
+    return sorted(key for key in inputs.changed_since(step) if key.startswith(made_from))
+
+
+def _best_is_intact(
+    run: RunDirectory, best: Mapping[str, Any], step: int, is_evaluated: Callable[[int], bool]
+) -> tuple[bool, str]:
     """Whether best_model still is the checkpoint's best; and a sentence if it was lost."""
     damage = run.best_defect()
     saved = None if damage is not None else (run.best_info() or {}).get("step")
     if damage is None and isinstance(saved, int) and saved > step:
-        return False, ""  # saved after this checkpoint: the resumed steps reproduce it
+        if is_evaluated(saved):
+            return False, ""  # saved after this checkpoint: the resumed steps reproduce it
+        return False, (
+            f"the best model, of step {saved}, was saved after the newest checkpoint, and that step is not evaluated "
+            f"any more: the best after step {step} takes its place"
+        )
     if damage is None and saved != best["step"]:
         damage = f"it is that of step {saved}"
     if damage is not None:
         return False, (
             f"the best model, of step {best['step']}, is damaged ({damage}): the best after it takes its place"
         )
-    inputs = run.accepted_inputs or run.inputs() or Inputs()
-    changed = sorted(key for key in inputs.changed_since(best["step"]) if key.startswith(MEASURED_BY))
+    changed = changed_measures(run, best["step"], [str(best.get("metric", ""))])
     if changed:
         return False, (
             f"the best model, of step {best['step']}, was chosen before {', '.join(changed)} changed: "

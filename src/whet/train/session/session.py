@@ -287,6 +287,9 @@ class Session:
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics
 
+    def _is_evaluated(self, step: int) -> bool:
+        return _due(self.config.eval.every_steps, step, self.config.steps)
+
     def _keep_best(self, best: dict[str, Any]) -> None:
         self.best = best
         self.run.save_best(self.parts.export_model, best)
@@ -338,7 +341,12 @@ class Session:
         self.last = self._saved = checkpoint.step
         self.tokens, self._pending = checkpoint.state["tokens"], checkpoint.state.get("pending", {})
         self._ended, self.measured, self.watched = (checkpoint.state[name] for name in ("ended", "measured", "watched"))
-        self.best, self.lost = resume.intact_best(self.run, checkpoint, self.progress.note, processes=self.world.size)
+        self.best, self.lost = resume.intact_best(
+            *(self.run, checkpoint, self.progress.note), processes=self.world.size, is_evaluated=self._is_evaluated
+        )
+        metric = self.config.early_stopping.metric or self.config.best.metric or self.best.get("metric", "eval/reward")
+        if resume.changed_measures(self.run, self.last, [metric]):
+            self.watched = []  # values that the next ones cannot be compared with
 
     def _finish(self) -> None:
         facts = {"lost": self.lost, "accepted_changes": (self.run.inputs() or Inputs()).accepted_sentences}

@@ -143,5 +143,8 @@ def _shown(result: Evaluation, count: int) -> list[Answer]:
 
 
 def _story(answer: Answer) -> str:
-    verdicts = {True: " (right)", False: f" (wrong, a right answer is {answer.answer!r})", None: ""}
-    return f"\n{answer.prompt}\n→ {answer.text!r}{verdicts[answer.correct]}"
+    """Prompt and completion as text, and how the completion was judged."""
+    verdicts = {True: ["right"], False: [f"wrong, a right answer is {answer.answer}"], None: []}
+    rewarded = [] if answer.reward is None else [f"reward {answer.reward:.4g}"]
+    verdict = "; ".join(verdicts[answer.correct] + rewarded)
+    return f"\n{answer.prompt}\n→ {answer.text}" + (f" ({verdict})" if verdict else "")

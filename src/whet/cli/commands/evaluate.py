@@ -76,15 +76,18 @@ def evaluate(
     result = _measured(target, own, found, settings, limit=chosen_limit(own, max_tokens))
     if result is None:
         return
-    _, name, used = found
     if as_json:
-        about = {"model": target.name, "task": name, "options": dict(used)}
+        about = {"model": target.name, "task": found[1], "options": dict(found[2])}
         say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
         return
-    say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
+    _say_result(target.name, found[1], result, _undefined(result, found[1], model, settings["ks"]), show)
+
+
+def _say_result(model: str, task: str, result: Evaluation, undefined: str, show: int) -> None:
+    say(f"{model} on {task}: {result.examples} held-out examples, seed {result.seed}")
     say_table(_rows(result), "measure", "value", "95 % interval", "measured on")
-    if result.accuracy is None:
-        say(_undefined(result, name, model, settings["ks"]))
+    if undefined:
+        say(undefined)
     for answer in _shown(result, show):
         say_text(_story(answer))
 
@@ -98,7 +101,9 @@ def _refuse_generation(model: str, given: Mapping[str, object]) -> None:
 
 
 def _undefined(result: Evaluation, task: str, model: str, ks: Sequence[int]) -> str:
-    """Why there is no accuracy, and what to do."""
+    """Why there is no accuracy, and what to do; empty if there is one."""
+    if result.accuracy is not None:
+        return ""
     names = " and ".join(["accuracy", *(f"pass@{k}" for k in ks)])
     what = f"{names} {'are' if ks else 'is'} not defined"
     if task != "data":

@@ -137,6 +137,17 @@ def test_metrics_are_flat_and_named():
     assert metrics["eval/accuracy_low"] < 0.5 < metrics["eval/accuracy_high"]
 
 
+def test_prompts_without_a_reference_answer_are_not_counted_as_graded():
+    class Partly(ReverseTask):
+        def correct(self, example, text):
+            return None if example.prompt == "gh" else super().correct(example, text)
+
+    result = _evaluate(task=Partly())
+    assert result.accuracy == wilson(2, 3)
+    metrics = result.metrics()
+    assert (metrics["eval/prompts"], metrics["eval/graded"]) == (4, 3)
+
+
 def rewarded(examples, texts):
     """The length of a completion; its part `first` is missing where it is empty."""
     return [Score(reward=float(len(text)), parts={"first": float(ord(text[0]))} if text else {}) for text in texts]

@@ -85,7 +85,8 @@ def test_the_console_tells_what_was_learned_and_what_went_wrong(whet: Whet, rewa
     assert result.code == 0, result.err
     lines = result.err.splitlines()
     (run,) = (tmp_path / "runs").iterdir()
-    assert any(line.startswith("before training: held-out accuracy ") and line.endswith(" on 4 prompts") for line in lines)
+    (before,) = [line for line in lines if line.startswith("before training: held-out accuracy ")]
+    assert before.endswith("] on 4 prompts")
     told = "all rewards are 0, so no rollout is better than another and nothing can be learned from them"
     assert [line for line in lines if told in line] == [f"warning: step {step}: {told}" for step in (1, 2, 3)]
     end = lines[next(place for place, line in enumerate(lines) if line.startswith("held-out accuracy: ")) :]

@@ -97,7 +97,8 @@ ROOMS_INSIDE = {
     "api": {
         "given": set(),
         "model_limits": set(),
-        "loaded_model": {"given", "model_limits"},
+        "own_measures": {"model_limits"},
+        "loaded_model": {"given", "model_limits", "own_measures"},
         "run": {"loaded_model", "model_limits"},
         "reward_scores": {"given", "loaded_model"},
         "training": {"given", "run"},

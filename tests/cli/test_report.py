@@ -27,12 +27,12 @@ def _run(root: Path, *evaluations: dict[str, float]) -> Path:
 
 
 def test_it_writes_both_files_and_says_how_the_run_went(whet: Whet, tmp_path: Path) -> None:
-    run = _run(tmp_path, {**ACCURACY, "eval/loss": 2.5}, {}, {**BETTER, "eval/loss": 1.25})
+    run = _run(tmp_path, {**ACCURACY, "eval/loss": 2.5}, {}, {**BETTER, "eval/loss": 1.25, "eval/prompts": 8})
     result = whet("report", run)
     assert result.code == 0, result.err
     assert result.out.splitlines() == [
         f"report: {run / 'report.html'}",
-        "held-out accuracy: 25.0% [12.5% … 50.0%] → 75.0% [50.0% … 87.5%] (95 % intervals)",
+        "held-out accuracy: 25.0% [12.5% … 50.0%] → 75.0% [50.0% … 87.5%] (95 % intervals, on 8 prompts)",
         "held-out loss: 2.5 → 1.25",
     ]
     assert (run / "training_curves.png").read_bytes().startswith(b"\x89PNG")

@@ -77,7 +77,16 @@ def test_held_out_examples_of_a_task_are_judged(whet: Whet, model: Path, tmp_pat
     verdicts = [correct for row in rows for correct in [c["correct"] for c in row["completions"]]]
     assert shown.count("· right\n") == sum(verdicts)
     assert shown.count("· wrong\n") == len(verdicts) - sum(verdicts)
-    assert f"{rows[0]['prompt']}   (a right answer is '{rows[0]['answer']}')" in shown
+    assert f"{rows[0]['prompt']}   (a right answer is {rows[0]['answer']})\n" in shown
+
+
+def test_a_right_answer_of_several_lines_is_shown_as_text(whet: Whet, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{i}=", "answer": "8\n0"}) + "\n" for i in range(2)))
+    options = ("--task", "rows", f"path={path}", "held_out_share=1", "--examples", 1, "--count", 1)
+    assert "=\na right answer:\n8\n0\n── 1 · " in whet("sample", model, *options).out
+    path.write_text("".join(json.dumps({"prompt": f"{i}="}) + "\n" for i in range(2)))
+    assert "right answer" not in whet("sample", model, *options).out
 
 
 def test_a_chat_model_gets_a_user_message_unless_raw(whet: Whet, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
 from whet.errors import UserError
 from whet.models.reward.scoring import Scorer, load_scorer
-from whet.recipe import read_recipe
+from whet.recipe import Recipe, read_recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.start import start_run
 
@@ -132,6 +132,36 @@ def test_a_process_model_scores_the_steps(whet: Whet, models: dict[str, Path], t
     summary = json.loads(result.out)
     assert (summary["kind"], summary["completions"], summary["out"]) == ("process", 1, str(out))
     assert summary["mean"] == summary["lowest"] == line["score"]
+
+
+def test_rows_that_were_trained_on_are_counted(whet: Whet, models: dict[str, Path], tmp_path: Path) -> None:
+    run = models["bradley_terry"]
+    own = lines((run.parents[1] / "bradley_terry.jsonl").read_text())
+    told = json.loads(whet("eval", run, "--json").out)["rows"]
+    fresh = {"prompt": "hh=", "chosen": "a", "rejected": "h"}
+    shuffled = on_disk.write(tmp_path / "again.jsonl", [fresh, *reversed(own)])
+    result = whet("eval", run, "--data", shuffled, "--json")
+    trained = len(own) - told  # all but the held-out ones
+    assert result.err.splitlines()[-1] == f"note: {trained} of {len(own) + 1} rows were trained on"
+    assert json.loads(result.out)["trained_on"] == trained
+    result = whet("eval", run, "--data", on_disk.write(tmp_path / "fresh.jsonl", [fresh]), "--json")
+    assert "trained on" not in result.err
+    assert json.loads(result.out)["trained_on"] == 0
+
+
+def test_a_run_with_an_evaluation_file_is_evaluated_on_it(whet: Whet, tmp_path: Path) -> None:
+    model = on_disk.saved_model(tmp_path / "start")
+    other = on_disk.pairs(tmp_path / "other.jsonl", 9, seed=5)
+    written = {"loop": "offline", "objective": "bradley_terry", "steps": 2, "batch_size": 8, "track": []}
+    written |= {"model": str(model), "data": str(on_disk.pairs(tmp_path / "pairs.jsonl")), "eval": {"data": str(other)}}
+    config = validate(written, where="test")
+    run = start_run(Recipe(name="rm", config=config, written=written), tmp_path / "runs", lambda *_: SilentProgress())
+    found = json.loads(whet("eval", run, "--json").out)
+    assert (found["data"], found["rows"], found["trained_on"]) == (str(other), 9, 0)
+    best = RunDirectory.open(run, is_writer=False)
+    step = (best.best_info() or {})["step"]
+    measured = next(row["eval/pair_accuracy"] for row in best.metrics() if row["step"] == step)
+    assert found["pair_accuracy"]["mean"] == pytest.approx(measured)
 
 
 @pytest.mark.parametrize(

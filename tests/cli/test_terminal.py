@@ -133,7 +133,8 @@ def test_notes_beside_a_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_evaluation_leaves_a_line_above_the_live_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tty = _terminal(monkeypatch)
     share = {"eval/pair_accuracy": 0.5, "eval/pair_accuracy_low": 0.25, "eval/pair_accuracy_high": 0.75}
-    steps: list[Mapping[str, float]] = [{"loss": 1.0}, {"loss": 0.5, **share, "eval/loss": 0.625}, {"loss": 0.25}]
+    rest = {"eval/loss": 0.625, "eval/truncated": 1.0, "eval/rows": 8.0}
+    steps: list[Mapping[str, float]] = [{"loss": 1.0}, {"loss": 0.5, **share, **rest}, {"loss": 0.25}]
     with keeping_output(tmp_path / "log"):
         live = LiveProgress(3)
         for step, metrics in enumerate(steps, start=1):
@@ -142,8 +143,10 @@ def test_an_evaluation_leaves_a_line_above_the_live_table(monkeypatch: pytest.Mo
                 live._live.refresh()  # as its own thread does while a reward function runs
             live.step(step, metrics, {})
         live.close()
-    assert _drawn(tty).count("step 2/3  held-out pair_accuracy 50.0% (25.0% … 75.0%)  loss 0.625") == 1
-    assert _drawn(tty).count("  held-out pair_accuracy") == 1
+    assert (
+        _drawn(tty).count("step 2/3  held-out pair accuracy 50.0% (25.0% … 75.0%)  loss 0.625  truncated 100.0%\n") == 1
+    )
+    assert _drawn(tty).count("  held-out pair accuracy 50.0% (") == 1
     assert "chatter" not in _drawn(tty)
     assert (tmp_path / "log").read_text() == "chatter\n" * 3
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from tests.contracts.fake_ranks import on_ranks
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.evaluation import EVALUATION_STEP, Answer, evaluate
@@ -129,10 +130,55 @@ def test_metrics_are_flat_and_named():
     assert set(metrics) == {
         *("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high"),
         *("eval/pass@4", "eval/pass@4_low", "eval/pass@4_high"),
-        *("eval/length", "eval/truncated"),
+        *("eval/length", "eval/truncated", "eval/prompts"),
     }
+    assert metrics["eval/prompts"] == 4
     assert metrics["eval/accuracy"] == 0.5
     assert metrics["eval/accuracy_low"] < 0.5 < metrics["eval/accuracy_high"]
+
+
+def test_prompts_without_a_reference_answer_are_not_counted_as_graded():
+    class Partly(ReverseTask):
+        def correct(self, example, text):
+            return None if example.prompt == "gh" else super().correct(example, text)
+
+    result = _evaluate(task=Partly())
+    assert result.accuracy == wilson(2, 3)
+    metrics = result.metrics()
+    assert (metrics["eval/prompts"], metrics["eval/graded"]) == (4, 3)
+
+
+def rewarded(examples, texts):
+    """The length of a completion; its part `first` is missing where it is empty."""
+    return [Score(reward=float(len(text)), parts={"first": float(ord(text[0]))} if text else {}) for text in texts]
+
+
+def test_a_scorer_rewards_the_greedy_answers():
+    result = _evaluate(ScriptedEngine(GREEDY | {"gh": ""}, SAMPLES), samples=4, scorer=rewarded)
+    assert result.reward == mean_interval([2.0, 2.0, 8.0, 0.0])
+    assert result.parts == {"first": mean_interval([float(ord(c)) for c in "bdw"])}
+    assert [answer.reward for answer in result.answers[:6]] == [2.0, None, None, None, None, 2.0]
+    assert result.answers[15].row()["parts"] == {}
+    assert not {"reward", "parts"} & result.answers[1].row().keys()
+    metrics = result.metrics()
+    assert (metrics["eval/reward"], metrics["eval/parts/first"]) == (3.0, (98 + 100 + 119) / 3)
+    assert metrics["eval/reward_low"] == result.reward.low
+
+
+def test_every_rank_rewards_its_share():
+    seen = {}
+
+    def work(world):
+        def scorer(examples, texts):
+            seen[world.rank] = [example.prompt for example in examples]
+            return rewarded(examples, texts)
+
+        return _evaluate(scorer=scorer, world=world)
+
+    first, second = on_ranks(2, work)
+    assert first == second == _evaluate(scorer=rewarded)
+    assert sorted(seen[0] + seen[1]) == ["ab", "cd", "ef", "gh"]
+    assert len(seen[0]) == len(seen[1]) == 2
 
 
 def test_greedy_means_temperature_zero_and_nothing_else_changes_limits():

@@ -36,6 +36,21 @@ def test_each_has_a_name_of_its_own_and_is_written_as_what_it_is():
     assert measure_of("eval/loss").with_interval(row) == "1.235"
 
 
+def test_the_sample_size_is_that_of_the_measures_own_unit():
+    row = {"eval/prompts": 1200.0, "eval/graded": 7.0, "eval/rows": 1.0, "eval/b/prompts": 8.0}
+    sizes = {name: measure_of(f"eval/{name}").sample_size(row) for name in ("accuracy", "reward", "loss", "b/accuracy")}
+    assert sizes == {
+        "accuracy": "on 7 prompts",
+        "reward": "on 1,200 prompts",
+        "loss": "on 1 row",
+        "b/accuracy": "on 8 prompts",
+    }
+    assert measure_of("eval/reward").sample_size({"eval/reward": 1.0}) == ""
+    assert measure_of("eval/truncated").text(1.0) == "100.0%"
+    assert measure_of("eval/pass@4").text(0.5) == "50.0%"
+    assert headline({"eval/truncated": 1.0, "eval/length": 3.0, "eval/prompts": 4.0}) is None
+
+
 @pytest.mark.parametrize(
     ("metric", "better", "worse"),
     [

@@ -82,6 +82,26 @@ def test_before_and_after_marks_equal_the_recorded_answers(finished):
     assert "tr.same" in finished.read_text("utf-8")  # the filter is a rule of the style sheet
 
 
+def test_before_and_after_show_the_rewards_of_answers_without_a_reference(tmp_path):
+    with RunDirectory.create(tmp_path, "own-reward", "steps: 1\n") as run:
+        for step, rewards in ((0, (1.0, 2.0, 0.5)), (1, (1.5, 0.25, 0.5))):
+            rows = [
+                {"id": str(n), "prompt": f"p{n}", "answer": "", "text": "t", "correct": None, "tokens": 2}
+                | {"finish": "stop", "sample": 0, "reward": reward, "parts": {"short": reward / 2}}
+                for n, reward in enumerate(rewards)
+            ]
+            run.record_answers(step, [*rows, {**rows[0], "sample": 1, "reward": None}])
+            run.log(
+                step, {"eval/reward": sum(rewards) / 3, "eval/reward_low": 0, "eval/reward_high": 2, "eval/prompts": 3}
+            )
+    page, text = read(write_report(run.path))
+    assert "3 held-out examples, answered greedily. The reward of 1 rose, that of 1 fell." in text
+    assert (len(page.having("changed")), len(page.having("same"))) == (2, 1)
+    assert "reward 1.5, short 0.75" in text
+    assert "expected" not in text
+    assert "95 % intervals: 0 to 2 and 0 to 2, on 3 prompts" in text
+
+
 def test_rollouts_prefer_groups_that_differ_and_shade_the_unlikely_token(finished):
     page, text = read(finished)
     assert "reverse: whetstone" in text

@@ -151,6 +151,23 @@ def test_tensorboard_shows_completions_as_text(tmp_path: Path) -> None:
     assert "**text**\n\n    # 2\n    \n    3\n\n**answer**\n\n    1" in text
 
 
+def test_what_a_completion_does_not_have_is_left_out(tmp_path: Path, wandb_runs: list[FakeRun]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    greedy = {"prompt": "1", "text": "2", "answer": "", "correct": None, "reward": 0.5}
+    sampled = {"prompt": "1", "text": "3", "answer": "", "correct": None}
+    with RunDirectory.create(tmp_path, "r", "") as run:
+        run.track(["tensorboard", "wandb"], {}, first_step=0)
+        run.record_answers(3, [greedy, sampled])
+    events = EventAccumulator(str(run.path / "tensorboard")).Reload()
+    text = events.Tensors("samples/held_out/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "correct" not in text
+    assert "None" not in text
+    assert text.count("**reward**") == 1
+    table = wandb_runs[0].logged[0][1]["samples/held_out"]
+    assert table == (["prompt", "text", "answer", "reward"], [["1", "2", "", 0.5], ["1", "3", "", None]])
+
+
 def test_wandb_shows_completions_as_a_table(tmp_path: Path, wandb_runs: list[FakeRun]) -> None:
     with RunDirectory.create(tmp_path, "r", "") as run:
         run.track(["wandb"], {}, first_step=0)

@@ -11,7 +11,6 @@ from whet.errors import RunFailed, UserError
 from whet.evaluate.statistics import mean_interval
 from whet.recipe import read_recipe
 from whet.runs.directory import RunDirectory
-from whet.train.session.held_out import reward_metrics
 
 REWARDS = """
 def digits(completions, **columns):
@@ -36,41 +35,22 @@ def test_reward_functions_grade_the_held_out_completions(rewards: str, tmp_path:
     both = f"reward.functions=[{{use: '{rewards}:digits', weight: 2}}, {rewards}:none]"
     run = opened(train_tiny(tmp_path, both, "eval.every_steps=1", "best.metric=eval/reward"))
     for row in run.metrics():
-        texts = [answer["text"] for answer in run.answers(row["step"])]
+        answers = run.answers(row["step"])
+        texts = [answer["text"] for answer in answers]
         counts = [float(sum(letter.isdigit() for letter in text)) for text in texts]
         wanted = mean_interval([2 * count for count in counts])
         measured = [row[f"eval/reward{end}"] for end in ("", "_low", "_high")]
         assert measured == pytest.approx([wanted.mean, wanted.low, wanted.high])
         assert row["eval/parts/digits"] == pytest.approx(wanted.mean / 2)
         assert row["eval/parts/none"] == 0
+        assert [answer["reward"] for answer in answers] == [2 * count for count in counts]
+        assert [answer["parts"] for answer in answers] == [{"digits": count, "none": 0.0} for count in counts]
+        assert row["eval/prompts"] == len(answers) == 4
     best = json.loads((run.path / "best_model" / "best.json").read_text())
     values = [row["eval/reward"] for row in run.metrics()]
     assert best["metric"] == "eval/reward"
     assert best["value"] == max(values)
     assert best["step"] == max(step for step, value in enumerate(values) if value == max(values))
-
-
-def test_every_rank_scores_its_share() -> None:
-    from tests.contracts.fake_ranks import on_ranks
-    from whet.distributed.world import World
-    from whet.records import Example, Score
-
-    examples = [Example(id=str(i), prompt="p", answer="a") for i in range(5)]
-    texts = ["x" * i for i in range(5)]
-
-    def work(world: World) -> tuple[int, dict[str, float]]:
-        seen: list[str] = []
-
-        def scorer(_: object, some: list[str]) -> list[Score]:
-            seen.extend(some)
-            return [Score(reward=float(len(text)), parts={"odd": len(text) % 2.0} if text else {}) for text in some]
-
-        return len(seen), {**reward_metrics(scorer, examples, texts, world), "seen": len(seen)}
-
-    for _, found in on_ranks(2, work):
-        assert found["eval/reward"] == 2.0
-        assert found["eval/parts/odd"] == 0.5  # of the four that have this part
-        assert found["seen"] in (2, 3)
 
 
 def test_evaluation_off_keeps_the_last_model(tmp_path: Path) -> None:
@@ -105,10 +85,12 @@ def test_the_console_tells_what_was_learned_and_what_went_wrong(whet: Whet, rewa
     assert result.code == 0, result.err
     lines = result.err.splitlines()
     (run,) = (tmp_path / "runs").iterdir()
+    (before,) = [line for line in lines if line.startswith("before training: held-out accuracy ")]
+    assert before.endswith("] on 4 prompts")
     told = "all rewards are 0, so no rollout is better than another and nothing can be learned from them"
     assert [line for line in lines if told in line] == [f"warning: step {step}: {told}" for step in (1, 2, 3)]
     end = lines[next(place for place, line in enumerate(lines) if line.startswith("held-out accuracy: ")) :]
-    assert end[0].endswith(" (95 % intervals)")
+    assert end[0].endswith(" (95 % intervals, on 4 prompts)")
     assert end[1].startswith("held-out reward: 0")
     assert end[2].startswith(f"best model: {run / 'best_model'} (step ")
     assert any(line.startswith("warning: reward was 0 in all 6 steps") for line in end)

@@ -9,6 +9,7 @@ import torch
 from tests.contracts.command import online
 from tests.small import small_model
 from tests.train import rows_on_disk as on_disk
+from whet.api.run import Run
 from whet.cli.progress import SilentProgress
 from whet.config import RewardConfig, TaskConfig
 from whet.errors import UserError
@@ -172,3 +173,8 @@ def test_a_run_learns_from_the_model_and_is_evaluated_by_the_task(judge: Path, t
     assert [answer["correct"] for answer in answers] == [
         answer["text"].strip() == answer["answer"] for answer in answers
     ]
+    best = next(row for row in run.metrics() if row["step"] == (run.best_info() or {})["step"])
+    again = Run(path).evaluate()
+    assert again.reward is not None
+    assert again.reward.mean == pytest.approx(best["eval/reward"])
+    assert again.parts["model"].mean == pytest.approx(best["eval/parts/model"])

@@ -132,7 +132,9 @@ def test_the_held_out_side_by_hand(place: Any, name: str, task: str) -> None:
     assert found["eval/margin"] == pytest.approx(wanted["rewards/margin"], rel=1e-4)
     accuracy = accuracy_of(name)
     assert found[f"eval/{accuracy}"] == pytest.approx(wanted[accuracy])
-    assert list(found) == ["eval/loss", "eval/margin", *(f"eval/{accuracy}{end}" for end in ("", "_low", "_high"))]
+    named = [f"eval/{accuracy}{end}" for end in ("", "_low", "_high")]
+    assert list(found) == ["eval/loss", "eval/margin", *named, "eval/rows"]
+    assert found["eval/rows"] == 7
     assert all(parameter.grad is None for parameter in parts.policy.parameters())
 
 

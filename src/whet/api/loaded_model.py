@@ -13,13 +13,13 @@ import torch
 
 from whet.api.given import Objects
 from whet.api.model_limits import Note, chosen_limit, fitted, say_lengths, warned
+from whet.api.own_measures import FoundTask, device_of, measured_as_trained
 from whet.config.loops import CollectConfig, Training
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine, OnToken
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.evaluate.evaluation import Evaluation, held_out
-from whet.evaluate.evaluation import evaluate as measure
 from whet.imports import passing
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
@@ -217,6 +217,9 @@ def evaluate(
 ) -> Evaluation:
     """Held-out accuracy (greedy) and, with `samples`, pass@k, each with its 95 % interval.
 
+    Of a run on its own task also what it measures itself: the reward and its parts, of an online run; the metrics of
+    its held-out rows, of an offline one (`rows`; with `rows_step`, as recorded at that step).
+
     `task` is a name, a dict of name and options, or a task object; a run has its own. Defaults are the settings of the
     run's evaluation, else 200 examples, 256 tokens, temperature 1, seed 0.
     """
@@ -226,11 +229,13 @@ def evaluate(
     section = None if task is None else objects.plain(task)
     options = dict(section) if isinstance(section, Mapping) else {"name": section}
     with passing(objects.by_name):
-        found, _, _ = find_task(loaded.target, options.pop("name", None), options)
+        found = find_task(loaded.target, options.pop("name", None), options)
         own = loaded.target.config if task is None else None
-        settings = eval_settings(own, given)
-        found = fitted(found, loaded.tokenizer, loaded.engine, chosen_limit(own, max_tokens), warned)
-        return measure(loaded.engine, loaded.tokenizer, found, **settings, world=World.alone())
+        world, limit = World.alone(str(device_of(loaded.engine))), chosen_limit(own, max_tokens)
+        best, parts = Path(loaded.target.path), (loaded.tokenizer, loaded.engine)
+        return measured_as_trained(
+            own, best, found, *parts, eval_settings(own, given), limit=limit, world=world, note=warned
+        )
 
 
 def find_model(
@@ -303,7 +308,7 @@ def is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
 
 
-def find_task(target: Target, name: str | None, options: Mapping[str, Any]) -> tuple[Task, str, Mapping[str, Any]]:
+def find_task(target: Target, name: str | None, options: Mapping[str, Any]) -> FoundTask:
     """The named task, or that of the run's evaluation with these options on top; with its name and options."""
     if name is None and target.config is None:
         raise UserError(f"{target.name} is a model, not a run: say which task, --task or task= (see `whet tasks`)")

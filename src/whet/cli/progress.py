@@ -12,7 +12,7 @@ from rich.table import Table
 
 from whet.cli.terminal import Screen, say
 from whet.config.loops import Config
-from whet.evaluate.measures import headline
+from whet.evaluate.measures import Measure, headline, is_count, measure_of
 from whet.runs.directory import RunDirectory
 from whet.train.session.session import Progress
 
@@ -114,19 +114,18 @@ class TimeLeft:
 
 def _held_out(metrics: Mapping[str, float]) -> str:
     """The metrics of an evaluation with their intervals; empty if there was none."""
-    names = [key.removeprefix("eval/") for key in metrics if key.startswith("eval/")]
-    bounds = {f"{name}{end}" for name in names for end in ("_low", "_high")}
-    shown = [name for name in names if name not in bounds]
-    shown.sort(key=lambda name: f"eval/{name}_low" not in metrics)  # those with an interval first
-    return "  ".join(_with_interval(metrics, name) for name in shown)
+    names = [key for key in metrics if key.startswith("eval/") and not is_count(key)]
+    bounds = {end for name in names for end in measure_of(name).interval}
+    shown = [measure_of(name) for name in names if name not in bounds]
+    shown.sort(key=lambda measure: measure.interval[0] not in metrics)  # those with an interval first
+    return "  ".join(_with_interval(metrics, measure) for measure in shown)
 
 
-def _with_interval(metrics: Mapping[str, float], name: str) -> str:
-    """`accuracy 45.0% (38.1% … 52.1%)`; as a number what is no share."""
-    form = "{:.1%}" if name.endswith("accuracy") or name.startswith("pass@") else "{:.4g}"
-    ends = [metrics[key] for key in (f"eval/{name}_low", f"eval/{name}_high") if key in metrics]
-    interval = f" ({' … '.join(map(form.format, ends))})" if ends else ""
-    return f"{name} {form.format(metrics[f'eval/{name}'])}{interval}"
+def _with_interval(metrics: Mapping[str, float], measure: Measure) -> str:
+    """`accuracy 45.0% (38.1% … 52.1%)`; the line says that all of them are held-out."""
+    ends = [measure.text(metrics[key]) for key in measure.interval if key in metrics]
+    interval = f" ({' … '.join(ends)})" if ends else ""
+    return f"{measure.label.removeprefix('held-out ')} {measure.text(metrics[measure.metric])}{interval}"
 
 
 def _values(numbers: Mapping[str, float]) -> dict[str, str]:

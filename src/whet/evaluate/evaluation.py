@@ -1,8 +1,9 @@
-"""Evaluation on held-out examples by the task's metric, with intervals. Independent of the training reward."""
+"""Evaluation on held-out examples by the task's metric, and beside it by the rewards of a run; with intervals."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from whet.distributed.world import World
@@ -10,12 +11,14 @@ from whet.engines.engine_protocol import Engine
 from whet.errors import UserError
 from whet.evaluate.statistics import Interval, flat_metrics, mean_interval, pass_at_k, wilson
 from whet.models.protocol import Tokenizer
-from whet.records import Completion, Example, Prompt, Sampling
+from whet.records import Completion, Example, Prompt, Sampling, Score
 from whet.streams import name_number
 from whet.tasks.protocol import Gold, Task
 
 # In place of the step in random streams, so that evaluation and training never share one.
 EVALUATION_STEP = 2**31 - 1
+
+HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], list[Score]]  # the rewards of a run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,12 +34,19 @@ class Answer:
     finish: str  # "stop" or "length"
     sample: int  # 0 is greedy; 1, 2, … are the samples for pass@k
     gold: float | None = None  # the gold reward, if the task has one
+    reward: float | None = None  # of a greedy answer, if a run's rewards are applied
+    parts: Mapping[str, float] | None = None  # of the reward, by name
+
+    def row(self) -> dict[str, Any]:
+        """As plain data; reward and parts where it has them."""
+        rewarded = ("reward", "parts")
+        return {key: value for key, value in asdict(self).items() if key not in rewarded or value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """`accuracy`, `length`, `truncated` and `gold` are of the greedy answers; accuracy and pass@k of those that have
-    a reference answer."""
+    """`accuracy`, `length`, `truncated`, `gold`, `reward` and `parts` are of the greedy answers; accuracy and pass@k of
+    those that have a reference answer."""
 
     accuracy: Interval | None  # None: no example has a reference answer
     pass_at: dict[int, Interval]  # k → pass@k, mean over examples
@@ -47,11 +57,23 @@ class Evaluation:
     samples: int  # per example; 0: greedy only
     seed: int
     answers: tuple[Answer, ...]  # example by example
+    reward: Interval | None = None  # by the rewards of a run
+    parts: dict[str, Interval] = field(default_factory=dict)  # of the reward, by name
+    rows: dict[str, float] = field(default_factory=dict)  # metrics eval/… of the held-out rows of an offline run
+    rows_step: int | None = None  # the step at which `rows` was recorded; None: it is measured anew
+
+    @property
+    def graded(self) -> int:
+        """The number of examples with a reference answer."""
+        return sum(answer.sample == 0 and answer.correct is not None for answer in self.answers)
 
     def metrics(self) -> dict[str, float]:
         values: dict[str, Interval | float | None] = {"length": self.length.mean, "truncated": self.truncated}
         values |= {"accuracy": self.accuracy, "gold": self.gold}
-        return flat_metrics(values | {f"pass@{k}": interval for k, interval in self.pass_at.items()})
+        values |= {f"pass@{k}": interval for k, interval in self.pass_at.items()}
+        values |= {f"parts/{name}": interval for name, interval in self.parts.items()} | {"reward": self.reward}
+        some = {"graded": self.graded} if 0 < self.graded < self.examples else {}
+        return flat_metrics(values | {"prompts": self.examples, **some})
 
 
 def evaluate(  # noqa: PLR0913
@@ -64,9 +86,13 @@ def evaluate(  # noqa: PLR0913
     samples: int = 0,
     ks: Sequence[int] = (),
     seed: int,
+    scorer: HeldOutScorer | None = None,
     world: World,
 ) -> Evaluation:
-    """Answers `examples` held-out examples greedily and, for pass@k, `samples` times with `sampling`."""
+    """Answers `examples` held-out examples greedily and, for pass@k, `samples` times with `sampling`.
+
+    Greedy answers are also scored by `scorer`; every rank scores its share.
+    """
     _check(examples=examples, sampling=sampling, samples=samples, ks=ks)
     mine = world.shard(held_out(task, examples))
     prompts = [_prompt(tokenizer, example, seed) for example in mine]
@@ -75,8 +101,10 @@ def evaluate(  # noqa: PLR0913
     if samples:
         sampled = _generate(engine, prompts, sampling, count=samples)
         completions = [first + rest for first, rest in zip(completions, sampled, strict=True)]
-    pairs = zip(mine, completions, strict=True)
-    rows = world.interleave([_answer_rows(task, example, answers) for example, answers in pairs])
+    graded = [_answer_rows(task, example, answers) for example, answers in zip(mine, completions, strict=True)]
+    if scorer is not None:
+        _add_rewards(graded, scorer(mine, [answers[0].text for answers in completions]))
+    rows = world.interleave(graded)
     by_example = [[Answer(**row) for row in example_rows] for example_rows in rows]
     return _summary(by_example, samples=samples, ks=ks, seed=seed)
 
@@ -132,10 +160,25 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
     ]
 
 
+def _add_rewards(graded: Sequence[Sequence[dict[str, Any]]], scores: Sequence[Score]) -> None:
+    for answers, score in zip(graded, scores, strict=True):
+        answers[0].update(reward=score.reward, parts=dict(score.parts))
+
+
+def _mean_parts(greedy: Sequence[Answer]) -> dict[str, Interval]:
+    """The mean of each part of the reward over the answers that have it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for answer in greedy:
+        for name, value in (answer.parts or {}).items():
+            found[name].append(value)
+    return {name: mean_interval(values) for name, values in sorted(found.items())}
+
+
 def _summary(by_example: Sequence[Sequence[Answer]], *, samples: int, ks: Sequence[int], seed: int) -> Evaluation:
     count = len(by_example)
     greedy = [answers[0] for answers in by_example]
     gold = [answer.gold for answer in greedy if answer.gold is not None]
+    rewards = [answer.reward for answer in greedy if answer.reward is not None]
     graded = [answers for answers in by_example if answers[0].correct is not None]
     right = [sum(bool(answer.correct) for answer in answers[1:]) for answers in graded]
     return Evaluation(
@@ -151,4 +194,6 @@ def _summary(by_example: Sequence[Sequence[Answer]], *, samples: int, ks: Sequen
         samples=samples,
         seed=seed,
         answers=tuple(answer for answers in by_example for answer in answers),
+        reward=mean_interval(rewards) if rewards else None,
+        parts=_mean_parts(greedy),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 LOWER_IS_BETTER = ("loss", "truncated", "calibration_error")
 PARTS = "parts"  # of the reward: eval/parts/NAME, of which more is always better
+COUNTS = ("prompts", "graded", "rows")  # eval/prompts: how many were answered; graded: those with a reference answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +16,7 @@ class Measure:
     metric: str
     label: str
     is_share: bool = False
+    counted_by: tuple[str, ...] = ("prompts",)  # of COUNTS, the first that an evaluation has is its sample size
 
     @property
     def is_higher_better(self) -> bool:
@@ -25,6 +27,11 @@ class Measure:
         """The metrics of its 95 % interval."""
         return f"{self.metric}_low", f"{self.metric}_high"
 
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The metrics of its sample size; the first that was measured counts."""
+        return tuple(f"{self.metric.rpartition('/')[0]}/{name}" for name in self.counted_by)
+
     def text(self, value: float) -> str:
         return f"{value:.1%}" if self.is_share else f"{value:.4g}"
 
@@ -34,6 +41,13 @@ class Measure:
         span = "" if low is None or high is None else f" [{self.text(low)} … {self.text(high)}]"
         return self.text(row[self.metric]) + span
 
+    def sample_size(self, row: Mapping[str, Any]) -> str:
+        """`on 8 prompts`, from the counts in a row of metrics; empty if it has none."""
+        unit, count = self.counted_by[-1], next((row[key] for key in self.counts if row.get(key) is not None), None)
+        if count is None:
+            return ""
+        return f"on {count:,.0f} {unit.removesuffix('s') if count == 1 else unit}"
+
     def is_better(self, value: float, than: float) -> bool:
         """Whether a value is at least as good: ties go to the later one."""
         return value >= than if self.is_higher_better else value <= than
@@ -42,14 +56,21 @@ class Measure:
 # In this order the first that was measured stands for the evaluation: what the task calls correct, then the reward,
 # then the metrics of the rows that an offline run learns from.
 MEASURES = (
-    Measure(metric="eval/accuracy", label="held-out accuracy", is_share=True),
+    Measure(metric="eval/accuracy", label="held-out accuracy", is_share=True, counted_by=("graded", "prompts")),
     Measure(metric="eval/reward", label="held-out reward"),
-    Measure(metric="eval/pair_accuracy", label="held-out pair accuracy", is_share=True),
-    Measure(metric="eval/label_accuracy", label="held-out label accuracy", is_share=True),
-    Measure(metric="eval/outcome_accuracy", label="held-out outcome accuracy", is_share=True),
-    Measure(metric="eval/step_accuracy", label="held-out step accuracy", is_share=True),
-    Measure(metric="eval/loss", label="held-out loss"),
-    Measure(metric="eval/token_accuracy", label="held-out token accuracy", is_share=True),
+    Measure(metric="eval/pair_accuracy", label="held-out pair accuracy", is_share=True, counted_by=("rows",)),
+    Measure(metric="eval/label_accuracy", label="held-out label accuracy", is_share=True, counted_by=("rows",)),
+    Measure(metric="eval/outcome_accuracy", label="held-out outcome accuracy", is_share=True, counted_by=("rows",)),
+    Measure(metric="eval/step_accuracy", label="held-out step accuracy", is_share=True, counted_by=("rows",)),
+    Measure(metric="eval/loss", label="held-out loss", counted_by=("rows",)),
+    Measure(metric="eval/token_accuracy", label="held-out token accuracy", is_share=True, counted_by=("rows",)),
+)
+# Others with a name in words; they do not stand for an evaluation.
+OTHERS = (
+    Measure(metric="eval/gold", label="held-out gold reward"),
+    Measure(metric="eval/length", label="held-out tokens per answer"),
+    Measure(metric="eval/truncated", label="held-out truncated", is_share=True),
+    Measure(metric="eval/margin", label="held-out margin", counted_by=("rows",)),
 )
 
 
@@ -73,11 +94,19 @@ def headline(measured: Mapping[str, Any]) -> Measure | None:
 
 
 def measure_of(metric: str) -> Measure:
-    """The measure of a metric's name; one that is no headline is a plain number."""
-    known = next((one for one in MEASURES if one.metric == _plain(metric)), None)
+    """The measure of a metric's name; an unknown one is a plain number, or a share if its name says so."""
+    known = next((one for one in (*MEASURES, *OTHERS) if one.metric == _plain(metric)), None)
     if known is None:
-        return Measure(metric=metric, label=f"held-out {metric.removeprefix('eval/')}")
+        name = metric.removeprefix("eval/")
+        words = name if "parts/" in name else name.replace("_", " ")  # parts are called as the user's functions are
+        is_share = name.endswith("accuracy") or name.rpartition("/")[2].startswith("pass@")
+        return Measure(metric=metric, label=f"held-out {words}", is_share=is_share)
     return known if known.metric == metric else replace(known, metric=metric, label=f"{known.label} on {_set(metric)}")
+
+
+def is_count(metric: str) -> bool:
+    """Whether a metric of an evaluation is a number of prompts or rows, which measures nothing itself."""
+    return _plain(metric).removeprefix("eval/") in COUNTS
 
 
 def of_set(name: str, metrics: Mapping[str, float]) -> dict[str, float]:

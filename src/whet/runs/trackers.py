@@ -24,7 +24,7 @@ class Tracker(Protocol):
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def show(self, step: int, name: str, rows: Sequence[Row]) -> None:
-        """Shows a few completions: rows with the keys of COLUMNS, all with the same ones."""
+        """Shows a few completions: of each row the keys of COLUMNS that it has."""
         ...
 
     def flush(self) -> None:
@@ -49,7 +49,8 @@ class TensorBoard:
 
     def show(self, step: int, name: str, rows: Sequence[Row]) -> None:
         """As text; values are indented, so that Markdown in them is not rendered."""
-        parts = [f"**{key}**\n\n{_indented(str(row[key]))}" for row in rows for key in shown_columns(rows)]
+        known = [(key, row[key]) for row in rows for key in shown_columns([row])]
+        parts = [f"**{key}**\n\n{_indented(str(value))}" for key, value in known]
         self._writer.add_text(name, "\n\n".join(parts), step)
 
     def flush(self) -> None:
@@ -82,7 +83,7 @@ class WeightsAndBiases:
     def show(self, step: int, name: str, rows: Sequence[Row]) -> None:
         """As a table."""
         columns = shown_columns(rows)
-        data = [[row[key] for key in columns] for row in rows]
+        data = [[row.get(key) for key in columns] for row in rows]
         self._run.log({name: self._wandb.Table(columns=columns, data=data)}, step=step)
 
     def flush(self) -> None:
@@ -125,7 +126,7 @@ class MLflow:
 
     def show(self, step: int, name: str, rows: Sequence[Row]) -> None:
         """As a JSON artifact of the step."""
-        table = [{key: row[key] for key in shown_columns(rows)} for row in rows]
+        table = [{key: row[key] for key in shown_columns([row])} for row in rows]
         self._mlflow.log_dict({"step": step, "rows": table}, f"{name}/step-{step:06}.json")
 
     def flush(self) -> None:
@@ -146,8 +147,8 @@ def start_trackers(names: Sequence[str], run: Path, config: Mapping[str, Any], f
 
 
 def shown_columns(rows: Sequence[Row]) -> list[str]:
-    """The columns that every row has, in the order of COLUMNS."""
-    return [key for key in COLUMNS if all(key in row for row in rows)]
+    """The columns that a row has a value for, in the order of COLUMNS."""
+    return [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
 
 
 def _indented(text: str) -> str:

@@ -1,9 +1,10 @@
-"""`whet eval`: accuracy and pass@k on held-out examples."""
+"""`whet eval`: accuracy, pass@k, the rewards of a run and the metrics of its held-out rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,8 +15,10 @@ from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.api.loaded_model import Target
+    from whet.api.own_measures import FoundTask
+    from whet.config.loops import Training
     from whet.evaluate.evaluation import Answer, Evaluation
-    from whet.tasks.protocol import Task
+    from whet.evaluate.statistics import Interval
 
 
 def evaluate(
@@ -41,7 +44,9 @@ def evaluate(
 ) -> None:
     """Evaluate on held-out prompts: accuracy and pass@k. Accuracy is greedy; intervals are of 95 % confidence.
 
-    Of a reward model: pair accuracy, calibration, and best-of-n where rows have several completions with known scores.
+    Of an online run also the reward and its parts; of an offline run also the loss and the other metrics of its
+    held-out rows; --task leaves both out. Of a reward model: pair accuracy, calibration, and best-of-n where rows have
+    several completions with known scores.
 
     \b
     Examples:
@@ -63,26 +68,26 @@ def evaluate(
         return
     if data is not None:
         raise UserError(f"--data is for a reward model, and {model} is a language model: use --task")
-    found_task, name, used = find_task(target, task, arguments.read_options(options or []))
+    found = find_task(target, task, arguments.read_options(options or []))
     own = target.config if task is None else None  # a run's settings are for its own task
     settings = eval_settings(own, {**given, "examples": examples})
     if k is not None and samples is None:
         say(f"note: --k {k} without --samples: {settings['samples']} samples of each prompt are drawn", err=True)
-    result = _measured(target, found_task, settings, limit=chosen_limit(own, max_tokens))
+    result = _measured(target, own, found, settings, limit=chosen_limit(own, max_tokens))
     if result is None:
         return
     if as_json:
-        about = {"model": target.name, "task": name, "options": dict(used)}
+        about = {"model": target.name, "task": found[1], "options": dict(found[2])}
         say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
         return
-    say(f"{target.name} on {name}: {result.examples} held-out examples, seed {result.seed}")
-    _say_result(result, show)
+    _say_result(target.name, found[1], result, _undefined(result, found[1], model, settings["ks"]), show)
 
 
-def _say_result(result: Evaluation, show: int) -> None:
-    say_table(_rows(result), "measure", "value", "95 % interval")
-    if result.accuracy is None:
-        say("accuracy is not defined: the task has no reference answers (a run's own rewards: its metrics eval/reward)")
+def _say_result(model: str, task: str, result: Evaluation, undefined: str, show: int) -> None:
+    say(f"{model} on {task}: {result.examples} held-out examples, seed {result.seed}")
+    say_table(_rows(result), "measure", "value", "95 % interval", "measured on")
+    if undefined:
+        say(undefined)
     for answer in _shown(result, show):
         say_text(_story(answer))
 
@@ -95,19 +100,39 @@ def _refuse_generation(model: str, given: Mapping[str, object]) -> None:
         raise UserError(f"{option} is for language models, and {model} is a reward model: use --data and --examples")
 
 
-def _measured(target: Target, task: Task, settings: Mapping[str, Any], *, limit: int) -> Evaluation | None:
+def _undefined(result: Evaluation, task: str, model: str, ks: Sequence[int]) -> str:
+    """Why there is no accuracy, and what to do; empty if there is one."""
+    if result.accuracy is not None:
+        return ""
+    names = " and ".join(["accuracy", *(f"pass@{k}" for k in ks)])
+    what = f"{names} {'are' if ks else 'is'} not defined"
+    if task != "data":
+        return f"{what}: task {task} has no reference answers"
+    if any(answer.answer for answer in result.answers):
+        return (
+            f"{what}: the rows have answers, and nothing says how to compare completions with them: add match, e.g. "
+            f"whet eval {model} match=number (or exact, boxed, choice, regex)"
+        )
+    return (
+        f"{what}: the rows have no answers; if they do under another name, add e.g. "
+        f"whet eval {model} 'columns={{answer: NAME}}' match=number"
+    )
+
+
+def _measured(
+    target: Target, own: Training | None, found: FoundTask, settings: Mapping[str, Any], *, limit: int
+) -> Evaluation | None:
     """The evaluation on all ranks; None on those that print nothing."""
-    from whet.api.model_limits import fitted
+    from whet.api.own_measures import measured_as_trained
     from whet.distributed.world import World
-    from whet.evaluate.evaluation import evaluate as measure
 
     world = World.init()
     notes: list[str] = []
     try:
         with arguments.sampling_status(f"answering {settings['examples']} examples") as on_token:
             tokenizer, engine = target.open(device=world.device, on_token=on_token)
-            task = fitted(task, tokenizer, engine, limit, notes.append)
-            result = measure(engine, tokenizer, task, **settings, world=world)
+            given: dict[str, Any] = {"limit": limit, "world": world, "note": notes.append}
+            result = measured_as_trained(own, Path(target.path), found, tokenizer, engine, settings, **given)
     finally:
         world.close()
     for note in notes if world.is_writer else ():
@@ -122,16 +147,48 @@ def _read_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _rows(result: Evaluation) -> list[tuple[str, str, str]]:
+def _rows(result: Evaluation) -> list[tuple[str, str, str, str]]:
+    """The table: value, interval and sample size of each measure."""
+    prompts, graded = (_prompts(count) for count in (result.examples, result.graded))
     shares = {"accuracy (greedy)": result.accuracy} if result.accuracy is not None else {}
     shares |= {f"pass@{k}": value for k, value in result.pass_at.items()}
-    length = result.length
-    span = "unknown from one answer" if length.high == float("inf") else f"{length.low:.1f} … {length.high:.1f}"
+    rows = [_line(name, share, "{:.1%}", graded) for name, share in shares.items()]
+    if result.reward is not None:
+        rows.append(_line("reward", result.reward, "{:.4g}", prompts))
+    for name, part in result.parts.items():
+        having = sum(name in (answer.parts or {}) for answer in result.answers)
+        rows.append(_line(f"reward part {name}", part, "{:.4g}", _prompts(having)))
     return [
-        *((name, f"{share.mean:.1%}", f"{share.low:.1%} … {share.high:.1%}") for name, share in shares.items()),
-        ("tokens per answer", f"{length.mean:.1f}", span),
-        ("truncated", f"{result.truncated:.1%}", ""),
+        *rows,
+        *_row_lines(result),
+        _line("tokens per answer", result.length, "{:.1f}", prompts),
+        ("truncated", f"{result.truncated:.1%}", "", prompts),
     ]
+
+
+def _line(name: str, found: Interval, form: str, size: str) -> tuple[str, str, str, str]:
+    span = f"{form.format(found.low)} … {form.format(found.high)}"
+    return name, form.format(found.mean), "unknown from one answer" if found.high == float("inf") else span, size
+
+
+def _row_lines(result: Evaluation) -> list[tuple[str, str, str, str]]:
+    """The metrics of a run's held-out rows, under the names that they have in training."""
+    from whet.evaluate.measures import is_count, measure_of
+
+    found = [measure_of(metric) for metric in result.rows if not is_count(metric)]
+    ends = {end for one in found for end in one.interval}
+    recorded = "" if result.rows_step is None else f" (recorded at step {result.rows_step})"
+    lines = []
+    for one in found:
+        if one.metric not in ends:
+            span = " … ".join(one.text(result.rows[end]) for end in one.interval if end in result.rows)
+            size = one.sample_size(result.rows).removeprefix("on ")
+            lines.append((one.label + recorded, one.text(result.rows[one.metric]), span, size))
+    return lines
+
+
+def _prompts(count: int) -> str:
+    return f"{count:,} prompt{'' if count == 1 else 's'}"
 
 
 def _shown(result: Evaluation, count: int) -> list[Answer]:
@@ -143,5 +200,8 @@ def _shown(result: Evaluation, count: int) -> list[Answer]:
 
 
 def _story(answer: Answer) -> str:
-    verdicts = {True: " (right)", False: f" (wrong, a right answer is {answer.answer!r})", None: ""}
-    return f"\n{answer.prompt}\n→ {answer.text!r}{verdicts[answer.correct]}"
+    """Prompt and completion as text, and how the completion was judged."""
+    verdicts = {True: ["right"], False: [f"wrong, a right answer is {answer.answer}"], None: []}
+    rewarded = [] if answer.reward is None else [f"reward {answer.reward:.4g}"]
+    verdict = "; ".join(verdicts[answer.correct] + rewarded)
+    return f"\n{answer.prompt}\n→ {answer.text}" + (f" ({verdict})" if verdict else "")

@@ -80,7 +80,8 @@ def _run(path: Path) -> dict[str, Any]:
         "finished": run.finished,
         "held_out": {
             one.label: [
-                {name: row[name] for name in (one.metric, *one.interval) if row.get(name) is not None} for row in rows
+                {name: row[name] for name in (one.metric, *one.interval, *one.counts) if row.get(name) is not None}
+                for row in rows
             ]
             for one, rows in measured.items()
         },
@@ -91,10 +92,7 @@ def _run(path: Path) -> dict[str, Any]:
 def _lines(held_out: dict[str, list[dict[str, float]]] | None) -> list[str]:
     """Held-out results, before → after."""
     from whet.evaluate.measures import measure_of
+    from whet.report.run.page import outcome_line
 
-    lines = []
-    for label, rows in (held_out or {}).items():
-        measure = measure_of(next(iter(rows[0])))
-        values = " → ".join(measure.with_interval(row) for row in rows)
-        lines.append(f"{label}: {values}{' (95 % intervals)' if len(rows[0]) > 1 else ''}")
+    lines = [outcome_line(measure_of(next(iter(rows[0]))), rows) for rows in (held_out or {}).values()]
     return ["no evaluation yet"] if held_out == {} else lines

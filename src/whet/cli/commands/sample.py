@@ -98,7 +98,9 @@ def _standard_input() -> str:
 
 
 def _story(row: dict[str, Any]) -> str:
-    lines = [row["prompt"] + (f"   (a right answer is {row['answer']!r})" if "answer" in row else "")]
+    answer = row.get("answer", "")
+    told = f"\na right answer:\n{answer}" if "\n" in answer else f"   (a right answer is {answer})"
+    lines = [row["prompt"] + (told if answer else "")]
     for number, completion in enumerate(row["completions"], start=1):
         facts = [f"{completion['tokens']} tokens"]
         facts += [] if math.isnan(completion["logprob"]) else [f"log-prob {completion['logprob']:.2f}"]

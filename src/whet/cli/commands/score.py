@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.api.loaded_model import Target
+    from whet.config import DataConfig
+    from whet.data.formats import Record
     from whet.evaluate.reward_evaluation import RewardEvaluation, Scorable
     from whet.evaluate.statistics import Interval
 
@@ -74,45 +77,81 @@ def score(
 
 
 def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *, as_json: bool) -> None:
-    """Evaluates a reward model on the rows of `source`, or on the held-out rows of the run that trained it."""
+    """Evaluates a reward model on the rows of `source`, or on those that the run which trained it is evaluated on."""
     from whet.api.reward_scores import reward_scorer
     from whet.data.split import clustering
     from whet.evaluate.reward_evaluation import evaluate_reward_model
 
-    rows, everything, name = _rows(target, source)
-    cluster = clustering(everything)
+    chosen = _rows(target, source)
+    cluster = clustering(chosen.everything)
     own = target.config.eval.examples if target.config is not None and source is None else None
-    with Screen(stderr=True).status(f"scoring {name}"):
+    with Screen(stderr=True).status(f"scoring {chosen.name}"):
         scorer = reward_scorer(target)
-        clusters = [cluster(row) for row in rows]
-        result = evaluate_reward_model(scorer, rows, clusters=clusters, name=name, most=examples or own)
+        clusters = [cluster(row) for row in chosen.rows]
+        result = evaluate_reward_model(scorer, chosen.rows, clusters=clusters, name=chosen.name, most=examples or own)
+    if chosen.note:
+        say(chosen.note, err=True)
     if as_json:
-        say_json({"model": target.name, "kind": scorer.model.kind, "data": name, **result.plain()})
+        about = {"model": target.name, "kind": scorer.model.kind, "data": chosen.name, "trained_on": chosen.trained_on}
+        say_json({**about, **result.plain()})
         return
     left_out = f", {result.left_out} left out because they are too long" if result.left_out else ""
-    say(f"{target.name} ({scorer.model.kind} reward model) on {result.rows} rows of {name}{left_out}")
+    say(f"{target.name} ({scorer.model.kind} reward model) on {result.rows} rows of {chosen.name}{left_out}")
     say_table(_table(result), "measure", "value", "95 % interval")
 
 
-def _rows(target: Target, source: str | None) -> tuple[Sequence[Scorable], Sequence[Scorable], str]:
-    """The rows to evaluate on, all rows of their file, and its name."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChosenRows:
+    """The rows that a reward model is evaluated on, and those of them that its run trained on."""
+
+    rows: Sequence[Scorable]
+    everything: Sequence[Scorable]  # all rows of their file
+    name: str
+    trained_on: int | None = 0  # None: not known
+    note: str = ""
+
+
+def _rows(target: Target, source: str | None) -> ChosenRows:
     from whet.api.reward_scores import own_data, scorable
     from whet.data.sources import Source, load_rows
     from whet.tasks.space import first_held_out
     from whet.train.setup.epochs import load_sides
 
-    config = own_data(target)
+    data = own_data(target)
     if source is not None:
-        loaded = load_rows(Source(path=source, chat=config is not None and config.chat))
-        rows = scorable(loaded.rows, source)
-        return rows, rows, source
-    if config is None:
+        rows = scorable(load_rows(Source(path=source, chat=data is not None and data.chat)).rows, source)
+        return _compared(ChosenRows(rows=rows, everything=rows, name=source), data)
+    if data is None:
         raise UserError(f"{target.name} is a model, not a run with held-out rows: name a file with --data")
-    loaded, _, held_out = load_sides(config)
-    if not held_out:
+    evaluated = next(iter(getattr(target.config, "evaluation_data", {}).values()), None)
+    if evaluated is None:
         raise UserError(f"{target.name} was trained on all of its rows, none is held out: name a file with --data")
-    everything = scorable(loaded.rows, config.path)
-    return first_held_out(scorable(held_out, config.path), len(held_out)), everything, f"{config.path}, held out"
+    loaded, _, held_out = load_sides(evaluated)
+    path = " and ".join(evaluated.paths)
+    rows = first_held_out(scorable(held_out, path), len(held_out))
+    if evaluated is data:
+        return ChosenRows(rows=rows, everything=scorable(loaded.rows, path), name=f"{path}, held out")
+    return _compared(ChosenRows(rows=rows, everything=rows, name=path), data)
+
+
+def _compared(chosen: ChosenRows, data: DataConfig | None) -> ChosenRows:
+    """The rows, with a note if the run was trained on some of them."""
+    from whet.train.setup.epochs import load_sides
+
+    if data is None:
+        return replace(chosen, trained_on=None)
+    try:
+        trained = {_content(row) for row in load_sides(data)[1]}
+    except UserError as error:
+        return replace(chosen, trained_on=None, note=f"note: whether rows were trained on is not known: {error}")
+    both = sum(_content(row) in trained for row in chosen.rows)
+    note = f"note: {both:,} of {len(chosen.rows):,} rows were trained on" if both else ""
+    return replace(chosen, trained_on=both, note=note)
+
+
+def _content(row: Record) -> str:
+    """What a row says, whatever file and line it is from."""
+    return repr(replace(row, id="", twin=""))
 
 
 def _write(path: Path, lines: Sequence[dict[str, Any]]) -> None:

@@ -89,16 +89,20 @@ def outcome_lines(run: RunDirectory) -> list[str]:
     """What a finished run prints at its end: the measures before and after, the best model, warnings."""
     metrics, results = run.metrics(), run.results() or {}
     found = evaluations(metrics, results)
-    lines = [
-        f"{measure.label}: {' → '.join(measure.with_interval(row) for row in rows)}"
-        f"{' (95 % intervals)' if measure.interval[0] in rows[-1] else ''}"
-        for measure, rows in found.items()
-    ]
+    lines = [outcome_line(measure, rows) for measure, rows in found.items()]
     best = results.get("best") or {}
     if best:
         by = f", {best['metric']} {measure_of(best['metric']).text(best['value'])}" if "metric" in best else ""
         lines.append(f"best model: {run.best_model()} (step {best['step']}{by})")
     return lines + [f"{one.level}: {one.sentence}" for one in run_health(run) if one.level == "warning"]
+
+
+def outcome_line(measure: Measure, rows: Sequence[Row]) -> str:
+    """A measure before and after, what its intervals are, and on how many prompts or rows it was measured."""
+    about = ["95 % intervals"] if measure.interval[0] in rows[-1] else []
+    about += filter(None, [measure.sample_size(rows[-1])])
+    values = " → ".join(measure.with_interval(row) for row in rows)
+    return f"{measure.label}: {values}" + (f" ({', '.join(about)})" if about else "")
 
 
 def run_health(run: RunDirectory) -> list[HealthFinding]:
@@ -149,6 +153,7 @@ def _shown(measure: Measure, rows: Mapping[str, Row]) -> dict[str, Any]:
         for row in rows.values()
         if row.get(low) is not None and row.get(high) is not None
     ]
+    size = measure.sample_size(list(rows.values())[-1])
     direction = "" if measure.is_higher_better else "lower is better"
     note = f"95 % interval{'s' if len(intervals) > 1 else ''}: {' and '.join(intervals)}" if intervals else ""
     return {
@@ -158,7 +163,7 @@ def _shown(measure: Measure, rows: Mapping[str, Row]) -> dict[str, Any]:
             for name, row in rows.items()
             if measure.is_share and row.get(low) is not None
         ],
-        "note": ", ".join(part for part in (note, direction) if part),
+        "note": ", ".join(part for part in (note, size, direction) if part),
     }
 
 
@@ -188,18 +193,43 @@ def _changes(run: RunDirectory) -> dict[str, Any] | None:
     first, last = ([row for row in run.answers(steps[end]) if row["sample"] == 0] for end in (0, -1))
     before = {_named(row): row for row in first}
     pairs = [(before[_named(row)], row) for row in last if _named(row) in before]
-    changed = [pair for pair in pairs if pair[0]["correct"] != pair[1]["correct"]]
-    same = [pair for pair in pairs if pair[0]["correct"] == pair[1]["correct"]]
-    shown = {_named(pair[1]) for pair in changed[:CHANGED] + same[:SAME]}
-    learned = sum(bool(after["correct"]) for _, after in changed)
+    changed = [pair for pair in pairs if _judged(pair[0]) != _judged(pair[1])]
+    same = [pair for pair in pairs if _judged(pair[0]) == _judged(pair[1])]
+    shown = [pair for pair in pairs if pair in changed[:CHANGED] or pair in same[:SAME]]
     count = f"{len(shown)} of {len(pairs)}" if len(shown) < len(pairs) else f"{len(pairs)}"
-    graded = any(after["correct"] is not None for _, after in pairs)
-    moved = f" {learned} became right, {len(changed) - learned} became wrong." if graded else ""
     return {
-        "lead": f"{count} held-out examples, answered greedily.{moved}",
-        "pairs": [pair for pair in pairs if _named(pair[1]) in shown],
+        "lead": f"{count} held-out examples, answered greedily.{_moved(pairs)}",
+        "pairs": [(_told(before), _told(after), _judged(before) != _judged(after)) for before, after in shown],
         "steps": (steps[0], steps[-1]),
     }
+
+
+def _judged(answer: Row) -> Any:
+    """Whether an answer is correct or, without a reference answer, its reward; None if nothing judged it."""
+    return answer.get("reward") if answer["correct"] is None else answer["correct"]
+
+
+def _told(answer: Row) -> dict[str, Any]:
+    """An answer with its reward and the parts of it, in words."""
+    if "reward" not in answer:
+        return dict(answer)
+    parts = [f"{name} {number(value)}" for name, value in answer["parts"].items()]
+    return {**answer, "told": ", ".join([f"reward {number(answer['reward'])}", *parts])}
+
+
+def _moved(pairs: Sequence[tuple[Row, Row]]) -> str:
+    """How many answers became right and wrong, and how many rewards rose and fell."""
+    text = ""
+    if any(after["correct"] is not None for _, after in pairs):
+        moves = [bool(after["correct"]) for before, after in pairs if before["correct"] != after["correct"]]
+        text += f" {sum(moves)} became right, {len(moves) - sum(moves)} became wrong."
+    rewards = [
+        (before["reward"], after["reward"]) for before, after in pairs if "reward" in before and "reward" in after
+    ]
+    if rewards:
+        rose, fell = (sum(sign * (after - before) > 0 for before, after in rewards) for sign in (1, -1))
+        text += f" The reward of {rose} rose, that of {fell} fell."
+    return text
 
 
 def _named(answer: Row) -> tuple[str, str]:

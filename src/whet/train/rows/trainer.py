@@ -56,10 +56,10 @@ class OfflineTrainer(ABC, Generic[U]):
 
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
-        """Metrics of the rows of every evaluation set."""
+        """Metrics of the rows of every evaluation set, and how many rows it has."""
         found: dict[str, float] = {}
         for name, rows in self.evaluation.items():
-            found |= of_set(name, self.measure_rows(rows))
+            found |= of_set(name, {**self.measure_rows(rows), "eval/rows": float(len(rows))})
         return found
 
     @abstractmethod

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from whet.config import EarlyStoppingConfig, TrainConfig
 from whet.errors import UserError
-from whet.evaluate.measures import Measure, measure_of
+from whet.evaluate.measures import Measure, is_count, measure_of
 
 
 def over_budget(metrics: Mapping[str, float], settings: EarlyStoppingConfig) -> str:
@@ -44,5 +44,6 @@ def require_measured(config: TrainConfig, measured: Mapping[str, float]) -> None
     asked |= {"early_stopping.metric": config.early_stopping.metric} if config.early_stopping.patience else {}
     for key, metric in asked.items():
         if metric and metric not in measured:
-            known = ", ".join(name for name in measured if not name.endswith(("_low", "_high")))
+            usable = (name for name in measured if not name.endswith(("_low", "_high")) and not is_count(name))
+            known = ", ".join(usable)
             raise UserError(f"{key} is {metric!r}, which is not measured here; use one of {known}")

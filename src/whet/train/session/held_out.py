@@ -1,20 +1,15 @@
 """Evaluation of a run on held-out prompts: completions by the engine, graded by the task and by the run's rewards."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any
 
 from whet.config.loops import Training
 from whet.distributed.world import World
-from whet.evaluate.evaluation import evaluate
+from whet.evaluate.evaluation import HeldOutScorer, evaluate
 from whet.evaluate.measures import of_set
-from whet.evaluate.statistics import flat_metrics, mean_interval
-from whet.records import Example
 from whet.runs.directory import RunDirectory
 from whet.train.setup.build import Parts
-from whet.train.setup.reward_grader import HeldOutScorer
 
 
 def evaluate_held_out(
@@ -48,29 +43,10 @@ def evaluate_held_out(
                 samples=settings.samples,
                 ks=settings.ks,
                 seed=config.seed,
+                scorer=scorers.get(name),
                 world=world,
             )
-        found = evaluation.metrics()
-        answers += [asdict(answer) | ({"set": name} if name else {}) for answer in evaluation.answers]
-        if name in scorers:
-            texts = [answer.text for answer in evaluation.answers if answer.sample == 0]
-            with abandoning():
-                found |= reward_metrics(scorers[name], task.held_out(settings.examples), texts, world)
-        metrics |= of_set(name, found)
+        answers += [answer.row() | ({"set": name} if name else {}) for answer in evaluation.answers]
+        metrics |= of_set(name, evaluation.metrics())
     run.record_answers(step, answers)
     return metrics
-
-
-def reward_metrics(
-    scorer: HeldOutScorer, examples: Sequence[Example], texts: Sequence[str], world: World
-) -> dict[str, float]:
-    """The mean reward of these completions and of each of its parts; every rank scores its share."""
-    mine = scorer(world.shard(examples), world.shard(texts))
-    rows: list[Mapping[str, float]] = world.interleave(
-        [{"reward": score.reward} | {f"parts/{name}": value for name, value in score.parts.items()} for score in mine]
-    )
-    found: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        for name, value in row.items():
-            found[name].append(value)
-    return flat_metrics({name: mean_interval(values) for name, values in sorted(found.items())})

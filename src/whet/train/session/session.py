@@ -20,6 +20,7 @@ import whet
 from whet.config.loops import Training
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
+from whet.evaluate.evaluation import HeldOutScorer
 from whet.evaluate.measures import Measure, headline, measure_of
 from whet.rollout import spelled
 from whet.runs.checkpoints import Checkpoint
@@ -36,7 +37,6 @@ from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.disk_use import measured_use, require_space
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
-from whet.train.setup.reward_grader import HeldOutScorer
 
 STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
 ABANDONED = ("rollout", "score")  # phases of a step that a signal ends at once: they change no weight
@@ -143,7 +143,8 @@ class Session:
             self.run.log(0, before)
             first = headline(before)
             if first is not None:
-                self.progress.note(f"before training: {first.label} {first.with_interval(before)}")
+                size = first.sample_size(before)
+                self.progress.note(f"before training: {first.label} {first.with_interval(before)}{size and f' {size}'}")
         elif checkpoint is not None:
             self.progress.note(f"resumed after step {self.last}")
             if self._pending:

@@ -1,11 +1,12 @@
 """The grader of a run: the task or reward functions, and a reward model if the recipe names one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
 
 from whet.config import RewardConfig, TaskConfig
+from whet.evaluate.evaluation import HeldOutScorer
 from whet.models.download.model_hub import resolve_model
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.scoring import Scorer, load_scorer
@@ -50,9 +51,6 @@ class ModelGrader:
 
     def close(self) -> None:
         self._inner.close()
-
-
-HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], list[Score]]
 
 
 def held_out_scorers(

@@ -1,0 +1,111 @@
+"""What a run measures besides accuracy: the rewards of an online run, and the held-out rows of an offline one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whet.api.model_limits import Note, fitted
+from whet.config import EngineConfig, OfflineConfig, OnlineConfig, OptimizerConfig, TaskConfig
+from whet.config.loops import Training
+from whet.distributed.world import World
+from whet.engines.engine_protocol import Engine
+from whet.engines.native.native_engine import NativeEngine
+from whet.errors import UserError
+from whet.evaluate.evaluation import Evaluation, HeldOutScorer, evaluate
+from whet.evaluate.measures import measure_of
+from whet.imports import has_objects, is_object
+from whet.models.protocol import Tokenizer
+from whet.runs.directory import RunDirectory
+from whet.tasks.protocol import Task
+from whet.train.rows.loop import build_trainer
+from whet.train.setup.reward_grader import build_grader
+
+FoundTask = tuple[Task, str, Mapping[str, Any]]  # a task with its name and options
+Rows = tuple[dict[str, float], int | None]  # metrics of held-out rows, and the step at which they were recorded, if so
+
+
+def measured_as_trained(  # noqa: PLR0913
+    config: Training | None,
+    best: Path,
+    found: FoundTask,
+    tokenizer: Tokenizer,
+    engine: Engine,
+    settings: Mapping[str, Any],
+    *,
+    limit: int,
+    world: World,
+    note: Note,
+) -> Evaluation:
+    """The evaluation of a model and, with the config of the run that trained it, what that run measures of its own.
+
+    `best` is the directory of the model, and `limit` the `chosen_limit`.
+    """
+    given, name, options = found
+    task = fitted(given, tokenizer, engine, limit, note)
+    with _own_rewards(config, task, TaskConfig(name=name, **options), world.device, note) as scorer:
+        result = evaluate(engine, tokenizer, task, **settings, scorer=scorer, world=world)
+    if not isinstance(config, OfflineConfig):
+        return result
+    rows, step = _own_rows(config, best, engine, settings["examples"], world, note)
+    return replace(result, rows=rows, rows_step=step)
+
+
+def device_of(engine: Engine) -> torch.device:
+    """Where the weights are; the CPU for those of a server."""
+    if not isinstance(engine, NativeEngine) or not isinstance(engine.policy, torch.nn.Module):
+        return torch.device("cpu")
+    return next(engine.policy.parameters()).device
+
+
+@contextmanager
+def _own_rewards(
+    config: Training | None, task: Task, named: TaskConfig, device: torch.device, note: Note
+) -> Iterator[HeldOutScorer | None]:
+    """The rewards of an online run, for the completions of a task; None if it has none that can be loaded here."""
+    if not isinstance(config, OnlineConfig):
+        yield None
+        return
+    objects = [function.use for function in config.reward.functions if is_object(function.use)]
+    if objects and not has_objects():
+        note(
+            f"note: the reward {objects[0]} is a Python object that was passed to whet.train, so rewards are not "
+            "measured here: call run.evaluate() where the object is"
+        )
+        yield None
+        return
+    with closing(build_grader(named, config.reward, device, task)) as grader:
+        yield grader.grade
+
+
+def _own_rows(config: OfflineConfig, best: Path, engine: Engine, examples: int, world: World, note: Note) -> Rows:
+    """The held-out rows of a run, measured by its trainer with the best weights.
+
+    Recorded metrics of the best step take their place where the loss depends on the course of training, or where the
+    run's data or start model are gone.
+    """
+    assert isinstance(engine, NativeEngine)
+    unused: dict[str, Any] = {"steps": 0, "engine": EngineConfig(), "optimizer": OptimizerConfig()}
+    fewer = config.model_copy(update={**unused, "eval": config.eval.model_copy(update={"examples": examples})})
+    try:
+        trainer = build_trainer(fewer, world, lambda _: None)
+    except UserError as error:
+        note(f"note: the held-out rows cannot be measured anew: {error}")
+        return _recorded(best)
+    if trainer.kept:
+        return _recorded(best)
+    trainer.parts = replace(trainer.parts, policy=engine.policy)
+    return trainer.measure(), None
+
+
+def _recorded(best: Path) -> Rows:
+    """The metrics of held-out rows in metrics.jsonl, of the step of the best model."""
+    run = RunDirectory.open(best.parent, is_writer=False)
+    step = (run.best_info() or {}).get("step")
+    row = next((row for row in run.metrics() if row["step"] == step), {})
+    of_rows = [one for one in map(measure_of, row) if one.metric.startswith("eval/") and "rows" in one.counted_by]
+    names = [name for one in of_rows for name in (one.metric, *one.interval, *one.counts)]
+    return {name: row[name] for name in names if row.get(name) is not None}, step

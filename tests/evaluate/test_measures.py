@@ -39,8 +39,8 @@ def test_each_has_a_name_of_its_own_and_is_written_as_what_it_is():
     ("metric", "better", "worse"),
     [("eval/accuracy", 0.5, 0.4), ("eval/loss", 0.4, 0.5), ("eval/set/loss", 0.4, 0.5), ("eval/truncated", 0.0, 0.1)],
 )
-def test_better_is_higher_but_for_losses_and_ties_go_to_the_later(metric, better, worse):
+def test_better_is_higher_but_for_losses_and_a_tie_is_no_improvement(metric, better, worse):
     measure = measure_of(metric)
     assert measure.is_better(better, than=worse)
-    assert measure.is_better(better, than=better)
+    assert not measure.is_better(better, than=better)
     assert not measure.is_better(worse, than=better)

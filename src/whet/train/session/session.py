@@ -30,7 +30,14 @@ from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
 from whet.tasks.loading import TaskFailed
 from whet.train.session import resume
-from whet.train.session.early_stopping import over_budget, past_best, require_measured, watched, watched_measure
+from whet.train.session.early_stopping import (
+    is_new_best,
+    over_budget,
+    require_measured,
+    watched,
+    watched_measure,
+    without_improvement,
+)
 from whet.train.session.held_out import evaluate_held_out
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
@@ -251,7 +258,7 @@ class Session:
         if _due(every, step, self.config.steps) or (every and self._ended):
             logged = {**logged, **self._evaluate(step)}
             watch = watched_measure(self.config.early_stopping, self._best_measure(logged))
-            self._ended = self._ended or past_best(self.watched, self.config.early_stopping, watch)
+            self._ended = self._ended or without_improvement(self.watched, self.config.early_stopping, watch)
         self._pending = {}
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
@@ -282,7 +289,7 @@ class Session:
         stopping = self.config.early_stopping
         self.watched += watched([metrics], stopping, watched_measure(stopping, measure))
         value = metrics[measure.metric]
-        if not self.best or measure.is_better(value, than=self.best["value"]):
+        if is_new_best(self.best, value, measure):
             self._keep_best({"step": step, "metric": measure.metric, "value": value})
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics

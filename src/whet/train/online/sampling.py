@@ -106,7 +106,8 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
     for row in rows:
         for name, value in row["parts"].items():
             parts[name].append(value)
-    flat = [len({row["reward"] for row in group}) == 1 for group in groups]
+    compared = [group for group in groups if len(group) > 1]  # a single rollout has no variance
+    flat = [len({row["reward"] for row in group}) == 1 for group in compared]
     metrics = {
         "reward/mean": statistics.fmean(rewards),
         "reward/std": statistics.pstdev(rewards),
@@ -114,7 +115,7 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
         "length/mean": statistics.fmean(lengths),
         "length/max": float(max(lengths)),
         "truncated": statistics.fmean(row["finish"] == "length" for row in rows),
-        "groups/zero_variance": statistics.fmean(flat),
+        **({"groups/zero_variance": statistics.fmean(flat)} if flat else {}),
     }
     return metrics, sum(lengths)
 

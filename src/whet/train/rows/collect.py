@@ -37,7 +37,9 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
     tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     policy = place(load_model(directory), world.device)
     longest = config.rollout.max_tokens
-    task, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=longest, used=["training"])
+    task, lengths = fit_prompts(
+        task, tokenizer, context=policy.context, max_tokens=longest, key="rollout.max_tokens", used=["training"]
+    )
     engine = build_engine(config.engine, policy, tokenizer, world)
     grader = build_grader(config.task, config.reward, world.device, task)
     progress.note(f"run: {run.path}")

@@ -82,8 +82,10 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     origin = fingerprint(start.policy)
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
-    used, max_tokens = _sampled(config)
-    task, lengths = fit_prompts(start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, used=used)
+    used, max_tokens, key = _sampled(config)
+    task, lengths = fit_prompts(
+        start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, key=key, used=used
+    )
     evaluation, of_sets = _evaluation_tasks(config, task, start.tokenizer, policy.context)
     return Parts(
         task=task,
@@ -99,16 +101,17 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     )
 
 
-def _sampled(config: TrainConfig) -> tuple[list[Side], int]:
-    """The sides of the task whose prompts a run reads, and the longest completion of them that it asks for."""
-    limits: dict[Side, int] = {}
+def _sampled(config: TrainConfig) -> tuple[list[Side], int, str]:
+    """The sides of the task whose prompts a run reads, the longest completion that it asks for, and the key of that."""
+    limits: dict[Side, tuple[int, str]] = {}
     if isinstance(config, OnlineConfig):
-        limits["training"] = config.rollout.max_tokens
+        limits["training"] = config.rollout.max_tokens, "rollout.max_tokens"
     elif isinstance(config, OfflineConfig) and config.data is None:
-        limits["training"] = 1  # learned, not sampled
+        limits["training"] = 1, ""  # learned, not sampled
     if config.eval.every_steps:
-        limits["held-out"] = config.eval.max_tokens
-    return list(limits), max(limits.values(), default=1)
+        limits["held-out"] = config.eval.max_tokens, "eval.max_tokens"
+    longest = max((most for most, _ in limits.values()), default=1)
+    return list(limits), longest, " and ".join(key for most, key in limits.values() if most == longest)
 
 
 def start_model(config: TrainConfig, world: World) -> Start:
@@ -141,7 +144,9 @@ def _evaluation_tasks(
             continue
         task = guarded_task(settings.name, settings.options)
         most = config.eval.max_tokens
-        found[name], lengths = fit_prompts(task, tokenizer, context=context, max_tokens=most, used=["held-out"])
+        found[name], lengths = fit_prompts(
+            task, tokenizer, context=context, max_tokens=most, key="eval.max_tokens", used=["held-out"]
+        )
         where = f"evaluation set {name}" if name else "evaluation"
         # The rows of offline runs are compared by their trainer.
         leaked = shared_prompts(training, found[name]) if isinstance(config, OnlineConfig) else ""

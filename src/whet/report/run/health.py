@@ -134,23 +134,25 @@ def entropy(metrics: Rows) -> HealthFinding | None:
     # A collapse takes a few steps and does not revert, so a longer window would average it away.
     first, last = _start(curve), sum(curve.values[-FEW:]) / FEW
     moved = f"from {first:.2g} to {last:.2g} nats a token in {curve.steps[-1] - curve.steps[0]} steps"
-    if last >= SURE:
-        if last > RISE * first:
-            return HealthFinding("warning", f"entropy rose {moved}: the policy drifts into noise, lower optimizer.lr")
-        return HealthFinding("ok", f"entropy went {moved}: still exploring")
+    if last < SURE:
+        return _low_entropy(first, last, moved, is_solved=_solved(metrics))
+    if last > RISE * first:
+        return HealthFinding("warning", f"entropy rose {moved}: the policy drifts into noise, lower optimizer.lr")
+    return HealthFinding("ok", f"entropy went {moved}: still exploring")
+
+
+def _low_entropy(first: float, last: float, moved: str, *, is_solved: bool) -> HealthFinding:
     if last > first / 2:
-        return HealthFinding(
-            "note", f"entropy went {moved}: low from the start, so rollouts of a prompt are much alike"
-        )
-    if _solved(metrics):
+        return HealthFinding("note", f"entropy went {moved}: low from the start, so rollouts are much alike")
+    if is_solved:
         return HealthFinding("note", f"entropy fell {moved}: the policy is sure, and right; it explores no more")
-    if last < max(DETERMINISTIC, FALL * first):
-        return HealthFinding(
-            "warning",
-            f"entropy fell {moved}: collapse, the rollouts of a prompt are nearly the same; lower optimizer.lr, or set "
-            "algorithm.entropy.floor or algorithm.kl.coefficient",
-        )
-    return HealthFinding("note", f"entropy fell {moved}: the policy explores little")
+    if last >= max(DETERMINISTIC, FALL * first):
+        return HealthFinding("note", f"entropy fell {moved}: the policy explores little")
+    return HealthFinding(
+        "warning",
+        f"entropy fell {moved}: collapse, the rollouts of a prompt are nearly the same; lower optimizer.lr, or set "
+        "algorithm.entropy.floor or algorithm.kl.coefficient",
+    )
 
 
 def kl_to_reference(metrics: Rows) -> HealthFinding | None:

@@ -32,6 +32,7 @@ def evals(*means, half=0.05):
         ((0.31, 0.5, 0.95), "ok", "held-out accuracy rose from 31 % to 95 %, intervals apart"),
         ((0.31, 0.42), "ok", "held-out accuracy rose from 31 % to 42 %, intervals apart"),
         ((0.31, 0.40), "note", "held-out accuracy went from 31 % to 40 %: intervals overlap, may be chance"),
+        ((0.40, 0.60, 0.40), "note", "held-out accuracy is 40 %, as before training"),
         ((0.80, 0.60), "warning", "held-out accuracy fell from 80 % to 60 %, intervals apart"),
         ((0.80,), "note", "held-out accuracy is 80 %; one evaluation cannot show progress"),
     ],

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,9 @@ class _Watch:
         except KeyboardInterrupt:
             return False
         return not self.asked_to_stop
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return self._inner.evaluating()
 
     def note(self, text: str) -> None:
         self._inner.note(text)

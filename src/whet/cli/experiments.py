@@ -5,7 +5,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -243,6 +243,9 @@ class StepsOnly(SilentProgress):
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         self._inner.step(step, metrics, timings)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return self._inner.evaluating()
 
     def close(self) -> None:
         self._inner.close()

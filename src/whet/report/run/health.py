@@ -42,6 +42,11 @@ def findings(metrics: Rows) -> list[HealthFinding]:
     return sorted(found, key=lambda finding: ("warning", "note", "ok").index(finding.level))
 
 
+def verdict(metrics: Rows) -> list[HealthFinding]:
+    """Whether the held-out result shows that something was learned."""
+    return [finding for rule in (held_out_result, held_out_loss) if (finding := rule(metrics)) is not None]
+
+
 def held_out_result(metrics: Rows) -> HealthFinding | None:
     """First against last evaluation of the headline measure, by their intervals; a loss has its own rule."""
     measure = next((one for row in metrics if (one := headline(row)) is not None), None)
@@ -59,7 +64,11 @@ def held_out_result(metrics: Rows) -> HealthFinding | None:
         return HealthFinding("ok", f"{measure.label} rose from {before} to {after}, intervals apart")
     if last[high] < first[low]:
         return HealthFinding("warning", f"{measure.label} fell from {before} to {after}, intervals apart")
-    return HealthFinding("note", f"{measure.label} went from {before} to {after}: intervals overlap, may be chance")
+    if last[measure.metric] == first[measure.metric]:
+        change = f"is {after}, as before training"
+    else:
+        change = f"went from {before} to {after}: intervals overlap, may be chance"
+    return HealthFinding("note", f"{measure.label} {change}")
 
 
 def held_out_loss(metrics: Rows) -> HealthFinding | None:

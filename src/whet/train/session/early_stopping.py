@@ -43,7 +43,7 @@ def is_new_best(best: Mapping[str, Any], value: float, measure: Measure) -> bool
     """Whether the model with this value replaces the best one so far: of equal models the first trained one is kept."""
     if not best or measure.is_better(value, than=best["value"]):
         return True
-    return best["step"] == 0 and value == best["value"]  # nobody trains to get the start model back
+    return bool(best["step"] == 0 and value == best["value"])  # nobody trains to get the start model back
 
 
 def require_measured(config: TrainConfig, measured: Mapping[str, float]) -> None:

@@ -38,7 +38,7 @@ from whet.train.session.early_stopping import (
     watched_measure,
     without_improvement,
 )
-from whet.train.session.held_out import evaluate_held_out
+from whet.train.session.held_out import evaluate_held_out, what_is_evaluated
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.disk_use import measured_use, require_space
@@ -54,6 +54,10 @@ class Progress(Protocol):
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> bool | None:
         """Called after every step; False stops the run after it, as Ctrl-C does."""
+        ...
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Entered for every evaluation."""
         ...
 
     def note(self, text: str) -> None: ...
@@ -103,6 +107,7 @@ class Session:
         self.interrupt = Interrupt()
         self._began = False
         self._evaluating: int | None = None  # the step whose evaluation is under way; 0: before training
+        self._has_evaluated = False  # in this process
         self._stopping = False  # decided once a step, on all ranks alike
         self._ended = ""  # reason of early stopping
         self._pending: dict[str, Any] = {}  # metrics and timings of a step that is trained and not yet evaluated
@@ -277,11 +282,15 @@ class Session:
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
         self._evaluating = step
-        metrics = evaluate_held_out(
-            self.config, self.parts, self.world, self.run, self.scorers, self._abandoning, step=step
-        )
-        with self._abandoning():
-            metrics |= self.measure()
+        if self.parts.evaluation and self.parts.engine is not None and not self._has_evaluated:
+            self.progress.note(what_is_evaluated(self.config, self.parts.evaluation))
+        self._has_evaluated = True
+        with self.progress.evaluating():
+            metrics = evaluate_held_out(
+                self.config, self.parts, self.world, self.run, self.scorers, self._abandoning, step=step
+            )
+            with self._abandoning():
+                metrics |= self.measure()
         self._evaluating = None
         require_measured(self.config, metrics)
         resume.remember(self.measured, step, plain_numbers(metrics))

@@ -69,8 +69,8 @@ def length_notes(
     """
     if max_tokens >= context:
         return [
-            f"note: {key} {'are' if ' and ' in key else 'is'} {max_tokens:,} and the context has {context:,} tokens, prompt included: completions "
-            f"end there; lower {key}"
+            f"note: {key} {'are' if ' and ' in key else 'is'} {max_tokens:,} and the context has {context:,} tokens, "
+            f"prompt included: completions end there; lower {key}"
         ]
     cut = sum(length + max_tokens > context for length in prompts)
     if not cut:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +25,9 @@ class Quiet:
     def step(self, *_: Any) -> None: ...
 
     def note(self, _: str) -> None: ...
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None: ...
 

@@ -90,7 +90,10 @@ def test_a_system_prompt_that_reaches_no_prompt_is_said_to(whet: Whet, model: Pa
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "sft.yaml").write_text(RECIPE)
     given = [f"data.path={tmp_path / 'texts.jsonl'}", f"model={model}", "steps=1", "model.chat_template=chatml"]
-    note = "note: model.chat_template: prompts of task data are plain text, to which no chat template is applied"
+    note = (
+        f"note: model.chat_template without effect: the prompts of {tmp_path / 'texts.jsonl'} are plain text and "
+        "are not sent through the model's chat template; data.chat=true sends them as user messages\n"
+    )
     assert note in whet("train", tmp_path / "sft.yaml", *given).err
     assert note not in whet("train", tmp_path / "sft.yaml", *given, "data.chat=true").err
 

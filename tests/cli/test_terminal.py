@@ -151,6 +151,17 @@ def test_an_evaluation_leaves_a_line_above_the_live_table(monkeypatch: pytest.Mo
     assert (tmp_path / "log").read_text() == "chatter\n" * 3
 
 
+def test_an_evaluation_is_shown_below_the_live_table_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    tty = _terminal(monkeypatch)
+    live = LiveProgress(2, 1)
+    with live.evaluating():
+        live._live.refresh()
+    live.step(1, {"reward/mean": 0.5}, {})
+    assert _drawn(tty).count("evaluating …") == 1
+    live.close()
+    assert _drawn(tty).count("evaluating …") == 1
+
+
 def _ways_out(path: Path) -> list[str]:
     """Whatever in a file prints by itself."""
     found = []

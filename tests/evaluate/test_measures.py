@@ -62,8 +62,8 @@ def test_the_sample_size_is_that_of_the_measures_own_unit():
         ("eval/parts/loss", 0.5, 0.4),
     ],
 )
-def test_better_is_higher_but_for_losses_and_ties_go_to_the_later(metric, better, worse):
+def test_better_is_higher_but_for_losses_and_a_tie_is_no_improvement(metric, better, worse):
     measure = measure_of(metric)
     assert measure.is_better(better, than=worse)
-    assert measure.is_better(better, than=better)
+    assert not measure.is_better(better, than=better)
     assert not measure.is_better(worse, than=better)

@@ -1,9 +1,12 @@
 """Each rule on both sides of its threshold, on rows made by hand."""
 
+import re
+
 import pytest
 
 from whet.report.run import health
 from whet.report.run.health import HealthFinding, findings
+from whet.train.explain.recipe_keys import recipe_keys
 
 
 def constant(name, value, steps=40, **more):
@@ -29,6 +32,7 @@ def evals(*means, half=0.05):
         ((0.31, 0.5, 0.95), "ok", "held-out accuracy rose from 31 % to 95 %, intervals apart"),
         ((0.31, 0.42), "ok", "held-out accuracy rose from 31 % to 42 %, intervals apart"),
         ((0.31, 0.40), "note", "held-out accuracy went from 31 % to 40 %: intervals overlap, may be chance"),
+        ((0.40, 0.60, 0.40), "note", "held-out accuracy is 40 %, as before training"),
         ((0.80, 0.60), "warning", "held-out accuracy fell from 80 % to 60 %, intervals apart"),
         ((0.80,), "note", "held-out accuracy is 80 %; one evaluation cannot show progress"),
     ],
@@ -111,23 +115,58 @@ def test_now_means_the_last_twenty_steps_and_never_the_beginning():
 def test_truncation(share, level):
     found = health.truncation(constant("truncated", share))
     assert found.level == level
-    assert ("max_tokens" in found.sentence) == (level != "ok")
+    assert ("raise rollout.max_tokens" in found.sentence) == (level != "ok")
 
 
 @pytest.mark.parametrize(
     ("first", "last", "level", "word"),
     [
-        (1.2, 0.01, "warning", "entropy fell from 1.2 to 0.01 nats in 39 steps: collapse"),
-        (1.2, 0.06, "ok", "still exploring"),  # low, but not below the floor
-        (0.3, 0.04, "ok", "still exploring"),  # below the floor, but it began low
+        (1.2, 0.01, "warning", "entropy fell from 1.2 to 0.01 nats a token in 39 steps: collapse"),
+        (1.2, 0.066, "warning", "collapse"),  # less than a tenth is left, and less than 0.1 nats
+        (0.3, 0.015, "warning", "collapse"),
+        (0.1, 0.015, "warning", "collapse"),  # more than a tenth, but next to nothing
+        (4.0, 0.2, "ok", "still exploring"),  # a twentieth, and still much in nats
+        (0.3, 0.04, "note", "explores little"),
+        (0.03, 0.02, "note", "low from the start"),
+        (0.01, 0.03, "note", "low from the start"),  # 0.03 nats are no noise
         (1.0, 1.9, "ok", "still exploring"),
-        (1.0, 2.1, "warning", "drifts into noise"),
+        (1.0, 2.1, "warning", "drifts into noise, lower optimizer.lr"),
     ],
 )
 def test_entropy(first, last, level, word):
     found = health.entropy(ramp("entropy", first, last))
     assert found.level == level
     assert word in found.sentence
+
+
+def test_a_collapse_in_the_last_steps_of_a_short_run_is_seen():
+    """Twenty steps in which every completion became the same; the mean of the second half is 0.17 nats."""
+    values = (
+        1.25,
+        1.22,
+        1.2,
+        1.18,
+        1.15,
+        1.1,
+        1.0,
+        0.9,
+        0.8,
+        0.6,
+        0.55,
+        0.5,
+        0.3,
+        0.2,
+        0.1,
+        0.05,
+        0.02,
+        0.02,
+        0.011,
+        0.011,
+    )
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(values, start=1)]
+    found = health.entropy(rows)
+    assert found.level == "warning"
+    assert found.sentence.startswith("entropy fell from 1.2 to 0.022 nats a token in 19 steps: collapse")
 
 
 def test_entropy_may_fall_when_the_task_is_solved():
@@ -190,6 +229,18 @@ def test_findings_put_warnings_first_and_rules_keep_silent_without_data():
     rows = constant("truncated", 0.5) + constant("kl", 0.1) + evals(0.3)
     assert [finding.level for finding in findings(rows)] == ["warning", "note", "ok"]
     assert findings([]) == [HealthFinding("note", "nothing is recorded yet")]
+
+
+def test_advice_names_keys_as_recipes_have_them():
+    known = {row.key for row in recipe_keys()}
+    rows = (
+        constant("truncated", 0.5) + constant("kl", 3.0) + constant("clip_fraction", 0.5) + ramp("entropy", 1.2, 0.01)
+    )
+    rows += constant("mismatch/max", 0.02) + ramp("eval/loss", 1.0, 2.0) + [{"step": 41, "eval/loss": 0.1}]
+    advice = " ".join(one.sentence for one in [*findings(rows), health.entropy(ramp("entropy", 1.0, 2.1))])
+    named = set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", advice))
+    assert named <= known
+    assert {"rollout.max_tokens", "optimizer.lr", "algorithm.kl.coefficient", "update.epochs"} <= named
 
 
 @pytest.mark.parametrize("rule", health.RULES)

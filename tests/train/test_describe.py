@@ -85,6 +85,13 @@ def test_metrics_count_every_rollout_also_of_dropped_groups() -> None:
     )
 
 
+def test_groups_of_one_have_no_variance() -> None:
+    single = SimpleNamespace(drawn={0: [rollout("abc", 1.0)], 1: [rollout("e", 2.0)]}, numbers={})
+    metrics, _ = describe(rollout_rows(single, None, ALONE))
+    assert metrics["reward/mean"] == 1.5
+    assert "groups/zero_variance" not in metrics
+
+
 def test_a_step_without_an_update_has_rows_too() -> None:
     rows = rollout_rows(drawn(), None, ALONE)
     assert [row["trained"] for group in rows for row in group] == [False] * 4

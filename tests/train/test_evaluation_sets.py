@@ -82,7 +82,7 @@ def test_sets_with_names_are_measured_beside_the_held_out_prompts(train: Train) 
             "eval.data.hard=hard.jsonl",
             "eval.task.digits={name: sorting, level: 1}",
         ),
-        *("reward.functions=[r.py:count]", "best.metric=eval/hard/reward", "early_stopping.patience=1"),
+        *("reward.functions=[r.py:count]", "best.metric=eval/hard/reward", "early_stopping.patience=9"),
         *("early_stopping.metric=eval/easy/accuracy", "eval.examples=3"),
     )
     last = run.metrics()[-1]

@@ -32,7 +32,7 @@ def prompts(task) -> list[int]:
 
 def test_what_leaves_no_room_is_left_out_and_named(file: Path) -> None:
     task = DataTask(path=str(file), match="exact")
-    fitted, notes = fit_prompts(task, PLAIN, context=16, max_tokens=3)
+    fitted, notes = fit_prompts(task, PLAIN, context=16, max_tokens=3, key="rollout.max_tokens")
     assert prompts(fitted) == list(range(1, 16))
     assert fitted.name == "data"
     first = notes[0]
@@ -40,7 +40,7 @@ def test_what_leaves_no_room_is_left_out_and_named(file: Path) -> None:
     assert first.endswith(" …")
     assert notes[1] == (
         "note: completions of 2 of 15 prompts may end before 3 tokens: the longest prompt has 15 of the 16 tokens of "
-        "the context; lower max_tokens or max_prompt_tokens"
+        "the context; lower rollout.max_tokens or task.max_prompt_tokens"
     )
     drawn = {one.prompt for step in range(1, 8) for one in fitted.draw(4, seed=(0, step))}
     assert max(map(len, drawn)) <= 15
@@ -87,7 +87,7 @@ def test_wrong_options_are_refused(file: Path, options: dict, sentence: str) -> 
 
 def test_a_file_of_long_prompts_is_refused_before_anything_begins(file: Path, tmp_path: Path) -> None:
     (tmp_path / "long.jsonl").write_text("".join(json.dumps({"prompt": "1" * (50 + n)}) + "\n" for n in range(20)))
-    with pytest.raises(UserError, match="training prompts have more than 15 tokens: raise max_prompt_tokens"):
+    with pytest.raises(UserError, match=r"training prompts have more than 15 tokens: raise task\.max_prompt_tokens"):
         fit_prompts(DataTask(path=str(tmp_path / "long.jsonl")), PLAIN, context=16, max_tokens=3)
 
 
@@ -125,4 +125,4 @@ def test_prompts_of_task_data_fit_too_and_completions_beyond_the_context_are_sai
     )
     assert result.code == 0, result.err
     assert "prompts have more than 15 tokens (the longest 30) and are left out" in result.err
-    assert "note: max_tokens is 20 and the context has 16 tokens, prompt included" in result.err
+    assert "note: rollout.max_tokens and eval.max_tokens are 20 and the context has 16 tokens" in result.err

@@ -18,7 +18,7 @@ from whet.models.reward.scoring import load_scorer
 from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.rows.reward_training import RewardTrainer
-from whet.train.session.early_stopping import over_budget, past_best, watched, watched_measure
+from whet.train.session.early_stopping import is_new_best, over_budget, watched, watched_measure, without_improvement
 from whet.train.start import resume_run, start_run
 
 NAN = float("nan")
@@ -44,20 +44,24 @@ def test_the_reason_has_both_numbers() -> None:
         ([0.1, 0.5, 0.4], 1, 1),
         ([0.1, 0.5, 0.4], 2, 0),
         ([0.1, 0.5, 0.4, 0.45], 2, 2),  # better than the last time, and still below the best
-        ([0.5, 0.4, 0.5], 1, 0),  # as good as the best is no fall
-        ([0.5, 0.4, 0.5, 0.3, 0.2, 0.1], 3, 3),
+        ([0.1, 0.5, 0.6], 1, 0),
+        ([0.5, 0.4, 0.5], 2, 2),  # as good as the best is no improvement
+        ([0.0, 0.0, 0.0], 3, 0),  # a plateau from the evaluation before training on
+        ([0.0, 0.0, 0.0, 0.0], 3, 3),
+        ([0.5, 0.4, 0.5, 0.3, 0.2, 0.1], 5, 5),
         ([0.5, 0.4, 0.3], 0, 0),  # 0: it may fall for as long as it likes
         ([], 1, 0),
         ([0.5], 1, 0),
     ],
 )
-def test_patience_is_counted_from_the_last_best(values: list[float], patience: int, since: int) -> None:
+def test_patience_counts_evaluations_without_improvement(values: list[float], patience: int, since: int) -> None:
     rows = [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
     rows = [row for pair in zip(rows, ({"step": 9, "loss": 1.0} for _ in rows), strict=True) for row in pair]
     stop = EarlyStoppingConfig(patience=patience)
-    told = past_best(watched(rows, stop, ACCURACY), stop, ACCURACY)
+    told = without_improvement(watched(rows, stop, ACCURACY), stop, ACCURACY)
     best = f"{max(values, default=0.0):.4g}"
-    assert told == (f"eval/accuracy has been below its best, {best}, for {since} evaluations" if since else "")
+    evaluations = "1 evaluation" if since == 1 else f"{since} evaluations"
+    assert told == (f"eval/accuracy has not improved on its best, {best}, for {evaluations}" if since else "")
 
 
 def test_what_is_no_number_is_no_fall() -> None:
@@ -65,15 +69,37 @@ def test_what_is_no_number_is_no_fall() -> None:
     gold = watched_measure(stop, ACCURACY)
     assert gold.metric == "eval/gold"
     assert watched([{"eval/gold": 1.0}, {"eval/gold": None}, {"eval/gold": NAN}, {"loss": 2.0}], stop, gold) == [1.0]
-    assert past_best([1.0], stop, gold) == ""
+    assert without_improvement([1.0], stop, gold) == ""
 
 
 def test_a_loss_is_past_its_best_when_it_has_risen() -> None:
     stop, loss = EarlyStoppingConfig(patience=2), measure_of("eval/loss")
     assert watched_measure(stop, loss) is loss  # without a metric of its own: that of the best model
-    assert past_best([3.0, 2.0, 2.5], stop, loss) == ""
-    assert past_best([3.0, 2.0, 2.5, 2.1], stop, loss) == "eval/loss has been above its best, 2, for 2 evaluations"
-    assert past_best([3.0, 2.0, 2.5, 2.0], stop, loss) == ""
+    assert without_improvement([3.0, 2.0, 2.5], stop, loss) == ""
+    told = without_improvement([3.0, 2.0, 2.5, 2.1], stop, loss)
+    assert told == "eval/loss has not improved on its best, 2, for 2 evaluations"
+    assert without_improvement([3.0, 2.0, 2.5, 2.0], stop, loss) != ""
+    assert without_improvement([3.0, 2.0, 2.5, 1.9], stop, loss) == ""
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "best"),
+    [
+        ("eval/accuracy", [0.5, 0.5, 0.5], 1),  # nothing moved: the first trained model, not the one before training
+        ("eval/accuracy", [0.5, 0.4, 0.5, 0.5], 2),
+        ("eval/accuracy", [0.5, 0.6, 0.6, 0.4], 1),
+        ("eval/accuracy", [0.5, 0.6, 0.7], 2),
+        ("eval/accuracy", [0.5, 0.4, 0.3], 0),
+        ("eval/loss", [2.0, 1.5, 1.5, 1.6], 1),
+        ("eval/loss", [2.0, 2.0], 1),
+    ],
+)
+def test_of_equal_models_the_first_trained_one_is_the_best(metric: str, values: list[float], best: int) -> None:
+    kept: dict[str, Any] = {}
+    for step, value in enumerate(values):
+        if is_new_best(kept, value, measure_of(metric)):
+            kept = {"step": step, "value": value}
+    assert kept == {"step": best, "value": values[best]}
 
 
 class Listening(SilentProgress):
@@ -172,12 +198,18 @@ def test_a_run_ends_when_a_metric_has_fallen_for_too_long(model: Path, tmp_path:
     written = drifting(model, early_stopping={"patience": 2, "metric": "eval/length"})
     written["eval"] = {"every_steps": 1, "examples": 8, "max_tokens": 6}
     run, notes = train(written, tmp_path)
-    check_end(run, notes, "eval/length has been below its best, ", before=40)
+    check_end(run, notes, "eval/length has not improved on its best, ", before=40)
     lengths = [row["eval/length"] for row in run.metrics()]
-    best = max(lengths)
-    assert lengths[-3] == best
-    assert lengths[-2] < best
-    assert lengths[-1] < best
+    assert lengths.index(max(lengths)) == len(lengths) - 3  # its first maximum, and two evaluations after it
+
+
+def test_a_run_on_a_plateau_ends_and_its_best_model_is_a_trained_one(model: Path, tmp_path: Path) -> None:
+    written = drifting(model, early_stopping={"patience": 2}, optimizer={"lr": 1e-12})
+    written["eval"] = {"every_steps": 1, "examples": 8, "max_tokens": 6}
+    run, notes = train(written, tmp_path)
+    assert len({row["eval/accuracy"] for row in run.metrics()}) == 1  # nothing moves
+    assert check_end(run, notes, "eval/accuracy has not improved on its best, ", before=40) == 2
+    assert results(run)["best"]["step"] == run.best_info()["step"] == 1
 
 
 def test_a_run_that_does_not_fall_goes_to_its_end(model: Path, tmp_path: Path) -> None:
@@ -209,7 +241,7 @@ def test_a_run_that_samples_nothing_is_measured_saved_and_resumed(tmp_path: Path
     measured = [row["eval/pair_accuracy"] for row in run.metrics()]
     assert len(measured) == 5  # before the first step and after each of four
     assert any(note.startswith(f"before training: held-out pair accuracy {measured[0]:.1%} [") for note in notes)
-    best = max(range(5), key=lambda step: (measured[step], step))  # of equally good ones the last
+    best = max(range(5), key=lambda step: (measured[step], step > 0, -step))  # of equals the first trained one
     assert results(run)["best"] == {"step": best, "metric": "eval/pair_accuracy", "value": measured[best]}
     chosen, rejected = load_scorer(run.path / "best_model", on_disk.ALONE.device).score(["ab=", "ab="], ["abc", "hhh"])
     assert chosen != rejected
@@ -225,7 +257,7 @@ def test_a_run_that_samples_nothing_is_measured_saved_and_resumed(tmp_path: Path
 def test_a_run_that_samples_nothing_may_end_early_too(tmp_path: Path) -> None:
     stop = {"patience": 2, "metric": "eval/calibration_error"}  # lower is better, and it soon rises
     run, notes = train(rewarding(tmp_path, steps=40, early_stopping=stop), tmp_path / "runs")
-    check_end(run, notes, "eval/calibration_error has been above its best, ", before=40)
+    check_end(run, notes, "eval/calibration_error has not improved on its best, ", before=40)
 
 
 def test_a_row_that_another_process_has_logged_already_counts_once(

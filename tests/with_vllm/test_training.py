@@ -1,6 +1,7 @@
 """GRPO with vLLM as its sampler, in this process and behind a URL; a layer that stays behind ends the run."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -27,6 +28,9 @@ class Silent:
     """Nobody is told."""
 
     def step(self, step, metrics, timings): ...
+
+    def evaluating(self):
+        return nullcontext()
 
     def note(self, text): ...
 

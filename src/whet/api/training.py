@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from whet.recipe import Config, Pipeline, parse_yaml, validate, validated
 from whet.runs import layout
 from whet.runs.catalogue import find_run, runs_root
 from whet.runs.directory import RunDirectory
+from whet.train.session.callbacks import Progress
 from whet.train.session.extension import MAY_CHANGE, as_overrides, changed_keys
-from whet.train.session.session import Progress
 from whet.train.start import resume_run, saved_config, start_run
 
 OnStep = Callable[[int, Mapping[str, float]], object]
@@ -110,6 +110,9 @@ class _Watch:
         except KeyboardInterrupt:
             return False
         return not self.asked_to_stop
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return self._inner.evaluating()
 
     def note(self, text: str) -> None:
         self._inner.note(text)

@@ -5,7 +5,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from whet.train.experiments.jobs import Method, PlannedRun, State, do_jobs
 from whet.train.experiments.pipeline_runs import Plan, make_plan, reopened, run_pipeline
 from whet.train.experiments.sweep import read_sweep
 from whet.train.explain.unused_keys import keys_without_effect
-from whet.train.session.session import Progress
+from whet.train.session.callbacks import Progress
 
 Shown = Literal["text", "comparison", "runs"]  # the last two are JSON
 STATES = {"new": "", "stopped": ", resumed", "finished": ", already finished"}
@@ -243,6 +243,9 @@ class StepsOnly(SilentProgress):
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         self._inner.step(step, metrics, timings)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return self._inner.evaluating()
 
     def close(self) -> None:
         self._inner.close()

@@ -153,12 +153,12 @@ class EarlyStoppingConfig(Section):
     """Early stopping: when a run ends before its last step."""
 
     kl: Above | None = None  # KL(policy ‖ reference) budget, nats a rollout on average over a step
-    patience: Count = 0  # evaluations in a row in which `metric` stays below its best; 0: never stop for that
+    patience: Count = 0  # evaluations in a row without an improvement of `metric`, after which the run ends; 0: never
     metric: EvalMetric = ""  # empty: the one that selects the best model (best.metric)
 
 
 class BestConfig(Section):
-    """The best model of a run, kept in best_model/."""
+    """The best model of a run, kept in best_model/: of equal ones the first that was trained."""
 
     shorthand: ClassVar[str] = "metric"
     metric: EvalMetric = ""  # empty: eval/accuracy, else eval/reward, else that of the rows (pair accuracy, loss)

@@ -49,8 +49,8 @@ class Measure:
         return f"on {count:,.0f} {unit.removesuffix('s') if count == 1 else unit}"
 
     def is_better(self, value: float, than: float) -> bool:
-        """Whether a value is at least as good: ties go to the later one."""
-        return value >= than if self.is_higher_better else value <= than
+        """Whether a value is an improvement; an equal one is none."""
+        return value > than if self.is_higher_better else value < than
 
 
 # In this order the first that was measured stands for the evaluation: what the task calls correct, then the reward,

@@ -22,10 +22,10 @@ from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
 from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
+from whet.train.session.callbacks import Progress
 from whet.train.session.extension import extended, record_extension
 from whet.train.session.input_files import compare_inputs, current_inputs
 from whet.train.session.resume import how_to_resume
-from whet.train.session.session import Progress
 from whet.train.setup.epochs import with_steps
 from whet.train.setup.rollout_memory import refuse_rollouts_beyond_memory
 from whet.user_code import OutputLog, keeping_output

@@ -150,7 +150,7 @@ def _seed(
     run = directory.run(method, seed)
     curve = series(run.metrics() if run else (), measure.metric)
     points = zip(curve.steps, curve.values, strict=True) if target is not None else ()
-    reached = (step for step, value in points if target is not None and measure.is_better(value, target))
+    reached = (step for step, value in points if target is not None and not measure.is_better(target, than=value))
     found = {
         "seed": seed,
         "run": str(directory.run_path(method, seed).relative_to(directory.path)),

@@ -20,8 +20,9 @@ TRUNCATED = (0.05, 0.2)
 CLIPPED = (0.2, 0.4)
 KL = (0.5, 2.0)  # nats per token
 MISMATCH = (1e-3, 0.5)  # nats; different precisions differ by 0.1, stale weights by more
-COLLAPSED = 0.05  # nats of entropy: the policy is nearly deterministic
-FALL = 0.1  # of the entropy at the start
+SURE = 0.1  # nats a token, as if the likeliest one had 98 %: the rollouts of a prompt are much alike
+DETERMINISTIC = 0.02  # nats a token, as if the likeliest one had 99.7 %: most rollouts of 100 tokens are the same
+FALL = 0.1  # of the entropy at the start: a collapse where little is left in nats, too
 RISE = 2.0  # times the entropy at the start
 LONGER = 1.5  # times the length at the start
 SPIKE = 10.0  # times the median gradient norm
@@ -41,6 +42,11 @@ def findings(metrics: Rows) -> list[HealthFinding]:
     return sorted(found, key=lambda finding: ("warning", "note", "ok").index(finding.level))
 
 
+def verdict(metrics: Rows) -> list[HealthFinding]:
+    """Whether the held-out result shows that something was learned."""
+    return [finding for rule in (held_out_result, held_out_loss) if (finding := rule(metrics)) is not None]
+
+
 def held_out_result(metrics: Rows) -> HealthFinding | None:
     """First against last evaluation of the headline measure, by their intervals; a loss has its own rule."""
     measure = next((one for row in metrics if (one := headline(row)) is not None), None)
@@ -58,7 +64,11 @@ def held_out_result(metrics: Rows) -> HealthFinding | None:
         return HealthFinding("ok", f"{measure.label} rose from {before} to {after}, intervals apart")
     if last[high] < first[low]:
         return HealthFinding("warning", f"{measure.label} fell from {before} to {after}, intervals apart")
-    return HealthFinding("note", f"{measure.label} went from {before} to {after}: intervals overlap, may be chance")
+    if last[measure.metric] == first[measure.metric]:
+        change = f"is {after}, as before training"
+    else:
+        change = f"went from {before} to {after}: intervals overlap, may be chance"
+    return HealthFinding("note", f"{measure.label} {change}")
 
 
 def held_out_loss(metrics: Rows) -> HealthFinding | None:
@@ -70,7 +80,7 @@ def held_out_loss(metrics: Rows) -> HealthFinding | None:
     first, last = loss.values[0], loss.values[-1]
     if last > OVERFIT * loss.values[best]:
         low = f"{loss.values[best]:.3g} at step {loss.steps[best]}"
-        return HealthFinding("warning", f"held-out loss rose from {low} to {last:.3g}: over-fitting, stop earlier")
+        return HealthFinding("warning", f"held-out loss rose from {low} to {last:.3g}: over-fitting, lower steps")
     if last < first * (1 - LEARNED):
         return HealthFinding("ok", f"held-out loss fell from {first:.3g} to {last:.3g}")
     return HealthFinding("note", f"held-out loss went from {first:.3g} to {last:.3g}: little was learned")
@@ -115,13 +125,13 @@ def zero_variance(metrics: Rows) -> HealthFinding | None:
 
 
 def truncation(metrics: Rows) -> HealthFinding | None:
-    """Completions that reached max_tokens."""
+    """Completions that reached rollout.max_tokens."""
     share = series(metrics, "truncated")
     if not len(share):
         return None
     now = _now(share)
     sentence = f"{percent(now)} of completions in {_last_steps(share)} were truncated"
-    advice = "" if now < TRUNCATED[0] else ": raise max_tokens or reward shorter answers"
+    advice = "" if now < TRUNCATED[0] else ": raise rollout.max_tokens or reward shorter answers"
     return HealthFinding(_level(now, TRUNCATED), sentence + advice)
 
 
@@ -130,15 +140,28 @@ def entropy(metrics: Rows) -> HealthFinding | None:
     curve = series(metrics, "entropy")
     if len(curve) < 2 * FEW:
         return None
-    first, last = _start(curve), _now(curve)
-    moved = f"from {first:.2g} to {last:.2g} nats in {curve.steps[-1] - curve.steps[0]} steps"
-    if last < COLLAPSED and last < FALL * first:
-        if _solved(metrics):
-            return HealthFinding("note", f"entropy fell {moved}: the policy is sure, and right; it explores no more")
-        return HealthFinding("warning", f"entropy fell {moved}: collapse, every rollout is nearly the same")
+    # A collapse takes a few steps and does not revert, so a longer window would average it away.
+    first, last = _start(curve), sum(curve.values[-FEW:]) / FEW
+    moved = f"from {first:.2g} to {last:.2g} nats a token in {curve.steps[-1] - curve.steps[0]} steps"
+    if last < SURE:
+        return _low_entropy(first, last, moved, is_solved=_solved(metrics))
     if last > RISE * first:
-        return HealthFinding("warning", f"entropy rose {moved}: the policy drifts into noise, lower the learning rate")
+        return HealthFinding("warning", f"entropy rose {moved}: the policy drifts into noise, lower optimizer.lr")
     return HealthFinding("ok", f"entropy went {moved}: still exploring")
+
+
+def _low_entropy(first: float, last: float, moved: str, *, is_solved: bool) -> HealthFinding:
+    if last > first / 2:
+        return HealthFinding("note", f"entropy went {moved}: low from the start, so rollouts are much alike")
+    if is_solved:
+        return HealthFinding("note", f"entropy fell {moved}: the policy is sure, and right; it explores no more")
+    if last >= max(DETERMINISTIC, FALL * first):
+        return HealthFinding("note", f"entropy fell {moved}: the policy explores little")
+    return HealthFinding(
+        "warning",
+        f"entropy fell {moved}: collapse, the rollouts of a prompt are nearly the same; lower optimizer.lr, or set "
+        "algorithm.entropy.floor or algorithm.kl.coefficient",
+    )
 
 
 def kl_to_reference(metrics: Rows) -> HealthFinding | None:
@@ -147,7 +170,7 @@ def kl_to_reference(metrics: Rows) -> HealthFinding | None:
     if not len(curve):
         return None
     now = _now(curve)
-    advice = {"ok": "", "note": ": well away from its start", "warning": ": far away, raise the KL coefficient"}
+    advice = {"ok": "", "note": ": well away from its start", "warning": ": far away, raise algorithm.kl.coefficient"}
     level = _level(now, KL)
     return HealthFinding(level, f"the policy is {now:.2g} nats per token from the reference{advice[level]}")
 
@@ -161,7 +184,7 @@ def agreement(metrics: Rows) -> HealthFinding | None:
     level = _level(worst, MISMATCH)
     verdict = {
         "ok": "fine",
-        "note": "different kernels or precision; a correction helps",
+        "note": "different kernels or precision; algorithm.importance_correction helps",
         "warning": "stale weights or another sampling distribution",
     }
     return HealthFinding(level, f"sampler and trainer disagree by at most {number(worst)} nats: {verdict[level]}")
@@ -173,7 +196,7 @@ def clipping(metrics: Rows) -> HealthFinding | None:
     if not len(curve) or _now(curve) < CLIPPED[0]:
         return None
     now = _now(curve)
-    advice = "lower the learning rate or update less per rollout"
+    advice = "lower optimizer.lr, update.epochs or update.minibatches"
     return HealthFinding(_level(now, CLIPPED), f"{percent(now)} of tokens were clipped: {advice}")
 
 

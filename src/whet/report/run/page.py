@@ -16,7 +16,7 @@ from whet.errors import RunFailed, UserError
 from whet.evaluate.measures import Measure, measure_of, measures_in
 from whet.report.formatting import duration, number, percent, render
 from whet.report.run.charts import chart
-from whet.report.run.health import HealthFinding, findings
+from whet.report.run.health import HealthFinding, findings, verdict
 from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import reason, write_atomic
@@ -86,15 +86,18 @@ def main_result(metrics: Sequence[Row], results: Row | None) -> str:
 
 
 def outcome_lines(run: RunDirectory) -> list[str]:
-    """What a finished run prints at its end: the measures before and after, the best model, warnings."""
+    """What a finished run prints at its end: the measures before and after, the verdict, the best model, warnings."""
     metrics, results = run.metrics(), run.results() or {}
     found = evaluations(metrics, results)
     lines = [outcome_line(measure, rows) for measure, rows in found.items()]
+    concluded = verdict(metrics)
+    lines += [f"{'warning' if one.level == 'warning' else 'verdict'}: {one.sentence}" for one in concluded]
     best = results.get("best") or {}
     if best:
         by = f", {best['metric']} {measure_of(best['metric']).text(best['value'])}" if "metric" in best else ""
         lines.append(f"best model: {run.best_model()} (step {best['step']}{by})")
-    return lines + [f"{one.level}: {one.sentence}" for one in run_health(run) if one.level == "warning"]
+    others = (one for one in run_health(run) if one not in concluded)
+    return lines + [f"warning: {one.sentence}" for one in others if one.level == "warning"]
 
 
 def outcome_line(measure: Measure, rows: Sequence[Row]) -> str:

@@ -125,8 +125,9 @@ def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device,
     start = resolve_model(settings.start)
     context = model_summary(start)["context"]
     if context is not None:
+        longest, key = settings.max_tokens, "compare.max_tokens"
         task, notes = fit_prompts(
-            task, load_tokenizer(start), context=context, max_tokens=settings.max_tokens, used=["held-out"]
+            task, load_tokenizer(start), context=context, max_tokens=longest, key=key, used=["held-out"]
         )
         for text in notes:
             note(text)

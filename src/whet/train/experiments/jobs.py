@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol
 from whet.errors import RunFailed, UserError
 from whet.recipe import Config, Recipe, parse_yaml, plain
 from whet.runs.directory import RunDirectory
+from whet.train.session.callbacks import Progress
 from whet.train.session.extension import dotted
 from whet.train.session.input_files import changed_inputs
-from whet.train.session.session import Progress
 from whet.train.start import lacks_report, resume_run, start_run
 
 State = Literal["new", "stopped", "finished"]

@@ -24,7 +24,8 @@ from whet.tasks.protocol import Grader
 from whet.train.online.critic import Critic
 from whet.train.online.reference import Reference, build_reference
 from whet.train.rows.sft import fit, supervised_row
-from whet.train.session.session import Checkpointed, Progress
+from whet.train.session.callbacks import Progress
+from whet.train.session.session import Checkpointed
 from whet.train.setup.build import Parts, build_algorithm
 from whet.train.setup.disk_use import FP32_BYTES
 from whet.train.setup.offloading import Present, moments, present_in, size_of, to_offload, weights

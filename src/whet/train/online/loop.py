@@ -16,7 +16,8 @@ from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
 from whet.train.online.sampling import SampledGroups, describe, rollout_rows, warn_of_equal_rewards
 from whet.train.online.update import update
-from whet.train.session.session import Progress, Session
+from whet.train.session.callbacks import Progress
+from whet.train.session.session import Session
 from whet.train.setup.build import build_parts
 from whet.train.setup.reward_grader import build_grader, held_out_scorers
 

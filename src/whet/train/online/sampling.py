@@ -13,7 +13,7 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
 from whet.rollout import Group
-from whet.train.session.session import Progress
+from whet.train.session.callbacks import Progress
 from whet.train.setup.optimizer import ask
 
 FIRST_STEPS = 3  # in which equal rewards are told at once
@@ -106,7 +106,8 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
     for row in rows:
         for name, value in row["parts"].items():
             parts[name].append(value)
-    flat = [len({row["reward"] for row in group}) == 1 for group in groups]
+    compared = [group for group in groups if len(group) > 1]  # a single rollout has no variance
+    flat = [len({row["reward"] for row in group}) == 1 for group in compared]
     metrics = {
         "reward/mean": statistics.fmean(rewards),
         "reward/std": statistics.pstdev(rewards),
@@ -114,7 +115,7 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
         "length/mean": statistics.fmean(lengths),
         "length/max": float(max(lengths)),
         "truncated": statistics.fmean(row["finish"] == "length" for row in rows),
-        "groups/zero_variance": statistics.fmean(flat),
+        **({"groups/zero_variance": statistics.fmean(flat)} if flat else {}),
     }
     return metrics, sum(lengths)
 

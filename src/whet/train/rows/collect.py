@@ -20,7 +20,8 @@ from whet.runs.interrupt import Interrupt
 from whet.streams import stream_key
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
-from whet.train.session.session import Progress, abandoning
+from whet.train.session.callbacks import Progress
+from whet.train.session.session import abandoning
 from whet.train.setup.build import build_engine, chat_tokenizer, place
 from whet.train.setup.prompt_lengths import fit_prompts
 from whet.train.setup.reward_grader import build_grader
@@ -37,7 +38,9 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
     tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     policy = place(load_model(directory), world.device)
     longest = config.rollout.max_tokens
-    task, lengths = fit_prompts(task, tokenizer, context=policy.context, max_tokens=longest, used=["training"])
+    task, lengths = fit_prompts(
+        task, tokenizer, context=policy.context, max_tokens=longest, key="rollout.max_tokens", used=["training"]
+    )
     engine = build_engine(config.engine, policy, tokenizer, world)
     grader = build_grader(config.task, config.reward, world.device, task)
     progress.note(f"run: {run.path}")

@@ -12,7 +12,8 @@ from whet.train.rows.preference import PreferenceTrainer
 from whet.train.rows.reward_training import RewardTrainer
 from whet.train.rows.sft import SFTTrainer
 from whet.train.rows.trainer import OfflineTrainer
-from whet.train.session.session import Progress, Session
+from whet.train.session.callbacks import Progress
+from whet.train.session.session import Session
 
 
 def train(config: OfflineConfig, run: RunDirectory, world: World, progress: Progress) -> None:

@@ -11,12 +11,14 @@ from whet.config import OfflineConfig
 from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.evaluate.measures import of_set
+from whet.records import Text
 from whet.runs.directory import RunDirectory
 from whet.train.rows.examples import Note, encoded, read_material
 from whet.train.session.session import Checkpointed
 from whet.train.setup.build import Parts
 from whet.train.setup.epochs import EpochSampler
 from whet.train.setup.optimizer import descend
+from whet.train.setup.prompt_notes import chat_note
 
 U = TypeVar("U")
 
@@ -35,12 +37,21 @@ class OfflineTrainer(ABC, Generic[U]):
         if config.data is not None:
             what, context = f"objective {config.objective.name!r}", parts.policy.context
             material = read_material(config, kinds, what, context=context, note=note)
+            self._say_chat(material.training, note)
             self.limit = material.limit
             rows_of_sets = [row for rows in material.evaluation.values() for row in rows]
             self.cluster = clustering([*material.training, *rows_of_sets])
             self.epoch_sampler = EpochSampler(encoded(material.training, self.encode, note), seed=config.seed)
             for name, rows in material.evaluation.items():
                 self.evaluation[name] = encoded(rows, self.encode, note)[: config.eval.examples]
+
+    def _say_chat(self, rows: Sequence[Any], note: Note) -> None:
+        assert self.config.data is not None
+        prompts = [row.prompt for row in rows if not isinstance(row, Text)]
+        of = " and ".join(self.config.data.paths)
+        told = chat_note(self.config.model, self.parts.tokenizer, prompts, of=of, key="data.chat=true")
+        if told:
+            note(f"note: {told}")
 
     @abstractmethod
     def encode(self, rows: Sequence[Any]) -> list[U | None]:

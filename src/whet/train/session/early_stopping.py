@@ -1,7 +1,8 @@
-"""Early stopping: which metric is watched, and when a run ends before its last step."""
+"""Early stopping: which metric is watched, when a run ends before its last step, and which model was its best."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from whet.config import EarlyStoppingConfig, TrainConfig
 from whet.errors import UserError
@@ -26,16 +27,23 @@ def watched(rows: Iterable[Mapping[str, float | None]], settings: EarlyStoppingC
     return [value for value in known if value is not None and math.isfinite(value)]
 
 
-def past_best(values: Sequence[float], settings: EarlyStoppingConfig, measure: Measure) -> str:
+def without_improvement(values: Sequence[float], settings: EarlyStoppingConfig, measure: Measure) -> str:
     """Why `early_stopping.patience` ends the run after these values, else empty."""
     if not settings.patience or not values:
         return ""
-    sign = 1 if measure.is_higher_better else -1
-    since = len(values) - 1 - max(range(len(values)), key=lambda place: (sign * values[place], place))
+    best = max(values) if measure.is_higher_better else min(values)
+    since = len(values) - 1 - values.index(best)  # of equal values the first: a tie is no improvement
     if since < settings.patience:
         return ""
-    side, extreme = ("below", max(values)) if sign > 0 else ("above", min(values))
-    return f"{measure.metric} has been {side} its best, {extreme:.4g}, for {since} evaluations"
+    evaluations = "1 evaluation" if since == 1 else f"{since} evaluations"
+    return f"{measure.metric} has not improved on its best, {best:.4g}, for {evaluations}"
+
+
+def is_new_best(best: Mapping[str, Any], value: float, measure: Measure) -> bool:
+    """Whether the model with this value replaces the best one so far: of equal models the first trained one is kept."""
+    if not best or measure.is_better(value, than=best["value"]):
+        return True
+    return bool(best["step"] == 0 and value == best["value"])  # nobody trains to get the start model back
 
 
 def require_measured(config: TrainConfig, measured: Mapping[str, float]) -> None:

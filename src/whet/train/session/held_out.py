@@ -9,6 +9,7 @@ from whet.distributed.world import World
 from whet.evaluate.evaluation import HeldOutScorer, evaluate
 from whet.evaluate.measures import of_set
 from whet.runs.directory import RunDirectory
+from whet.tasks.protocol import Task
 from whet.train.setup.build import Parts
 
 
@@ -50,3 +51,15 @@ def evaluate_held_out(
         metrics |= of_set(name, evaluation.metrics())
     run.record_answers(step, answers)
     return metrics
+
+
+def what_is_evaluated(config: Training, tasks: Mapping[str, Task]) -> str:
+    """How many prompts an evaluation answers, and with how many tokens, in words."""
+    settings = config.eval
+    prompts = sum(len(task.held_out(settings.examples)) for task in tasks.values())
+    of = f" of {len(tasks)} evaluation sets" if len(tasks) > 1 else ""
+    more = f", {settings.samples} samples of each besides (eval.samples)" if settings.samples else ""
+    return (
+        f"evaluating on {prompts:,} held-out prompts{of}, up to {settings.max_tokens:,} tokens each "
+        f"(eval.examples, eval.max_tokens){more}"
+    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -31,8 +31,16 @@ from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.graders import GradingFailed
 from whet.tasks.loading import TaskFailed
 from whet.train.session import resume
-from whet.train.session.early_stopping import over_budget, past_best, require_measured, watched, watched_measure
-from whet.train.session.held_out import evaluate_held_out
+from whet.train.session.callbacks import Progress
+from whet.train.session.early_stopping import (
+    is_new_best,
+    over_budget,
+    require_measured,
+    watched,
+    watched_measure,
+    without_improvement,
+)
+from whet.train.session.held_out import evaluate_held_out, what_is_evaluated
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.disk_use import measured_use, require_space
@@ -40,18 +48,6 @@ from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tenso
 
 STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
 ABANDONED = ("rollout", "score")  # phases of a step that a signal ends at once: they change no weight
-
-
-class Progress(Protocol):
-    """Progress callbacks."""
-
-    def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> bool | None:
-        """Called after every step; False stops the run after it, as Ctrl-C does."""
-        ...
-
-    def note(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Checkpointed(ABC):
@@ -96,6 +92,7 @@ class Session:
         self.interrupt = Interrupt()
         self._began = False
         self._evaluating: int | None = None  # the step whose evaluation is under way; 0: before training
+        self._has_evaluated = False  # in this process
         self._stopping = False  # decided once a step, on all ranks alike
         self._ended = ""  # reason of early stopping
         self._pending: dict[str, Any] = {}  # metrics and timings of a step that is trained and not yet evaluated
@@ -252,7 +249,7 @@ class Session:
         if _due(every, step, self.config.steps) or (every and self._ended):
             logged = {**logged, **self._evaluate(step)}
             watch = watched_measure(self.config.early_stopping, self._best_measure(logged))
-            self._ended = self._ended or past_best(self.watched, self.config.early_stopping, watch)
+            self._ended = self._ended or without_improvement(self.watched, self.config.early_stopping, watch)
         self._pending = {}
         self.run.log(step, logged)
         self.run.log_times(step, self._timings)
@@ -271,11 +268,15 @@ class Session:
     def _evaluate(self, step: int) -> dict[str, float]:
         started = time.perf_counter()
         self._evaluating = step
-        metrics = evaluate_held_out(
-            self.config, self.parts, self.world, self.run, self.scorers, self._abandoning, step=step
-        )
-        with self._abandoning():
-            metrics |= self.measure()
+        if self.parts.evaluation and self.parts.engine is not None and not self._has_evaluated:
+            self.progress.note(what_is_evaluated(self.config, self.parts.evaluation))
+        self._has_evaluated = True
+        with self.progress.evaluating():
+            metrics = evaluate_held_out(
+                self.config, self.parts, self.world, self.run, self.scorers, self._abandoning, step=step
+            )
+            with self._abandoning():
+                metrics |= self.measure()
         self._evaluating = None
         require_measured(self.config, metrics)
         resume.remember(self.measured, step, plain_numbers(metrics))
@@ -283,7 +284,7 @@ class Session:
         stopping = self.config.early_stopping
         self.watched += watched([metrics], stopping, watched_measure(stopping, measure))
         value = metrics[measure.metric]
-        if not self.best or measure.is_better(value, than=self.best["value"]):
+        if is_new_best(self.best, value, measure):
             self._keep_best({"step": step, "metric": measure.metric, "value": value})
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics

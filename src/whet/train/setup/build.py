@@ -30,6 +30,7 @@ from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
+from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line
 
 TIKTOKEN = "tiktoken:"
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -82,9 +83,12 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     origin = fingerprint(start.policy)
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
-    used, max_tokens = _sampled(config)
-    task, lengths = fit_prompts(start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, used=used)
+    used, max_tokens, key = _sampled(config)
+    task, lengths = fit_prompts(
+        start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, key=key, used=used
+    )
     evaluation, of_sets = _evaluation_tasks(config, task, start.tokenizer, policy.context)
+    trained_on = () if isinstance(config, OfflineConfig) and config.data is not None else (prompts_line(config, task),)
     return Parts(
         task=task,
         evaluation=evaluation,
@@ -95,20 +99,21 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
-        notes=(*start.notes, *lengths, *of_sets),
+        notes=(*trained_on, *evaluation_lines(config, evaluation), *start.notes, *lengths, *of_sets),
     )
 
 
-def _sampled(config: TrainConfig) -> tuple[list[Side], int]:
-    """The sides of the task whose prompts a run reads, and the longest completion of them that it asks for."""
-    limits: dict[Side, int] = {}
+def _sampled(config: TrainConfig) -> tuple[list[Side], int, str]:
+    """The sides of the task whose prompts a run reads, the longest completion that it asks for, and the key of that."""
+    limits: dict[Side, tuple[int, str]] = {}
     if isinstance(config, OnlineConfig):
-        limits["training"] = config.rollout.max_tokens
+        limits["training"] = config.rollout.max_tokens, "rollout.max_tokens"
     elif isinstance(config, OfflineConfig) and config.data is None:
-        limits["training"] = 1  # learned, not sampled
+        limits["training"] = 1, ""  # learned, not sampled
     if config.eval.every_steps:
-        limits["held-out"] = config.eval.max_tokens
-    return list(limits), max(limits.values(), default=1)
+        limits["held-out"] = config.eval.max_tokens, "eval.max_tokens"
+    longest = max((most for most, _ in limits.values()), default=1)
+    return list(limits), longest, " and ".join(key for most, key in limits.values() if most == longest)
 
 
 def start_model(config: TrainConfig, world: World) -> Start:
@@ -123,7 +128,7 @@ def start_model(config: TrainConfig, world: World) -> Start:
         directory = resolve_model(config.model.path)
         policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
-    notes = tuple(f"note: {text}" for text in (note, _unused_chat(config.model, task)) if text)
+    notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
 
 
@@ -141,23 +146,14 @@ def _evaluation_tasks(
             continue
         task = guarded_task(settings.name, settings.options)
         most = config.eval.max_tokens
-        found[name], lengths = fit_prompts(task, tokenizer, context=context, max_tokens=most, used=["held-out"])
+        found[name], lengths = fit_prompts(
+            task, tokenizer, context=context, max_tokens=most, key="eval.max_tokens", used=["held-out"]
+        )
         where = f"evaluation set {name}" if name else "evaluation"
         # The rows of offline runs are compared by their trainer.
         leaked = shared_prompts(training, found[name]) if isinstance(config, OnlineConfig) else ""
         notes += [f"{where}: {text}" for text in (*lengths, leaked) if text]
     return found, notes
-
-
-def _unused_chat(model: ModelConfig, task: Task) -> str:
-    """A note if a chat template or system prompt is set and prompts are plain text, which neither changes."""
-    keys = [f"model.{key}" for key in ("chat_template", "system_prompt") if getattr(model, key)]
-    if not keys or not any(isinstance(example.prompt, str) for example in task.held_out(1)):
-        return ""
-    return (
-        f"{' and '.join(keys)}: prompts of task {task.name} are plain text, to which no chat template is applied; "
-        "data.chat=true, or task.chat=true, sends them as a user's message"
-    )
 
 
 def chat_tokenizer(model: ModelConfig, tokenizer: Tokenizer) -> tuple[Tokenizer, str]:

@@ -13,20 +13,27 @@ from whet.tasks.rows import FittedTask, StoredTask
 
 WAYS = ("filter", "truncate")
 NAMED = 3  # examples that a note names
+MAX_TOKENS = "max_tokens"  # where no recipe has a key for it: an option of a command, an argument of a function
 Side = Literal["training", "held-out"]
 SIDES: tuple[Side, ...] = ("training", "held-out")  # of `StoredTask.sides`
 
 
 def fit_prompts(
-    task: Task, tokenizer: Tokenizer, *, context: int, max_tokens: int, used: Sequence[Side] = SIDES
+    task: Task,
+    tokenizer: Tokenizer,
+    *,
+    context: int,
+    max_tokens: int,
+    key: str = MAX_TOKENS,
+    used: Sequence[Side] = SIDES,
 ) -> tuple[Task, list[str]]:
     """The task with prompts that fit on the sides that are used, and notes about those that did not.
 
-    A task that makes its prompts stays as is. `max_tokens` are those of a completion: a prompt that leaves fewer in
-    the context is kept and noted.
+    A task that makes its prompts stays as is. `max_tokens` are those of a completion, set by `key`: a prompt that
+    leaves fewer in the context is kept and noted.
     """
     if not isinstance(task, StoredTask):
-        return task, length_notes([], context=context, max_tokens=max_tokens)
+        return task, length_notes([], context=context, max_tokens=max_tokens, key=key)
     options: Any = task
     limit, way = options.max_prompt_tokens, options.overlong_prompts
     if way not in WAYS:
@@ -43,28 +50,34 @@ def fit_prompts(
         sides[which] = [one for one in fitted if one is not None]
         if given[which] and not sides[which]:
             raise UserError(
-                f"all {len(given[which])} {which} prompts have more than {room} tokens: raise max_prompt_tokens, set "
-                "overlong_prompts=truncate, or use a model with a longer context"
+                f"all {len(given[which])} {which} prompts have more than {room} tokens: raise "
+                "task.max_prompt_tokens, set task.overlong_prompts=truncate, or use a model with a longer context"
             )
     notes = [_overlong(overlong, lengths, room, way)] if overlong else []
     kept = [min(lengths[one.id], room) for which in used for one in sides[which]]
-    notes += length_notes(kept, context=context, max_tokens=max_tokens)
+    either = f"{key} or task.max_prompt_tokens"
+    notes += length_notes(kept, context=context, max_tokens=max_tokens, key=key, shorter=either)
     return (FittedTask(task, (sides["training"], sides["held-out"])) if overlong else task), notes
 
 
-def length_notes(prompts: Sequence[int], *, context: int, max_tokens: int) -> list[str]:
-    """A note if completions of prompts of these lengths may end at the context and not at `max_tokens`."""
+def length_notes(
+    prompts: Sequence[int], *, context: int, max_tokens: int, key: str = MAX_TOKENS, shorter: str = MAX_TOKENS
+) -> list[str]:
+    """A note if completions of prompts of these lengths may end at the context and not at `max_tokens`.
+
+    `key` sets that limit; `shorter` are the keys that make room for completions.
+    """
     if max_tokens >= context:
         return [
-            f"note: max_tokens is {max_tokens:,} and the context has {context:,} tokens, prompt included: completions "
-            "end there; lower max_tokens"
+            f"note: {key} {'are' if ' and ' in key else 'is'} {max_tokens:,} and the context has {context:,} tokens, "
+            f"prompt included: completions end there; lower {key}"
         ]
     cut = sum(length + max_tokens > context for length in prompts)
     if not cut:
         return []
     return [
         f"note: completions of {cut:,} of {len(prompts):,} prompts may end before {max_tokens} tokens: the longest "
-        f"prompt has {max(prompts):,} of the {context:,} tokens of the context; lower max_tokens or max_prompt_tokens"
+        f"prompt has {max(prompts):,} of the {context:,} tokens of the context; lower {shorter}"
     ]
 
 

@@ -8,7 +8,7 @@ from whet.config import DataConfig, OfflineConfig
 from whet.config.eval_config import PLAIN
 from whet.data.sources import Loaded
 from whet.errors import UserError
-from whet.files.mapping import suggestion
+from whet.files.mapping import Settings, suggestion
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import fitting_prompt
 from whet.records import Dialogue, Message, Row
@@ -78,8 +78,9 @@ def _evaluation_rows(
 def _require_kind(loaded: Loaded, data: DataConfig, kinds: Sequence[str], what: str) -> None:
     if loaded.kind in kinds:
         return
-    write = suggestion(loaded.names, "completion") if loaded.kind == "prompts" else ""
-    hint = f": say which column has the answers, data.{write}" if write else ""
+    settings: Settings = "set" if data.sets else "data"
+    write = suggestion(loaded.names, "completion", settings=settings) if loaded.kind == "prompts" else ""
+    hint = f": say which column has the answers, {write}" if write else ""
     learned = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
     raise UserError(f"{' and '.join(data.paths)} holds {loaded.kind}, and {what} learns from {learned}{hint}")
 

@@ -40,10 +40,11 @@ TASK_FILES = {task.__module__.rsplit(".", 1)[1] for task in TASKS.values()}
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 ROOMS_INSIDE = {
     "algorithms": {
-        **{key: set() for key in ("cells", "selection")},
-        **{key: {"cells"} for key in ("advantages", "policy_loss")},
+        **{key: set() for key in ("cells", "late_torch")},
+        "selection": {"late_torch"},
+        **{key: {"cells", "late_torch"} for key in ("advantages", "policy_loss")},
         "table": {"cells", "advantages", "policy_loss"},
-        "preference": {"cells"},
+        "preference": {"cells", "late_torch"},
     },
     "cli": {
         "terminal": set(),

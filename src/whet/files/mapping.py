@@ -34,7 +34,7 @@ def require_columns(mapping: Mapping[str, str], rows: Sequence[Columns], path: s
 
 
 def mapped(row: Columns, mapping: Mapping[str, str]) -> Columns:
-    """The row with its columns renamed; those that are read by another name are `renamed_columns`. A dot reaches into an object, as in `reward_model.ground_truth`."""
+    """The row with its columns renamed; a dot reaches into an object, as in `reward_model.ground_truth`."""
     if not mapping:
         return row
     taken = set(mapping.values())

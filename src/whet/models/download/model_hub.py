@@ -81,7 +81,7 @@ def pull(name: str, *, cache: Path | None = None, progress: Progress | None = No
 
 
 def resolve_model(text: str, *, cache: Path | None = None) -> Path:
-    """The model directory for a path of a model, a run (its best model) or a checkpoint; or the name of a pulled one."""
+    """The model directory for a path of a model, a run (its best model) or a checkpoint, or for a pulled name."""
     path = Path(text).expanduser()
     for candidate in (path / BEST_MODEL, path, path / CHECKPOINT_MODEL):
         if (candidate / "config.json").is_file():

@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "errors": set(),
     "records": set(),
     "streams": set(),
-    "algorithms": set(),
+    "late_torch": set(),
+    "algorithms": {"late_torch"},
     "user_code": set(),
     "imports": {"errors", "user_code"},
     "limited_process": set(),
@@ -40,11 +41,10 @@ TASK_FILES = {task.__module__.rsplit(".", 1)[1] for task in TASKS.values()}
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 ROOMS_INSIDE = {
     "algorithms": {
-        **{key: set() for key in ("cells", "late_torch")},
-        "selection": {"late_torch"},
-        **{key: {"cells", "late_torch"} for key in ("advantages", "policy_loss")},
+        **{key: set() for key in ("cells", "selection")},
+        **{key: {"cells"} for key in ("advantages", "policy_loss")},
         "table": {"cells", "advantages", "policy_loss"},
-        "preference": {"cells", "late_torch"},
+        "preference": {"cells"},
     },
     "cli": {
         "terminal": set(),

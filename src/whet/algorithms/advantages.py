@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 else:
-    from whet.algorithms.late_torch import torch
+    from whet.late_torch import torch
 
 
 def raw(rewards: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 else:
-    from whet.algorithms.late_torch import torch
+    from whet.late_torch import torch
 
 # Surrogates: log-probs and advantages → a loss per token. One that is declared `per_sequence` has one ratio per row:
 # every token carries the loss of its row.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 else:
-    from whet.algorithms.late_torch import torch
+    from whet.late_torch import torch
 
 Place = tuple[int, int]  # prompt, completion
 Allowed = Sequence[Sequence[bool]]  # of each completion of each prompt

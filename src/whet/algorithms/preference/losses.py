@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn.functional import logsigmoid
 else:
-    from whet.algorithms.late_torch import logsigmoid, torch
+    from whet.late_torch import logsigmoid, torch
 
 
 def dpo(chosen: Tensor, rejected: Tensor, chosen_ref: Tensor, rejected_ref: Tensor, *, beta: float = 0.1) -> Tensor:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn.functional import cross_entropy, logsigmoid, softplus
 else:
-    from whet.algorithms.late_torch import cross_entropy, logsigmoid, softplus, torch
+    from whet.late_torch import cross_entropy, logsigmoid, softplus, torch
 
 
 def bradley_terry(

@@ -38,11 +38,11 @@ def train(
     \b
     Examples:
       whet train grpo-sorting steps=200 lr=3e-4
-      whet train my.yaml algorithm=dapo rollout.group=16 algorithm.kl.coefficient=0.01
-      whet train my.yaml objective=dpo data=pairs.jsonl epochs=1
+      whet train grpo model=DIR 'data={path: questions.jsonl, match: number}' rollout.group=16
+      whet train dpo model=DIR data=pairs.jsonl epochs=1
       whet train @last --resume
       whet train @last --resume steps=400
-      whet train my.yaml model=@last --name second --json
+      whet train grpo-sorting seed=1 --name second --json
       torchrun --nproc-per-node 2 -m whet train grpo-sorting
       whet train rlhf-reviews stages.sft.steps=100 methods.grpo.lr=1e-4
     """

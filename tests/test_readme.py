@@ -124,9 +124,9 @@ def test_its_own_recipe_trains_and_is_evaluated(tmp_path, monkeypatch):
 
     (tmp_path / "my.yaml").write_text(re.search(r"```yaml\n(# my.yaml\n.*?)```", README, re.DOTALL).group(1))
     (tmp_path / "rewards.py").write_text(re.search(r"```python\n(# rewards.py\n.*?)```", README, re.DOTALL).group(1))
-    for name, first in (("questions.jsonl", 1), ("test.jsonl", 60)):
+    for file, first in (("questions.jsonl", 1), ("test.jsonl", 60)):
         rows = [json.dumps({"question": f"What is 1+{i}?", "solution": i + 1}) for i in range(first, first + 8)]
-        (tmp_path / name).write_text("\n".join(rows))
+        (tmp_path / file).write_text("\n".join(rows))
     monkeypatch.chdir(tmp_path)
     small_chat_model(tmp_path / "DIR")
     line = next(line.split("#")[0] for line in README.splitlines() if line.startswith("whet train my.yaml"))

@@ -6,7 +6,9 @@ from typing import Any
 
 class _LateTorch:
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module("torch"), name)
+        """Called once for each name: what it gives is kept."""
+        vars(self)[name] = found = getattr(import_module("torch"), name)
+        return found
 
 
 torch = _LateTorch()

@@ -1,5 +1,6 @@
 """The README's commands run, and its table is the code's."""
 
+import json
 import os
 import re
 import subprocess
@@ -112,3 +113,26 @@ def test_its_data_command_is_a_recipe(tmp_path, monkeypatch):
     tiny = [f"model.path={small_chat_model(tmp_path / 'model')}", "steps=1", "rollout.prompts=2", "device=cpu"]
     recipe = read_recipe("grpo-arithmetic", [*line.split()[3:], *tiny])
     assert (start_run(recipe, tmp_path / "runs", lambda config, run: SilentProgress()) / "report.html").is_file()
+
+
+def test_its_own_recipe_trains_and_is_evaluated(tmp_path, monkeypatch):
+    """my.yaml and its command as printed, with a small model and a few rows."""
+    from tests.small import small_chat_model
+    from whet.cli.progress import SilentProgress
+    from whet.recipe import read_recipe
+    from whet.train.start import start_run
+
+    (tmp_path / "my.yaml").write_text(re.search(r"```yaml\n(# my.yaml\n.*?)```", README, re.DOTALL).group(1))
+    (tmp_path / "rewards.py").write_text(re.search(r"```python\n(# rewards.py\n.*?)```", README, re.DOTALL).group(1))
+    for file, first in (("questions.jsonl", 1), ("test.jsonl", 60)):
+        rows = [json.dumps({"question": f"What is 1+{i}?", "solution": i + 1}) for i in range(first, first + 8)]
+        (tmp_path / file).write_text("\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    small_chat_model(tmp_path / "DIR")
+    line = next(line.split("#")[0] for line in README.splitlines() if line.startswith("whet train my.yaml"))
+    tiny = ["rollout.prompts=4", "rollout.max_tokens=4", "eval.max_tokens=4", "device=cpu"]
+    recipe = read_recipe("my.yaml", [*line.split()[3:], *tiny])
+    run = start_run(recipe, tmp_path / "runs", lambda config, run: SilentProgress())
+    rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["step"] == 2  # an epoch of eight prompts, four a step
+    assert {"eval/accuracy", "eval/reward", "eval/parts/short"} <= rows[-1].keys()

@@ -113,6 +113,16 @@ def test_what_is_no_override_is_shown_how_to_be_one(mine: str, override: str) ->
         ("loop=[online]", "loop is ['online']; it must be one of online, offline"),
         ("loop=sideways", "loop is 'sideways'; it must be one of online, offline"),
         ("loop=offline", "unknown key 'algorithm' (valid here: "),
+        ("schedule=cosine", "unknown key 'schedule'; did you mean optimizer.schedule?"),
+        ("group=4", "unknown key 'group'; did you mean rollout.group?"),
+        ("max_tokens=4", "unknown key 'max_tokens'; did you mean eval.max_tokens or rollout.max_tokens?"),
+        ("columns={prompt: question}", "unknown key 'columns'; did you mean task.columns?"),
+        ("nosuch=1", "unknown key 'nosuch' (valid here: steps, seed, model, task, data, optimizer,"),
+        ("optimizer=moun", "optimizer.name must be 'adamw', 'adamw_8bit', 'lion' or 'muon', not 'moun'"),
+        (
+            "rollout={group:4, stop: [a]}",
+            "'rollout={group:4, stop: [a]}': 'group:4' has no value: write a space after the colon: group: 4",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_key(mine: str, override: str, told: str) -> None:
@@ -234,6 +244,48 @@ def test_no_text_crashes_the_reader_of_yaml(text: str) -> None:
 def test_the_nearest_word_or_none() -> None:
     assert nearest("stepz", ["steps", "seed"]) == "; did you mean 'steps'?"
     assert nearest("zzz", ["steps", "seed"]) == ""
+    assert nearest("coef", ["clip", "coefficient"]) == "; did you mean 'coefficient'?"
+    assert nearest("k4", ["k1", "unbiased"]) == "; did you mean 'k1'?"
+
+
+@pytest.mark.parametrize("word", ["use_peft", "schedule", "nosuch", "strategy"])
+def test_no_word_is_suggested_that_is_not_like_it(word: str) -> None:
+    assert nearest(word, read_recipe("grpo-sorting").config.model_dump()) == ""
+
+
+@pytest.mark.parametrize("text", ["data: {path:rows.jsonl, match: number}", "data:\n  - {path:rows.jsonl}"])
+def test_a_missing_space_after_a_colon_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{TEXT}{text}\n")
+    assert "'path:rows.jsonl' has no value: write a space after the colon: path: rows.jsonl in line" in refusal(path)
+
+
+def test_keys_without_a_value_or_with_a_quoted_colon_are_read() -> None:
+    text = "{critic: {lr: }, 'a:b': , c: 'x:y', functions: ['r.py:f'], x: {r.py:f: }}"
+    read = {"critic": {"lr": None}, "a:b": None, "c": "x:y", "functions": ["r.py:f"], "x": {"r.py:f": None}}
+    assert parse_yaml(text, where="here") == read
+
+
+def test_the_name_of_an_optimizer_leaves_its_other_keys(mine: str) -> None:
+    for overrides in (["optimizer=muon", "optimizer.momentum=0.9"], ["optimizer.momentum=0.9", "optimizer=muon"]):
+        found = read_recipe(mine, overrides).config.optimizer  # type: ignore[union-attr]
+        assert (found.name, found.lr, found.momentum) == ("muon", 5e-6, 0.9)
+    written = {**parse_yaml(TEXT, where="here"), "optimizer": "lion"}
+    assert validate(written, where="here").optimizer.name == "lion"  # type: ignore[union-attr]
+
+
+def test_prompts_are_set_as_keys_of_data_or_of_the_task() -> None:
+    start = ["model=m", "data=rows.jsonl"]
+    mapping = {"prompt": "question"}
+    for key in ("data.columns", "task.columns"):
+        task = read_recipe("grpo", [*start, "data.match=number", f"{key}={{prompt: question}}"]).config.task
+        assert (task.name, task.options["columns"], task.options["path"]) == ("data", mapping, "rows.jsonl")
+    named = ["model=m", "task={name: data, path: rows.jsonl, match: exact}"]
+    assert read_recipe("grpo", [*named, "data.columns={prompt: question}"]).config.task.options["columns"] == mapping
+    assert "task.match and data.match are both set" in refusal("grpo", *named, "data.match=number")
+    assert "unknown key 'match'; did you mean data.match?" in refusal("grpo", *start, "match=number")
+    collect = {"loop": "collect", "steps": 1, "model": "m", "data": {"path": "rows.jsonl", "match": "exact"}}
+    assert validate(collect, where="here").task.options == {"path": "rows.jsonl", "match": "exact"}
 
 
 def test_another_task_drops_the_options_of_the_first() -> None:

@@ -29,7 +29,16 @@ def escaped(text: str, *, keep: str = "") -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for an unknown word, or nothing."""
+    """`; did you mean 'x'?` for an unknown word, or nothing if none is like it."""
     by_case = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), by_case, n=1, cutoff=0.5)
+    typed = word.lower()
+    close = get_close_matches(typed, by_case, n=1, cutoff=0.65)
+    close = close or get_close_matches(typed, [name for name in by_case if _is_like(typed, name)], n=1, cutoff=0)
     return f"; did you mean {by_case[close[0]]!r}?" if close else ""
+
+
+def _is_like(word: str, name: str) -> bool:
+    """Whether one is the beginning of the other, or a single letter differs."""
+    shorter, longer = sorted((word, name), key=len)
+    begins = len(shorter) >= 3 and longer.startswith(shorter)
+    return begins or (len(word) == len(name) > 1 and sum(a != b for a, b in zip(word, name, strict=True)) == 1)

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from whet.config import OnlineConfig, loops
-from whet.config.loops import LOOPS, WHOLE
+from whet.config.loops import LOOPS, NAMED, WHOLE
 from whet.config.pipeline import PipelineConfig
-from whet.config.spellings import known_as
+from whet.config.unknown_keys import unknown_key
 from whet.errors import UserError, nearest
 from whet.runs.catalogue import MARK, find_run, runs_called, runs_root
 
@@ -26,6 +26,7 @@ RUNS_OF_PIPELINE = ("stages", "methods")
 LENGTHS = {"steps": "epochs", "epochs": "steps"}  # a run has one of the two: an override of one replaces the other
 WARM_UPS = {"warmup_steps": "warmup_share", "warmup_share": "warmup_steps"}  # likewise
 SHORT = {"lr": "optimizer.lr"}  # the most common override
+KEY_AND_VALUE = re.compile(r"(\w+):(\S.*)", re.DOTALL)
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: PyYAML builds dates and numbers unchecked
 PROBLEMS = {  # pydantic's type of error → our words
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
@@ -170,7 +171,7 @@ def validate(written: Mapping[str, Any], *, where: str) -> Config:
     try:
         return LOOPS[loop].model_validate(written)
     except ValidationError as error:
-        raise UserError(f"{where}: {_explain(error, LOOPS[loop])}") from None
+        raise UserError(f"{where}: {_explain(error, LOOPS[loop], written)}") from None
 
 
 def validate_pipeline(written: Mapping[str, Any], *, where: str) -> PipelineConfig:
@@ -178,7 +179,7 @@ def validate_pipeline(written: Mapping[str, Any], *, where: str) -> PipelineConf
     try:
         return PipelineConfig.model_validate(written)
     except ValidationError as error:
-        raise UserError(f"{where}: {_explain(error, PipelineConfig)}") from None
+        raise UserError(f"{where}: {_explain(error, PipelineConfig, written)}") from None
 
 
 def dump(config: Config | PipelineConfig) -> str:
@@ -210,12 +211,20 @@ def parse_yaml(text: str, *, where: str) -> dict[str, Any]:
     return value
 
 
+class _NoSpace(yaml.constructor.ConstructorError):
+    """A key such as `path:rows.jsonl`, which YAML reads as one word without a value."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Reads 5e-6 as a number, for which YAML 1.1 requires a dot, and refuses a key that comes twice."""
+    """Reads 5e-6 as a number, for which YAML 1.1 requires a dot; refuses a key that comes twice, and {key:value}."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+        for key, value in ((key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)):
+            pasted = KEY_AND_VALUE.fullmatch(key.value) if node.flow_style and value.value == "" else None
+            if pasted and key.style is None:
+                way = f"write a space after the colon: {pasted[1]}: {pasted[2]}"
+                raise _NoSpace(None, None, f"{key.value!r} has no value: {way}", key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} comes again", key.start_mark)
             seen.add(key.value)
@@ -260,6 +269,8 @@ def apply_override(written: dict[str, Any], override: str) -> None:
         raise UserError(f"{override!r} is not an override: write key=value, e.g. optimizer.lr=1e-5")
     try:
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
+    except _NoSpace as error:
+        raise UserError(f"{override!r}: {error.problem}") from None
     except YAML_ERRORS:
         value = text
     set_key(written, key, value, said=override)
@@ -269,7 +280,8 @@ def set_key(written: dict[str, Any], key: str, value: Any, *, said: str) -> None
     """Changes one dotted key of what was written; errors quote `said`."""
     if written.get("loop") == PIPELINE:
         written, key = _run_of(written, key)
-    *path, last = SHORT.get(key, key).split(".")
+    key = f"{key}.{NAMED[key]}" if key in NAMED and isinstance(value, str) else SHORT.get(key, key)
+    *path, last = key.split(".")
     place = written
     for part in path:
         inner = place.get(part)
@@ -313,22 +325,15 @@ def _run_of(written: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
     return (place, inside) if isinstance(place, dict) else (written, key)
 
 
-def _explain(error: ValidationError, model: type[BaseModel]) -> str:
+def _explain(error: ValidationError, model: type[BaseModel], written: Mapping[str, Any]) -> str:
     first = error.errors()[0]
     location = [str(part) for part in first["loc"] if part not in ("[key]", "")]  # "": a set without a name
     key = ".".join(location)
     if model is PipelineConfig and location[:1] and location[0] in RUNS_OF_PIPELINE and len(location) > 2:
         part, name, loop, *location = location  # pydantic puts the tag of the loop there
-        model, key = LOOPS[loop], ".".join([part, name, *location])
+        model, key, written = LOOPS[loop], ".".join([part, name, *location]), written[part][name]
     if first["type"] == "extra_forbidden":
-        known, inner, value = known_as(".".join(location)), key, first["input"]
-        while not known and isinstance(value, dict) and value:  # a section of verl: the name of a key in it may help
-            name, value = next(iter(value.items()))
-            inner, known = f"{inner}.{name}", known_as(str(name))
-        if known:
-            return f"unknown key {inner!r}{known}"
-        valid = _fields_at(model, location[:-1])
-        return f"unknown key {key!r}{nearest(location[-1], valid)} (valid here: {', '.join(valid)})"
+        return unknown_key(key, location, first["input"], model, written)
     if first["type"] == "missing":
         return f"key {key!r} is missing{ADVICE.get(key, '')}"
     if first["type"] == "value_error":  # ours: it names the value itself
@@ -348,16 +353,3 @@ def _yaml_problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return " ".join(str(error).split())
-
-
-def _fields_at(model: type[BaseModel], location: Sequence[str]) -> list[str]:
-    """The keys of the section that a dotted location leads to."""
-    for part in location:
-        field = model.model_fields.get(part)
-        if field is None:
-            continue
-        candidates = [field.annotation, *get_args(field.annotation)]
-        for candidate in candidates:
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                model = candidate
-    return list(model.model_fields)

@@ -69,7 +69,7 @@ def test_a_file_that_is_not_there(whet: Whet, place: Path) -> None:
 
 def test_rows_that_are_all_too_long(whet: Whet, place: Path) -> None:
     told = line(whet, place, objective="dpo", data={"path": str(place / "pairs.jsonl"), "max_tokens": 2})
-    assert "completions are too long: raise data.max_tokens" in told
+    assert "pairs have more than 2 tokens (data.max_tokens): raise it" in told
 
 
 def test_a_language_model_as_the_reward(whet: Whet, place: Path) -> None:

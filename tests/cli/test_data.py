@@ -69,7 +69,13 @@ def test_formats_are_listed(whet: Whet) -> None:
     [
         (None, [], "a.jsonl: No such file"),
         ("", [], "a.jsonl has no rows"),
-        ('{"words": "x"}\n', [], "no known format has the columns words"),
+        ('{"words": "x"}\n', [], "no known format has the columns words: say which is which, e.g. --column prompt=…"),
+        (
+            '{"question": "q", "solution": "a"}\n',
+            [],
+            "say which is which, e.g. --column prompt=question --column completion=solution, or name the format",
+        ),
+        ('{"prompt": 3}\n', [], "(fix them, or raise --max-skipped)"),
         ('{"prompt": "q", "chosen": "a"}\n', ["--format", "pairs"], "a.jsonl:1 has no 'rejected'"),
         ('{"prompt": "q"}\n', ["--format", "pear"], "no data format 'pear'; did you mean"),
         ('{"prompt": "q"}\n', ["--max-skipped", "7"], "max_skipped is 7"),

@@ -53,6 +53,15 @@ def test_a_name_stands_for_a_run_everywhere(whet: Whet, folder: Path, tmp_path: 
     assert str(two) in told.out
 
 
+def test_a_checkpoint_is_a_model(whet: Whet, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place, *_) = sorted((of(folder, "one") / "checkpoints").iterdir())
+    told = json.loads(whet("eval", place, "--task", "sorting", "--examples", 2, "--json").out)
+    assert told["model"] == str(place / "model")
+    monkeypatch.chdir(place.parent)
+    model = read_recipe("grpo-sorting", [f"model={place.name}"]).config.model
+    assert model.path == str(place)  # absolute, as those of other models
+
+
 IN_A_RECIPE = """
 steps: 1
 model: "@last"

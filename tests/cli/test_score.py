@@ -118,7 +118,11 @@ def test_every_kind_of_row_is_scored(whet: Whet, models: dict[str, Path], tmp_pa
     assert [line["side"] for line in sides] == ["chosen", "rejected"]
     assert sides[0]["score"] == pytest.approx(flat["score"], abs=1e-5)
     broken = on_disk.write(tmp_path / "broken.jsonl", [{"prompt": "a=", "completion": "b"}] * 2 + [{"prompt": "a="}])
-    assert "broken.jsonl:3" in refused(whet, "score", run, broken)
+    told = refused(whet, "score", run, broken)
+    assert "broken.jsonl:3" in told
+    assert told.endswith("(fix them)")  # there is no option for it
+    named = on_disk.write(tmp_path / "named.jsonl", [{"question": "ab=", "solution": "cd"}])
+    assert "rename question to prompt, solution to completion, or name the" in refused(whet, "score", run, named)
 
 
 def test_a_process_model_scores_the_steps(whet: Whet, models: dict[str, Path], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from whet.cli.arguments import sampling_status
 from whet.cli.commands.models import _progress
 from whet.cli.experiments import StepLine
 from whet.cli.progress import LineProgress, LiveProgress
-from whet.cli.terminal import Screen, say, say_json, say_text
+from whet.cli.terminal import Screen, say, say_json, say_table, say_text
 from whet.errors import escaped
 from whet.user_code import keeping_output, printing_to_log
 
@@ -42,6 +42,21 @@ PASSIVE = {"sys.stderr.isatty", "sys.stdout.flush", "sys.stderr.flush"}  # print
 class Tty(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("name", ["20260101-120000-grpo-sorting-with-a-long-name", "x" * 90])
+def test_names_in_a_table_can_be_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in one piece at 80 columns, where other columns wrap; what is no terminal has no width."""
+    words = "held-out accuracy 12.5 % before and 97.5 % after training, and then some more words"
+    monkeypatch.setenv("COLUMNS", "80")
+    for stream in (Tty(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        say_table([(name, words, "2026-01-01 12:00")], "run", "result", "started")
+        assert name in COLOURS.sub("", stream.getvalue())
+        assert (words in stream.getvalue()) is not stream.isatty()
+    monkeypatch.setattr(sys, "stdout", Tty())
+    say_table([("short", words)], "run", "result")
+    assert max(map(len, COLOURS.sub("", sys.stdout.getvalue()).splitlines())) <= 80  # type: ignore[attr-defined]
 
 
 def test_all_that_unicode_calls_active_is_escaped_and_nothing_that_shows_is() -> None:

@@ -1,6 +1,7 @@
 """What a user's reward functions and tasks print is kept in the run, and where they fail is told with file and line."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,16 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_recipe(tmp_path)
 
 
-def test_prints_are_kept_in_the_run_and_the_final_lines_name_the_log(whet: Whet, recipe: Path) -> None:
+def test_prints_are_kept_in_the_run_and_the_final_lines_name_the_log(
+    whet: Whet, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {"HOME": str(recipe.parent), "PATH": os.environ["PATH"], "MY_TOKEN": "x"})
     own = ("reward.functions=['rewards.py:chatty']", "task.name=own.py:Mine")
     result = whet("train", recipe, *own, "--json")
     assert result.code == 0, result.err
     json.loads(result.out)
+    secret = "do not see MY_TOKEN, which looks like a secret: name it in reward.environment if they need it"
+    assert secret in result.err
     (log,) = recipe.parent.glob("runs/*/user_output.log")
     lines = log.read_text().splitlines()
     assert lines.count("loaded") == 1

@@ -89,6 +89,12 @@ def test_overrides_reach_into_runs_with_the_short_keys(recipe):
     assert [config.stages["sft"].seed, config.stages["reward"].seed] == [8, 9]
 
 
+def test_a_named_optimizer_keeps_the_shared_rate(recipe):
+    config = read(recipe, "shared.optimizer=lion", "stages.sft.optimizer=muon").config
+    assert [config.stages[name].optimizer.name for name in ("sft", "reward")] == ["muon", "lion"]
+    assert (config.stages["sft"].optimizer.lr, config.methods["dpo"].optimizer.name) == (2e-3, "lion")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

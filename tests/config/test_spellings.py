@@ -48,6 +48,13 @@ def test_a_name_from_elsewhere_points_to_keys_that_exist(name: str) -> None:
         ("output_dir=here", "in whet that is whet train --out DIR"),
         ("packing=true", "in whet that is update.padding_free, which is on by default"),
         ("deepspeed=zero.json", "in whet that is offload, for less GPU memory; every process holds all weights"),
+        ("use_peft=true", "unknown key 'use_peft': whet has no such key: there is no LoRA, all weights are trained"),
+        ("eval_strategy=steps", "unknown key 'eval_strategy': in whet that is eval.every_steps"),
+        (
+            "max_prompt_length=512",
+            "in whet that is task.max_prompt_tokens, with task.overlong_prompts (filter, truncate)",
+        ),
+        ("prompt_max_len=512", "in whet that is task.max_prompt_tokens, with task.overlong_prompts"),
         ("update.max_grad_nrm=1", "unknown key 'update.max_grad_nrm'; did you mean 'max_grad_norm'?"),
     ],
 )

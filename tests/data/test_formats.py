@@ -403,11 +403,11 @@ def test_a_wrong_row_is_told_with_file_and_line(name: str, row: dict[str, Any], 
 
 
 def test_what_no_format_has_is_told_with_its_columns() -> None:
-    with pytest.raises(UserError, match=r"f: no known format has the columns words, id: say which column is which"):
+    with pytest.raises(UserError, match=r"f: no known format has the columns words, id: rename … to prompt"):
         recognised([{"words": "x"}, {"id": 1}], "f")
-    with pytest.raises(UserError, match=r"e\.g\. columns=\{prompt: problem, completion: output\} \(or completion: sol"):
-        recognised([{"problem": "q", "solution": "a", "output": "b"}], "f")
-    with pytest.raises(UserError, match=r"e\.g\. columns=\{prompt: query, chosen: better, rejected: worse\}, or name"):
+    with pytest.raises(UserError, match=r"e\.g\. 'data\.columns=\{prompt: problem, completion: output\}' \(or compl"):
+        recognised([{"problem": "q", "solution": "a", "output": "b"}], "f", "data")
+    with pytest.raises(UserError, match="rename query to prompt, better to chosen, worse to rejected, or name"):
         recognised([{"query": "q", "better": "a", "worse": "b"}], "f")
     with pytest.raises(UserError, match=r"no data format 'xyz' \(formats: auto, prm800k"):
         named("xyz")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,10 @@ from whet.data.split import split_rows
 from whet.data.task import DataTask
 from whet.errors import UserError
 from whet.records import Example, Message, Score
+from whet.tasks.grading.reward_functions import load_rewards, score_with
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
+from whet.tasks.rows import RowsTask
 
 HELD_OUT_SHARE = 0.25
 
@@ -125,21 +129,44 @@ def test_columns_are_read_by_the_names_that_the_mapping_gives_them(tmp_path: Pat
     task = DataTask(path=str(path), columns=NAMES, match="number")
     drawn = {example.prompt: example for side in (task.draw(200, seed=(0, 1)), task.held_out(60)) for example in side}
     seventh = drawn["What is 7+7?"]
-    assert (seventh.id, seventh.answer, seventh.columns) == ("row-8", "14", {"level": 1})
+    own = {"level": 1, "problem": "What is 7+7?", "solution": 14}  # of reward functions, also by their own names
+    assert (seventh.id, seventh.answer, seventh.columns) == ("row-8", "14", own)
     assert task.score(seventh, "7 and 7 are 14.") == Score(reward=1.0, parts={"correct": 1.0})
     assert not task.correct(seventh, "14, or 15")
+
+
+@pytest.mark.parametrize("kind", [DataTask, RowsTask])
+def test_a_reward_function_may_ask_for_a_mapped_column_by_either_name(tmp_path: Path, kind: Any) -> None:
+    task = kind(path=str(write_lines(tmp_path / "q.jsonl", QUESTIONS)), columns=NAMES)
+    (tmp_path / "both.py").write_text(
+        "def f(completions, answer, solution):\n"
+        "    return [float(a == str(s) and s == int(c)) for c, a, s in zip(completions, answer, solution)]\n"
+    )
+    examples = task.held_out(3)
+    with asyncio.Runner() as runner:
+        texts = [example.answer for example in examples[:2]] + ["-1"]
+        scores = score_with(load_rewards([(f"{tmp_path}/both.py:f", 1.0)]), examples, texts, runner=runner)
+    assert [score.reward for score in scores] == [1.0, 1.0, 0.0]
+
+
+def test_the_format_is_that_of_the_mapped_columns(tmp_path: Path) -> None:
+    """Not that of the columns by their own names: question and answer would come first."""
+    rows = [{"question": f"q{i}", "answer": f"a{i}", "text": f"t{i}"} for i in range(40)]
+    path = str(write_lines(tmp_path / "q.jsonl", rows))
+    columns = {"prompt": "question", "completion": "answer"}
+    assert load_rows(Source(path=path, columns=columns, as_prompts=True)).format == "prompt_completion"
 
 
 @pytest.mark.parametrize(
     ("rows", "options", "told"),
     [
-        (QUESTIONS, {}, r"columns=\{prompt: problem, completion: solution\}, or name the format"),
+        (QUESTIONS, {}, r"e\.g\. 'data\.columns=\{prompt: problem, completion: solution\}', or name the format"),
         (QUESTIONS, {"columns": {"prompt": "problm"}}, "'problm', which is not a column .* did you mean 'problem'"),
         (QUESTIONS, {"columns": "problem"}, "columns is 'problem': write names and columns"),
         (
             [{"prompt": row["problem"], "solution": 1, "gold": 2} for row in QUESTIONS],
             {"match": "number"},
-            r"have no answer for match=number: .* write columns=\{answer: solution\} \(or answer: gold\)",
+            r"have no answer for match=number: .* write 'data.columns=\{answer: solution\}' \(or answer: gold\)",
         ),
         ([{**row, "solution": "none"} for row in QUESTIONS], {"columns": NAMES, "match": "number"}, "is 'none'"),
         (QUESTIONS, {"columns": NAMES, "match": "numeric"}, "match is 'numeric'"),

@@ -101,7 +101,7 @@ def test_share_zero_keeps_everything_for_training(tmp_path: Path) -> None:
         (b'{"prompt": [{"role": "user", "content": 1}]}', r"bad.jsonl:2: the content of a message"),
         (b'{"prompt": ["x"]}', r"bad.jsonl:2: a message of 'prompt'"),
         (b'{"prompt": "a", "answer": [42]}', r"bad.jsonl:2: 'answer' must be text, a number.* not a list"),
-        (b'{"question": "a"}', r"bad.jsonl:2 has no 'prompt' .*: write columns=\{prompt: question\}"),
+        (b'{"question": "a"}', r"bad.jsonl:2 has no 'prompt' .*: write 'task.columns=\{prompt: question\}'"),
         (b'{"prompt": "a", "x": NaN}', r"bad.jsonl:2: NaN is not JSON"),
         (b'{"prompt": "a", "x": 1e999}', r"bad.jsonl:2 is not JSON"),
         (b'{"prompt": "a", "completions": 1}', r"bad.jsonl:2: the column name 'completions' is reserved"),
@@ -192,7 +192,7 @@ def test_numbers_booleans_and_nulls_are_answers_and_other_files_are_read(tmp_pat
         "hm?": "",
         "1/2?": "0.5",
     }
-    assert drawn["1+1?"].columns == {"tag": "x"}
+    assert drawn["1+1?"].columns == {"tag": "x", "q": "1+1?", "gold": 2}  # for reward functions, by their own names
     assert task.correct(drawn["1/2?"], "that is 50%")
     assert not task.correct(drawn["hm?"], "0")
     assert len({example.id for example in drawn.values()}) == 4

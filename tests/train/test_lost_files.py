@@ -12,9 +12,9 @@ from tests.contracts.command import SUPERVISED
 from tests.train.test_stop import Listening
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
-from whet.evaluate.measures import measure_of
+from whet.evaluate.measures import evaluations, measure_of
 from whet.recipe import Recipe, validate
-from whet.report.run.page import evaluations, write_report
+from whet.report.run.page import write_report
 from whet.runs.directory import RunDirectory
 from whet.train.experiments.jobs import do_job, plan_run
 from whet.train.start import resume_run, start_run

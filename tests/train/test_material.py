@@ -5,7 +5,7 @@ import pytest
 from tests.data.written import write_lines
 from whet.config import OfflineConfig
 from whet.errors import UserError
-from whet.train.rows.examples import encoded, read_material
+from whet.train.rows.examples import Material, encoded, read_material
 
 
 def pair(i, **columns):
@@ -82,20 +82,40 @@ def test_one_prompt_cannot_be_split(tmp_path):
     assert "\n" not in str(error.value)
 
 
+def too_short(limited_by):
+    return Material(training=(), evaluation={}, kind="pairs", limit=2, limited_by=limited_by)
+
+
 def keep_short(limit):
     return lambda rows: [row if len(row) <= limit else None for row in rows]
 
 
 def test_what_does_not_fit_is_left_out_and_told():
     notes = []
-    assert encoded(["a", "bb", "ccc", "dddd"], keep_short(2), notes.append) == ["a", "bb"]  # half may be too long
-    assert notes == ["data: 2 of 4 completions are too long and are left out"]
+    by_key = too_short("data.max_tokens")
+    assert encoded(["a", "bb", "ccc", "dddd"], keep_short(2), by_key, notes.append) == ["a", "bb"]  # half may be so
+    assert notes == ["warning: data: 2 of 4 pairs have more than 2 tokens (data.max_tokens) and are left out"]
     notes.clear()
-    assert encoded(["a", "bb"], keep_short(2), notes.append) == ["a", "bb"]
+    assert encoded(["a", "bb"], keep_short(2), by_key, notes.append) == ["a", "bb"]
     assert notes == []
+    assert len(encoded([*"abcdefghi", "too long"], keep_short(2), too_short("the model's context"), notes.append)) == 9
+    assert notes == ["data: 1 of 10 pairs have more than 2 tokens (the model's context) and are left out"]
+    notes.clear()  # both completions of a pair, each on its own
+    assert len(encoded(["a", "b"], lambda rows: [*rows, *rows, None], by_key, notes.append)) == 4
+    assert notes == ["warning: data: 1 of 5 completions have more than 2 tokens (data.max_tokens) and are left out"]
 
 
 @pytest.mark.parametrize("rows", [["a", "bbb", "ccc"], ["aaa"]])
 def test_more_than_half_too_long_is_a_mistake(rows):
-    with pytest.raises(UserError, match=rf"of {len(rows)} completions are too long: raise data.max_tokens, or use"):
-        encoded(rows, keep_short(2), lambda _: None)
+    with pytest.raises(UserError, match=rf"of {len(rows)} pairs have more than 2 tokens \(data.max_tokens\): raise it"):
+        encoded(rows, keep_short(2), too_short("data.max_tokens"), lambda _: None)
+    with pytest.raises(UserError, match=r"2 tokens \(the model's context\): use a model with a longer one"):
+        encoded(rows, keep_short(2), too_short("the model's context"), lambda _: None)
+
+
+def test_the_limit_is_the_lower_one(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", [pair(i) for i in range(60)])
+    found = [read(path, max_tokens=most)[0] for most in (None, 5, 10**6)]
+    context = found[0].limit
+    assert [one.limited_by for one in found] == ["the model's context", "data.max_tokens", "the model's context"]
+    assert [one.limit for one in found] == [context, 5, context]

@@ -227,7 +227,7 @@ def test_what_is_too_long_is_left_out_and_said(place: Any) -> None:
     data = {"path": str(place / "talks.jsonl"), "held_out_share": 0.25, "max_tokens": 8}
     _, trainer = trainer_of(place, data=data, note=notes.append)
     assert {trained(row) for unit in trainer.epoch_sampler.rows for row in unit.rows} == {"cd" * n for n in (1, 2, 3)}
-    assert sum("too long and are left out" in note for note in notes) == 2  # of both sides
+    assert sum("have more than 8 tokens (data.max_tokens) and" in note for note in notes) == 2  # of both sides
 
 
 def test_token_accuracy_is_the_share_of_likeliest_tokens(place: Any) -> None:

@@ -1,4 +1,4 @@
-"""The mathematics: pure functions of tensors, for any loop. Imports torch and nothing of ours.
+"""The mathematics: pure functions of tensors, for any loop. Imports torch, once one is computed, and no loop.
 
 What a cell needs is what its arguments are named: a surrogate that takes `logprobs_ref` makes the loop supply a
 reference. Keyword-only arguments are options that a recipe may set. `call(cell, supply)` picks the terms out of a

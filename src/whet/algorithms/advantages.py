@@ -4,10 +4,17 @@
 every token of a rollout, or (B, T) if it tells tokens apart (`gae`, `to_go`). Scalings then see (B, T) advantages.
 """
 
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from whet.algorithms.cells import per_token
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    from whet.late_torch import torch
 
 
 def raw(rewards: Tensor) -> Tensor:

@@ -3,10 +3,17 @@
 All tensors are (B, T), one sequence per row; nothing is summed here but in `effective_share`.
 """
 
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from whet.algorithms.cells import per_sequence
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    from whet.late_torch import torch
 
 # Surrogates: log-probs and advantages → a loss per token. One that is declared `per_sequence` has one ratio per row:
 # every token carries the loss of its row.

@@ -1,8 +1,14 @@
 """Rejection sampling: which completions are kept by reward: best-of-N per prompt or overall, at random, or in pairs."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from whet.late_torch import torch
 
 Place = tuple[int, int]  # prompt, completion
 Allowed = Sequence[Sequence[bool]]  # of each completion of each prompt

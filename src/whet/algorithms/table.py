@@ -1,15 +1,18 @@
 """The algorithms as a table whose cells are the functions of the files beside it. A new one is a function and a row."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from whet.algorithms import advantages as a
 from whet.algorithms import policy_loss as p
 from whet.algorithms.cells import Cell, call, name, terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Place = Literal["loss", "reward"]
 

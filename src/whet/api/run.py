@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import UserError, nearest
+from whet.evaluate.measures import main_result
 from whet.imports import passing
 from whet.recipe import parse_yaml
-from whet.report.run.page import main_result, write_report
+from whet.report.run.page import write_report
 from whet.runs.directory import RunDirectory
 
 if TYPE_CHECKING:

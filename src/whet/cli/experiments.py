@@ -12,12 +12,11 @@ from typing import Any, Literal
 from whet.cli.progress import SilentProgress, make_progress
 from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
 from whet.errors import RunFailed, UserError
-from whet.evaluate.measures import measure_of
+from whet.evaluate.measures import main_result, measure_of
 from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import Ranking, sweep_results
 from whet.report.formatting import duration
-from whet.report.run.page import main_result
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
 from whet.train.experiments.jobs import Method, PlannedRun, State, do_jobs

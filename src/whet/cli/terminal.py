@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import ProgressColumn, Task
 from rich.status import Status
@@ -25,6 +26,8 @@ from rich.text import Text
 from whet.errors import escaped
 from whet.runs.logs import json_bytes
 
+NARROWEST, BORDER = 8, 3  # characters of a column of text, and of the line before it with its space
+UNLIMITED = 10_000  # characters of a line that is not for a terminal
 LINES = "\n\t"  # control characters that text of several lines may contain
 _format_warning = warnings.formatwarning
 _json_to: ContextVar[TextIO | None] = ContextVar("json_to", default=None)  # None: standard output
@@ -110,11 +113,21 @@ class Description(ProgressColumn):
 
 
 def say_table(rows: Iterable[Sequence[str]], *columns: str | Column, **look: Any) -> None:
-    """Prints a table; it has no header without columns."""
+    """Prints a table; it has no header without columns.
+
+    The first column holds names, which are never wrapped, so that they can be copied: where a terminal is too narrow,
+    the lines are longer. Output that is no terminal has no width.
+    """
     table = Table(*columns, show_header=bool(columns), **look)
     for row in rows:
         table.add_row(*row)
-    Screen().print(table)
+    screen = Screen()
+    names, *others = table.columns
+    names.no_wrap = True
+    longest = max((cell_len(line) for cell in names.cells for line in str(cell).splitlines()), default=0)
+    least = longest + BORDER + (NARROWEST + BORDER) * len(others) + 1
+    screen.width = max(least, screen.width if screen.is_terminal else UNLIMITED)
+    screen.print(table)
 
 
 def show_help(context: typer.Context) -> None:

@@ -66,6 +66,27 @@ DATA_OF_A_TASK = (
     *("path", "sets", "format", "columns", "split", "subset", "chat"),
     *("held_out_share", "held_out_rows", "max_skipped", "limit"),
 )
+TASK_OF_DATA = ("match", "pattern", "max_prompt_tokens", "overlong_prompts")  # options that only the task data has
+
+
+def prompts_of_data(value: Any) -> Any:
+    """A recipe with the task data in place of `data`: `data: FILE` names its file, `data.KEY` sets its options."""
+    if not isinstance(value, Mapping) or "data" not in value:
+        return value
+    given, task = value["data"], value.get("task", {})
+    options = {"sets": given} if isinstance(given, list | tuple) else given
+    options = options if isinstance(options, Mapping) else {"path": options}
+    named = {"name": task} if isinstance(task, str) else task
+    if (
+        not isinstance(named, Mapping)
+        or named.get("name", "data") != "data"
+        or {"path", "sets"} & named.keys() & options.keys()
+    ):
+        raise ValueError("both task and data are set: data names the prompts of the task data; leave one out")
+    twice = next(iter(named.keys() & options.keys()), None)
+    if twice is not None:
+        raise ValueError(f"task.{twice} and data.{twice} are both set, and mean the same here: leave one out")
+    return {**{key: one for key, one in value.items() if key != "data"}, "task": {"name": "data", **named, **options}}
 
 
 class TrainConfig(Section):
@@ -124,19 +145,7 @@ class OnlineConfig(TrainConfig):
     @model_validator(mode="before")
     @classmethod
     def _prompts_of_data(cls, value: Any) -> Any:
-        """`data: FILE` is short for the task data with this file."""
-        if not isinstance(value, Mapping) or "data" not in value:
-            return value
-        if "task" in value:
-            raise ValueError(
-                "both task and data are set: data names the prompts of the task data; leave one out, and write options "
-                "of the task under data, e.g. data.match=number"
-            )
-        given = value["data"]
-        options = {"sets": given} if isinstance(given, list | tuple) else given
-        options = options if isinstance(options, Mapping) else {"path": options}
-        rest = {key: one for key, one in value.items() if key != "data"}
-        return {**rest, "task": {"name": "data", **options}}
+        return prompts_of_data(value)
 
     @model_validator(mode="after")
     def _rewarded(self) -> OnlineConfig:

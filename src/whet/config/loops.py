@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from whet.config import OfflineConfig, OnlineConfig
+from whet.config import OfflineConfig, OnlineConfig, prompts_of_data
 from whet.config.parts import EngineConfig, ModelConfig, RolloutConfig, TaskConfig, refuse_engine
 from whet.config.reward import RewardConfig
 from whet.config.section import Amount, Positive, Section, Seed
@@ -32,6 +32,11 @@ class CollectConfig(Section):
     truncated: Literal["drop", "keep"] = "drop"  # imitating them teaches to stop mid-sentence; outcomes keep them
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU if there is one
 
+    @model_validator(mode="before")
+    @classmethod
+    def _prompts_of_data(cls, value: Any) -> Any:
+        return prompts_of_data(value)
+
     @model_validator(mode="after")
     def _sensible(self) -> CollectConfig:
         refuse_engine(self.engine, self.rollout)
@@ -49,6 +54,7 @@ Training = OnlineConfig | OfflineConfig
 Config = Training | CollectConfig
 LOOPS: dict[str, type[Config]] = {"online": OnlineConfig, "offline": OfflineConfig, "collect": CollectConfig}
 WHOLE = {"algorithm": "preset", "model": "path", "task": "name", "objective": "name", "data": "path"}
+NAMED = {"optimizer": "name"}  # a text in place of the section sets this key and leaves the others
 
 
 def loop_of(value: Any) -> str:

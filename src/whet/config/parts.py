@@ -253,6 +253,7 @@ class UpdateConfig(Section):
 class OptimizerConfig(Section):
     """The optimizer, its learning rate and its weight decay."""
 
+    shorthand: ClassVar[str] = "name"
     saved_if_set: ClassVar[tuple[str, ...]] = (
         *("name", "warmup_share", "decay_share", "min_lr_share", "momentum", "weight_decay_on"),
     )

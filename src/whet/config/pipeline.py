@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config import OfflineConfig
-from whet.config.loops import LOOPS, WHOLE, AnyConfig, CollectConfig, Config, loop_of
+from whet.config.loops import LOOPS, NAMED, WHOLE, AnyConfig, CollectConfig, Config, loop_of
 from whet.config.objective import objective_row
 from whet.config.section import Above, Amount, Count, ModelPath, Positive, Section, Seed, Url, merge, one_of
 from whet.errors import nearest
@@ -159,7 +159,13 @@ def _under(shared: Mapping[str, Any], own: Any) -> Any:
         value = own.get(key)
         if isinstance(value, str) or (isinstance(value, Mapping) and {main, "new"} & value.keys()):
             below.pop(key, None)
-    return merge(below, own)
+    return merge(_with_names(below), _with_names(own))
+
+
+def _with_names(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a run with a section in place of the text that names something in it."""
+    named = {key: {main: written[key]} for key, main in NAMED.items() if isinstance(written.get(key), str)}
+    return {**written, **named}
 
 
 def _refuse_references(where: str, section: BaseModel, stages: Mapping[str, Config], position: int) -> None:

@@ -26,7 +26,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Above = Annotated[float, Field(gt=0)]
 Amount = Annotated[float, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch's generators take
-MODEL_FILES = ("config.json", "best_model", "config.yaml")  # of a model directory, or of a run
+MODEL_FILES = ("config.json", "best_model", "config.yaml", "model/config.json")  # of a model, a run or a checkpoint
 
 
 def _is_url(value: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from whet.data import dialogues, feedback, traces
 from whet.data.columns import Columns
 from whet.errors import UserError, nearest
-from whet.files.mapping import column_names, suggestion
+from whet.files.mapping import Settings, column_names, mapping_text, suggestion
 from whet.records import Candidates, Dialogue, Labelled, Outcomes, Pair, Text, Trace
 
 Kind = Literal["dialogues", "texts", "prompts", "pairs", "labelled", "outcomes", "candidates", "traces"]
@@ -103,17 +103,18 @@ def named(name: str) -> Format:
     raise UserError(f"no data format {name!r}{nearest(name, FORMATS)} (formats: {AUTO}, {', '.join(FORMATS)})")
 
 
-def recognised(rows: Sequence[Columns], path: Any) -> str:
-    """The name of the first format that fits most of these rows."""
+def recognised(rows: Sequence[Columns], path: Any, settings: Settings = "none") -> str:
+    """The name of the first format that fits most of these rows; `settings` is where a user writes options."""
     for name, known in FORMATS.items():
         if 2 * sum(known.fits(row) for row in rows) > len(rows):
             return name
     seen = column_names(rows)
     wanted = (("prompt", "chosen", "rejected"), ("chosen", "rejected"), ("prompt", "completion"), ("prompt",))
-    write = next(filter(None, (suggestion(seen, *names) for names in wanted)), "")
-    way = f"say which is which, e.g. {write}, or" if write else "say which column is which (columns={prompt: …}), or"
+    write = next(filter(None, (suggestion(seen, *names, settings=settings) for names in wanted)), "")
+    write = write or mapping_text({"prompt": "…"}, settings)
+    way = write if settings == "none" else f"say which is which, e.g. {write}"
     raise UserError(
-        f"{path}: no known format has the columns {', '.join(seen) or '(none)'}: {way} name the format "
+        f"{path}: no known format has the columns {', '.join(seen) or '(none)'}: {way}, or name the format "
         "(listed by whet data formats)"
     )
 

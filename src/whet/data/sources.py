@@ -11,7 +11,7 @@ from whet.data.columns import Columns, spaced
 from whet.data.formats import AUTO, Format, Kind, Record, answers_of, content, named, recognised
 from whet.data.similarity import assign_twins, near_duplicates
 from whet.errors import UserError
-from whet.files.mapping import column_names, mapped, require_columns
+from whet.files.mapping import Settings, column_names, mapped, renamed_columns, require_columns
 from whet.files.readers import Raw
 from whet.files.stored_rows import stored_rows
 from whet.records import Dialogue, Message, Pair, Text
@@ -46,6 +46,7 @@ class Source:
     limit: int | None = None  # read only the first rows
     weight: float = 1.0  # how often a training row of this source comes in an epoch
     as_prompts: bool = False  # rows are prompts: they need no answer, and their other columns are kept
+    settings: Settings = "none"  # where a user writes these options, for advice in errors
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_skipped <= 1:
@@ -118,7 +119,7 @@ def load_rows(*sources: Source) -> Loaded:
         placed = _drop(placed, EMPTY, (_unanswered(one.record) for one in placed), skips)
     read = sum(part.read for part in parts)
     path = " and ".join(source.path for source in sources)
-    _check_broken(skips, read, path, sources[0].max_skipped)
+    _check_broken(skips, read, path, sources[0])
     placed = _filtered(placed, sources[0], skips)
     if not placed:
         counts = ", ".join(f"{len(places)} {reason}" for reason, places in skips.items())
@@ -150,7 +151,7 @@ def _read(source: Source, prefix: str, skips: Skips) -> _Part:
         raise UserError(f"no row of {source.path} can be read: {head[0][1].problem}")
     require_columns(source.columns, readable, source.path)
     readable = [mapped(row, source.columns) for row in readable]
-    name = recognised(readable, source.path) if source.format == AUTO else source.format
+    name = recognised(readable, source.path, source.settings) if source.format == AUTO else source.format
     placed, read = _parsed(chain(head, raws), named(name), source, prefix, skips)
     return _Part(source=source, format=name, names=tuple(column_names(readable)), placed=placed, read=read)
 
@@ -172,14 +173,16 @@ def digest(rows: Iterable[Record]) -> str:
     return found.hexdigest()
 
 
-def _check_broken(skips: Skips, read: int, path: str, max_skipped: float) -> None:
+def _check_broken(skips: Skips, read: int, path: str, source: Source) -> None:
     broken = [place for reason in BROKEN for place in skips.get(reason, ())]
-    if len(broken) <= max_skipped * read:
+    if len(broken) <= source.max_skipped * read:
         return
     more = f"; and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
+    key = {"none": "", "command": "--max-skipped", "task": "task.max_skipped"}.get(source.settings, "data.max_skipped")
+    allowed = f", more than the share of {source.max_skipped:g} that {key} allows" if key else ""
+    way = f"fix them, or raise {key}" if key else "fix them"
     raise UserError(
-        f"{len(broken)} of {read} rows of {path} are broken, more than max_skipped={max_skipped:g} "
-        f"allows: {'; '.join(broken[:NAMED])}{more} (fix them, or raise max_skipped)"
+        f"{len(broken)} of {read} rows of {path} are broken{allowed}: {'; '.join(broken[:NAMED])}{more} ({way})"
     )
 
 
@@ -203,7 +206,7 @@ def _parsed(
             continue
         missing = next(filter(None, map(_missing, records)), None)
         if missing is None:
-            kept = _extras(row, known) if source.as_prompts else {}
+            kept = _extras({**row, **renamed_columns(raw.columns, source.columns)}, known) if source.as_prompts else {}
             placed += [Placed(where, record, kept) for record in records]
         else:
             skips.setdefault(missing[0], []).append(f"{where} {missing[1]}")

@@ -9,7 +9,7 @@ from whet.data.formats import Record, answers_of
 from whet.data.sources import Loaded, Source, load_rows
 from whet.data.split import repeated, salt_of, split_rows
 from whet.errors import UserError, nearest
-from whet.files.mapping import suggestion
+from whet.files.mapping import Settings, mapping_text, suggestion
 from whet.records import Example, Score
 from whet.tasks.matching import Matcher
 from whet.tasks.rows import StoredTask
@@ -81,7 +81,7 @@ class DataTask(StoredTask):
         shared: dict[str, Any] = {"chat": self.chat, "max_skipped": self.max_skipped, "as_prompts": True}
         if not self.sets:
             own = {one.name: getattr(self, one.name) for one in fields(self) if one.name in OF_A_SET}
-            return [Source(**own, **shared)]
+            return [Source(**own, **shared, settings="data")]
         return sources_of(self.sets, shared)
 
     def _matchable(self, examples: list[Example], loaded: Loaded, side: str) -> list[Example]:
@@ -96,7 +96,8 @@ class DataTask(StoredTask):
         problem = f"{missing} of {len(examples)} {side} prompts have no answer for match={self.match}"
         seen = f"the answer of {first.id} is {first.answer!r:.40}; repair the rows, or raise max_skipped to do without"
         if "answer" not in loaded.names and not any(example.answer for example in examples):
-            write = suggestion(loaded.names, "answer") or "columns={answer: …}"
+            settings: Settings = "set" if self.sets else "data"
+            write = suggestion(loaded.names, "answer", settings=settings) or mapping_text({"answer": "…"}, settings)
             seen = f"no column is called answer, the columns are {', '.join(loaded.names)}: write {write}"
         raise UserError(f"{self.path or 'task data'}: {problem}: {seen}")
 
@@ -111,7 +112,7 @@ def sources_of(sets: Sequence[Any], shared: Mapping[str, Any]) -> list[Source]:
         for key in own:
             if key not in OF_A_SET:
                 raise UserError(f"data: a set has no key {key!r}{nearest(key, OF_A_SET)} (keys: {', '.join(OF_A_SET)})")
-        found.append(Source(**own, **shared))
+        found.append(Source(**own, **shared, settings="set"))
     return found
 
 

@@ -1,6 +1,6 @@
 """Headline metrics of evaluations: what each is called in words, how it is written, and which direction is better."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,6 +91,28 @@ def measures_in(measured: Mapping[str, Any]) -> list[Measure]:
 def headline(measured: Mapping[str, Any]) -> Measure | None:
     """The measure that stands for an evaluation."""
     return next(iter(measures_in(measured)), None)
+
+
+def evaluations(
+    metrics: Sequence[Mapping[str, Any]], results: Mapping[str, Any] | None
+) -> dict[Measure, list[Mapping[str, Any]]]:
+    """Each headline measure that was evaluated → its evaluations before and after training.
+
+    From the final results or else from the metrics so far; only the last if the evaluation before training is lost.
+    """
+    evaluated = [row for row in metrics if measures_in(row)]
+    ends = [evaluated[0], evaluated[-1]] if len(evaluated) > 1 and evaluated[0].get("step", 0) == 0 else evaluated[-1:]
+    if results is not None and results.get("after"):
+        ends = [row for row in (results.get("before"), results["after"]) if row]
+    found = measures_in(ends[-1]) if ends else []
+    return {measure: [row for row in ends if row.get(measure.metric) is not None] for measure in found}
+
+
+def main_result(metrics: Sequence[Mapping[str, Any]], results: Mapping[str, Any] | None) -> str:
+    """The headline measure before and after training, in words; empty if nothing was evaluated."""
+    for measure, rows in evaluations(metrics, results).items():
+        return f"{measure.label} {' → '.join(measure.text(row[measure.metric]) for row in rows)}"
+    return ""
 
 
 def measure_of(metric: str) -> Measure:

@@ -1,11 +1,12 @@
 """Columns by other names: `columns: {prompt: question}` reads the column `question` as `prompt`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from whet.errors import UserError, nearest
 
 Columns = Mapping[str, Any]
+Settings = Literal["data", "task", "set", "command", "none"]  # where options of a source are written, for advice
 
 # Names of columns that mean the same in published data sets, the usual ones first.
 ANSWERS = ("answer", "solution", "final_answer", "ground_truth", "reward_model.ground_truth", "gold", "target", "label")
@@ -42,6 +43,11 @@ def mapped(row: Columns, mapping: Mapping[str, str]) -> Columns:
     return kept | {name: value for name, (is_there, value) in found.items() if is_there}
 
 
+def renamed_columns(row: Columns, mapping: Mapping[str, str]) -> Columns:
+    """The columns of a row that are read by another name, by their own: reward functions may ask for either."""
+    return {column: row[column] for column in mapping.values() if column in row and column not in mapping}
+
+
 def column_names(rows: Iterable[Columns]) -> list[str]:
     """The columns of the rows, each once; those of objects with a dot."""
     names: dict[str, None] = {}
@@ -53,8 +59,8 @@ def column_names(rows: Iterable[Columns]) -> list[str]:
     return list(names)
 
 
-def suggestion(names: Sequence[str], *wanted: str) -> str:
-    """The mapping to write for data with these columns, e.g. `columns={prompt: question}`; empty if none fits."""
+def suggestion(names: Sequence[str], *wanted: str, settings: Settings) -> str:
+    """What to write for data with these columns, e.g. 'data.columns={prompt: question}'; empty if none fits."""
     found: dict[str, str] = {}
     others: list[str] = []
     for one in wanted:
@@ -63,9 +69,19 @@ def suggestion(names: Sequence[str], *wanted: str) -> str:
             return ""
         found[one] = near[0]
         others += [f"{one}: {alias}" for alias in near[1:] if near[0] != one]
-    pairs = ", ".join(f"{name}: {column}" for name, column in found.items() if name != column)
-    rest = f" (or {', '.join(others)})" if others else ""
-    return f"columns={{{pairs}}}{rest}" if pairs else ""
+    found = {name: column for name, column in found.items() if name != column}
+    rest = f" (or {', '.join(others)})" if others and settings != "none" else ""
+    return mapping_text(found, settings) + rest if found else ""
+
+
+def mapping_text(mapping: Mapping[str, str], settings: Settings) -> str:
+    """How a mapping is written: in quotes as an override, beside the path of a set, or as options of a command."""
+    if settings == "none":
+        return f"rename {', '.join(f'{column} to {name}' for name, column in mapping.items())}"
+    if settings == "command":
+        return " ".join(f"--column {name}={column}" for name, column in mapping.items())
+    pairs = ", ".join(f"{name}: {column}" for name, column in mapping.items())
+    return f"columns: {{{pairs}}} beside its path" if settings == "set" else f"'{settings}.columns={{{pairs}}}'"
 
 
 def _found(row: Columns, column: str) -> tuple[bool, Any]:

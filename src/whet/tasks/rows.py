@@ -11,7 +11,7 @@ from typing import Any
 
 from whet import files
 from whet.errors import UserError
-from whet.files.mapping import Columns, column_names, mapped, require_columns, suggestion
+from whet.files.mapping import Columns, column_names, mapped, renamed_columns, require_columns, suggestion
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.matching import Matcher
@@ -124,7 +124,12 @@ class RowsTask(StoredTask):
         head = list(islice(rows, LOOKED_AT))
         if self.columns and head:
             require_columns(self.columns, [row for _, _, row in head], self.path)
-        return (_example(mapped(row, self.columns), place, where) for place, where, row in chain(head, rows))
+        return (self._example(row, place, where) for place, where, row in chain(head, rows))
+
+    def _example(self, row: Columns, place: str, where: str) -> Example:
+        example = _example(mapped(row, self.columns), place, where)
+        also = {name: value for name, value in renamed_columns(row, self.columns).items() if name not in RESERVED}
+        return replace(example, columns={**example.columns, **also})
 
     def _formatted(self, example: Example) -> Example:
         if not self.chat or not isinstance(example.prompt, str):
@@ -146,7 +151,7 @@ def _rows(path: str) -> Iterable[tuple[str, str, Columns]]:
 def _example(row: Columns, row_id: str, where: str) -> Example:
     others = dict(row)
     if "prompt" not in others:
-        write = suggestion(column_names([row]), "prompt")
+        write = suggestion(column_names([row]), "prompt", settings="task")
         raise UserError(
             f"{where} has no 'prompt' (it has: {', '.join(row) or 'nothing'})" + (f": write {write}" if write else "")
         )

@@ -137,9 +137,10 @@ def _hidden_from_rewards(config: Config) -> list[str]:
         return []
     if any(is_object(function.use) for function in config.reward.functions):  # objects run in this process
         return []
-    hidden = ", ".join(withheld(os.environ, config.reward.environment))
-    why = f"note: reward functions do not see {hidden}, which look like secrets: name those that they need in "
-    return [f"{why}reward.environment"] if hidden else []
+    hidden = withheld(os.environ, config.reward.environment)
+    look = "looks like a secret: name it" if len(hidden) == 1 else "look like secrets: name those that they need"
+    told = f"note: reward functions do not see {', '.join(hidden)}, which {look} in reward.environment"
+    return [told + " if they need it" * (len(hidden) == 1)] if hidden else []
 
 
 def _check(config: Config, world: World, *, resumed: str) -> None:

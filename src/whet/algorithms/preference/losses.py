@@ -6,9 +6,16 @@ is. Terms of label losses are (N,): `logprobs`, `logprobs_ref`, `labels` (True: 
 `point`. All in fp32: in bf16 a sum of 500 nats moves in steps of 2. Nothing is averaged here.
 """
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.nn.functional import logsigmoid
+else:
+    from whet.late_torch import logsigmoid, torch
 
 
 def dpo(chosen: Tensor, rejected: Tensor, chosen_ref: Tensor, rejected_ref: Tensor, *, beta: float = 0.1) -> Tensor:

@@ -1,6 +1,11 @@
 """Metrics of preference training: implicit rewards and margins per pair, which add over micro-batches and ranks."""
 
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def wins(chosen: Tensor, rejected: Tensor) -> Tensor:

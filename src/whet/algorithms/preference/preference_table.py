@@ -1,14 +1,17 @@
 """Direct alignment and reward models as two tables, like that of `table.py`. A new loss is a function and a row."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from whet.algorithms.cells import Cell, call, options, terms
 from whet.algorithms.preference import losses as p
 from whet.algorithms.preference import reward_losses
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Unit = Literal["pair", "label"]
 Kind = Literal["preference", "outcome", "process"]

@@ -3,9 +3,16 @@
 Scores are logits in fp32. The loop chooses the tokens that are scored and the average.
 """
 
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy, logsigmoid, softplus
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.nn.functional import cross_entropy, logsigmoid, softplus
+else:
+    from whet.late_torch import cross_entropy, logsigmoid, softplus, torch
 
 
 def bradley_terry(

@@ -48,7 +48,8 @@ def explore(
 
     source = str(arguments.run_directory(source)) if source.startswith("@") else source
     names = arguments.read_options(column or [], "--column", "prompt=question")
-    wanted = Source(path=source, format=form, columns=names, split=split, subset=subset, max_skipped=max_skipped)
+    options: dict[str, Any] = {"format": form, "columns": names, "split": split, "subset": subset}
+    wanted = Source(path=source, **options, max_skipped=max_skipped, settings="command")
     with Screen(stderr=True).status(f"reading {source}"):
         survey = survey_of(load_rows(wanted), samples)
         found = facts(survey)

@@ -31,12 +31,13 @@ def explain(source: arguments.Recipe, overrides: arguments.Overrides = None, as_
       whet explain rlhf-reviews
     """
     from whet.recipe import Pipeline, read_any
-    from whet.train.explain.explanation import explain as describe
 
     recipe = read_any(source, arguments.with_runs(overrides))
     if isinstance(recipe, Pipeline):
         _explain_pipeline(recipe, as_json=as_json)
         return
+    from whet.train.explain.explanation import explain as describe  # imports torch: after the recipe is checked
+
     found = describe(recipe)
     if as_json:
         say_json(asdict(found))

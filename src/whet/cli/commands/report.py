@@ -69,7 +69,8 @@ def _comparison(path: Path) -> dict[str, Any]:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    from whet.report.run.page import evaluations, run_health, write_report
+    from whet.evaluate.measures import evaluations
+    from whet.report.run.page import run_health, write_report
     from whet.runs.directory import RunDirectory
 
     page, run = write_report(path), RunDirectory.open(path, is_writer=False)

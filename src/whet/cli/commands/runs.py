@@ -48,7 +48,7 @@ def runs(
 def _about(run: RunDirectory, root: Path) -> dict[str, Any]:
     """What is listed of a run; a damaged one has its error in place of a result."""
     from whet.errors import RunFailed
-    from whet.report.run.page import main_result
+    from whet.evaluate.measures import main_result
     from whet.runs.catalogue import standing, started
 
     about: dict[str, Any] = {"run": str(run.path.relative_to(root)), "path": str(run.path), "recipe": run.recipe}

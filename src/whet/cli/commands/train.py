@@ -1,14 +1,20 @@
 """`whet train`."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from whet.cli import arguments
 from whet.cli.terminal import say, say_json
 from whet.errors import UserError
+
+if TYPE_CHECKING:
+    from whet.recipe import Pipeline, Recipe
 
 
 def train(
@@ -32,37 +38,51 @@ def train(
     \b
     Examples:
       whet train grpo-sorting steps=200 lr=3e-4
-      whet train my.yaml algorithm=dapo rollout.group=16 algorithm.kl.coefficient=0.01
-      whet train my.yaml objective=dpo data=pairs.jsonl epochs=1
+      whet train grpo model=DIR 'data={path: questions.jsonl, match: number}' rollout.group=16
+      whet train dpo model=DIR data=pairs.jsonl epochs=1
       whet train @last --resume
       whet train @last --resume steps=400
-      whet train my.yaml model=@last --name second --json
+      whet train grpo-sorting seed=1 --name second --json
       torchrun --nproc-per-node 2 -m whet train grpo-sorting
       whet train rlhf-reviews stages.sft.steps=100 methods.grpo.lr=1e-4
     """
-    from whet.cli.experiments import resume_pipeline, train_pipeline
-    from whet.cli.progress import make_progress
-    from whet.recipe import Pipeline, read_any
-    from whet.runs.experiment_directories import is_pipeline
-    from whet.train.start import resume_run, start_run
+    from whet.recipe import read_any
 
     if accept_changes and not resume:
         raise UserError("--accept-changes is for a resumed run: add --resume, or leave it out")
     _check_place(out, name, resume=resume)
     if resume:
         path = arguments.run_directory(source, runs)
-        if is_pipeline(path):
-            resume_pipeline(path, overrides or [], accept_changes=accept_changes, as_json=as_json)
-        else:
-            _show(resume_run(path, overrides or [], make_progress, accept_changes=accept_changes), as_json=as_json)
+        _resume(path, overrides or [], accept_changes=accept_changes, as_json=as_json)
         return
     recipe = read_any(source, arguments.with_runs(overrides, runs), runs=runs)
     recipe = recipe if name is None else replace(recipe, name=name)
-    out = None if out is None else out.expanduser()
+    _start(recipe, runs, None if out is None else out.expanduser(), as_json=as_json)
+
+
+def _start(recipe: Recipe | Pipeline, runs: Path, out: Path | None, *, as_json: bool) -> None:
+    """Starts what a recipe describes; torch is imported here, after the recipe is checked."""
+    from whet.cli.experiments import train_pipeline
+    from whet.cli.progress import make_progress
+    from whet.recipe import Pipeline
+    from whet.train.start import start_run
+
     if isinstance(recipe, Pipeline):
         train_pipeline(recipe, runs, out, as_json=as_json)
     else:
         _show(start_run(recipe, runs, make_progress, path=out), as_json=as_json)
+
+
+def _resume(path: Path, overrides: list[str], *, accept_changes: bool, as_json: bool) -> None:
+    from whet.cli.experiments import resume_pipeline
+    from whet.cli.progress import make_progress
+    from whet.runs.experiment_directories import is_pipeline
+    from whet.train.start import resume_run
+
+    if is_pipeline(path):
+        resume_pipeline(path, overrides, accept_changes=accept_changes, as_json=as_json)
+    else:
+        _show(resume_run(path, overrides, make_progress, accept_changes=accept_changes), as_json=as_json)
 
 
 def _check_place(out: Path | None, name: str | None, *, resume: bool) -> None:

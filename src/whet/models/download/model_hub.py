@@ -25,6 +25,7 @@ from whet.models.download.pulled import building, damage, models_directory
 Progress = Callable[[str, int, int], None]  # progress callback: activity, bytes done, bytes in total (0: unknown)
 
 BEST_MODEL = "best_model"  # in a run directory: the model with the best held-out accuracy
+CHECKPOINT_MODEL = "model"  # in a checkpoint of a run
 POLL_SECONDS = 0.2
 HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
 HUB_SKIPPED = ["*/*", "consolidated*"]  # exports for other tools, and the same weights under other names
@@ -80,9 +81,9 @@ def pull(name: str, *, cache: Path | None = None, progress: Progress | None = No
 
 
 def resolve_model(text: str, *, cache: Path | None = None) -> Path:
-    """The model directory for a path of a model or run (its best model), or the name of a pulled model."""
+    """The model directory for a path of a model, a run (its best model) or a checkpoint, or for a pulled name."""
     path = Path(text).expanduser()
-    for candidate in (path / BEST_MODEL, path):
+    for candidate in (path / BEST_MODEL, path, path / CHECKPOINT_MODEL):
         if (candidate / "config.json").is_file():
             return candidate
     models = models_directory(cache)

@@ -13,7 +13,7 @@ import yaml
 from markupsafe import Markup
 
 from whet.errors import RunFailed, UserError
-from whet.evaluate.measures import Measure, measure_of, measures_in
+from whet.evaluate.measures import Measure, evaluations, measure_of
 from whet.report.formatting import duration, number, percent, render
 from whet.report.run.charts import chart
 from whet.report.run.health import HealthFinding, findings, verdict
@@ -63,26 +63,6 @@ def write_report(run_path: Path) -> Path:
     except OSError as error:
         raise RunFailed(f"cannot write the report of {run_path}: {reason(error)}") from error
     return run.report_path
-
-
-def evaluations(metrics: Sequence[Row], results: Row | None) -> dict[Measure, list[Row]]:
-    """Each headline measure that was evaluated → its evaluations before and after training.
-
-    From the final results or else from the metrics so far; only the last if the evaluation before training is lost.
-    """
-    evaluated = [row for row in metrics if measures_in(row)]
-    ends = [evaluated[0], evaluated[-1]] if len(evaluated) > 1 and evaluated[0].get("step", 0) == 0 else evaluated[-1:]
-    if results is not None and results.get("after"):
-        ends = [row for row in (results.get("before"), results["after"]) if row]
-    found = measures_in(ends[-1]) if ends else []
-    return {measure: [row for row in ends if row.get(measure.metric) is not None] for measure in found}
-
-
-def main_result(metrics: Sequence[Row], results: Row | None) -> str:
-    """The headline measure before and after training, in words; empty if nothing was evaluated."""
-    for measure, rows in evaluations(metrics, results).items():
-        return f"{measure.label} {' → '.join(measure.text(row[measure.metric]) for row in rows)}"
-    return ""
 
 
 def outcome_lines(run: RunDirectory) -> list[str]:

@@ -205,10 +205,10 @@ SECRET = re.compile(
     r"|^(DATABASE|REDIS|MONGO\w*|POSTGRES\w*|MYSQL|AMQP|BROKER)_UR[IL]$|^(SSH_AUTH_SOCK|NETRC)$",
     re.IGNORECASE,
 )
-# Exceptions: counts and names.
+# Exceptions: counts, names, and the paths of certificates.
 HARMLESS = re.compile(
     r"(^|_)(MAX|MIN|NUM|NEW|EOS|BOS|PAD|UNK|SEP|SORT|PRIMARY)_(TOKENS?|KEYS?)(_|$)|(^|_)TOKEN_(LIMIT|COUNT)(_|$)"
-    r"|(^|_)PASS_AT_|^AWS_(DEFAULT_)?REGION$",
+    r"|(^|_)PASS_AT_|^AWS_(DEFAULT_)?REGION$|(^|_)CA_(BUNDLE|CERTS?|FILE|PATH)$|(^|_)SSL_CERT_(FILE|DIR)$",
     re.IGNORECASE,
 )
 

@@ -8,7 +8,7 @@ from whet.config import DataConfig, OfflineConfig
 from whet.config.eval_config import PLAIN
 from whet.data.sources import Loaded
 from whet.errors import UserError
-from whet.files.mapping import suggestion
+from whet.files.mapping import Settings, suggestion
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import fitting_prompt
 from whet.records import Dialogue, Message, Row
@@ -18,6 +18,7 @@ from whet.train.setup.epochs import load_sides
 U = TypeVar("U")
 Note = Callable[[str], None]
 MOST_TOO_LONG = 0.5  # share of rows that may be too long for the model
+MANY_TOO_LONG = 0.1  # share above which it is a warning
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,9 @@ class Material:
 
     training: Sequence[Any]
     evaluation: Mapping[str, Sequence[Any]]
+    kind: str
     limit: int
+    limited_by: str  # the key or the property of the model that the limit is
 
 
 def read_material(config: OfflineConfig, kinds: Sequence[str], what: str, *, context: int, note: Note) -> Material:
@@ -59,8 +62,10 @@ def read_material(config: OfflineConfig, kinds: Sequence[str], what: str, *, con
         rows = held_out if one is data else _evaluation_rows(name, one, kinds, what, trained, note)
         # In a hashed order: an evaluation may use only the first ones, and files are often sorted by source.
         evaluation[name] = first_held_out(rows, len(rows))
-    limit = context if data.max_tokens is None else min(context, data.max_tokens)
-    return Material(training=training, evaluation=evaluation, limit=limit)
+    limit, limited_by = min(
+        (context, "the model's context"), (data.max_tokens or context, "data.max_tokens"), key=lambda both: both[0]
+    )
+    return Material(training=training, evaluation=evaluation, kind=loaded.kind, limit=limit, limited_by=limited_by)
 
 
 def _evaluation_rows(
@@ -78,25 +83,30 @@ def _evaluation_rows(
 def _require_kind(loaded: Loaded, data: DataConfig, kinds: Sequence[str], what: str) -> None:
     if loaded.kind in kinds:
         return
-    write = suggestion(loaded.names, "completion") if loaded.kind == "prompts" else ""
-    hint = f": say which column has the answers, data.{write}" if write else ""
+    settings: Settings = "set" if data.sets else "data"
+    write = suggestion(loaded.names, "completion", settings=settings) if loaded.kind == "prompts" else ""
+    hint = f": say which column has the answers, {write}" if write else ""
     learned = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
     raise UserError(f"{' and '.join(data.paths)} holds {loaded.kind}, and {what} learns from {learned}{hint}")
 
 
-def encoded(rows: Sequence[Any], encode: Callable[[Sequence[Any]], list[U | None]], note: Note) -> list[U]:
+def encoded(
+    rows: Sequence[Any], encode: Callable[[Sequence[Any]], list[U | None]], material: Material, note: Note
+) -> list[U]:
     """The encoded rows that fit; refuses data of which more than half is too long."""
     if not rows:
         return []
     found = encode(rows)
     kept = [one for one in found if one is not None]
     missing = len(found) - len(kept)
+    what = material.kind if len(found) == len(rows) else "completions"  # of a pair, each is one of its own
+    told = f"{missing:,} of {len(found):,} {what} have more than {material.limit:,} tokens ({material.limited_by})"
     if not kept or missing > MOST_TOO_LONG * len(found):
-        raise UserError(
-            f"{missing} of {len(found)} completions are too long: raise data.max_tokens, or use a longer context"
-        )
+        way = "raise it" if material.limited_by == "data.max_tokens" else "use a model with a longer one"
+        raise UserError(f"{told}: {way}")
     if missing:
-        note(f"data: {missing:,} of {len(found):,} completions are too long and are left out")
+        warning = "warning: " if missing > MANY_TOO_LONG * len(found) else ""
+        note(f"{warning}data: {told} and are left out")
     return kept
 
 

@@ -41,9 +41,10 @@ class OfflineTrainer(ABC, Generic[U]):
             self.limit = material.limit
             rows_of_sets = [row for rows in material.evaluation.values() for row in rows]
             self.cluster = clustering([*material.training, *rows_of_sets])
-            self.epoch_sampler = EpochSampler(encoded(material.training, self.encode, note), seed=config.seed)
+            training = encoded(material.training, self.encode, material, note)
+            self.epoch_sampler = EpochSampler(training, seed=config.seed)
             for name, rows in material.evaluation.items():
-                self.evaluation[name] = encoded(rows, self.encode, note)[: config.eval.examples]
+                self.evaluation[name] = encoded(rows, self.encode, material, note)[: config.eval.examples]
 
     def _say_chat(self, rows: Sequence[Any], note: Note) -> None:
         assert self.config.data is not None

@@ -59,7 +59,7 @@ def load_sides(config: DataConfig) -> tuple[Loaded, list[Any], list[Any]]:
     named = config.model_dump(exclude=of_rows)
     shared = {key: named[key] for key in ("chat", "max_skipped", "ties", "near_duplicates")}
     several = sources_of([one.model_dump() for one in config.sets], shared)
-    loaded = load_rows(*(several or [Source(**named)]))
+    loaded = load_rows(*(several or [Source(**named, settings="data")]))
     salt = salt_of(*config.paths)
     training, held_out = split_rows(loaded.rows, config.held_out_share, held_out_rows=config.held_out_rows, salt=salt)
     return loaded, repeated(training, loaded.weights), held_out

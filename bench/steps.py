@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,6 +51,9 @@ class Watch:
                 "mismatch": metrics["mismatch/mean"],
             }
         )
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def note(self, text: str) -> None:
         """To the log of the measuring process."""

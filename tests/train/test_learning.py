@@ -83,8 +83,10 @@ def test_the_demo_keeps_its_promise(seed, tmp_path, capsys):
     assert "report" in capsys.readouterr().out
 
 
-def test_of_equally_right_models_the_later_is_the_best(tmp_path):
+def test_of_equally_right_models_the_one_with_the_lower_loss_is_the_best(tmp_path):
     """A short supervised start may get nothing right yet; what goes on from it must not be the first weights."""
     run = train("sft-reverse", tmp_path, "steps=2", "eval.every_steps=1", "eval.examples=8")
     assert [row["eval/accuracy"] for row in run.metrics()] == [0.0, 0.0, 0.0]
+    losses = [row["eval/loss"] for row in run.metrics()]
+    assert losses[2] < losses[1] < losses[0]
     assert run.best_info()["step"] == 2

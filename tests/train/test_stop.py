@@ -97,9 +97,20 @@ def test_a_loss_is_past_its_best_when_it_has_risen() -> None:
 def test_of_equal_models_the_first_trained_one_is_the_best(metric: str, values: list[float], best: int) -> None:
     kept: dict[str, Any] = {}
     for step, value in enumerate(values):
-        if is_new_best(kept, value, measure_of(metric)):
+        if is_new_best(kept, {metric: kept.get("value")}, {metric: value}, measure_of(metric)):
             kept = {"step": step, "value": value}
     assert kept == {"step": best, "value": values[best]}
+
+
+def test_equal_models_are_told_apart_by_the_other_measures() -> None:
+    """While no answer is right, the loss says which model is further."""
+    best, accuracy = {"step": 1}, measure_of("eval/accuracy")
+    before = {"eval/accuracy": 0.0, "eval/loss": 2.0, "eval/length": 3.0}
+    assert is_new_best(best, before, {**before, "eval/loss": 1.9}, accuracy)
+    assert not is_new_best(best, before, {**before, "eval/loss": 2.1}, accuracy)
+    assert not is_new_best(best, before, {**before, "eval/length": 9.0}, accuracy)  # no headline
+    assert not is_new_best(best, {**before, "eval/accuracy": 0.1}, {**before, "eval/loss": 0.0}, accuracy)
+    assert is_new_best(best, {"eval/accuracy": 0.0}, {"eval/accuracy": 0.1}, accuracy)
 
 
 class Listening(SilentProgress):
@@ -241,7 +252,7 @@ def test_a_run_that_samples_nothing_is_measured_saved_and_resumed(tmp_path: Path
     measured = [row["eval/pair_accuracy"] for row in run.metrics()]
     assert len(measured) == 5  # before the first step and after each of four
     assert any(note.startswith(f"before training: held-out pair accuracy {measured[0]:.1%} [") for note in notes)
-    best = max(range(5), key=lambda step: (measured[step], step > 0, -step))  # of equals the first trained one
+    best = max(range(5), key=lambda step: (measured[step], -run.metrics()[step]["eval/loss"]))  # of equals by the loss
     assert results(run)["best"] == {"step": best, "metric": "eval/pair_accuracy", "value": measured[best]}
     chosen, rejected = load_scorer(run.path / "best_model", on_disk.ALONE.device).score(["ab=", "ab="], ["abc", "hhh"])
     assert chosen != rejected

@@ -158,7 +158,7 @@ class EarlyStoppingConfig(Section):
 
 
 class BestConfig(Section):
-    """The best model of a run, kept in best_model/: of equal ones the first that was trained."""
+    """The best model of a run, kept in best_model/; equal ones are told apart by their other measures."""
 
     shorthand: ClassVar[str] = "metric"
     metric: EvalMetric = ""  # empty: eval/accuracy, else eval/reward, else that of the rows (pair accuracy, loss)

@@ -6,7 +6,7 @@ from typing import Any
 
 from whet.config import EarlyStoppingConfig, TrainConfig
 from whet.errors import UserError
-from whet.evaluate.measures import Measure, is_count, measure_of
+from whet.evaluate.measures import Measure, is_count, measure_of, measures_in
 
 
 def over_budget(metrics: Mapping[str, float], settings: EarlyStoppingConfig) -> str:
@@ -39,11 +39,19 @@ def without_improvement(values: Sequence[float], settings: EarlyStoppingConfig, 
     return f"{measure.metric} has not improved on its best, {best:.4g}, for {evaluations}"
 
 
-def is_new_best(best: Mapping[str, Any], value: float, measure: Measure) -> bool:
-    """Whether the model with this value replaces the best one so far: of equal models the first trained one is kept."""
-    if not best or measure.is_better(value, than=best["value"]):
+def is_new_best(best: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any], measure: Measure) -> bool:
+    """Whether an evaluation replaces the best one so far, whose metrics are `before`.
+
+    If `measure` is equal, the other headline measures decide, such as the loss while no answer is right yet. Of models
+    that are equal in all of them the first trained one is kept.
+    """
+    if not best:
         return True
-    return bool(best["step"] == 0 and value == best["value"])  # nobody trains to get the start model back
+    for one in (measure, *measures_in(now)):
+        old, new = before.get(one.metric), now[one.metric]
+        if old is not None and new != old:
+            return one.is_better(new, than=old)
+    return bool(best["step"] == 0)  # nobody trains to get the start model back
 
 
 def require_measured(config: TrainConfig, measured: Mapping[str, float]) -> None:

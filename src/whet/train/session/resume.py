@@ -124,6 +124,12 @@ def _best_is_intact(
     return True, ""
 
 
+def logged_metrics(run: RunDirectory, best: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of the best model's evaluation; of a line that was lost the one that chose it."""
+    found = next((row for row in run.metrics() if row["step"] == best.get("step")), {})
+    return {**found, **({best["metric"]: best["value"]} if "metric" in best else {})}
+
+
 def remember(measured: Measured, step: int, metrics: Mapping[str, Any]) -> None:
     """Keeps an evaluation as metrics.jsonl has it."""
     measured[AFTER] = {name: value for name, value in sorted(metrics.items()) if name.startswith("eval/")}

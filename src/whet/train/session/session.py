@@ -86,6 +86,7 @@ class Session:
         self.last = self._saved = 0  # last completed step, and that of the newest checkpoint
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, Any] = {}  # step, metric and value
+        self._best_metrics: Mapping[str, Any] = {}  # of its evaluation
         self.measured: resume.Measured = {}  # first and newest evaluation
         self.watched: list[float] = []  # early_stopping.metric of every evaluation
         self.lost: list[str] = []  # files of the run that were lost, in sentences
@@ -284,8 +285,9 @@ class Session:
         stopping = self.config.early_stopping
         self.watched += watched([metrics], stopping, watched_measure(stopping, measure))
         value = metrics[measure.metric]
-        if is_new_best(self.best, value, measure):
+        if is_new_best(self.best, self._best_metrics, metrics, measure):
             self._keep_best({"step": step, "metric": measure.metric, "value": value})
+            self._best_metrics = metrics
         self._timings["seconds/eval"] = time.perf_counter() - started
         return metrics
 
@@ -346,6 +348,7 @@ class Session:
         self.best, self.lost = resume.intact_best(
             *(self.run, checkpoint, self.progress.note), processes=self.world.size, is_evaluated=self._is_evaluated
         )
+        self._best_metrics = resume.logged_metrics(self.run, self.best)
         metric = self.config.early_stopping.metric or self.config.best.metric or self.best.get("metric", "eval/reward")
         if resume.changed_measures(self.run, self.last, [metric]):
             self.watched = []  # values that the next ones cannot be compared with

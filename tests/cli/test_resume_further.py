@@ -101,7 +101,11 @@ def test_epochs_take_the_place_of_steps(whet: Whet, tmp_path: Path) -> None:
     )
     result = whet("train", recipe, "epochs=1", "--runs", tmp_path / "sft", "--json")
     assert result.code == 0, result.err
-    run, steps = Path(json.loads(result.out)["run"]), json.loads(result.out)["steps"]
+    told = json.loads(result.out)
+    run, steps = Path(told["run"]), told["steps"]
+    assert (told["best_model"], told["report"]) == (str(run / "best_model"), str(run / "report.html"))
+    assert told["verdict"]
+    assert isinstance(told["warnings"], list)
     assert steps == 2  # of nine rows two are held out: 7 training rows, 4 a step
     assert whet("train", run, "--resume", "epochs=2").code == 0
     assert json.loads((run / "final_results.json").read_text())["steps"] == 4

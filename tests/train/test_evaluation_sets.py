@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import whet as whet_api
 from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model
 from whet.cli.progress import SilentProgress
@@ -72,6 +73,21 @@ def test_a_file_in_place_of_held_out_prompts(train: Train, whet: Whet) -> None:
     assert run.best_info()["metric"] == "eval/accuracy"
     measured = json.loads(whet("eval", run.path, "--json").out)
     assert (measured["accuracy"]["mean"], measured["examples"]) == (0.75, 4)
+
+
+def test_a_finished_run_is_evaluated_on_another_file(train: Train, whet: Whet, tmp_path: Path) -> None:
+    run = train("online", "reward.functions=[r.py:count]", "steps=1")
+    measured = json.loads(whet("eval", run.path, "--data", "hard.jsonl", "--json").out)
+    assert (measured["examples"], measured["accuracy"]["mean"], measured["reward"]["mean"]) == (5, 0, 1)
+    assert "rows of " in (told := whet("eval", run.path, "--data", "hard.jsonl").out)
+    assert "hard.jsonl: 5 held-out examples" in told
+    assert whet_api.evaluate(run.path, data="hard.jsonl").examples == 5
+    measured = json.loads(whet("eval", "model", "--data", "easy.jsonl", "match=exact", "--json").out)
+    assert (measured["examples"], measured["accuracy"]["mean"]) == (2, 1)
+    offline = train("sft", "eval.every_steps=0", "data.held_out_share=0")
+    found = json.loads(whet("eval", offline.path, "--data", "test.jsonl", "--json").out)
+    assert found["rows"]["eval/loss"] == pytest.approx((3 * math.log(2) + math.log(4)) / 8, abs=1e-2)
+    assert "leave one out" in refused(whet, "eval", run.path, "--data", "hard.jsonl", "--task", "sorting")
 
 
 def test_sets_with_names_are_measured_beside_the_held_out_prompts(train: Train) -> None:
@@ -147,7 +163,7 @@ def test_prompts_that_are_trained_on_too_are_said(train: Train, whet: Whet, tmp_
     train("online")  # writes the recipe
     overrides = ["model=model", *SHARED, "steps=1", "eval.data=test.jsonl"]
     told = whet("train", "online.yaml", *overrides, "--out", tmp_path / "run").err
-    assert "evaluation: note: 12 of 16 prompts are also trained on" in told
+    assert "evaluation: warning: 12 of 16 prompts are also trained on, so not held out" in told
     (tmp_path / "others.jsonl").write_text((tmp_path / "pairs.jsonl").read_text())
     (tmp_path / "dpo.yaml").write_text(RECIPES["dpo"])
     overrides = ["model=model", *SHARED, "eval.data.again=others.jsonl"]

@@ -1,5 +1,6 @@
 """A reward model as the reward: its number, its weight, what stands beside it, and a run that learns from it."""
 
+import json
 from contextlib import closing
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from whet.runs.directory import RunDirectory
 from whet.tasks.grading.graders import DirectGrader, GradingFailed
 from whet.tasks.loading import guarded_task
 from whet.tasks.procedural import Sorting
+from whet.train.setup.prompt_notes import reward_lines
 from whet.train.setup.reward_grader import build_grader
 from whet.train.start import start_run
 
@@ -77,6 +79,32 @@ def test_the_reward_is_the_models_and_the_tasks_is_only_noted(judge: Path) -> No
         own = Sorting(level=1).score(example, text)
         assert score.parts == {**own.parts, "task": own.reward, "model": pytest.approx(score.reward)}
     assert scores[0].parts["task"] == 1.0  # the right answer, whatever the model thinks of it
+
+
+def test_prompts_without_a_score_of_their_own_note_none(judge: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps({"prompt": f"{n}>"}) + "\n" for n in range(20)))
+    prompts = TaskConfig(name="data", **{"path": str(tmp_path / "p.jsonl")})
+    reward, task = RewardConfig.model_validate({"model": str(judge)}), guarded_task("data", prompts.options)
+    with closing(build_grader(prompts, reward, CPU, task)) as grader:
+        (score,) = grader.grade(task.held_out(1), ["1"])
+    assert score.parts.keys() == {"model"}
+
+
+def test_a_run_names_its_rewards_and_warns_of_a_bad_reward_model(judge: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HALVES)
+    own = f"{tmp_path / 'own.py'}:halves"
+    base = {"steps": 1, "model": "m", "algorithm": "grpo", "task": "sorting"}
+    weighted = {"functions": [{"use": own, "weight": 2.0}], "model": str(judge)}
+    config = validate({**base, "reward": weighted}, where="test")
+    assert reward_lines(config) == [f"reward: {own} × 2, reward model {judge}"]
+    assert reward_lines(validate(base, where="test")) == []
+    with RunDirectory.create(tmp_path, "judge", "loop: offline\n") as run:
+        run.save_best(lambda directory: None, {"step": 1, "metric": "eval/pair_accuracy", "value": 0.375})
+    (run.path / "best_model" / "config.json").write_text("{}")
+    line, warning = reward_lines(validate({**base, "reward": {"model": str(run.path)}}, where="test"))
+    assert line == f"reward: reward model {run.path} (held-out pair accuracy 37.5%)"
+    assert warning.startswith("warning: the reward model ")
+    assert "no better than chance" in warning
 
 
 @pytest.mark.parametrize("weight", [0.5, -2.0, 0.0])

@@ -170,7 +170,7 @@ def test_only_models_of_their_own_can_wait(settings, expected, plain):
 def test_a_reward_model_can_wait(plain):
     policy, tokenizer = small_model(layers=1)
     model = new_reward_model(policy, RewardSettings(kind="preference"), seed=0)
-    grader = ModelGrader(plain, Scorer(model, tokenizer), weight=1.0, has_functions=False)
+    grader = ModelGrader(plain, Scorer(model, tokenizer), weight=1.0, has_functions=False, is_graded=True)
     assert offload_candidates(learner_of(algorithm="grpo"), grader)["reward"] == (model, True)
 
 

@@ -73,6 +73,24 @@ def test_text_keeps_its_end_and_conversations_their_newest_turns(file: Path, tmp
     assert "user 5" in ends  # the newest turn of the long one
 
 
+def test_one_message_that_is_too_long_keeps_its_end(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(small_chat_model(tmp_path / "model"))
+    words = " ".join(f"w{n}" for n in range(200))
+    rows = [
+        {"prompt": [{"role": "system", "content": "be brief"}, {"role": "user", "content": f"{n} {words}"}]}
+        for n in range(4)
+    ]
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = DataTask(path=str(tmp_path / "one.jsonl"), max_prompt_tokens=60, overlong_prompts="truncate")
+    fitted, (told, *_) = fit_prompts(task, tokenizer, context=512, max_tokens=3)
+    assert "4 of 4 prompts have more than 60 tokens" in told
+    for one in (*fitted.sides[0], *fitted.sides[1]):
+        system, user = one.prompt
+        assert system.content == "be brief"
+        assert words.endswith(user.content[-20:])
+        assert 40 < len(tokenizer.prompt(one.prompt)) <= 60
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -87,7 +105,7 @@ def test_wrong_options_are_refused(file: Path, options: dict, sentence: str) -> 
 
 def test_a_file_of_long_prompts_is_refused_before_anything_begins(file: Path, tmp_path: Path) -> None:
     (tmp_path / "long.jsonl").write_text("".join(json.dumps({"prompt": "1" * (50 + n)}) + "\n" for n in range(20)))
-    with pytest.raises(UserError, match=r"training prompts have more than 15 tokens: raise task\.max_prompt_tokens"):
+    with pytest.raises(UserError, match=r"15 tokens: set task\.overlong_prompts=truncate, or use a model"):
         fit_prompts(DataTask(path=str(tmp_path / "long.jsonl")), PLAIN, context=16, max_tokens=3)
 
 

@@ -14,6 +14,7 @@ import torch
 from whet.api.given import Objects
 from whet.api.model_limits import Note, chosen_limit, fitted, say_lengths, warned
 from whet.api.own_measures import FoundTask, device_of, measured_as_trained
+from whet.config.eval_config import evaluated_on
 from whet.config.loops import CollectConfig, Training
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine, OnToken
@@ -204,10 +205,11 @@ def generate(model: Any, prompts: Any, **settings: Any) -> Any:
     return load(model).generate(prompts, **settings)
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913
     model: Any,
     task: Any = None,
     *,
+    data: str | None = None,
     examples: int | None = None,
     samples: int | None = None,
     ks: Sequence[int] | None = None,
@@ -220,7 +222,8 @@ def evaluate(
     Of a run on its own task also what it measures itself: the reward and its parts, of an online run; the metrics of
     its held-out rows, of an offline one (`rows`; with `rows_step`, as recorded at that step).
 
-    `task` is a name, a dict of name and options, or a task object; a run has its own. Defaults are the settings of the
+    `task` is a name, a dict of name and options, or a task object; a run has its own. `data` is a file in place of
+    held-out prompts: all its rows, read like those of the run. Defaults are the settings of the
     run's evaluation, else 200 examples, 256 tokens, temperature 1, seed 0.
     """
     given: dict[str, Any] = {"examples": examples, "samples": samples, "ks": ks, "seed": seed}
@@ -228,11 +231,14 @@ def evaluate(
     loaded, objects = load(model), Objects()
     section = None if task is None else objects.plain(task)
     options = dict(section) if isinstance(section, Mapping) else {"name": section}
+    target, name = loaded.target, options.pop("name", None)
+    if data is not None:
+        target, name, options = on_file(target, data, options, task=task)
     with passing(objects.by_name):
-        found = find_task(loaded.target, options.pop("name", None), options)
-        own = loaded.target.config if task is None else None
+        found = find_task(target, name, options)
+        own = target.config if task is None else None
         world, limit = World.alone(str(device_of(loaded.engine))), chosen_limit(own, max_tokens)
-        best, parts = Path(loaded.target.path), (loaded.tokenizer, loaded.engine)
+        best, parts = Path(target.path), (loaded.tokenizer, loaded.engine)
         return measured_as_trained(
             own, best, found, *parts, eval_settings(own, given), limit=limit, world=world, note=warned
         )
@@ -317,6 +323,18 @@ def find_task(target: Target, name: str | None, options: Mapping[str, Any]) -> F
         own = next(iter(target.config.evaluation_tasks.values()), target.config.task)
         name, options = own.name, {**own.options, **options}
     return guarded_task(name, options), name, options
+
+
+def on_file(
+    target: Target, path: str, options: Mapping[str, Any], *, task: object
+) -> tuple[Target, str | None, dict[str, Any]]:
+    """A target, the name of a task and its options for an evaluation on all rows of a file, read like the run's."""
+    if task is not None:
+        raise UserError(f"{path} is read like the prompts of the run, and a task is named as well: leave one out")
+    if target.config is None:
+        return target, "data", {"path": path, "held_out_share": 1.0, **options}
+    config = target.config.model_copy(update={"eval": evaluated_on(target.config.eval, path)})
+    return replace(target, config=config), None, dict(options)
 
 
 def choose_sampling(config: Training | None, given: Mapping[str, Any]) -> Sampling:

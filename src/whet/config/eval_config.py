@@ -108,6 +108,11 @@ def tasks_of(settings: EvalConfig, task: TaskConfig, *, has_files: bool) -> dict
     return own | {key: _whole(TaskConfig(name=name, **options)) for key, options in files.items()}
 
 
+def evaluated_on(settings: EvalConfig, path: str) -> EvalConfig:
+    """The settings with all rows of a file in place of every evaluation set."""
+    return settings.model_copy(update={"task": {}, "data": {PLAIN: EvalDataConfig(path=path)}})
+
+
 def data_of(settings: EvalConfig, data: DataConfig) -> dict[str, DataConfig]:
     """Name → data of each evaluation set; evaluated on are the rows that it holds out, of other files all."""
     own = {PLAIN: data} if holds_out_rows(data.model_dump()) else {}

@@ -33,7 +33,7 @@ def evaluate(
     temperature: float = typer.Option(None, help="Of samples; accuracy is greedy.  [default: the run's, else 1]"),
     seed: int = typer.Option(None, min=0, help="Seed of the samples.  [default: the run's, else 0]"),
     data: str = typer.Option(
-        None, "--data", metavar="FILE|NAME", help="Rows for a reward model.  [default: the run's held-out rows]"
+        None, "--data", metavar="FILE|NAME", help="Evaluate on all rows of a file.  [default: the run's held-out rows]"
     ),
     show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N correct and N incorrect completions."),
     as_json: arguments.AsJson = False,
@@ -44,18 +44,18 @@ def evaluate(
 ) -> None:
     """Evaluate on held-out prompts: accuracy and pass@k. Accuracy is greedy; intervals are of 95 % confidence.
 
-    Of an online run also the reward and its parts; of an offline run also the loss and the other metrics of its
-    held-out rows; --task leaves both out. Of a reward model: pair accuracy, calibration, and best-of-n where rows have
-    several completions with known scores.
+    Of an online run also its rewards, of an offline run the loss and other metrics of held-out rows; --task leaves both
+    out. Of a reward model: pair accuracy, calibration, and best-of-n where rows have several scored completions.
 
     \b
     Examples:
       whet eval @last
+      whet eval @last --data test.jsonl
       whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
       whet eval runs/20260101-120000-reward --data pairs.jsonl
       whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
-    from whet.api.loaded_model import eval_settings, find_target, find_task
+    from whet.api.loaded_model import eval_settings, find_target, find_task, on_file
     from whet.api.model_limits import chosen_limit
     from whet.cli.commands.score import evaluate_on_rows
 
@@ -66,25 +66,25 @@ def evaluate(
         _refuse_generation(model, {"task": task, **given, "show": show or None, "options": options or None})
         evaluate_on_rows(target, data, examples, as_json=as_json)
         return
+    task_options = arguments.read_options(options or [])
     if data is not None:
-        raise UserError(f"--data is for a reward model, and {model} is a language model: use --task")
-    found = find_task(target, task, arguments.read_options(options or []))
+        target, task, task_options = on_file(target, data, task_options, task=task)
+    found = find_task(target, task, task_options)
     own = target.config if task is None else None  # a run's settings are for its own task
     settings = eval_settings(own, {**given, "examples": examples})
     if k is not None and samples is None:
         say(f"note: --k {k} without --samples: {settings['samples']} samples of each prompt are drawn", err=True)
     result = _measured(target, own, found, settings, limit=chosen_limit(own, max_tokens))
-    if result is None:
-        return
-    if as_json:
+    if result is not None and as_json:
         about = {"model": target.name, "task": found[1], "options": dict(found[2])}
         say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
-        return
-    _say_result(target.name, found[1], result, _undefined(result, found[1], model, settings["ks"]), show)
+    elif result is not None:
+        _say_result(target.name, found, result, _undefined(result, found[1], model, settings["ks"]), show)
 
 
-def _say_result(model: str, task: str, result: Evaluation, undefined: str, show: int) -> None:
-    say(f"{model} on {task}: {result.examples} held-out examples, seed {result.seed}")
+def _say_result(model: str, task: FoundTask, result: Evaluation, undefined: str, show: int) -> None:
+    source = " of ".join(filter(None, (task[1], task[2].get("path"))))
+    say(f"{model} on {source}: {result.examples} held-out examples, seed {result.seed}")
     say_table(_rows(result), "measure", "value", "95 % interval", "measured on")
     if undefined:
         say(undefined)

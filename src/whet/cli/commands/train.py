@@ -98,7 +98,8 @@ def _show(path: Path, *, as_json: bool) -> None:
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:
-        results = RunDirectory.open(path, is_writer=False).results()
-        say_json({"run": str(path), **(results or {})})
+        from whet.report.run.page import outcome
+
+        say_json(outcome(RunDirectory.open(path, is_writer=False)))
     else:
         say(str(path))

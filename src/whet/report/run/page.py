@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -75,9 +76,34 @@ def outcome_lines(run: RunDirectory) -> list[str]:
     best = results.get("best") or {}
     if best:
         by = f", {best['metric']} {measure_of(best['metric']).text(best['value'])}" if "metric" in best else ""
-        lines.append(f"best model: {run.best_model()} (step {best['step']}{by})")
+        lines.append(f"best model: {run.best_model()} (step {best['step']}{by}{_rounded_to(run)})")
     others = (one for one in run_health(run) if one not in concluded)
     return lines + [f"warning: {one.sentence}" for one in others if one.level == "warning"]
+
+
+def outcome(run: RunDirectory) -> dict[str, Any]:
+    """A finished run for scripts: its results, where its files are, the verdict and the warnings."""
+    concluded = verdict(run.metrics())
+    warnings = [one.sentence for one in run_health(run) if one.level == "warning"]
+    best = run.best_model()
+    return {
+        "run": str(run.path.absolute()),
+        **(run.results() or {}),
+        "best_model": None if best is None else str(best.absolute()),
+        "report": str(run.report_path.absolute()) if run.report_path.exists() else None,
+        "verdict": [one.sentence for one in concluded],
+        "warnings": warnings,
+    }
+
+
+def _rounded_to(run: RunDirectory) -> str:
+    """The dtype of the best model if its weights were rounded, which may change its metrics a little; else empty."""
+    best = run.best_model()
+    try:
+        dtype = "float32" if best is None else json.loads((best / "config.json").read_text("utf-8")).get("dtype")
+    except (OSError, ValueError):
+        return ""
+    return f"; saved in {dtype}, model.dtype" if dtype in ("bfloat16", "float16") else ""
 
 
 def outcome_line(measure: Measure, rows: Sequence[Row]) -> str:

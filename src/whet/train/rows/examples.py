@@ -75,7 +75,7 @@ def _evaluation_rows(
     loaded, _, rows = load_sides(data)
     _require_kind(loaded, data, kinds, what)
     both = sum(row.prompt_text in trained for row in rows)
-    leaked = f"; {both:,} of their prompts are also trained on" if both else ""
+    leaked = f"; warning: {both:,} of their prompts are also trained on, so not held out" if both else ""
     note(f"evaluation{' set ' * bool(name)}{name}: {len(rows):,} {loaded.kind} of {' and '.join(data.paths)}{leaked}")
     return rows
 

@@ -30,7 +30,7 @@ from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
-from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line
+from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
 
 TIKTOKEN = "tiktoken:"
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -99,7 +99,10 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
-        notes=(*trained_on, *evaluation_lines(config, evaluation), *start.notes, *lengths, *of_sets),
+        notes=(
+            *(*trained_on, *evaluation_lines(config, evaluation), *reward_lines(config)),
+            *(*start.notes, *lengths, *of_sets),
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import newest_turns
-from whet.records import Example
+from whet.records import Example, Message
 from whet.tasks.protocol import Task
 from whet.tasks.rows import FittedTask, StoredTask
 
@@ -49,10 +49,10 @@ def fit_prompts(
         fitted = [_fitted(one, tokenizer, room, way, lengths) for one in given[which]]
         sides[which] = [one for one in fitted if one is not None]
         if given[which] and not sides[which]:
-            raise UserError(
-                f"all {len(given[which])} {which} prompts have more than {room} tokens: raise "
-                "task.max_prompt_tokens, set task.overlong_prompts=truncate, or use a model with a longer context"
-            )
+            ways = ["raise task.max_prompt_tokens"] if room < context - 1 else []
+            ways += ["set task.overlong_prompts=truncate"] if way == "filter" else []
+            remedy = ", ".join([*ways, f"{'or ' if ways else ''}use a model with a longer context"])
+            raise UserError(f"all {len(given[which])} {which} prompts have more than {room} tokens: {remedy}")
     notes = [_overlong(overlong, lengths, room, way)] if overlong else []
     kept = [min(lengths[one.id], room) for which in used for one in sides[which]]
     either = f"{key} or task.max_prompt_tokens"
@@ -88,7 +88,7 @@ def shared_prompts(training: Task, evaluation: Task) -> str:
     trained = {example.prompt_text for example in training.sides[0]}
     asked = [example.prompt_text for example in evaluation.sides[1]]
     both = sum(text in trained for text in asked)
-    return f"note: {both:,} of {len(asked):,} prompts are also trained on" if both else ""
+    return f"warning: {both:,} of {len(asked):,} prompts are also trained on, so not held out" if both else ""
 
 
 def _fitted(example: Example, tokenizer: Tokenizer, room: int, way: str, lengths: dict[str, int]) -> Example | None:
@@ -100,11 +100,26 @@ def _fitted(example: Example, tokenizer: Tokenizer, room: int, way: str, lengths
         kept = tokenizer.decode_many([tokenizer.encode(example.prompt)[-room:]])[0]
         return replace(example, prompt=kept) if kept and len(tokenizer.prompt(kept)) <= room else None
     turns = newest_turns(tuple(example.prompt), lambda some: len(tokenizer.prompt(some)), room)
-    return replace(example, prompt=turns) if len(tokenizer.prompt(turns)) <= room else None
+    fitting = _with_the_end(turns, tokenizer, room)
+    return None if fitting is None else replace(example, prompt=fitting)
+
+
+def _with_the_end(turns: tuple[Message, ...], tokenizer: Tokenizer, room: int) -> tuple[Message, ...] | None:
+    """The messages with as much of the end of the first user's one as fits; None if even an empty one does not."""
+    place = next((place for place, turn in enumerate(turns) if turn.role == "user"), None)
+    excess = len(tokenizer.prompt(turns)) - room
+    while excess > 0 and place is not None:
+        ids = tokenizer.encode(turns[place].content)
+        if len(ids) <= excess:
+            return None
+        shorter = replace(turns[place], content=tokenizer.decode_many([ids[excess:]])[0])
+        turns = (*turns[:place], shorter, *turns[place + 1 :])
+        excess = len(tokenizer.prompt(turns)) - room  # text that is cut may have other tokens at its start
+    return turns if excess <= 0 else None
 
 
 def _overlong(names: list[str], lengths: dict[str, int], room: int, way: str) -> str:
-    done = "are left out" if way == "filter" else "are truncated, or left out where one message is too long"
+    done = "are left out" if way == "filter" else "keep their newest turns and the end of their text"
     some = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
     longest = max(lengths[name] for name in names)
     return (

@@ -1,18 +1,22 @@
 """Says which prompts a run is trained and evaluated on, and whether they go through the model's chat template."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.eval_config import has_prompts_of
 from whet.config.parts import ModelConfig, TaskConfig
 from whet.errors import UserError
+from whet.evaluate.measures import measure_of
 from whet.models.protocol import Tokenizer
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.models.text.tokenizers import HuggingFaceTokenizer
 from whet.records import Example, Message
+from whet.runs.directory import RunDirectory
 from whet.tasks.protocol import Task
 from whet.tasks.rows import StoredTask
 
+CHANCE = 0.5  # of pairs
 CHAT_KEYS = ("chat_template", "system_prompt")  # of the section `model`
 
 
@@ -42,6 +46,27 @@ def evaluation_lines(config: TrainConfig, evaluation: Mapping[str, Task]) -> lis
             source = f"of {_files(settings)}, {_form(asked)}"
         lines.append(f"evaluation{' set ' * bool(name)}{name}: {count} prompts {source}")
     return lines
+
+
+def reward_lines(config: TrainConfig) -> list[str]:
+    """The rewards of an online run beside those of its task; a warning about a reward model no better than chance."""
+    if not isinstance(config, OnlineConfig) or not (config.reward.functions or config.reward.model):
+        return []
+    named = [f"{one.use}{f' × {one.weight:g}' * (one.weight != 1)}" for one in config.reward.functions]
+    if config.reward.model is None:
+        return [f"reward: {', '.join(named)}"]
+    path = Path(config.reward.model.path)
+    run = RunDirectory.find(path) or RunDirectory.find(path.parent)
+    best = ((run.best_info() if run else None) or {}) if path.is_dir() else {}
+    quality, warning = "", []
+    if "metric" in best:
+        measure = measure_of(best["metric"])
+        quality = f" ({measure.label} {measure.text(best['value'])})"
+        if measure.metric.endswith("/pair_accuracy") and best["value"] <= CHANCE:
+            warning = [f"warning: the reward model {path} ranks held-out pairs no better than chance{quality}"]
+    weight = config.reward.model.weight
+    named.append(f"reward model {path}{f' × {weight:g}' * (weight != 1)}{quality}")
+    return [f"reward: {', '.join(named)}", *warning]
 
 
 def chat_note(

@@ -19,8 +19,9 @@ from whet.train.setup.offloading import Present
 class ModelGrader:
     """Adds a reward model's score to that of reward functions; without functions, the task's score is only logged."""
 
-    def __init__(self, inner: Grader, scorer: Scorer, *, weight: float, has_functions: bool) -> None:
+    def __init__(self, inner: Grader, scorer: Scorer, *, weight: float, has_functions: bool, is_graded: bool) -> None:
         self._inner, self._scorer, self._weight, self._has_functions = inner, scorer, weight, has_functions
+        self._is_graded = is_graded  # whether the task has a score of its own
 
     @property
     def model(self) -> RewardModel:
@@ -33,7 +34,7 @@ class ModelGrader:
         scores = []
         for score, number, example, text in zip(given, found, examples, texts, strict=True):
             reward = self._weight * number + (score.reward if self._has_functions else 0.0)
-            task = {} if self._has_functions else {"task": score.reward}
+            task = {"task": score.reward} if self._is_graded and not self._has_functions else {}
             if not is_reward(reward) or not is_reward(number):
                 raise GradingFailed(
                     f"the reward model gave {number:g}, which with weight {self._weight:g} makes a reward of "
@@ -47,7 +48,8 @@ class ModelGrader:
 
     def around(self, inner: Grader) -> "ModelGrader":
         """The same reward model with another grader inside."""
-        return ModelGrader(inner, self._scorer, weight=self._weight, has_functions=self._has_functions)
+        same = {"has_functions": self._has_functions, "is_graded": self._is_graded}
+        return ModelGrader(inner, self._scorer, weight=self._weight, **same)
 
     def close(self) -> None:
         self._inner.close()
@@ -91,4 +93,5 @@ def build_grader(config: TaskConfig, reward: RewardConfig, device: torch.device,
     if reward.model is None:
         return inner
     scorer = load_scorer(resolve_model(reward.model.path), device)
-    return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=bool(reward.functions))
+    functions = bool(reward.functions)
+    return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=config.is_graded)

@@ -191,6 +191,7 @@ def test_where_a_run_goes_and_what_is_printed(whet: Whet, tmp_path: Path) -> Non
     assert result.code == 0, result.err
     told = json.loads(result.out)
     assert (told["run"], told["steps"]) == (str(exact), 1)
+    assert [row["status"] for row in json.loads(whet("runs", exact.parent, "--json").out)] == ["finished, 1 step"]
     assert f"{exact} is not empty" in refused(whet, "train", recipe, "--out", exact)
     assert "--name would have no effect" in refused(whet, "train", recipe, "--out", exact, "--name", "x")
     assert "--out is for a new run" in refused(whet, "train", exact, "--resume", "--out", exact)

@@ -133,6 +133,8 @@ def test_its_own_recipe_trains_and_is_evaluated(tmp_path, monkeypatch):
     tiny = ["rollout.prompts=4", "rollout.max_tokens=4", "eval.max_tokens=4", "device=cpu"]
     recipe = read_recipe("my.yaml", [*line.split()[3:], *tiny])
     run = start_run(recipe, tmp_path / "runs", lambda config, run: SilentProgress())
+    asked = [json.loads(row)["prompt"] for row in (run / "evals" / "step-000000.jsonl").read_text().splitlines()]
+    assert sorted(asked) == [f"user: What is 1+{i}?" for i in range(60, 68)]  # as messages, like those trained on
     rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 2  # an epoch of eight prompts, four a step
     assert {"eval/accuracy", "eval/reward", "eval/parts/short"} <= rows[-1].keys()

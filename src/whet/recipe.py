@@ -27,6 +27,7 @@ LENGTHS = {"steps": "epochs", "epochs": "steps"}  # a run has one of the two: an
 WARM_UPS = {"warmup_steps": "warmup_share", "warmup_share": "warmup_steps"}  # likewise
 SHORT = {"lr": "optimizer.lr"}  # the most common override
 KEY_AND_VALUE = re.compile(r"(\w+):(\S.*)", re.DOTALL)
+PASTED_LINE = re.compile(r"[ -]*(\w+):(?!//)(\S.*?)(?:\s+#.*|\s*)")  # a line of block style without the space
 YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: PyYAML builds dates and numbers unchecked
 PROBLEMS = {  # pydantic's type of error → our words
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
@@ -205,7 +206,8 @@ def parse_yaml(text: str, *, where: str) -> dict[str, Any]:
     try:
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
     except YAML_ERRORS as error:
-        raise UserError(f"{where}: not valid YAML: {_yaml_problem(error)}") from None
+        problem = _pasted_line(error, text) or _yaml_problem(error)
+        raise UserError(f"{where}: not valid YAML: {problem}") from None
     if not isinstance(value, dict):
         raise UserError(f"{where}: a recipe is a mapping of keys to values, e.g. a line `steps: 100`")
     return value
@@ -342,6 +344,17 @@ def _explain(error: ValidationError, model: type[BaseModel], written: Mapping[st
     problem = PROBLEMS.get(first["type"], first["msg"].replace("Input should be", "must be"))
     given = f", not {first['input']!r}" if isinstance(first["input"], str | int | float | bool | None) else ""
     return f"{key} {problem}{given}"
+
+
+def _pasted_line(error: Exception, text: str) -> str:
+    """The line such as `steps:4` that YAML joins with the next one, and how to write it; empty if there is none."""
+    joined = ("mapping values are not allowed here", "could not find expected ':'")
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None or error.problem not in joined:
+        return ""
+    for number, line in reversed(list(enumerate(text.splitlines()[: error.problem_mark.line + 1], start=1))):
+        if pasted := PASTED_LINE.fullmatch(line):
+            return f"line {number}: write a space after the colon: {pasted[1]}: {pasted[2]}"
+    return ""
 
 
 def _yaml_problem(error: Exception) -> str:

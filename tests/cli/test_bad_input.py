@@ -232,7 +232,7 @@ def test_examples_that_the_model_cannot_read(
         (("chat", "./nowhere"), "no directory ./nowhere"),
         (("report", "./nowhere"), "nowhere is neither a run nor a comparison; name a directory that"),
         (("report", "BEST"), "is neither a run nor a comparison"),
-        (("report", "nowhere"), "no directory nowhere, and no run has that in its name: there are no runs below runs"),
+        (("report", "nowhere"), "no directory nowhere, and no run has that in its name: there are no runs below /"),
         (("report", "./tiny.yaml"), "tiny.yaml is neither a run nor a comparison"),
         (("tasks", "nothing"), "there is no task 'nothing'"),
         (("tasks", "sorting", "level=x"), "must be int"),

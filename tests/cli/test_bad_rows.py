@@ -45,8 +45,12 @@ def test_preferences_without_data(whet: Whet, place: Path) -> None:
     ("objective", "data", "told"),
     [
         ("dpo", "talks", "…/talks.jsonl holds dialogues, and objective 'dpo' learns from pairs"),
-        ("dpo", "liked", "…/liked.jsonl holds labelled, and objective 'dpo' learns from pairs"),
-        ("kto", "talks", "…/talks.jsonl holds dialogues, and objective 'kto' learns from pairs or labelled"),
+        ("dpo", "liked", "…/liked.jsonl holds labelled completions, and objective 'dpo' learns from pairs"),
+        (
+            "kto",
+            "talks",
+            "…/talks.jsonl holds dialogues, and objective 'kto' learns from pairs or labelled completions",
+        ),
         ("sft", "right", "…/right.jsonl holds outcomes, and objective 'sft' learns from dialogues, texts or pairs"),
         ("outcome", "pairs", "…/pairs.jsonl holds pairs, and objective 'outcome' learns from outcomes"),
         ("process", "pairs", "…/pairs.jsonl holds pairs, and objective 'process' learns from traces"),

@@ -53,7 +53,7 @@ def test_the_report_as_json(whet: Whet, tmp_path: Path) -> None:
     assert told["held_out"] == {"held-out accuracy": [ACCURACY, BETTER]}
     assert {
         "level": "note",
-        "sentence": "held-out accuracy went from 25 % to 75 %: intervals overlap, may be chance",
+        "sentence": "held-out accuracy went from 25.0% to 75.0%: intervals overlap, may be chance",
     } in (told["health"])
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,33 @@ def test_an_extended_run_is_the_last_one(whet: Whet, folder: Path) -> None:
     assert json.loads(whet("report", "@last", "--json").out)["report"] == str(of(folder, "one") / "report.html")
 
 
+def test_the_start_is_that_of_the_first_process(whet: Whet, folder: Path, tmp_path: Path) -> None:
+    """Also after an extension, which writes config.yaml again: by the name, or by the oldest file of the run."""
+    one, own = of(folder, "one"), tmp_path / "out" / "chosen"
+    one = one.rename(folder / "20200102-030405-one")
+    shutil.copytree(one, own)
+    for file in (file for file in own.rglob("*") if file.is_file()):
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+    for run, began in ((one, datetime(2020, 1, 2, 3, 4)), (own, datetime.fromtimestamp(1_000_000_000))):
+        assert whet("train", run, "--resume", "steps=3").code == 0
+        (listed,) = [row for row in json.loads(whet("runs", run.parent, "--json").out) if row["path"] == str(run)]
+        assert listed["started"] == began.isoformat(sep=" ", timespec="minutes")
+
+
+def test_the_last_run_of_another_directory(whet: Whet, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`@last` is looked for below the folder of runs of this directory; a path works from anywhere."""
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.delenv("WHET_RUNS")
+    for command in (("train", "@last", "--resume"), ("report", "two")):
+        told = refused(whet, *command)
+        assert f"there are no runs below {elsewhere}/runs; give the path of the run, or its folder" in told
+    two = of(folder, "two")
+    for resumed in (("@last", "--runs", folder), (two,)):
+        assert f"{two} is finished" in refused(whet, "train", *resumed, "--resume")
+
+
 def test_names_of_several_runs_and_of_none(whet: Whet, folder: Path, tmp_path: Path) -> None:
     one, two = of(folder, "one").name, of(folder, "two").name
     explain = ("explain", "grpo-sorting", "model=@2")
@@ -127,7 +155,7 @@ def test_names_of_several_runs_and_of_none(whet: Whet, folder: Path, tmp_path: P
     for command in (("eval", "@three"), ("sample", "three"), ("report", "three"), ("train", "three", "--resume")):
         assert f"below {folder} there are {two}, {one}" in refused(whet, *command)
     shutil.rmtree(folder)
-    assert refused(whet, "report", "@last") == f"no run @last: there are no runs below {folder}"
+    assert refused(whet, "report", "@last").startswith(f"no run @last: there are no runs below {folder}; give the path")
     assert whet("runs").out == f"there are no runs below {folder}\n"
 
 
@@ -163,6 +191,7 @@ def test_where_a_run_goes_and_what_is_printed(whet: Whet, tmp_path: Path) -> Non
     assert result.code == 0, result.err
     told = json.loads(result.out)
     assert (told["run"], told["steps"]) == (str(exact), 1)
+    assert [row["status"] for row in json.loads(whet("runs", exact.parent, "--json").out)] == ["finished, 1 step"]
     assert f"{exact} is not empty" in refused(whet, "train", recipe, "--out", exact)
     assert "--name would have no effect" in refused(whet, "train", recipe, "--out", exact, "--name", "x")
     assert "--out is for a new run" in refused(whet, "train", exact, "--resume", "--out", exact)

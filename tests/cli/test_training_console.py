@@ -85,5 +85,5 @@ def test_a_task_that_makes_its_prompts_is_named_and_the_verdict_is_said(whet: Wh
     lines = said(whet, "toy-sorting", "cold_start.steps=0", "rollout.prompts=2", "rollout.max_tokens=3", "lr=1e-12")
     assert "prompts: made by task sorting (level=3)" in lines
     places = {line.partition(":")[0]: place for place, line in enumerate(lines)}
-    assert lines[places["verdict"]] == "verdict: held-out accuracy is 0 %, as before training"
+    assert lines[places["verdict"]] == "verdict: held-out accuracy is 0.0%, as before training"
     assert places["held-out accuracy"] < places["verdict"] < places["best model"]

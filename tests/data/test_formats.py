@@ -407,6 +407,8 @@ def test_what_no_format_has_is_told_with_its_columns() -> None:
         recognised([{"words": "x"}, {"id": 1}], "f")
     with pytest.raises(UserError, match=r"e\.g\. 'data\.columns=\{prompt: problem, completion: output\}' \(or compl"):
         recognised([{"problem": "q", "solution": "a", "output": "b"}], "f", "data")
+    with pytest.raises(UserError, match=r"e\.g\. 'data\.columns=\{prompt: problem, answer: solution\}', or name"):
+        recognised([{"problem": "q", "solution": "a"}], "f", "data", as_prompts=True)
     with pytest.raises(UserError, match="rename query to prompt, better to chosen, worse to rejected, or name"):
         recognised([{"query": "q", "better": "a", "worse": "b"}], "f")
     with pytest.raises(UserError, match=r"no data format 'xyz' \(formats: auto, prm800k"):

@@ -160,7 +160,7 @@ def test_the_format_is_that_of_the_mapped_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "told"),
     [
-        (QUESTIONS, {}, r"e\.g\. 'data\.columns=\{prompt: problem, completion: solution\}', or name the format"),
+        (QUESTIONS, {}, r"e\.g\. 'data\.columns=\{prompt: problem, answer: solution\}', or name the format"),
         (QUESTIONS, {"columns": {"prompt": "problm"}}, "'problm', which is not a column .* did you mean 'problem'"),
         (QUESTIONS, {"columns": "problem"}, "columns is 'problem': write names and columns"),
         (

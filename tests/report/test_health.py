@@ -29,12 +29,13 @@ def evals(*means, half=0.05):
 @pytest.mark.parametrize(
     ("means", "level", "sentence"),
     [
-        ((0.31, 0.5, 0.95), "ok", "held-out accuracy rose from 31 % to 95 %, intervals apart"),
-        ((0.31, 0.42), "ok", "held-out accuracy rose from 31 % to 42 %, intervals apart"),
-        ((0.31, 0.40), "note", "held-out accuracy went from 31 % to 40 %: intervals overlap, may be chance"),
-        ((0.40, 0.60, 0.40), "note", "held-out accuracy is 40 %, as before training"),
-        ((0.80, 0.60), "warning", "held-out accuracy fell from 80 % to 60 %, intervals apart"),
-        ((0.80,), "note", "held-out accuracy is 80 %; one evaluation cannot show progress"),
+        ((0.31, 0.5, 0.95), "ok", "held-out accuracy rose from 31.0% to 95.0%, intervals apart"),
+        ((0.31, 0.42), "ok", "held-out accuracy rose from 31.0% to 42.0%, intervals apart"),
+        ((0.31, 0.40), "note", "held-out accuracy went from 31.0% to 40.0%: intervals overlap, may be chance"),
+        ((0.40, 0.60, 0.40), "note", "held-out accuracy is 40.0%, as before training"),
+        ((0.80, 0.60), "warning", "held-out accuracy fell from 80.0% to 60.0%, intervals apart"),
+        ((0.375, 0.625), "ok", "held-out accuracy rose from 37.5% to 62.5%, intervals apart"),
+        ((0.80,), "note", "held-out accuracy is 80.0%; one evaluation cannot show progress"),
     ],
 )
 def test_held_out_result(means, level, sentence):
@@ -68,7 +69,8 @@ def test_held_out_loss_needs_two_evaluations():
 def test_reward_hacking_needs_a_rising_reward_and_a_falling_accuracy():
     found = health.reward_hacking(ramp("reward/mean", 0.2, 0.9) + evals(0.6, 0.4))
     assert found == HealthFinding(
-        "warning", "reward rose from 0.2 to 0.9 while held-out accuracy fell from 60 % to 40 %: look for reward hacking"
+        "warning",
+        "reward rose from 0.2 to 0.9 while held-out accuracy fell from 60.0% to 40.0%: look for reward hacking",
     )
     assert health.reward_hacking(ramp("reward/mean", 0.2, 0.9) + evals(0.6, 0.56)) is None  # within the interval
     assert health.reward_hacking(ramp("reward/mean", 0.9, 0.2) + evals(0.6, 0.4)) is None

@@ -82,6 +82,10 @@ def test_one_seed_one_method_and_no_run_claim_nothing():
         "One finished seed cannot tell methods apart, so nothing is claimed; the highest held-out accuracy is that of "
         "a, 100.0 %."
     )
+    equal = compare_with_best([method("dpo", 0.5), method("ipo", 0.5)], measure_of("eval/pair_accuracy"))
+    assert equal.sentence.endswith("is claimed; dpo and ipo are equal in held-out pair accuracy, 50.0 %.")
+    two = compare_with_best([method("a", 0.5), method("b", 0.5), method("c", 0.2)])
+    assert two.sentence.endswith("is claimed; a and b share the highest held-out accuracy, 50.0 %.")
     alone = compare_with_best([method("a", 1.0, 1.0)])
     assert alone.sentence.startswith("There is one method, so there is nothing to compare")
     assert compare_with_best([method("a", None, None), method("b", None, None)]).sentence == (

@@ -92,7 +92,7 @@ def test_the_console_tells_what_was_learned_and_what_went_wrong(whet: Whet, rewa
     end = lines[next(place for place, line in enumerate(lines) if line.startswith("held-out accuracy: ")) :]
     assert end[0].endswith(" (95 % intervals, on 4 prompts)")
     assert end[1].startswith("held-out reward: 0")
-    assert end[2] == "verdict: held-out accuracy is 0 %, as before training"
+    assert end[2] == "verdict: held-out accuracy is 0.0%, as before training"
     assert end[3].startswith(f"best model: {run / 'best_model'} (step ")
     assert any(line.startswith("warning: reward was 0 in all 6 steps") for line in end)
     assert end[-1] == f"report: {run / 'report.html'}"

@@ -72,7 +72,13 @@ def test_another_kind_is_refused_with_what_is_needed(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", rows)
     with pytest.raises(UserError) as error:
         read(path, kinds=("pairs", "labelled"))
-    assert str(error.value) == f"{path} holds dialogues, and objective 'dpo' learns from pairs or labelled"
+    assert str(error.value) == f"{path} holds dialogues, and objective 'dpo' learns from pairs or labelled completions"
+
+
+def test_labelled_rows_are_called_completions(tmp_path):
+    rows = [{"prompt": f"q{i}", "completion": "a", "label": i % 2 == 0} for i in range(20)]
+    material, (told,) = read(write_lines(tmp_path / "a.jsonl", rows), kinds=("labelled",), held_out_share=0.3)
+    assert told.startswith(f"data: {len(material.training)} labelled completions to learn from and ")
 
 
 def test_one_prompt_cannot_be_split(tmp_path):

@@ -60,12 +60,13 @@ Concurrency = Annotated[int | None, typer.Option(min=1, help="With a URL: parall
 
 def run_directory(text: str, root: Path | None = None) -> Path:
     """The directory that names a run: a path, `@last`, or a part of the name of one run; an unknown one as it is."""
-    from whet.runs.catalogue import find_run, known_runs, runs_root
+    from whet.runs.catalogue import ELSEWHERE, find_run, known_runs, runs_root
 
     folder = runs_root(root)
     found = find_run(text, folder)
     if found is None and "/" not in text:
-        raise UserError(f"no directory {text}, and no run has that in its name: {known_runs(folder)}")
+        known = f"{known_runs(folder)}; {ELSEWHERE}"
+        raise UserError(f"no directory {text}, and no run has that in its name: {known}")
     return found or Path(text).expanduser()
 
 

@@ -96,6 +96,10 @@ FORMATS: Mapping[str, Format] = {
     "prompts": Format("prompts", dialogues.prompts, ("prompt",)),
 }
 
+# Columns that unknown ones may stand for, the first that fit.
+AS_EXAMPLES = (("prompt", *SIDES), SIDES, ("prompt", "completion"), ("prompt",))
+AS_PROMPTS = (("prompt", "answer"), ("prompt",))
+
 
 def named(name: str) -> Format:
     if name in FORMATS:
@@ -103,13 +107,17 @@ def named(name: str) -> Format:
     raise UserError(f"no data format {name!r}{nearest(name, FORMATS)} (formats: {AUTO}, {', '.join(FORMATS)})")
 
 
-def recognised(rows: Sequence[Columns], path: Any, settings: Settings = "none") -> str:
-    """The name of the first format that fits most of these rows; `settings` is where a user writes options."""
+def recognised(rows: Sequence[Columns], path: Any, settings: Settings = "none", *, as_prompts: bool = False) -> str:
+    """The name of the first format that fits most of these rows.
+
+    For advice: `settings` is where a user writes options, and rows that are read `as_prompts` have answers to compare
+    with, not completions to imitate.
+    """
     for name, known in FORMATS.items():
         if 2 * sum(known.fits(row) for row in rows) > len(rows):
             return name
     seen = column_names(rows)
-    wanted = (("prompt", "chosen", "rejected"), ("chosen", "rejected"), ("prompt", "completion"), ("prompt",))
+    wanted = AS_PROMPTS if as_prompts else AS_EXAMPLES
     write = next(filter(None, (suggestion(seen, *names, settings=settings) for names in wanted)), "")
     write = write or mapping_text({"prompt": "…"}, settings)
     way = write if settings == "none" else f"say which is which, e.g. {write}"

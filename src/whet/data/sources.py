@@ -151,7 +151,9 @@ def _read(source: Source, prefix: str, skips: Skips) -> _Part:
         raise UserError(f"no row of {source.path} can be read: {head[0][1].problem}")
     require_columns(source.columns, readable, source.path)
     readable = [mapped(row, source.columns) for row in readable]
-    name = recognised(readable, source.path, source.settings) if source.format == AUTO else source.format
+    name = source.format
+    if name == AUTO:
+        name = recognised(readable, source.path, source.settings, as_prompts=source.as_prompts)
     placed, read = _parsed(chain(head, raws), named(name), source, prefix, skips)
     return _Part(source=source, format=name, names=tuple(column_names(readable)), placed=placed, read=read)
 

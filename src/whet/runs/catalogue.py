@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from whet.runs.lock import is_held
 MARK = "@"  # before a name that must be that of a run
 LAST = f"{MARK}last"  # the newest
 NAMED = 8  # runs that an error names
+ELSEWHERE = "give the path of the run, or its folder of runs as $WHET_RUNS (train, compare and demo: or --runs DIR)"
 
 Status = Literal["finished", "stopped", "failed", "being written"]
 
@@ -47,7 +49,7 @@ def find_run(text: str, root: Path) -> Path | None:
         names = ", ".join(str(path.relative_to(root)) for path in reversed(matches[-NAMED:]))
         raise UserError(f"{text!r} is in the names of {len(matches)} runs below {root}: {names}; give more of a name")
     if not matches and text.startswith(MARK):
-        raise UserError(f"no run {text}: {known_runs(root)}")
+        raise UserError(f"no run {text}: {known_runs(root)}; {ELSEWHERE}")
     return matches[0] if matches and part else None
 
 
@@ -63,26 +65,30 @@ def runs_called(text: str, root: Path) -> list[Path]:
 
 def known_runs(root: Path) -> str:
     """What is below a folder, newest first, for an error."""
-    names = [path.name for path in reversed(experiments(root)[-NAMED:])]
-    return f"below {root} there are {', '.join(names)}" if names else f"there are no runs below {root}"
+    names, folder = [path.name for path in reversed(experiments(root)[-NAMED:])], root.absolute()
+    return f"below {folder} there are {', '.join(names)}" if names else f"there are no runs below {folder}"
 
 
 def experiments(root: Path) -> list[Path]:
     """Runs, pipelines and comparisons directly below a folder, oldest first."""
     inside = sorted(root.iterdir()) if root.is_dir() else []
     ours = [path for path in inside if _is_run(path) or is_comparison(path) or first_of_several(path)]
-    return sorted(ours, key=started)
+    return sorted(ours, key=_last_started)
 
 
 def runs_below(root: Path) -> list[Path]:
     """All runs below a folder, also those of pipelines and comparisons, oldest first."""
-    return sorted(_runs(root), key=started)
+    return sorted(_runs(root), key=_last_started)
 
 
-def started(path: Path) -> float:
-    """When a run was started, or extended, in seconds since 1970."""
-    config = path / layout.CONFIG
-    return (config if config.is_file() else path).stat().st_mtime
+def started(run: Path) -> datetime:
+    """When a run began, whether or not it was resumed: the time in its name, else that of its oldest file."""
+    named = layout.time_of(run)
+    if named is not None:
+        return named
+    # Not only config.yaml, which an extension writes again: the first evaluation is written once.
+    files = [file for folder in (run, run / layout.EVALS) if folder.is_dir() for file in folder.iterdir()]
+    return datetime.fromtimestamp(min(file.stat().st_mtime for file in files if file.is_file()))
 
 
 def standing(run: RunDirectory) -> Standing:
@@ -96,6 +102,12 @@ def standing(run: RunDirectory) -> Standing:
     if failure.get("step") == step + 1:  # a later step was made after a repair
         return Standing(status="failed", step=step, error=str(failure.get("error", "")))
     return Standing(status="stopped", step=step)
+
+
+def _last_started(path: Path) -> float:
+    """When a run was started, or last extended, in seconds since 1970."""
+    config = path / layout.CONFIG
+    return (config if config.is_file() else path).stat().st_mtime
 
 
 def _is_run(path: Path) -> bool:

@@ -34,6 +34,7 @@ TENSORBOARD = "tensorboard"
 WANDB_ID, MLFLOW_ID = "wandb_id.txt", "mlflow_id.txt"
 SEED = "seed-"  # METHOD/seed-N
 STAGES = "stages"  # marks a pipeline
+STAMP = "%Y%m%d-%H%M%S"  # the time that the name of a run begins with
 
 
 def rows_path(run: Path, key: str = "rows") -> Path:
@@ -56,7 +57,7 @@ def after(step: int, entries: Mapping[int, Path]) -> list[Path]:
 def fresh_directory(root: Path, recipe: str) -> Path:
     """A new directory in `root`, named by time and recipe."""
     root.mkdir(parents=True, exist_ok=True)
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{slug(recipe)}"
+    name = f"{datetime.now():{STAMP}}-{slug(recipe)}"
     for number in count(1):
         path = root / (name if number == 1 else f"{name}-{number}")
         try:
@@ -78,6 +79,15 @@ def begin(directory: Path, config_yaml: str) -> WriterLock:
         lock.release()
         raise
     return lock
+
+
+def time_of(path: Path) -> datetime | None:
+    """The time in the name of a run directory, which is when it was made; None if the user chose the name."""
+    stamp = re.match(r"\d{8}-\d{6}(?=-)", path.name)
+    try:
+        return datetime.strptime(stamp[0], STAMP) if stamp else None  # local, as written
+    except ValueError:
+        return None
 
 
 def recipe_of(path: Path) -> str:

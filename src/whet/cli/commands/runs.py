@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,14 +51,14 @@ def _about(run: RunDirectory, root: Path) -> dict[str, Any]:
     from whet.runs.catalogue import standing, started
 
     about: dict[str, Any] = {"run": str(run.path.relative_to(root)), "path": str(run.path), "recipe": run.recipe}
-    when = datetime.fromtimestamp(started(run.path)).isoformat(sep=" ", timespec="minutes")
+    when = started(run.path).isoformat(sep=" ", timespec="minutes")
     try:
         found, results = standing(run), run.results()
         result = f"{results['rows']:,} rows" if results and "rows" in results else main_result(run.metrics(), results)
     except RunFailed as error:
         return {**about, "status": "damaged", "step": None, "result": str(error), "started": when}
     status = {
-        "finished": f"finished, {found.step:,} steps",
+        "finished": f"finished, {found.step:,} step{'s' * (found.step != 1)}",
         "stopped": f"stopped after step {found.step:,}" if found.step else "stopped before step 1",
         "failed": f"failed in step {found.step + 1:,}",
         "being written": f"being written, step {found.step:,}",

@@ -97,8 +97,15 @@ def _too_few(methods: Sequence[Values], measure: Measure) -> str:
     first = methods[0]
     if first["value"] is None:
         return "No run finished, so there is nothing to compare."
-    mean = _value(first["value"]["mean"], measure)
-    highest = f"the {_extreme(measure)} {measure.label} is that of {first['method']}, {mean}"
+    mean = first["value"]["mean"]
+    done = [method for method in methods if method["value"] is not None]
+    equal = [method["method"] for method in done if method["value"]["mean"] == mean]
+    if len(equal) == 1:
+        highest = f"the {_extreme(measure)} {measure.label} is that of {first['method']}, {_value(mean, measure)}"
+    elif len(equal) < len(done):
+        highest = f"{listed(equal)} share the {_extreme(measure)} {measure.label}, {_value(mean, measure)}"
+    else:
+        highest = f"{listed(equal)} are equal in {measure.label}, {_value(mean, measure)}"
     if len(methods) == 1:
         return f"There is one method, so there is nothing to compare: {highest}."
     return f"One finished seed cannot tell methods apart, so nothing is claimed; {highest}."

@@ -56,8 +56,7 @@ def held_out_result(metrics: Rows) -> HealthFinding | None:
     if ends is None or not measure.is_higher_better:
         return None
     (first, last), (low, high) = ends, measure.interval
-    show = percent if measure.is_share else number
-    before, after = (show(row[measure.metric]) for row in ends)
+    before, after = (measure.text(row[measure.metric]) for row in ends)
     if first is last:
         return HealthFinding("note", f"{measure.label} is {after}; one evaluation cannot show progress")
     if last[low] > first[high]:
@@ -94,10 +93,11 @@ def reward_hacking(metrics: Rows) -> HealthFinding | None:
     first, last = _start(reward), _now(reward)
     if last <= first or ends[1]["eval/accuracy"] >= ends[0]["eval/accuracy_low"]:
         return None
-    change = f"from {percent(ends[0]['eval/accuracy'])} to {percent(ends[1]['eval/accuracy'])}"
+    before, after = (ACCURACY.text(row["eval/accuracy"]) for row in ends)
     return HealthFinding(
         "warning",
-        f"reward rose from {first:.3g} to {last:.3g} while held-out accuracy fell {change}: look for reward hacking",
+        f"reward rose from {first:.3g} to {last:.3g} while held-out accuracy fell from {before} to {after}: "
+        "look for reward hacking",
     )
 
 

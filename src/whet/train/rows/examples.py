@@ -48,7 +48,7 @@ def read_material(config: OfflineConfig, kinds: Sequence[str], what: str, *, con
     split = f" and {len(held_out):,} held out, split by prompt" if held_out else ", all rows of the data"
     similar = ", similar rows together" if held_out and not loaded.twins_parted else ""
     note(
-        f"data: {len(training):,} {loaded.kind} to learn from{split}{similar}"
+        f"data: {len(training):,} {_called(loaded.kind)} to learn from{split}{similar}"
         + (f"; left out: {left_out}" if left_out else "")
     )
     if held_out and loaded.twins_parted:
@@ -76,7 +76,8 @@ def _evaluation_rows(
     _require_kind(loaded, data, kinds, what)
     both = sum(row.prompt_text in trained for row in rows)
     leaked = f"; warning: {both:,} of their prompts are also trained on, so not held out" if both else ""
-    note(f"evaluation{' set ' * bool(name)}{name}: {len(rows):,} {loaded.kind} of {' and '.join(data.paths)}{leaked}")
+    what_rows = f"{len(rows):,} {_called(loaded.kind)} of {' and '.join(data.paths)}"
+    note(f"evaluation{' set ' * bool(name)}{name}: {what_rows}{leaked}")
     return rows
 
 
@@ -86,8 +87,14 @@ def _require_kind(loaded: Loaded, data: DataConfig, kinds: Sequence[str], what: 
     settings: Settings = "set" if data.sets else "data"
     write = suggestion(loaded.names, "completion", settings=settings) if loaded.kind == "prompts" else ""
     hint = f": say which column has the answers, {write}" if write else ""
-    learned = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-    raise UserError(f"{' and '.join(data.paths)} holds {loaded.kind}, and {what} learns from {learned}{hint}")
+    *first, last = map(_called, kinds)
+    learned, held = " or ".join(filter(None, (", ".join(first), last))), _called(loaded.kind)
+    raise UserError(f"{' and '.join(data.paths)} holds {held}, and {what} learns from {learned}{hint}")
+
+
+def _called(kind: str) -> str:
+    """Rows of this kind, in a sentence."""
+    return "labelled completions" if kind == "labelled" else kind
 
 
 def encoded(

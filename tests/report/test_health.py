@@ -77,6 +77,28 @@ def test_reward_hacking_needs_a_rising_reward_and_a_falling_accuracy():
     assert health.reward_hacking(ramp("reward/mean", 0.2, 0.9) + evals(0.4)) is None
 
 
+def test_a_part_of_the_reward_that_never_moves():
+    rows = [{"step": step, "parts/short": 0.1 * step, "parts/digits": 0.0} for step in range(1, 20)]
+    found = health.silent_parts(rows)
+    assert found.level == "warning"
+    assert found.sentence == "the reward part digits (0) was the same in all steps, so it taught nothing"
+    assert (
+        health.silent_parts([{key: row[key] for key in ("step", "parts/digits")} for row in rows]) is None
+    )  # all of it
+    assert health.silent_parts([{**row, "parts/digits": float(row["step"])} for row in rows]) is None
+    assert health.silent_parts([]) is None
+
+
+def test_the_verdict_is_also_on_the_metric_that_chose_the_best_model():
+    bounds = {"eval/b/reward_low": -0.1, "eval/b/reward_high": 0.1}
+    rows = [row | {"eval/b/reward": 0.0} | bounds for row in evals(0.2, 0.2)]
+    rows[-1] |= {"eval/b/reward": 1.0, "eval/b/reward_low": 0.9, "eval/b/reward_high": 1.1}
+    first, second = health.verdict(rows, "eval/b/reward")
+    assert "held-out accuracy is 20.0%, as before training" in first.sentence
+    assert second.sentence == "held-out reward on b rose from 0 to 1, intervals apart"
+    assert len(health.verdict(rows, "eval/accuracy")) == len(health.verdict(rows)) == 1
+
+
 def test_a_reward_that_never_moves():
     found = health.silent_reward(constant("reward/mean", 0.0, 30))
     assert found.level == "warning"

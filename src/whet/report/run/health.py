@@ -42,14 +42,16 @@ def findings(metrics: Rows) -> list[HealthFinding]:
     return sorted(found, key=lambda finding: ("warning", "note", "ok").index(finding.level))
 
 
-def verdict(metrics: Rows) -> list[HealthFinding]:
-    """Whether the held-out result shows that something was learned."""
-    return [finding for rule in (held_out_result, held_out_loss) if (finding := rule(metrics)) is not None]
+def verdict(metrics: Rows, chosen_by: str = "") -> list[HealthFinding]:
+    """Whether the held-out result shows that something was learned; also by the metric that chose the best model."""
+    found = [held_out_result(metrics), held_out_loss(metrics)]
+    other = held_out_result(metrics, measure_of(chosen_by)) if chosen_by else None
+    return list(dict.fromkeys(finding for finding in (*found, other) if finding is not None))
 
 
-def held_out_result(metrics: Rows) -> HealthFinding | None:
-    """First against last evaluation of the headline measure, by their intervals; a loss has its own rule."""
-    measure = next((one for row in metrics if (one := headline(row)) is not None), None)
+def held_out_result(metrics: Rows, measure: Measure | None = None) -> HealthFinding | None:
+    """First against last evaluation of a measure (the headline), by their intervals; a loss has its own rule."""
+    measure = measure or next((one for row in metrics if (one := headline(row)) is not None), None)
     if measure is None:
         return HealthFinding("note", "no held-out evaluation" if metrics else "nothing is recorded yet")
     ends = _ends(metrics, measure)
@@ -226,6 +228,17 @@ def gradient_spikes(metrics: Rows) -> HealthFinding | None:
     return HealthFinding("note", f"gradient norm at step {norm.steps[worst]} was {size}")
 
 
+def silent_parts(metrics: Rows) -> HealthFinding | None:
+    """Parts of a reward of several that never change."""
+    names = [name for name in (metrics[-1] if metrics else {}) if name.startswith("parts/")]
+    curves = {name.removeprefix("parts/"): series(metrics, name) for name in names}
+    stuck = [name for name, curve in curves.items() if len(curve) >= FEW and len(set(curve.values)) == 1]
+    if not stuck or len(names) < 2:
+        return None
+    what = " and ".join(f"{name} ({curves[name].values[0]:.3g})" for name in stuck)
+    return HealthFinding("warning", f"the reward part {what} was the same in all steps, so it taught nothing")
+
+
 def lost_numbers(metrics: Rows) -> HealthFinding | None:
     """Values logged as null because they were not finite."""
     lost = [row["step"] for row in metrics if any(row.get(name, 0) is None for name in ("loss", "grad_norm", "kl"))]
@@ -240,6 +253,7 @@ RULES = (
     held_out_loss,
     reward_hacking,
     silent_reward,
+    silent_parts,
     lost_numbers,
     zero_variance,
     truncation,

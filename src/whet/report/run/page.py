@@ -71,7 +71,8 @@ def outcome_lines(run: RunDirectory) -> list[str]:
     metrics, results = run.metrics(), run.results() or {}
     found = evaluations(metrics, results)
     lines = [outcome_line(measure, rows) for measure, rows in found.items()]
-    concluded = verdict(metrics)
+    lines += _part_lines(metrics)
+    concluded = verdict(metrics, (results.get("best") or {}).get("metric", ""))
     lines += [f"{'warning' if one.level == 'warning' else 'verdict'}: {one.sentence}" for one in concluded]
     best = results.get("best") or {}
     if best:
@@ -83,17 +84,31 @@ def outcome_lines(run: RunDirectory) -> list[str]:
 
 def outcome(run: RunDirectory) -> dict[str, Any]:
     """A finished run for scripts: its results, where its files are, the verdict and the warnings."""
-    concluded = verdict(run.metrics())
+    results = run.results() or {}
+    concluded = verdict(run.metrics(), (results.get("best") or {}).get("metric", ""))
     warnings = [one.sentence for one in run_health(run) if one.level == "warning"]
     best = run.best_model()
     return {
         "run": str(run.path.absolute()),
-        **(run.results() or {}),
+        **results,
         "best_model": None if best is None else str(best.absolute()),
         "report": str(run.report_path.absolute()) if run.report_path.exists() else None,
         "verdict": [one.sentence for one in concluded],
         "warnings": warnings,
     }
+
+
+def _part_lines(metrics: Sequence[Row]) -> list[str]:
+    """The parts of the reward on held-out prompts before and after training, if there are several."""
+    rows = [row for row in metrics if "eval/reward" in row]
+    names = [name for name in (rows[-1] if rows else {}) if name.startswith("eval/parts/")]
+    names = [name for name in names if not name.endswith(("_low", "_high"))]
+    if len(names) < 2:
+        return []
+    ends = rows[:1] + rows[-1:] if len(rows) > 1 else rows
+    values = {name: " → ".join(f"{row[name]:.4g}" for row in ends if row.get(name) is not None) for name in names}
+    shown = ", ".join(f"{name.removeprefix('eval/parts/')} {value}" for name, value in values.items())
+    return [f"held-out reward by parts: {shown}"]
 
 
 def _rounded_to(run: RunDirectory) -> str:

@@ -139,10 +139,9 @@ class Session:
         if checkpoint is None and self.config.eval.every_steps:
             before = self._evaluate(0)
             self.run.log(0, before)
-            first = headline(before)
-            if first is not None:
-                size = first.sample_size(before)
-                self.progress.note(f"before training: {first.label} {first.with_interval(before)}{size and f' {size}'}")
+            first = self._best_measure(before)
+            size = first.sample_size(before)
+            self.progress.note(f"before training: {first.label} {first.with_interval(before)}{size and f' {size}'}")
         elif checkpoint is not None:
             self.progress.note(f"resumed after step {self.last}")
             if self._pending:

@@ -182,7 +182,7 @@ def test_a_file_of_rows_that_cannot_be_used(whet: Whet, recipe: Path, case: str)
 OFFLINE = "loop: offline\nsteps: 1\nbatch_size: 4\neval: {examples: 4, max_tokens: 3}\ntrack: []\n"
 
 
-TOO_LONG = "training prompts have more than 15 tokens: raise task.max_prompt_tokens"
+TOO_LONG = "training prompts have more than 15 tokens: set task.overlong_prompts=truncate"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,6 @@ def test_options_of_the_other_kind_of_model_are_refused(whet: Whet, models: dict
     policy = train_tiny(tmp_path, "steps=1")
     rows = on_disk.write(tmp_path / "rows.jsonl", ROWS)
     assert "is a language model, not a reward model" in refused(whet, "score", policy, rows)
-    assert "--data is for a reward model" in refused(whet, "eval", policy, "--data", rows)
 
 
 def test_python_gives_the_rows_of_the_command(whet: Whet, models: dict[str, Path], tmp_path: Path) -> None:

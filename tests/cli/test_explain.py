@@ -20,7 +20,7 @@ from whet.models.text.tokenizers import character_tokenizer
 from whet.recipe import Pipeline, packaged_recipes, parse_yaml, read_any, read_recipe
 from whet.train.explain.explanation import explain
 from whet.train.explain.memory import new_decoder_config
-from whet.train.explain.unused_keys import keys_without_effect, written_keys
+from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online.critic import Critic
 from whet.train.setup.build import require_family
 
@@ -374,11 +374,6 @@ def test_packaged_recipes_write_no_key_that_does_nothing(name: str) -> None:
     found = read_any(name, own if name in ("grpo", "ppo") else own[:2])
     for recipe in found.runs().values() if isinstance(found, Pipeline) else [found]:
         assert keys_without_effect(recipe) == {}, recipe.name
-
-
-def test_dotted_keys_of_a_recipe() -> None:
-    written = parse_yaml("a: 1\nb: {c: [1, 2], d: {e: null}}\nf: {}\n", where="test")
-    assert list(written_keys(written)) == ["a", "b.c", "b.d.e"]
 
 
 @pytest.mark.parametrize(

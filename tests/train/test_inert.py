@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from whet.cli.progress import SilentProgress
-from whet.recipe import read_recipe
-from whet.train.explain.unused_keys import keys_without_effect
+from whet.recipe import parse_yaml, read_recipe
+from whet.train.explain.unused_keys import keys_without_effect, written_keys
 from whet.train.start import start_run
 
 RECIPE = """
@@ -132,3 +132,8 @@ def test_the_recipe_learns(run) -> None:
 def test_what_rounding_could_show_is_not_listed(run, tmp_path: Path, uncertain: str) -> None:
     surrogate = ("algorithm.surrogate=dual_clip",) if "dual_clip" in uncertain else ()
     assert listed(tmp_path, *surrogate, uncertain) == {}
+
+
+def test_dotted_keys_of_a_recipe() -> None:
+    written = parse_yaml("a: 1\nb: {c: [1, 2], d: {e: null}}\nf: {}\n", where="test")
+    assert list(written_keys(written)) == ["a", "b.c", "b.d.e"]

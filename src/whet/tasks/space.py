@@ -39,6 +39,7 @@ class Space:
 
     sizes: tuple[int, ...]  # number of problems of each kind
     problem: Callable[[int, int], Problem]  # (kind, index within the kind) → problem
+    share: float = HELD_OUT_SHARE  # of the leakage groups that are held out
 
     def training(self, count: int, seed: tuple[int, ...]) -> list[Problem]:
         """`count` training problems; none repeats before all have been drawn."""
@@ -46,13 +47,13 @@ class Space:
 
     def held_out(self, count: int) -> list[Problem]:
         """The first `count` evaluation problems in a fixed order, or all if there are fewer."""
-        return list(islice((p for p in self._walk("held out") if is_held_out(p.twin)), count))
+        return list(islice((p for p in self._walk("held out") if self._is_held_out(p)), count))
 
     def require_both_sides(self, what: str) -> None:
         """Rejects a space too small to be split."""
         sides: set[bool] = set()
         for problem in self._walk("sides"):
-            sides.add(is_held_out(problem.twin))
+            sides.add(self._is_held_out(problem))
             if len(sides) == 2:
                 return
         missing = "training" if True in sides else "evaluation"
@@ -60,7 +61,10 @@ class Space:
 
     def _laps(self, seed: tuple[int, ...]) -> Iterator[Problem]:
         for lap in integers():
-            yield from (p for p in self._walk("training", lap, *seed) if not is_held_out(p.twin))
+            yield from (p for p in self._walk("training", lap, *seed) if not self._is_held_out(p))
+
+    def _is_held_out(self, problem: Problem) -> bool:
+        return is_held_out(problem.twin, self.share)
 
     def _walk(self, *key: int | str) -> Iterator[Problem]:
         for kind, index in shuffled(self.sizes, fingerprint(*key)):

@@ -1,0 +1,157 @@
+"""Tower of Hanoi from any legal start to any peg, with the shortest solution as the answer.
+
+    reward = 0.8 + 0.2 · shortest / moves     if the moves are legal and end at the goal
+             0.2 · progress                   otherwise
+
+`progress` is the share of the distance to the goal that the legal moves before the first illegal one have covered, halved
+if there is an illegal one. Distance is the length of the shortest solution, so moving a disk to and fro is no progress,
+a solution always scores above 0.8, and only the shortest one scores 1.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+
+from whet.records import Example, Score
+from whet.tasks.procedural import Procedural
+from whet.tasks.puzzles.final_answer import final_answer
+from whet.tasks.space import Problem, Space
+
+PEGS = "ABC"
+SMALLEST = 3  # disks at level 1
+SOLVED, SHORTEST, PROGRESS, ILLEGAL = 0.8, 0.2, 0.2, 0.5
+MOVE = r"[ABC]\s*(?:->|→|to|>|-)?\s*[ABC]"
+MOVES = re.compile(rf"(?:{MOVE}(?:\s*[,;.\n]\s*|\s+|$))+", re.IGNORECASE)
+HELD_OUT = 0.25  # share of the starts: there are few with three disks
+
+State = tuple[str, ...]  # the peg of each disk, the smallest first
+Move = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hanoi(Procedural):
+    """Tower of Hanoi with 3 (level 1) to 10 disks (level 8), from any legal start to any peg."""
+
+    name = "hanoi"
+    highest_level = 8
+    instruction = (
+        "Tower of Hanoi with pegs A, B and C. {question} Move one disk at a time, the top one of its peg, and never a "
+        "larger disk onto a smaller one. Answer with the moves in order as FROM->TO, separated by commas, in one line "
+        "between <answer> and </answer>, for example <answer>A->C, A->B, C->B</answer>."
+    )
+
+    @property
+    def disks(self) -> int:
+        return self.level + SMALLEST - 1
+
+    @property
+    def _characters(self) -> str:
+        if not self.chat:
+            return PEGS + ": "
+        return "".join(chr(code) for code in range(32, 127))
+
+    @property
+    def _space(self) -> Space:
+        return Space(sizes=(len(PEGS) * (3**self.disks - 1),), problem=self._problem, share=HELD_OUT)
+
+    def _problem(self, kind: int, index: int) -> Problem:
+        assert kind == 0
+        number, goal = divmod(index, len(PEGS))
+        solved = _number((PEGS[goal],) * self.disks)
+        start = _state(number + (number >= solved), self.disks)  # all states but the goal itself
+        question = f"{''.join(start)}:{PEGS[goal]}"
+        return Problem(question=question, answer=self._written(solution(start, PEGS[goal])), twin=_twin(question))
+
+    def _written(self, moves: list[Move]) -> str:
+        return ", ".join("->".join(move) for move in moves) if self.chat else " ".join(map("".join, moves))
+
+    def _spelled(self, question: str) -> str:
+        start, _, goal = question.partition(":")
+        held = {peg: [str(disk) for disk, at in enumerate(start, 1) if at == peg] for peg in PEGS}
+        pegs = "; ".join(f"{peg}: {', '.join(disks) or 'empty'}" for peg, disks in held.items())
+        return f"Disk 1 is the smallest; from top to bottom the pegs hold {pegs}. Bring all disks to peg {goal}."
+
+    def _last(self, text: str) -> str:
+        return final_answer(text)
+
+    def score(self, example: Example, text: str) -> Score:
+        start, _, goal = str(example.columns["question"]).partition(":")
+        shortest = distance(tuple(start), goal)
+        moves = read_moves(self._given(text))
+        end, is_legal = play(tuple(start), moves)
+        if is_legal and distance(end, goal) == 0:
+            length = shortest / len(moves)
+            return Score(reward=SOLVED + SHORTEST * length, parts={"correct": 1.0, "shortest": length, "progress": 1.0})
+        progress = max(0.0, 1 - distance(end, goal) / shortest) * (1.0 if is_legal else ILLEGAL)
+        return Score(reward=PROGRESS * progress, parts={"correct": 0.0, "shortest": 0.0, "progress": progress})
+
+    def correct(self, example: Example, text: str) -> bool:
+        return self.score(example, text).parts["correct"] == 1
+
+
+def read_moves(text: str) -> list[Move]:
+    """The moves of an answer that holds nothing else; none otherwise."""
+    if not MOVES.fullmatch(text.strip()):
+        return []
+    pegs = re.findall("[ABC]", text.upper())
+    return list(zip(pegs[::2], pegs[1::2], strict=True))
+
+
+def play(state: State, moves: list[Move]) -> tuple[State, bool]:
+    """The state after the moves, or before the first illegal one; and whether all were legal."""
+    for source, target in moves:
+        disk = next((disk for disk, peg in enumerate(state) if peg == source), None)
+        if disk is None or source == target or target in state[:disk]:
+            return state, False
+        state = (*state[:disk], target, *state[disk + 1 :])
+    return state, True
+
+
+def distance(state: State, goal: str) -> int:
+    """The number of moves of the shortest solution.
+
+    The largest disk that is not on the goal moves once, onto it, when all smaller ones are on the third peg.
+    """
+    moves = 0
+    for disk in range(len(state) - 1, -1, -1):
+        if state[disk] != goal:
+            moves += 2**disk
+            goal = _other(state[disk], goal)
+    return moves
+
+
+def solution(state: State, goal: str) -> list[Move]:
+    """The shortest solution, which is unique."""
+    for disk in range(len(state) - 1, -1, -1):
+        if state[disk] != goal:
+            aside = _other(state[disk], goal)
+            moved = (state[disk], goal)
+            return [*solution(state[:disk], aside), moved, *_tower(disk, aside, goal)]
+    return []
+
+
+@lru_cache(maxsize=128)
+def _tower(disks: int, source: str, target: str) -> tuple[Move, ...]:
+    """The moves of a whole tower from one peg to another."""
+    if not disks:
+        return ()
+    aside = _other(source, target)
+    return (*_tower(disks - 1, source, aside), (source, target), *_tower(disks - 1, aside, target))
+
+
+def _other(one: str, two: str) -> str:
+    return next(peg for peg in PEGS if peg not in (one, two))
+
+
+def _number(state: State) -> int:
+    return sum(PEGS.index(peg) * 3**disk for disk, peg in enumerate(state))
+
+
+def _state(number: int, disks: int) -> State:
+    return tuple(PEGS[number // 3**disk % 3] for disk in range(disks))
+
+
+def _twin(question: str) -> str:
+    """Equal for starts that differ by the names of the pegs only."""
+    return min(question.translate(str.maketrans(PEGS, "".join(names))) for names in permutations(PEGS))

@@ -1,8 +1,8 @@
 """Countdown: an expression of given numbers, each used once, that makes a target.
 
-    reward = 1     if the expression has the target's value and uses each number exactly once
-             0.1   if it uses each number exactly once and has another value
-             0     otherwise
+reward = 1     if the expression has the target's value and uses each number exactly once
+         0.1   if it uses each number exactly once and has another value
+         0     otherwise
 """
 
 import re

@@ -19,7 +19,7 @@ from typing import Any
 from whet.errors import UserError
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
-from whet.tasks.puzzles.final_answer import BLOCK
+from whet.tasks.puzzles.final_answer import answer_block
 from whet.tasks.rows import StoredTask
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint, held_out_keys
 
@@ -107,8 +107,8 @@ class Connections(StoredTask):
 
     def _submitted(self, text: str, words: Group) -> list[Group]:
         """The groups of an answer; none if it breaks a rule."""
-        blocks = BLOCK.findall(text) if self.chat else []
-        answer = blocks[-1] if blocks else text
+        block = answer_block(text) if self.chat else None
+        answer = text if block is None else block
         lines = TAG.findall(answer) or re.split(r"[\n;]" if not self.chat else r"\n", answer.strip())
         groups = [_words(line, words) for line in lines if line.strip()]
         every = [word for group in groups for word in group]

@@ -1,0 +1,153 @@
+"""Tower of Hanoi: distances by breadth-first search, rewards by hand, and answers that try to score without solving."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whet.errors import UserError
+from whet.records import Example
+from whet.tasks.check import check_task
+from whet.tasks.puzzles.hanoi import PEGS, Hanoi, State, distance, play, read_moves, solution
+
+PLAIN, CHAT = Hanoi(), Hanoi(chat=True)
+
+
+def distances(disks: int, goal: str) -> dict[State, int]:
+    """The distance of every state, by breadth-first search from the goal over pegs as stacks."""
+    found = {(goal,) * disks: 0}
+    waiting = deque(found)
+    while waiting:
+        state = waiting.popleft()
+        stacks = {peg: [disk for disk in range(disks) if state[disk] == peg] for peg in PEGS}
+        for source in PEGS:
+            for target in PEGS:
+                if (
+                    stacks[source]
+                    and (not stacks[target] or stacks[source][0] < stacks[target][0])
+                    and source != target
+                ):
+                    after = tuple(target if disk == stacks[source][0] else peg for disk, peg in enumerate(state))
+                    if after not in found:
+                        found[after] = found[state] + 1
+                        waiting.append(after)
+    return found
+
+
+@pytest.mark.parametrize("disks", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("goal", PEGS)
+def test_distances_and_solutions_are_the_shortest(disks: int, goal: str) -> None:
+    every = distances(disks, goal)
+    assert len(every) == 3**disks
+    for state, wanted in every.items():
+        moves = solution(state, goal)
+        assert distance(state, goal) == len(moves) == wanted
+        assert play(state, moves) == ((goal,) * disks, True)
+
+
+@pytest.mark.parametrize("task", [*(Hanoi(level=level) for level in (1, 2, 4, 8)), CHAT], ids=str)
+def test_task_keeps_its_promises(task: Hanoi) -> None:
+    check_task(task)
+
+
+def test_every_start_is_asked_for_and_no_peg_is_renamed_across_the_split() -> None:
+    trained, held_out = PLAIN.draw(54, seed=(0, 1)), PLAIN.held_out(1000)
+    questions = [one.columns["question"] for one in (*trained, *held_out)]
+    assert len(set(questions)) == 3 * (3**3 - 1)
+    assert not {one.twin for one in trained} & {one.twin for one in held_out}
+    assert len({one.twin for one in (*trained, *held_out)}) == 13  # 78 under 6 permutations of the pegs
+    assert Hanoi(level=8).draw(1, seed=(0, 1))[0].answer.count(" ") <= 2**10 - 2
+    with pytest.raises(UserError, match="level is 9"):
+        Hanoi(level=9)
+
+
+def example(question: str) -> Example:
+    return Example(id="x", prompt="p", answer="", columns={"question": question})
+
+
+CLASSIC = example("AAA:C")  # seven moves
+OPTIMAL = "AC AB CB AC BA BC AC"
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        (OPTIMAL, 1.0),
+        (OPTIMAL.lower(), 1.0),
+        ("A->C, A->B, C->B, A->C, B->A, B->C, A->C", 1.0),
+        ("A to C; A to B; C to B; A to C; B to A; B to C; A to C.", 1.0),
+        ("AB BC AB CB AC BA BC AC", 0.8 + 0.2 * 7 / 8),  # solved with a detour
+        (f"AB BA {OPTIMAL}", 0.8 + 0.2 * 7 / 9),
+        ("AC AB CB AC", 0.2 * 4 / 7),  # three moves are left
+        ("AC AB CB AC BA BC", 0.2 * 6 / 7),
+        ("AB", 0.0),  # the wrong way: eight are left
+        ("AC CA AC CA AC CA AC CA", 0.0),  # to and fro: the distance is what it was
+        ("AB BC CA AB BC CA AB", 0.0),  # the smallest disk round and round
+        ("AC AC", 0.2 * 1 / 7 / 2),  # the second is illegal: a larger disk onto a smaller one
+        (f"{OPTIMAL} BC", 0.2 * 1 / 2),  # no disk is on B: the end is the goal, and an illegal move follows
+        ("AA", 0.0),
+        ("BA", 0.0),
+        ("", 0.0),
+        ("A", 0.0),
+        ("ACAB", 0.0),  # no separator
+        (f"The moves are {OPTIMAL}", 0.0),  # plain answers hold nothing else
+        (f"{OPTIMAL} {OPTIMAL}", 0.1),
+        ("AC " * 2000, 0.2 * 1 / 7 / 2),
+        ("ＡＣ", 0.0),
+        ("AC\x00AB", 0.0),
+        ("A-C" * 500, 0.0),
+    ],
+)
+def test_rewards(text: str, reward: float) -> None:
+    score = PLAIN.score(CLASSIC, text)
+    assert score.reward == pytest.approx(reward)
+    assert PLAIN.correct(CLASSIC, text) == (reward >= 0.8)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        (f"I think.\n<answer>{OPTIMAL}</answer>", True),
+        (f"<ANSWER>\n{OPTIMAL}\n</ANSWER> done", True),
+        (f"Let me see.\n\nAnswer: {OPTIMAL}", True),
+        (f"**Moves:** {OPTIMAL}", True),
+        (f"<answer>{OPTIMAL}</answer> or <answer>AB</answer>", False),  # the last one counts
+        (f"<answer>AB</answer> {OPTIMAL}", False),
+        (f"<answer>{OPTIMAL}</answer", False),  # no block, and the last line holds more than moves
+        (f"{OPTIMAL}\nI hope that helps", False),
+        (f"<answer>{OPTIMAL} AB</answer>", False),
+        ("<answer></answer>", False),
+    ],
+)
+def test_the_final_answer_counts(text: str, is_right: bool) -> None:
+    assert CHAT.correct(CLASSIC, text) is is_right
+
+
+@given(st.text(alphabet="ABCabc,->to \n", max_size=60), st.integers(0, 77))
+def test_a_reward_of_one_needs_the_shortest_solution(text: str, number: int) -> None:
+    one = [*PLAIN.draw(54, seed=(0, 1)), *PLAIN.held_out(24)][number]
+    score = PLAIN.score(one, text)
+    start, _, goal = one.columns["question"].partition(":")
+    end, legal = play(tuple(start), read_moves(text.strip()))
+    solved = legal and set(end) == {goal}
+    assert (score.reward > 0.8) == solved
+    assert 0 <= score.reward <= 1
+    assert (score.reward == 1) == (solved and len(read_moves(text)) == distance(tuple(start), goal))
+
+
+def old_reward(disks: int, moves: list[tuple[str, str]]) -> float:
+    """That of a system before: legal moves earn their share of 2ⁿ − 1, whatever they lead to."""
+    state, legal = ("A",) * disks, 0
+    for move in moves:
+        state, is_legal = play(state, [move])
+        legal += is_legal
+    return 1.0 if set(state) == {"C"} else round(legal / (2**disks - 1), 2)
+
+
+def test_what_fooled_the_old_reward_does_not_pay() -> None:
+    shuffling = [("A", "B"), ("B", "A")] * 4
+    assert old_reward(3, shuffling) > old_reward(3, read_moves(OPTIMAL))
+    assert PLAIN.score(CLASSIC, " ".join("".join(move) for move in shuffling)).reward == 0

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
 }
-TASK_FILES = {task.__module__.rsplit(".", 1)[1] for task in TASKS.values()}
+TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - {"puzzles"}
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 ROOMS_INSIDE = {
     "algorithms": {
@@ -76,7 +76,8 @@ ROOMS_INSIDE = {
         "pattern_worker": set(),
         "matching": {"pattern_worker"},
         **{name: {"space", "matching"} for name in TASK_FILES},
-        "loading": {"protocol", *TASK_FILES},
+        "puzzles": {"space", "procedural", "rows"},
+        "loading": {"protocol", "puzzles", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},
     },

@@ -49,7 +49,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_names_and_classes_agree() -> None:
     for name, task_class in TASKS.items():
-        if name != "rows":
+        if name not in ("rows", "connections"):  # these need a file
             assert load_task(name, {}).name == name == task_class().name
         assert task_class.__doc__
 
@@ -69,7 +69,7 @@ def test_a_task_of_the_users_own_is_found_in_the_current_directory(own: str) -> 
     ("name", "options", "message"),
     [
         ("arithmetics", {}, "there is no task 'arithmetics'; did you mean 'arithmetic'"),
-        ("hanoi", {}, f"there is no task 'hanoi'.*known: {', '.join(TASKS)}"),
+        ("chess", {}, f"there is no task 'chess'.*known: {', '.join(TASKS)}"),
         ("arithmetic", {"levle": 2}, "no option 'levle'; did you mean 'level'.*options: level, chat"),
         ("arithmetic", {"zzz": 2}, r"no option 'zzz' \(options: level, chat\)"),
         ("arithmetic", {"level": "2"}, r"option 'level' is '2' \(str\), must be int"),

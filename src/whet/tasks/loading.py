@@ -14,6 +14,10 @@ from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.protocol import Gold, HasAlphabet, Task, is_reward
+from whet.tasks.puzzles.connections import Connections
+from whet.tasks.puzzles.countdown import Countdown
+from whet.tasks.puzzles.hanoi import Hanoi
+from whet.tasks.puzzles.spelling import SpellBackward
 from whet.tasks.reviews import Reviews
 from whet.tasks.rows import RowsTask
 from whet.user_code import by_lines, happened, located, printing_to_log, whole_traceback
@@ -23,9 +27,13 @@ T = TypeVar("T")
 
 TASKS: dict[str, type[Task]] = {
     "arithmetic": Arithmetic,
+    "connections": Connections,
+    "countdown": Countdown,
+    "hanoi": Hanoi,
     "reverse": Reverse,
     "reviews": Reviews,
     "sorting": Sorting,
+    "spell_backward": SpellBackward,
     "rows": RowsTask,
 }
 

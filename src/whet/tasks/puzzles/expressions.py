@@ -1,4 +1,4 @@
-"""Arithmetic expressions of numbers, + - * / and brackets, parsed here and computed exactly; nothing is evaluated as code."""
+"""Arithmetic expressions of numbers, + - * / and brackets: parsed here and computed exactly, never run as code."""
 
 import re
 from collections.abc import Sequence
@@ -72,13 +72,13 @@ class _Parser:
         return value
 
     def _term(self) -> Fraction:
-        token = self._take()
-        if token.isdigit():
-            return Fraction(int(token))
-        if token == "-":
+        symbol = self._take()
+        if symbol.isdigit():
+            return Fraction(int(symbol))
+        if symbol == "-":
             return -self._term()
-        if token != "(":
-            raise NotAnExpression(f"unexpected {token or 'end'!r}")
+        if symbol != "(":
+            raise NotAnExpression(f"unexpected {symbol or 'end'!r}")
         value = self.sum()
         if self._take() != ")":
             raise NotAnExpression("a bracket is not closed")

@@ -3,9 +3,9 @@
     reward = 0.8 + 0.2 · shortest / moves     if the moves are legal and end at the goal
              0.2 · progress                   otherwise
 
-`progress` is the share of the distance to the goal that the legal moves before the first illegal one have covered, halved
-if there is an illegal one. Distance is the length of the shortest solution, so moving a disk to and fro is no progress,
-a solution always scores above 0.8, and only the shortest one scores 1.
+`progress` is the share of the distance to the goal that the legal moves before the first illegal one have covered,
+halved if there is an illegal one. Distance is the length of the shortest solution, so moving a disk to and fro is no
+progress, a solution always scores above 0.8, and only the shortest one scores 1.
 """
 
 import re

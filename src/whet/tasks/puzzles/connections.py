@@ -3,8 +3,8 @@
     reward = 0.8 · right groups / groups + 0.2 · pairs found / pairs
 
 A group is right if it has the four words of a group of the solution. `pairs` are the pairs of words that the solution
-puts together and the answer too. An answer with a word twice, a word of its own, a group of another size or more groups than
-the puzzle has scores 0; one with fewer groups earns what they are worth, so only all groups score 1.
+puts together and the answer too. An answer with a word twice, a word of its own, a group of another size or more groups
+than the puzzle has scores 0; one with fewer groups earns what they are worth, so only all groups score 1.
 
 Two puzzles with three words of a group in common are one leakage group: no group of the held-out puzzles is trained on.
 """

@@ -64,7 +64,7 @@ __all__ = [
 
 DATA_OF_A_TASK = (
     *("path", "sets", "format", "columns", "split", "subset", "chat"),
-    *("held_out_share", "held_out_rows", "max_skipped", "limit"),
+    *("held_out_share", "held_out_rows", "max_skipped", "limit", "streaming"),
 )
 TASK_OF_DATA = ("match", "pattern", "max_prompt_tokens", "overlong_prompts")  # options that only the task data has
 

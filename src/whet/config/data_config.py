@@ -30,7 +30,7 @@ class DataConfig(Section):
     """Rows that exist: a file, a folder of files, the name of a dataset on the hub; or a list of them."""
 
     shorthand: ClassVar[str] = "path"
-    saved_if_set: ClassVar[tuple[str, ...]] = ("sets", "columns", "held_out_rows")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("sets", "columns", "held_out_rows", "streaming")
     path: DataPath = ""  # a file, a folder of files, a run that made rows, or a dataset on the hub
     sets: tuple[DataSetConfig, ...] = ()  # several in place of a path, mixed by their weights
     format: str = "auto"  # auto: recognised by the columns
@@ -42,6 +42,7 @@ class DataConfig(Section):
     held_out_rows: Count | None = None  # in place of a share
     max_tokens: Positive | None = None  # of a row, the oldest turns go first; null: the model's context
     limit: Positive | None = None  # read only the first so many rows
+    streaming: bool = False  # keep the rows in a temporary file instead of in memory, for data larger than memory
     max_skipped: Share = 0.01  # share of broken rows above which reading is refused
     ties: Literal["keep", "drop"] = "drop"  # pairs with two equal sides or equal scores
     near_duplicates: Literal["keep", "drop"] = "keep"  # rows that almost repeat an earlier one

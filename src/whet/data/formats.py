@@ -9,7 +9,7 @@ from whet.data import dialogues, feedback, traces
 from whet.data.columns import Columns
 from whet.errors import UserError, nearest
 from whet.files.mapping import Settings, column_names, mapping_text, suggestion
-from whet.records import Candidates, Dialogue, Labelled, Outcomes, Pair, Text, Trace
+from whet.records import Candidates, Dialogue, Labelled, Outcomes, Pair, Prompted, Text, Trace
 
 Kind = Literal["dialogues", "texts", "prompts", "pairs", "labelled", "outcomes", "candidates", "traces"]
 Record = Dialogue | Text | Pair | Labelled | Outcomes | Candidates | Trace
@@ -157,7 +157,7 @@ def labels_of(row: Record) -> tuple[float | None, ...]:
     return (row.scores or ()) if isinstance(row, Candidates) else ()
 
 
-def prompt_key(row: Record) -> str:
+def prompt_key(row: Prompted) -> str:
     """The prompt as an unambiguous string; plain text and a conversation with the same words differ."""
     if isinstance(row.prompt, str):
         return row.prompt

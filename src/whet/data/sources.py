@@ -1,16 +1,20 @@
 """`load_rows`: from the name of a file or data set to records for training, with every skipped row counted."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, compress, islice
+from operator import attrgetter
 from typing import Literal, NamedTuple, get_args
 
 from whet.data import columns
 from whet.data.columns import Columns, spaced
 from whet.data.formats import AUTO, Format, Kind, Record, answers_of, content, named, recognised
 from whet.data.similarity import assign_twins, near_duplicates
+from whet.data.split import first_places
 from whet.errors import UserError
+from whet.files.disk_rows import DiskRows, changed, picked
 from whet.files.mapping import Settings, column_names, mapped, renamed_columns, require_columns
 from whet.files.readers import Raw
 from whet.files.stored_rows import stored_rows
@@ -45,6 +49,7 @@ class Source:
     near_duplicates: KeepOrDrop = "keep"  # rows that almost repeat an earlier one
     limit: int | None = None  # read only the first rows
     weight: float = 1.0  # how often a training row of this source comes in an epoch
+    streaming: bool = False  # keep the rows in a temporary file instead of in memory
     as_prompts: bool = False  # rows are prompts: they need no answer, and their other columns are kept
     settings: Settings = "none"  # where a user writes these options, for advice in errors
 
@@ -59,6 +64,8 @@ class Source:
         for name, choice in filters.items():
             if choice not in get_args(KeepOrDrop):
                 raise UserError(f"data: {name} is {choice!r}, must be keep or drop")
+        if self.streaming and self.near_duplicates == "drop":
+            raise UserError("data: near duplicates are found in memory: leave near_duplicates out, or streaming")
         if self.format != AUTO:
             named(self.format)
 
@@ -67,7 +74,8 @@ class Source:
 class Loaded:
     """The rows of one or more sources, and counts of those that were skipped."""
 
-    rows: tuple[Record, ...]
+    rows: Sequence[Record]  # on disk if the first source is streamed
+    placed: Sequence["Placed"] = field(repr=False)  # the same with file, line, and the columns for reward functions
     kind: Kind
     format: str  # as named or recognised; several are joined by a comma
     read: int  # rows of the files, skipped ones included
@@ -76,8 +84,7 @@ class Loaded:
     digest: str  # SHA-256 of the rows without their ids
     twins_parted: bool  # whether similar rows may land on both sides of a split: too many are similar to group all
     names: tuple[str, ...]  # of the columns, as mapped
-    extras: Mapping[str, Columns]  # row id → the columns that its format does not read, if they are kept
-    weights: Mapping[str, float]  # row id → weight of its source; a missing one is 1
+    weights: Mapping[str, float]  # weights other than 1 by source, whose name begins the ids of its rows
 
 
 class Placed(NamedTuple):
@@ -85,7 +92,7 @@ class Placed(NamedTuple):
 
     where: str  # "file:line"
     record: Record
-    columns: Columns
+    columns: Columns  # those that its format does not read; empty unless rows are read as prompts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,54 +102,68 @@ class _Part:
     source: Source
     format: str
     names: tuple[str, ...]
-    placed: list[Placed]
-    read: int
+    placed: Iterator[Placed]  # read once, row by row
 
 
-Skips = dict[str, list[str]]  # reason → the skipped rows, each starting with file and line
+class Tally:
+    """Counts the rows that were read, and those that were skipped by reason; the first few with file and line."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.skipped: Counter[str] = Counter()
+        self.skipped_at: dict[str, list[str]] = {}
+
+    def skip(self, reason: str, problem: str | Callable[[], str]) -> None:
+        self.skipped[reason] += 1
+        named = self.skipped_at.setdefault(reason, [])
+        if len(named) < NAMED:
+            named.append(problem if isinstance(problem, str) else problem())
 
 
 def load_rows(*sources: Source) -> Loaded:
     """The rows of the sources, all of one kind; too many broken rows, or no valid one, is an error.
 
-    Filters across rows are those of the first source.
+    Filters across rows, and whether rows are streamed, are those of the first source.
     """
-    skips: Skips = {}
-    prefixes = [f"set{number}-" for number in range(1, len(sources) + 1)] if len(sources) > 1 else [""]
-    parts = [_read(source, prefix, skips) for source, prefix in zip(sources, prefixes, strict=True)]
+    tally, path = Tally(), " and ".join(source.path for source in sources)
+    names = [f"set{number}" for number in range(1, len(sources) + 1)] if len(sources) > 1 else [""]
+    parts = [_read(source, name, tally) for source, name in zip(sources, names, strict=True)]
     kind = _one_kind(parts)
-    placed = [one for part in parts for one in part.placed]
-    # Before the filters, so that runs with different filters agree on the leakage groups.
-    twins, is_parted = assign_twins([one.record for one in placed])
-    placed = [one._replace(record=record) for one, record in zip(placed, twins, strict=True)]
-    if not sources[0].as_prompts and kind != "prompts":
-        placed = _drop(placed, EMPTY, (_unanswered(one.record) for one in placed), skips)
-    read = sum(part.read for part in parts)
-    path = " and ".join(source.path for source in sources)
-    _check_broken(skips, read, path, sources[0])
-    placed = _filtered(placed, sources[0], skips)
+    first = sources[0]
+    needs_answers = not first.as_prompts and kind != "prompts"
+    every = (one for part in parts for one in part.placed)
+    # In memory, leakage groups are assigned before the filters, so that runs with different filters agree on them. They
+    # compare all prompts, so streamed rows have none: only equal prompts stay together in a split.
+    each, is_parted = (every, True) if first.streaming else _with_twins(list(every))
+    each = _answered(each, tally) if needs_answers else each
+    each = _without_ties(each, tally) if first.ties == "drop" else each
+    placed: Sequence[Placed] = DiskRows(each) if first.streaming else list(each)
+    _check_broken(tally, path, first)
+    placed = _without_duplicates(placed, tally) if first.duplicates == "drop" else placed
+    placed = _without_near_duplicates(placed, tally) if first.near_duplicates == "drop" else placed
     if not placed:
-        counts = ", ".join(f"{len(places)} {reason}" for reason, places in skips.items())
+        counts = ", ".join(f"{count} {reason}" for reason, count in tally.skipped.items())
         raise UserError(f"{path} has no rows left: {counts}")
-    rows = tuple(one.record for one in placed)
+    rows = changed(placed, attrgetter("record"))
     return Loaded(
         rows=rows,
+        placed=placed,
         kind=kind,
         format=", ".join(dict.fromkeys(part.format for part in parts)),
-        read=read,
-        skipped={reason: len(places) for reason, places in skips.items()},
-        skipped_at={reason: tuple(places[:NAMED]) for reason, places in skips.items()},
+        read=tally.read,
+        skipped=dict(tally.skipped),
+        skipped_at={reason: tuple(some) for reason, some in tally.skipped_at.items()},
         digest=digest(rows),
         twins_parted=is_parted,
         names=tuple(dict.fromkeys(name for part in parts for name in part.names)),
-        extras={one.record.id: one.columns for one in placed if one.columns},
-        weights={one.record.id: part.source.weight for part in parts if part.source.weight != 1 for one in part.placed},
+        weights={name or "row": one.weight for name, one in zip(names, sources, strict=True) if one.weight != 1},
     )
 
 
-def _read(source: Source, prefix: str, skips: Skips) -> _Part:
-    """The records of one source, before the filters."""
-    raws = islice(stored_rows(source.path, split=source.split, subset=source.subset), source.limit)
+def _read(source: Source, name: str, tally: Tally) -> _Part:
+    """The records of one source, before the filters; `name` begins their ids if there are several sources."""
+    stored = stored_rows(source.path, split=source.split, subset=source.subset, limit=source.limit)
+    raws = islice(stored, source.limit)
     head = list(islice(raws, LOOKED_AT))
     readable: list[Columns] = [raw.columns for _, raw in head if not raw.problem]
     if not head:
@@ -151,11 +172,17 @@ def _read(source: Source, prefix: str, skips: Skips) -> _Part:
         raise UserError(f"no row of {source.path} can be read: {head[0][1].problem}")
     require_columns(source.columns, readable, source.path)
     readable = [mapped(row, source.columns) for row in readable]
-    name = source.format
-    if name == AUTO:
-        name = recognised(readable, source.path, source.settings, as_prompts=source.as_prompts)
-    placed, read = _parsed(chain(head, raws), named(name), source, prefix, skips)
-    return _Part(source=source, format=name, names=tuple(column_names(readable)), placed=placed, read=read)
+    layout = source.format
+    if layout == AUTO:
+        layout = recognised(readable, source.path, source.settings, as_prompts=source.as_prompts)
+    prefix = f"{name}-" if name else ""
+    placed = _parsed(chain(head, raws), named(layout), source, prefix, tally)
+    return _Part(source=source, format=layout, names=tuple(column_names(readable)), placed=placed)
+
+
+def _with_twins(placed: Sequence[Placed]) -> tuple[Iterator[Placed], bool]:
+    twins, is_parted = assign_twins([one.record for one in placed])
+    return (one._replace(record=record) for one, record in zip(placed, twins, strict=True)), is_parted
 
 
 def _one_kind(parts: Sequence[_Part]) -> Kind:
@@ -175,44 +202,40 @@ def digest(rows: Iterable[Record]) -> str:
     return found.hexdigest()
 
 
-def _check_broken(skips: Skips, read: int, path: str, source: Source) -> None:
-    broken = [place for reason in BROKEN for place in skips.get(reason, ())]
-    if len(broken) <= source.max_skipped * read:
+def _check_broken(tally: Tally, path: str, source: Source) -> None:
+    broken = sum(tally.skipped[reason] for reason in BROKEN)
+    if broken <= source.max_skipped * tally.read:
         return
-    more = f"; and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
+    first = [place for reason in BROKEN for place in tally.skipped_at.get(reason, ())][:NAMED]
+    more = f"; and {broken - NAMED} more" if broken > NAMED else ""
     key = {"none": "", "command": "--max-skipped", "task": "task.max_skipped"}.get(source.settings, "data.max_skipped")
     allowed = f", more than the share of {source.max_skipped:g} that {key} allows" if key else ""
     way = f"fix them, or raise {key}" if key else "fix them"
-    raise UserError(
-        f"{len(broken)} of {read} rows of {path} are broken{allowed}: {'; '.join(broken[:NAMED])}{more} ({way})"
-    )
+    raise UserError(f"{broken} of {tally.read} rows of {path} are broken{allowed}: {'; '.join(first)}{more} ({way})")
 
 
 def _parsed(
-    raws: Iterable[tuple[str, Raw]], known: Format, source: Source, prefix: str, skips: Skips
-) -> tuple[list[Placed], int]:
-    """The records of all usable rows, and the number of rows."""
-    placed: list[Placed] = []
-    read = 0
-    for where, raw in raws:
-        read += 1
+    raws: Iterable[tuple[str, Raw]], known: Format, source: Source, prefix: str, tally: Tally
+) -> Iterator[Placed]:
+    """The records of all usable rows."""
+    for number, (where, raw) in enumerate(raws, start=1):
+        tally.read += 1
         row = mapped(raw.columns, source.columns)
         try:
             if raw.problem:
                 raise UserError(raw.problem)
             records = [
-                _completed(record, row, source, where) for record in known.parse(row, f"{prefix}row-{read}", where)
+                _completed(record, row, source, where) for record in known.parse(row, f"{prefix}row-{number}", where)
             ]
         except UserError as error:
-            skips.setdefault(MALFORMED, []).append(str(error))
+            tally.skip(MALFORMED, str(error))
             continue
         missing = next(filter(None, map(_missing, records)), None)
         if missing is None:
             kept = _extras({**row, **renamed_columns(raw.columns, source.columns)}, known) if source.as_prompts else {}
-            placed += [Placed(where, record, kept) for record in records]
+            yield from (Placed(where, record, kept) for record in records)
         else:
-            skips.setdefault(missing[0], []).append(f"{where} {missing[1]}")
-    return placed, read
+            tally.skip(missing[0], f"{where} {missing[1]}")
 
 
 def _extras(row: Columns, known: Format) -> Columns:
@@ -249,44 +272,42 @@ def _missing(record: Record) -> tuple[str, str] | None:
     return None
 
 
-def _unanswered(record: Record) -> str | None:
-    """What a dialogue lacks that is to be imitated; as a prompt it needs no answer."""
-    return "has an empty answer" if isinstance(record, Dialogue) and not record.completion.strip() else None
+def _answered(placed: Iterable[Placed], tally: Tally) -> Iterator[Placed]:
+    """The rows that can be imitated; as a prompt a dialogue needs no answer."""
+    for one in placed:
+        if isinstance(one.record, Dialogue) and not one.record.completion.strip():
+            tally.skip(EMPTY, f"{one.where} has an empty answer")
+        else:
+            yield one
 
 
-def _filtered(placed: list[Placed], source: Source, skips: Skips) -> list[Placed]:
-    if source.ties == "drop":
-        placed = _drop(placed, TIE, _ties(placed), skips)
-    if source.duplicates == "drop":
-        placed = _drop(placed, DUPLICATE, _duplicates(placed), skips)
-    if source.near_duplicates == "drop":
-        earlier = near_duplicates(one.record for one in placed)
-        problems = (None if same is None else f"nearly repeats {placed[same].where}" for same in earlier)
-        placed = _drop(placed, NEAR_DUPLICATE, problems, skips)
-    return placed
+def _without_ties(placed: Iterable[Placed], tally: Tally) -> Iterator[Placed]:
+    for one in placed:
+        record = one.record
+        if isinstance(record, Pair) and spaced(record.chosen) == spaced(record.rejected):
+            tally.skip(TIE, f"{one.where} has two equal sides")
+        elif isinstance(record, Pair) and record.margin == 0:
+            tally.skip(TIE, f"{one.where} has two equal scores")
+        else:
+            yield one
 
 
-def _drop(placed: list[Placed], reason: str, problems: Iterable[str | None], skips: Skips) -> list[Placed]:
+def _without_duplicates(placed: Sequence[Placed], tally: Tally) -> Sequence[Placed]:
+    """The rows that repeat no earlier one; memory is a few bytes per row."""
+    earliest = first_places(content(one.record) for one in placed)
+    is_new = bytes(place == first for place, first in enumerate(earliest))
+    if 0 not in is_new:
+        return placed
+    for place in (place for place, new in enumerate(is_new) if not new):
+        tally.skip(DUPLICATE, lambda: f"{placed[place].where} repeats {placed[earliest[place]].where}")  # noqa: B023
+    return picked(placed, compress(range(len(placed)), is_new))
+
+
+def _without_near_duplicates(placed: Sequence[Placed], tally: Tally) -> list[Placed]:
     kept = []
-    for one, problem in zip(placed, problems, strict=True):
-        if problem is None:
+    for one, same in zip(placed, near_duplicates(one.record for one in placed), strict=True):
+        if same is None:
             kept.append(one)
         else:
-            skips.setdefault(reason, []).append(f"{one.where} {problem}")
+            tally.skip(NEAR_DUPLICATE, f"{one.where} nearly repeats {placed[same].where}")
     return kept
-
-
-def _ties(placed: Iterable[Placed]) -> Iterator[str | None]:
-    for _, record, _ in placed:
-        if isinstance(record, Pair) and spaced(record.chosen) == spaced(record.rejected):
-            yield "has two equal sides"
-        else:
-            yield "has two equal scores" if isinstance(record, Pair) and record.margin == 0 else None
-
-
-def _duplicates(placed: Iterable[Placed]) -> Iterator[str | None]:
-    first: dict[bytes, str] = {}
-    for where, record, _ in placed:
-        key = hashlib.sha256(content(record).encode()).digest()
-        yield f"repeats {first[key]}" if key in first else None
-        first.setdefault(key, where)

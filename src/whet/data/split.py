@@ -3,16 +3,21 @@
 `load_rows` assigns leakage groups on all rows of a file, so runs that filter the rows differently agree on the split.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
 
 from whet.data.columns import spaced
 from whet.data.formats import Record, prompt_key
 from whet.errors import UserError
+from whet.files.disk_rows import picked
 from whet.files.readers import ROWS
 from whet.records import Prompted
-from whet.tasks.space import HELD_OUT_SHARE, held_out_keys, is_held_out
+from whet.tasks.space import HELD_OUT_SHARE, fingerprint, held_out_sides, is_held_out
 
 Row = TypeVar("Row", bound=Record)
 AnyRow = TypeVar("AnyRow", bound=Prompted)
@@ -20,8 +25,16 @@ AnyRow = TypeVar("AnyRow", bound=Prompted)
 
 def split_rows(
     rows: Sequence[Row], share: float = HELD_OUT_SHARE, *, held_out_rows: int | None = None, salt: str = ""
-) -> tuple[list[Row], list[Row]]:
-    """The training and the held-out rows, in order: about `share` of the conversations, or at most so many rows.
+) -> tuple[Sequence[Row], Sequence[Row]]:
+    """The training and the held-out rows, in order: see `split_places`."""
+    training, evaluation = split_places(rows, share, held_out_rows=held_out_rows, salt=salt)
+    return picked(rows, training), picked(rows, evaluation)
+
+
+def split_places(
+    rows: Sequence[Record], share: float = HELD_OUT_SHARE, *, held_out_rows: int | None = None, salt: str = ""
+) -> tuple[Iterator[int], Iterator[int]]:
+    """The places of training and held-out rows, in order: about `share` of the conversations, or at most so many rows.
 
     The side is a hash of the row's `twin` or, without one, of the first user message. So a conversation that recurs
     with more turns, as in Anthropic's data, stays on one side. Rows sampled from the training prompts of other data
@@ -30,40 +43,51 @@ def split_rows(
     if not 0 <= share <= 1:
         raise UserError(f"data: the held-out share is {share}, must be from 0 to 1")
     cluster = clustering(rows)
-    keys = [salt + cluster(row) for row in rows]
-    held_out = held_out_keys(keys, share, held_out_rows)
-    if not held_out and (share > 0 if held_out_rows is None else held_out_rows > 0):
-        one = len(set(keys)) < 2
+    held_out = held_out_sides((salt + cluster(row) for row in rows), share, held_out_rows)
+    if not any(held_out) and (share > 0 if held_out_rows is None else held_out_rows > 0):
+        one = len({cluster(row) for row in rows}) < 2
         why = "all rows have the same prompt or twin" if one else "rows with the same prompt or twin are too many"
         raise UserError(
             f"data: {why}, so none can be held out: add rows with other prompts, or train on all of them without "
             "evaluation (held_out_rows=0, eval.every_steps=0)"
         )
-    sides: tuple[list[Row], list[Row]] = ([], [])
-    for row, key in zip(rows, keys, strict=True):
-        sides[key in held_out].append(row)
-    return sides
+    is_trained = (not side for side in held_out)
+    return compress(range(len(rows)), is_trained), compress(range(len(rows)), held_out)
 
 
-def repeated(rows: Sequence[AnyRow], weights: Mapping[str, float]) -> list[AnyRow]:
-    """The rows of an epoch: each as often as the weight of its id says, of a fraction the rows with the lowest hashes.
+def repeated(rows: Sequence[AnyRow], weights: Mapping[str, float]) -> Sequence[AnyRow]:
+    """The rows of an epoch: each as often as the weight of its set says, of a fraction the rows with the lowest hashes.
 
-    A weight of 2.5 takes every row twice and half of them a third time, always the same half.
+    A weight of 2.5 takes every row twice and half of them a third time, always the same half. The names of `weights`
+    begin the ids of the rows of a set; rows of other sets come once.
     """
-    found: list[AnyRow] = []
-    for row in rows:
-        weight = weights.get(row.id, 1.0)
-        times = int(weight) + is_held_out(f"weight {row.id}", weight % 1)
-        found += [row] * times
-    return found
+    if not weights:
+        return rows
+
+    def places() -> Iterator[int]:
+        for place, row in enumerate(rows):
+            weight = weights.get(row.id.partition("-")[0], 1.0)
+            times = int(weight) + is_held_out(f"weight {row.id}", weight % 1)
+            yield from (place,) * times
+
+    return picked(rows, places())
 
 
-def distinguishing(rows: Sequence[Record]) -> Callable[[Record], str]:
+def first_places(texts: Iterable[str]) -> Sequence[int]:
+    """For each text the place of the first that equals it, by 64-bit hashes: memory is a few bytes per text."""
+    hashes = np.frombuffer(array("Q", (fingerprint("text", text) for text in texts)), dtype=np.uint64)
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    return array("Q", first[inverse].astype(np.uint64).tobytes())
+
+
+def distinguishing(rows: Iterable[Record]) -> Callable[[Record], str]:
     """The text that tells these rows apart: the first user message, or the full prompt if that is always the same."""
-    return opening if len({opening(row) for row in rows}) > 1 else prompt_key
+    openings = map(opening, rows)
+    first = next(openings, "")
+    return opening if any(other != first for other in openings) else prompt_key
 
 
-def clustering(rows: Sequence[Record]) -> Callable[[Record], str]:
+def clustering(rows: Iterable[Record]) -> Callable[[Record], str]:
     """The cluster of a row: its `twin`, else its distinguishing text. Splits and intervals treat a cluster as one."""
     text = distinguishing(rows)
     # The prefix changes the hash: tasks split by a hash of `twin` alone, which would put all rows on one side here.

@@ -3,16 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
-from whet.data.formats import Record, answers_of
-from whet.data.sources import Loaded, Source, load_rows
-from whet.data.split import repeated, salt_of, split_rows
+from whet.data.formats import answers_of, prompt_key
+from whet.data.sources import Loaded, Placed, Source, load_rows
+from whet.data.split import first_places, repeated, salt_of, split_places
 from whet.errors import UserError, nearest
+from whet.files.disk_rows import changed, picked
 from whet.files.mapping import Settings, mapping_text, suggestion
 from whet.records import Example, Score
 from whet.tasks.matching import Matcher
-from whet.tasks.rows import StoredTask
+from whet.tasks.rows import Sides, StoredTask
 from whet.tasks.space import HELD_OUT_SHARE
 
 OF_A_SET = ("path", "format", "columns", "split", "subset", "limit", "weight")
@@ -35,6 +37,7 @@ class DataTask(StoredTask):
     held_out_rows: int | None = None  # in place of a share
     max_skipped: float = 0.01  # share of broken rows above which reading is refused
     limit: int | None = None  # read only the first rows
+    streaming: bool = False  # keep the rows in a temporary file instead of in memory
     max_prompt_tokens: int | None = None  # None: what leaves room for a token in the model's context
     overlong_prompts: str = "filter"  # leave longer prompts out; or "truncate": the oldest turns and tokens go first
 
@@ -66,33 +69,38 @@ class DataTask(StoredTask):
         return Matcher(way=self.match, pattern=self.pattern) if self.match else None
 
     @cached_property
-    def _sides(self) -> tuple[list[Example], list[Example]]:
+    def _sides(self) -> Sides:
         sources = self._sources()
         loaded = load_rows(*sources)
         salt = salt_of(*(source.path for source in sources))
-        sides = split_rows(loaded.rows, self.held_out_share, held_out_rows=self.held_out_rows, salt=salt)
+        sides = split_places(loaded.rows, self.held_out_share, held_out_rows=self.held_out_rows, salt=salt)
+        examples = changed(loaded.placed, _example)
         training, evaluation = (
-            self._matchable(_examples(rows, loaded), loaded, side)
-            for rows, side in zip(sides, ("training", "held-out"), strict=True)
+            self._matchable(_first_of_prompts(picked(examples, places)), loaded, side)
+            for places, side in zip(sides, ("training", "held-out"), strict=True)
         )
         return repeated(training, loaded.weights), evaluation
 
     def _sources(self) -> list[Source]:
-        shared: dict[str, Any] = {"chat": self.chat, "max_skipped": self.max_skipped, "as_prompts": True}
+        shared: dict[str, Any] = {
+            **{"chat": self.chat, "max_skipped": self.max_skipped, "as_prompts": True},
+            "streaming": self.streaming,
+        }
         if not self.sets:
             own = {one.name: getattr(self, one.name) for one in fields(self) if one.name in OF_A_SET}
             return [Source(**own, **shared, settings="data")]
         return sources_of(self.sets, shared)
 
-    def _matchable(self, examples: list[Example], loaded: Loaded, side: str) -> list[Example]:
+    def _matchable(self, examples: Sequence[Example], loaded: Loaded, side: str) -> Sequence[Example]:
         """The examples with an answer that completions can be compared with."""
-        if self._matcher is None:
+        matcher = self._matcher
+        if matcher is None:
             return examples
-        usable = [example for example in examples if self._matcher.expected(example.answer) is not None]
-        missing = len(examples) - len(usable)
+        is_usable = bytes(matcher.expected(example.answer) is not None for example in examples)
+        missing = is_usable.count(0)
         if missing <= self.max_skipped * len(examples):
-            return usable
-        first = next(example for example in examples if example not in usable)
+            return picked(examples, compress(range(len(examples)), is_usable)) if missing else examples
+        first = examples[is_usable.index(0)]
         problem = f"{missing} of {len(examples)} {side} prompts have no answer for match={self.match}"
         seen = f"the answer of {first.id} is {first.answer!r:.40}; repair the rows, or raise max_skipped to do without"
         if "answer" not in loaded.names and not any(example.answer for example in examples):
@@ -116,13 +124,15 @@ def sources_of(sets: Sequence[Any], shared: Mapping[str, Any]) -> list[Source]:
     return found
 
 
-def _examples(rows: Sequence[Record], loaded: Loaded) -> list[Example]:
-    """One example per distinct prompt; its answer is the first completion in the data."""
-    found: dict[object, Example] = {}
-    for row in rows:
-        answer = next(iter(answers_of(row)), "")
-        columns = loaded.extras.get(row.id, {})
-        found.setdefault(
-            row.prompt, Example(id=row.id, prompt=row.prompt, answer=answer, twin=row.twin, columns=columns)
-        )
-    return list(found.values())
+def _example(placed: Placed) -> Example:
+    """The prompt of a row; its answer is the first completion."""
+    row = placed.record
+    answer = next(iter(answers_of(row)), "")
+    return Example(id=row.id, prompt=row.prompt, answer=answer, twin=row.twin, columns=placed.columns)
+
+
+def _first_of_prompts(examples: Sequence[Example]) -> Sequence[Example]:
+    """The first example of each prompt."""
+    earliest = first_places(prompt_key(example) for example in examples)
+    is_first = bytes(place == first for place, first in enumerate(earliest))
+    return picked(examples, compress(range(len(examples)), is_first)) if 0 in is_first else examples

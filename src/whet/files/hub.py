@@ -10,9 +10,12 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from whet.errors import RunFailed, UserError
 from whet.files import home_directory
@@ -29,33 +32,47 @@ def is_hub_name(name: str) -> bool:
     return NAME.fullmatch(name) is not None
 
 
-def cached_rows(name: str, *, subset: str = "", split: str = "train") -> Path:
-    """The cached file with the rows of a data set, downloaded if it is absent or damaged."""
-    key = hashlib.sha256(json.dumps([CACHE_VERSION, name, subset, split]).encode()).hexdigest()[:16]
-    readable = re.sub(r"[^\w.-]+", "--", "-".join(part for part in (name, subset, split) if part))
-    path = home_directory("data") / f"{readable}-{key}.jsonl.gz"
-    if path.exists():
-        damage = _damage(path)
-        if damage is None:
-            return path
-        log.warning("%s %s: downloading the data set again", path, damage)
+def cached_rows(name: str, *, subset: str = "", split: str = "train", limit: int | None = None) -> Path:
+    """The cached file with the rows of a data set, downloaded if it is absent or damaged.
+
+    With a `limit` only the first rows are downloaded, unless the whole data set is cached.
+    """
+    whole = _cache_path(name, subset, split)
+    for path in (whole, _cache_path(name, subset, f"{split}[:{limit}]")) if limit is not None else (whole,):
+        if path.exists():
+            damage = _damage(path)
+            if damage is None:
+                return path
+            log.warning("%s %s: downloading the data set again", path, damage)
     try:
-        _store(_downloaded(name, subset, split), path)
+        _store(_downloaded(name, subset, split, limit), path)
     except OSError as error:
         raise RunFailed(f"cannot write the data set {name} to {path}: {error.strerror or error}") from error
     return path
 
 
+def _cache_path(name: str, subset: str, split: str) -> Path:
+    key = hashlib.sha256(json.dumps([CACHE_VERSION, name, subset, split]).encode()).hexdigest()[:16]
+    readable = re.sub(r"[^\w.-]+", "--", "-".join(part for part in (name, subset, split) if part))
+    return home_directory("data") / f"{readable}-{key}.jsonl.gz"
+
+
 def _damage(path: Path) -> str | None:
     try:
         expected = json.loads(_seal_of(path).read_text("utf-8"))["sha256"]
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            found = _sha256(file)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "has no readable checksum"
     return None if found == expected else "has a wrong checksum"
 
 
-def _downloaded(name: str, subset: str, split: str) -> list[dict[str, Any]]:
+def _sha256(file: BinaryIO) -> str:
+    return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
+
+
+def _downloaded(name: str, subset: str, split: str, limit: int | None) -> Iterator[dict[str, Any]]:
+    """The rows one by one; all files are downloaded first unless there is a limit, which stops the download too."""
     datasets = optional_package("datasets", f"{name} is not a file, and downloading it from the Hugging Face hub")
     repository, _, revision = name.partition("@")
     place: dict[str, Any] = {"revision": revision or None}
@@ -64,7 +81,9 @@ def _downloaded(name: str, subset: str, split: str) -> list[dict[str, Any]]:
             known = datasets.get_dataset_config_names(repository, **place)
             # Some data sets have directories instead of configurations, e.g. Anthropic's helpful-base.
             place["name" if subset in known else "data_dir"] = subset
-        return [dict(row) for row in datasets.load_dataset(repository, split=split, **place)]
+        if limit is not None:
+            place["streaming"] = True
+        yield from map(dict, islice(datasets.load_dataset(repository, split=split, **place), limit))
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
@@ -73,18 +92,33 @@ def _downloaded(name: str, subset: str, split: str) -> list[dict[str, Any]]:
 
 
 def _store(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    """Writes the rows and then their checksum, each atomically."""
-    text = "".join(json.dumps(plain_value(row), ensure_ascii=False) + "\n" for row in rows)
-    # mtime=0: the bytes depend on the rows alone, so two processes may write at once.
-    packed = gzip.compress(text.encode("utf-8"), mtime=0)
-    seal = {"sha256": hashlib.sha256(packed).hexdigest(), "rows": text.count("\n")}
+    """Writes the rows one by one and then their checksum, each file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for target, data in ((path, packed), (_seal_of(path), json.dumps(seal).encode())):
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(target)
+    count = 0
+    with _replacing(path) as file:
+        # Without name and time, the bytes depend on the rows alone: two processes may write at once.
+        with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+            for row in rows:
+                packed.write(json.dumps(plain_value(row), ensure_ascii=False).encode("utf-8") + b"\n")
+                count += 1
+        file.seek(0)
+        seal = {"sha256": _sha256(file), "rows": count}
+    with _replacing(_seal_of(path)) as file:
+        file.write(json.dumps(seal).encode())
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of another once it is complete."""
+    with tempfile.NamedTemporaryFile("w+b", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        try:
+            yield cast("BinaryIO", file)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(path)
 
 
 def _seal_of(path: Path) -> Path:

@@ -11,15 +11,20 @@ from whet.files.readers import ROWS, Raw, is_file_name, is_rows_file, read_file
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")  # words that begin the names of split files
 
 
-def stored_rows(path: str, *, split: str = "train", subset: str = "") -> Iterator[tuple[str, Raw]]:
-    """Every row with its "file:line"; rows of the hub are named by the data set."""
+def stored_rows(
+    path: str, *, split: str = "train", subset: str = "", limit: int | None = None
+) -> Iterator[tuple[str, Raw]]:
+    """Every row with its "file:line"; rows of the hub are named by the data set.
+
+    With a `limit`, no more rows are downloaded from the hub; a file may yield more.
+    """
     is_folder = Path(path).expanduser().is_dir()
-    for file in row_files(path, split=split, subset=subset):
+    for file in row_files(path, split=split, subset=subset, limit=limit):
         for raw in read_file(file):
             yield f"{file if is_folder else path}:{raw.line}", raw
 
 
-def row_files(path: str, *, split: str = "train", subset: str = "") -> list[Path]:
+def row_files(path: str, *, split: str = "train", subset: str = "", limit: int | None = None) -> list[Path]:
     """The files that hold the rows, in order; a data set of the hub is downloaded if it is not cached."""
     place = Path(path).expanduser()
     if place.is_dir():
@@ -27,7 +32,7 @@ def row_files(path: str, *, split: str = "train", subset: str = "") -> list[Path
     if place.exists() or is_file_name(path):
         return [place]
     if is_hub_name(path):
-        return [cached_rows(path, subset=subset, split=split)]
+        return [cached_rows(path, subset=subset, split=split, limit=limit)]
     raise UserError(f"{path}: no such file, and not the name of a data set (owner/name)")
 
 

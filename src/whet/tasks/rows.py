@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -15,10 +15,13 @@ from whet.files.mapping import Columns, column_names, mapped, renamed_columns, r
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.matching import Matcher
-from whet.tasks.space import HELD_OUT_SHARE, epoch_places, first_held_out, held_out_keys
+from whet.tasks.space import HELD_OUT_SHARE, epoch_places, first_held_out, held_out_sides
 
 RESERVED = ("prompts", "completions")  # argument names of reward functions
 LOOKED_AT = 20  # rows in which the columns of a mapping are looked for
+
+
+Sides = tuple[Sequence[Example], Sequence[Example]]  # for training and for evaluation, in row order
 
 
 class StoredTask(ABC):
@@ -26,11 +29,11 @@ class StoredTask(ABC):
 
     @cached_property
     @abstractmethod
-    def _sides(self) -> tuple[list[Example], list[Example]]:
-        """The training and the evaluation examples, in row order."""
+    def _sides(self) -> Sides:
+        """The training and the evaluation examples; on disk if the rows are streamed."""
 
     @property
-    def sides(self) -> tuple[list[Example], list[Example]]:
+    def sides(self) -> Sides:
         return self._sides
 
     @property
@@ -53,11 +56,11 @@ class StoredTask(ABC):
 class FittedTask(StoredTask):
     """A stored task with other examples: those that fit a model, or shortened ones. The rest is the task's own."""
 
-    def __init__(self, task: StoredTask, sides: tuple[list[Example], list[Example]]) -> None:
+    def __init__(self, task: StoredTask, sides: Sides) -> None:
         self._task, self._fitted = task, sides
 
     @cached_property
-    def _sides(self) -> tuple[list[Example], list[Example]]:
+    def _sides(self) -> Sides:
         return self._fitted
 
     def __getattr__(self, name: str) -> Any:
@@ -110,13 +113,13 @@ class RowsTask(StoredTask):
         return Matcher(way=self.match, pattern=self.pattern)
 
     @cached_property
-    def _sides(self) -> tuple[list[Example], list[Example]]:
+    def _sides(self) -> Sides:
         examples = [self._formatted(example) for example in self._examples()]
-        prompts = [_prompt_text(example.prompt) for example in examples]
-        held_out = held_out_keys(prompts, self.held_out_share, self.held_out_rows)
+        prompts = (_prompt_text(example.prompt) for example in examples)
+        held_out = held_out_sides(prompts, self.held_out_share, self.held_out_rows)
         sides: tuple[list[Example], list[Example]] = ([], [])
-        for example, prompt in zip(examples, prompts, strict=True):
-            sides[prompt in held_out].append(example)
+        for example, side in zip(examples, held_out, strict=True):
+            sides[side].append(example)
         return sides
 
     def _examples(self) -> Iterator[Example]:

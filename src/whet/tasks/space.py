@@ -5,8 +5,9 @@ Orders are keyed permutations (Feistel networks) instead of a random generator's
 """
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -21,6 +22,7 @@ R = TypeVar("R")
 HELD_OUT_SHARE = 0.1
 LEAST_HELD_OUT = 8  # prompts that a share holds out at least, if they are at most a quarter of all
 WORD = 2**64
+LISTED = 2**20  # rows up to which the order of an epoch is kept in memory
 FEISTEL_ROUNDS = 4  # three make a permutation that looks random (Luby & Rackoff 1988); one more costs little
 
 
@@ -75,33 +77,36 @@ def is_held_out(content: str, share: float = HELD_OUT_SHARE) -> bool:
     return fingerprint("side", content) < share * WORD
 
 
-def held_out_keys(keys: Iterable[str], share: float, rows: int | None = None) -> set[str]:
-    """The keys of the evaluation side, those with the lowest hashes; one at least is left for training below share 1.
+def held_out_sides(keys: Iterable[str], share: float, rows: int | None = None) -> bytes:
+    """For the key of every row 1 if it is held out, else 0: keys with the lowest hashes, about a `share` of them.
 
-    `keys` has the key of every row. Held out is about a `share` of the distinct keys, or the keys of `rows` rows.
+    Or the keys of `rows` rows. One key at least is left for training below share 1. Memory is a few bytes per row.
     """
+    import numpy as np
+
     if rows is not None and (type(rows) is not int or rows < 0):
         raise UserError(f"held_out_rows is {rows!r}, must be a number of rows, 0 or more")
-    counts = Counter(keys)
-    if rows is not None and 0 < counts.total() <= rows:
-        raise UserError(f"held_out_rows is {rows} and there are {counts.total()} rows: hold fewer out")
-    order = sorted(counts, key=lambda key: fingerprint("side", key))
+    hashes = np.frombuffer(array("Q", (fingerprint("side", key) for key in keys)), dtype=np.uint64)
+    if rows is not None and 0 < len(hashes) <= rows:
+        raise UserError(f"held_out_rows is {rows} and there are {len(hashes)} rows: hold fewer out")
+    order, counts = np.unique(hashes, return_counts=True)
     if rows is not None:
-        return _with_rows(order[:-1], counts, rows)
-    if share in (0, 1):
-        return set(counts) if share else set()
-    by_share = sum(is_held_out(key, share) for key in order)
-    least = max(1, min(LEAST_HELD_OUT, len(order) // 4))
-    return set(order[:-1][: max(by_share, least)])
+        held = order[_with_rows(counts[:-1].tolist(), rows)]
+    elif share in (0, 1):
+        held = order if share else order[:0]
+    else:
+        by_share = int(np.searchsorted(order, np.uint64(math.ceil(share * WORD))))
+        held = order[:-1][: max(by_share, 1, min(LEAST_HELD_OUT, len(order) // 4))]
+    return np.isin(hashes, held).tobytes()
 
 
-def _with_rows(order: Sequence[str], counts: Mapping[str, int], rows: int) -> set[str]:
+def _with_rows(counts: Sequence[int], rows: int) -> list[int]:
     """The first keys that together have at most this many rows; one that would have more is passed over."""
-    found: set[str] = set()
-    for key in order:
-        if counts[key] <= rows:
-            found.add(key)
-            rows -= counts[key]
+    found = []
+    for number, count in enumerate(counts):
+        if count <= rows:
+            found.append(number)
+            rows -= count
     return found
 
 
@@ -127,23 +132,44 @@ def shuffled(sizes: Sequence[int], key: int) -> Iterator[tuple[int, int]]:
 
 def permutation(size: int, key: int) -> Iterator[int]:
     """0 … size-1 in an order determined by `key`: a Feistel network that skips values out of range."""
-    half = max(1, ((size - 1).bit_length() + 1) // 2)
-    low = (1 << half) - 1
-    round_keys = [_scramble(key + n) for n in range(FEISTEL_ROUNDS)]
+    half, round_keys = _feistel(size, key)
     for position in range(1 << (2 * half)):
-        left, right = position >> half, position & low
-        for round_key in round_keys:
-            left, right = right, left ^ (_scramble(right + round_key) & low)
-        index = (left << half) | right
+        index = _permuted(position, half, round_keys)
         if index < size:
             yield index
+
+
+def _place_of(position: int, size: int, key: int) -> int:
+    """The value at one position of an order of 0 … size-1: values out of range are permuted again until one is in."""
+    half, round_keys = _feistel(size, key)
+    index = _permuted(position, half, round_keys)
+    while index >= size:
+        index = _permuted(index, half, round_keys)
+    return index
+
+
+def _feistel(size: int, key: int) -> tuple[int, list[int]]:
+    """The bits of half a word that holds 0 … size-1, and the keys of the rounds."""
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    return half, [_scramble(key + n) for n in range(FEISTEL_ROUNDS)]
+
+
+def _permuted(position: int, half: int, round_keys: Sequence[int]) -> int:
+    low = (1 << half) - 1
+    left, right = position >> half, position & low
+    for round_key in round_keys:
+        left, right = right, left ^ (_scramble(right + round_key) & low)
+    return (left << half) | right
 
 
 def epoch_places(size: int, start: int, count: int, *name: int | str) -> Iterator[int]:
     """Draws `start` … `start + count - 1` from `size` rows in epochs, each shuffled by (`name`, epoch)."""
     for number in range(start, start + count):
         epoch, place = divmod(number, size)
-        yield _epoch_order(size, (*name, epoch))[place]
+        if size > LISTED:
+            yield _place_of(place, size, fingerprint(*name, epoch))
+        else:
+            yield _epoch_order(size, (*name, epoch))[place]
 
 
 @lru_cache(maxsize=4)

@@ -20,8 +20,8 @@ from whet.errors import UserError
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.puzzles.final_answer import answer_block
-from whet.tasks.rows import StoredTask
-from whet.tasks.space import HELD_OUT_SHARE, fingerprint, held_out_keys
+from whet.tasks.rows import Sides, StoredTask
+from whet.tasks.space import HELD_OUT_SHARE, fingerprint, held_out_sides
 
 SIZE = 4  # words of a group
 GROUPS = 4  # groups of a puzzle
@@ -73,15 +73,15 @@ class Connections(StoredTask):
         return self.score(example, text).parts["correct"] == 1
 
     @cached_property
-    def _sides(self) -> tuple[list[Example], list[Example]]:
+    def _sides(self) -> Sides:
         puzzles = list(self._puzzles())
         if not puzzles:
             raise UserError(f"{self.path} has no puzzles")
         twins = leakage_groups([groups for _, groups in puzzles])
-        held_out = held_out_keys(twins, self.held_out_share, self.held_out_rows)
+        held_out = held_out_sides(twins, self.held_out_share, self.held_out_rows)
         sides: tuple[list[Example], list[Example]] = ([], [])
-        for (name, groups), twin in zip(puzzles, twins, strict=True):
-            sides[twin in held_out].append(self._example(name, groups, twin))
+        for (name, groups), twin, side in zip(puzzles, twins, held_out, strict=True):
+            sides[side].append(self._example(name, groups, twin))
         return sides
 
     def _puzzles(self) -> Any:

@@ -1,6 +1,6 @@
 """Rows of an offline run: read, split, encoded as tokens. Rows that are too long are counted, reported and bounded."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -8,12 +8,14 @@ from whet.config import DataConfig, OfflineConfig
 from whet.config.eval_config import PLAIN
 from whet.data.sources import Loaded
 from whet.errors import UserError
+from whet.files.disk_rows import in_chunks, kept_like, on_disk
 from whet.files.mapping import Settings, suggestion
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import fitting_prompt
 from whet.records import Dialogue, Message, Row
 from whet.tasks.space import first_held_out
 from whet.train.setup.epochs import load_sides
+from whet.train.setup.prompt_lengths import both_sides
 
 U = TypeVar("U")
 Note = Callable[[str], None]
@@ -47,21 +49,24 @@ def read_material(config: OfflineConfig, kinds: Sequence[str], what: str, *, con
     left_out = ", ".join(f"{count} {reason}" for reason, count in loaded.skipped.items())
     split = f" and {len(held_out):,} held out, split by prompt" if held_out else ", all rows of the data"
     similar = ", similar rows together" if held_out and not loaded.twins_parted else ""
+    where = ", kept on disk" if data.streaming else ""
     note(
-        f"data: {len(training):,} {_called(loaded.kind)} to learn from{split}{similar}"
+        f"data: {len(training):,} {_called(loaded.kind)} to learn from{split}{similar}{where}"
         + (f"; left out: {left_out}" if left_out else "")
     )
     if held_out and loaded.twins_parted:
-        note(
-            "data: similar rows may be on both sides of the split: "
-            "too many share the same words or steps to keep them all together"
+        why = (
+            "in streamed data only equal prompts are kept together"
+            if data.streaming
+            else "too many share the same words or steps to keep them all together"
         )
-    trained = {row.prompt_text for row in training}
-    evaluation = {}
+        note(f"data: similar rows may be on both sides of the split: {why}")
+    evaluation: dict[str, Sequence[Any]] = {}
     for name, one in sets.items():
-        rows = held_out if one is data else _evaluation_rows(name, one, kinds, what, trained, note)
+        rows = held_out if one is data else _evaluation_rows(name, one, kinds, what, training, note)
         # In a hashed order: an evaluation may use only the first ones, and files are often sorted by source.
-        evaluation[name] = first_held_out(rows, len(rows))
+        # Of streamed rows twice as many are read as are used, because some may be too long.
+        evaluation[name] = first_held_out(rows, 2 * config.eval.examples if on_disk(rows) else len(rows))
     limit, limited_by = min(
         (context, "the model's context"), (data.max_tokens or context, "data.max_tokens"), key=lambda both: both[0]
     )
@@ -69,12 +74,12 @@ def read_material(config: OfflineConfig, kinds: Sequence[str], what: str, *, con
 
 
 def _evaluation_rows(
-    name: str, data: DataConfig, kinds: Sequence[str], what: str, trained: Set[str], note: Note
+    name: str, data: DataConfig, kinds: Sequence[str], what: str, training: Sequence[Any], note: Note
 ) -> Sequence[Any]:
     """All rows of a file that the run is evaluated on."""
     loaded, _, rows = load_sides(data)
     _require_kind(loaded, data, kinds, what)
-    both = sum(row.prompt_text in trained for row in rows)
+    both = both_sides(training, rows)
     leaked = f"; warning: {both:,} of their prompts are also trained on, so not held out" if both else ""
     what_rows = f"{len(rows):,} {_called(loaded.kind)} of {' and '.join(data.paths)}"
     note(f"evaluation{' set ' * bool(name)}{name}: {what_rows}{leaked}")
@@ -99,20 +104,28 @@ def _called(kind: str) -> str:
 
 def encoded(
     rows: Sequence[Any], encode: Callable[[Sequence[Any]], list[U | None]], material: Material, note: Note
-) -> list[U]:
-    """The encoded rows that fit; refuses data of which more than half is too long."""
+) -> Sequence[U]:
+    """The encoded rows that fit, on disk if the rows are; refuses data of which more than half is too long."""
     if not rows:
         return []
-    found = encode(rows)
-    kept = [one for one in found if one is not None]
-    missing = len(found) - len(kept)
-    what = material.kind if len(found) == len(rows) else "completions"  # of a pair, each is one of its own
-    told = f"{missing:,} of {len(found):,} {what} have more than {material.limit:,} tokens ({material.limited_by})"
-    if not kept or missing > MOST_TOO_LONG * len(found):
+    found = 0
+
+    def fitting() -> Iterator[U]:
+        nonlocal found
+        for some in in_chunks(rows):
+            units = encode(some)
+            found += len(units)
+            yield from (one for one in units if one is not None)
+
+    kept = kept_like(rows, fitting())
+    missing = found - len(kept)
+    what = material.kind if found == len(rows) else "completions"  # of a pair, each is one of its own
+    told = f"{missing:,} of {found:,} {what} have more than {material.limit:,} tokens ({material.limited_by})"
+    if not kept or missing > MOST_TOO_LONG * found:
         way = "raise it" if material.limited_by == "data.max_tokens" else "use a model with a longer one"
         raise UserError(f"{told}: {way}")
     if missing:
-        warning = "warning: " if missing > MANY_TOO_LONG * len(found) else ""
+        warning = "warning: " if missing > MANY_TOO_LONG * found else ""
         note(f"{warning}data: {told} and are left out")
     return kept
 

@@ -4,8 +4,9 @@ A unit is what the loss takes at a time: the two completions of a pair, or one l
 ranks, have the same weight and none is split between passes: the loss is the same for any micro-batch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress, islice
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.calibration import share_by_cluster
 from whet.evaluate.statistics import flat_metrics
+from whet.files.disk_rows import DiskRows, in_chunks, on_disk
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
@@ -68,6 +70,11 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
     def __init__(self, config: OfflineConfig, row: Preference, world: World, note: Note) -> None:
         self.row, self.means = row, Means()
         self.kept = {"means": self.means} if row.needs_means else {}
+        if row.needs_mismatched and config.data is not None and config.data.streaming:
+            raise UserError(
+                f"objective {config.objective.name!r} compares each prompt with the completion of another row, for "
+                "which all rows are in memory: set data.streaming=false"
+            )
         super().__init__(config, build_parts(config, world), world, PREFERENCE_DATA[row.unit], note)
         if row.needs_reference:
             self._add_reference(note)
@@ -169,15 +176,27 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         trained, places = self.epoch_sampler.rows, range(len(self.epoch_sampler.rows))
         drawn = EpochSampler(places, seed=self.config.seed).needed(self.config.batch_size, steps=self.config.steps)
         of_sets = [unit for rows in self.evaluation.values() for unit in rows]
-        units = [*(trained[number] for number in drawn), *of_sets]
-        rows = [row for unit in units for row in unit.rows]
         model, name = self._reference()
-        note(f"reference: log-probs of {len(rows):,} completions under {self.config.reference or 'the start'}")
-        found = iter(reference_logprobs(model, name, rows, self.config.update, self.world, cache_directory(), note))
-        known = [replace(unit, refs=tuple(next(found) for _ in unit.rows)) for unit in units]
-        at = dict(zip(drawn, known, strict=False))
-        self.epoch_sampler.rows = [at.get(number, trained[number]) for number in places]
-        measured = iter(known[len(drawn) :])
+        each = 2 if self.row.unit == "pair" or self.row.needs_mismatched else 1
+        count = each * (len(drawn) + len(of_sets))
+        note(f"reference: log-probs of {count:,} completions under {self.config.reference or 'the start'}")
+
+        def with_refs(units: Sequence[Unit]) -> list[Unit]:
+            rows = [row for unit in units for row in unit.rows]
+            found = iter(reference_logprobs(model, name, rows, self.config.update, self.world, cache_directory(), note))
+            return [replace(unit, refs=tuple(next(found) for _ in unit.rows)) for unit in units]
+
+        if on_disk(trained):
+            is_drawn = bytearray(len(trained))
+            for number in drawn:
+                is_drawn[number] = 1
+            self.epoch_sampler.rows = DiskRows(_streamed(trained, is_drawn, with_refs))
+            measured = iter(with_refs(of_sets))
+        else:
+            known = with_refs([*(trained[number] for number in drawn), *of_sets])
+            at = dict(zip(drawn, known, strict=False))
+            self.epoch_sampler.rows = [at.get(number, trained[number]) for number in places]
+            measured = iter(known[len(drawn) :])
         self.evaluation = {name: [next(measured) for _ in rows] for name, rows in self.evaluation.items()}
 
     def _reference(self) -> tuple[CausalLM, str]:
@@ -191,6 +210,17 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
                 f"{self.parts.policy.vocab_size}: use a reference with the policy's tokeniser"
             )
         return place(model, self.world.device), f"{fingerprint(model)} {_shape(model)}"
+
+
+def _streamed(
+    units: Sequence[Unit], is_drawn: Sequence[int], with_refs: Callable[[Sequence[Unit]], list[Unit]]
+) -> Iterator[Unit]:
+    """The units in order, those that will be drawn with their log-probs, some in memory at a time."""
+    flags = iter(is_drawn)
+    for some in in_chunks(units):
+        marked = list(islice(flags, len(some)))
+        known = iter(with_refs(list(compress(some, marked))))
+        yield from (next(known) if mark else unit for unit, mark in zip(some, marked, strict=True))
 
 
 def _shape(model: CausalLM) -> str:

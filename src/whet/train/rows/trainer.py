@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -39,8 +40,7 @@ class OfflineTrainer(ABC, Generic[U]):
             material = read_material(config, kinds, what, context=context, note=note)
             self._say_chat(material.training, note)
             self.limit = material.limit
-            rows_of_sets = [row for rows in material.evaluation.values() for row in rows]
-            self.cluster = clustering([*material.training, *rows_of_sets])
+            self.cluster = clustering(chain(material.training, *material.evaluation.values()))
             training = encoded(material.training, self.encode, material, note)
             self.epoch_sampler = EpochSampler(training, seed=config.seed)
             for name, rows in material.evaluation.items():
@@ -48,7 +48,7 @@ class OfflineTrainer(ABC, Generic[U]):
 
     def _say_chat(self, rows: Sequence[Any], note: Note) -> None:
         assert self.config.data is not None
-        prompts = [row.prompt for row in rows if not isinstance(row, Text)]
+        prompts = (row.prompt for row in rows if not isinstance(row, Text))
         of = " and ".join(self.config.data.paths)
         told = chat_note(self.config.model, self.parts.tokenizer, prompts, of=of, key="data.chat=true")
         if told:

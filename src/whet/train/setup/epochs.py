@@ -53,11 +53,11 @@ def with_steps(config: Config) -> Config:
     return type(config).model_validate(found.model_dump()) if isinstance(config, OnlineConfig) else found
 
 
-def load_sides(config: DataConfig) -> tuple[Loaded, list[Any], list[Any]]:
+def load_sides(config: DataConfig) -> tuple[Loaded, Sequence[Any], Sequence[Any]]:
     """The rows that a config names, split into the training rows of an epoch and the held-out rows."""
     of_rows = {"held_out_share", "held_out_rows", "max_tokens", "turns", "sets"}
     named = config.model_dump(exclude=of_rows)
-    shared = {key: named[key] for key in ("chat", "max_skipped", "ties", "near_duplicates")}
+    shared = {key: getattr(config, key) for key in ("chat", "max_skipped", "ties", "near_duplicates", "streaming")}
     several = sources_of([one.model_dump() for one in config.sets], shared)
     loaded = load_rows(*(several or [Source(**named, settings="data")]))
     salt = salt_of(*config.paths)

@@ -1,15 +1,20 @@
 """Prompts of a file that are too long for the model: left out or truncated before anything is sampled, and said."""
 
-from collections.abc import Sequence
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Literal
 
 from whet.errors import UserError
+from whet.files.disk_rows import kept_like, picked
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import newest_turns
-from whet.records import Example, Message
+from whet.records import Example, Message, Prompted
 from whet.tasks.protocol import Task
 from whet.tasks.rows import FittedTask, StoredTask
+from whet.tasks.space import fingerprint
 
 WAYS = ("filter", "truncate")
 NAMED = 3  # examples that a note names
@@ -42,19 +47,19 @@ def fit_prompts(
         raise UserError(f"task {task.name}: max_prompt_tokens is {limit}, must be 1 or more")
     room = min(context - 1, limit or context - 1)
     given = dict(zip(SIDES, task.sides, strict=True))
-    lengths = {one.id: len(tokenizer.prompt(one.prompt)) for which in used for one in given[which]}
-    overlong = [name for name, length in lengths.items() if length > room]
-    sides = dict(given)
+    lengths = {which: array("Q", (len(tokenizer.prompt(one.prompt)) for one in given[which])) for which in used}
+    sides, kept = dict(given), []
     for which in used:
-        fitted = [_fitted(one, tokenizer, room, way, lengths) for one in given[which]]
-        sides[which] = [one for one in fitted if one is not None]
+        sides[which], fitting = _fitting(given[which], lengths[which], tokenizer, room, way)
+        kept += fitting
         if given[which] and not sides[which]:
             ways = ["raise task.max_prompt_tokens"] if room < context - 1 else []
             ways += ["set task.overlong_prompts=truncate"] if way == "filter" else []
             remedy = ", ".join([*ways, f"{'or ' if ways else ''}use a model with a longer context"])
             raise UserError(f"all {len(given[which])} {which} prompts have more than {room} tokens: {remedy}")
-    notes = [_overlong(overlong, lengths, room, way)] if overlong else []
-    kept = [min(lengths[one.id], room) for which in used for one in sides[which]]
+    overlong = [given[which][place].id for which in used for place in _longer(lengths[which], room, most=NAMED + 1)]
+    every = [length for which in used for length in lengths[which]]
+    notes = [_overlong(overlong, every, room, way)] if overlong else []
     either = f"{key} or task.max_prompt_tokens"
     notes += length_notes(kept, context=context, max_tokens=max_tokens, key=key, shorter=either)
     return (FittedTask(task, (sides["training"], sides["held-out"])) if overlong else task), notes
@@ -85,17 +90,45 @@ def shared_prompts(training: Task, evaluation: Task) -> str:
     """A note on prompts of an evaluation set that are trained on, else empty; only of tasks with stored prompts."""
     if not isinstance(training, StoredTask) or not isinstance(evaluation, StoredTask):
         return ""
-    trained = {example.prompt_text for example in training.sides[0]}
-    asked = [example.prompt_text for example in evaluation.sides[1]]
-    both = sum(text in trained for text in asked)
+    asked = evaluation.sides[1]
+    both = both_sides(training.sides[0], asked)
     return f"warning: {both:,} of {len(asked):,} prompts are also trained on, so not held out" if both else ""
 
 
-def _fitted(example: Example, tokenizer: Tokenizer, room: int, way: str, lengths: dict[str, int]) -> Example | None:
-    if lengths[example.id] <= room:
-        return example
+def both_sides(training: Sequence[Prompted], evaluation: Sequence[Prompted]) -> int:
+    """How many prompts of an evaluation set are also trained on."""
+    asked = Counter(fingerprint("prompt", row.prompt_text) for row in evaluation)
+    trained = {one for row in training if (one := fingerprint("prompt", row.prompt_text)) in asked}
+    return sum(asked[one] for one in trained)
+
+
+def _longer(lengths: Sequence[int], room: int, *, most: int) -> list[int]:
+    """The places of the first prompts that are too long."""
+    return list(islice((place for place, length in enumerate(lengths) if length > room), most))
+
+
+def _fitting(
+    examples: Sequence[Example], lengths: Sequence[int], tokenizer: Tokenizer, room: int, way: str
+) -> tuple[Sequence[Example], list[int]]:
+    """The examples that fit, truncated where that is the way, and the lengths of their prompts."""
+    if not _longer(lengths, room, most=1):
+        return examples, list(lengths)
     if way == "filter":
-        return None
+        fits = [place for place, length in enumerate(lengths) if length <= room]
+        return picked(examples, fits), [lengths[place] for place in fits]
+    kept: list[int] = []
+
+    def shortened() -> Iterator[Example]:
+        for example, length in zip(examples, lengths, strict=True):
+            found = example if length <= room else _truncated(example, tokenizer, room)
+            if found is not None:
+                kept.append(min(length, room))
+                yield found
+
+    return kept_like(examples, shortened()), kept
+
+
+def _truncated(example: Example, tokenizer: Tokenizer, room: int) -> Example | None:
     if isinstance(example.prompt, str):
         kept = tokenizer.decode_many([tokenizer.encode(example.prompt)[-room:]])[0]
         return replace(example, prompt=kept) if kept and len(tokenizer.prompt(kept)) <= room else None
@@ -118,11 +151,12 @@ def _with_the_end(turns: tuple[Message, ...], tokenizer: Tokenizer, room: int) -
     return turns if excess <= 0 else None
 
 
-def _overlong(names: list[str], lengths: dict[str, int], room: int, way: str) -> str:
+def _overlong(names: list[str], lengths: Sequence[int], room: int, way: str) -> str:
+    """The note on prompts that are too long, of which `names` are the first."""
     done = "are left out" if way == "filter" else "keep their newest turns and the end of their text"
     some = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
-    longest = max(lengths[name] for name in names)
+    count = sum(length > room for length in lengths)
     return (
-        f"note: {len(names):,} of {len(lengths):,} prompts have more than {room:,} tokens (the longest {longest:,}) "
+        f"note: {count:,} of {len(lengths):,} prompts have more than {room:,} tokens (the longest {max(lengths):,}) "
         f"and {done}: {some}"
     )

@@ -1,5 +1,6 @@
 """Says which prompts a run is trained and evaluated on, and whether they go through the model's chat template."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from whet.config.eval_config import has_prompts_of
 from whet.config.parts import ModelConfig, TaskConfig
 from whet.errors import UserError
 from whet.evaluate.measures import measure_of
+from whet.files.disk_rows import on_disk
 from whet.models.protocol import Tokenizer
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.models.text.tokenizers import HuggingFaceTokenizer
@@ -27,7 +29,9 @@ def prompts_line(config: TrainConfig, task: Task) -> str:
     training, held_out = task.sides
     is_split = bool(held_out) and config.task in config.evaluation_tasks.values()
     source = f" and {len(held_out):,} held out of" if is_split else ", all of"
-    return f"prompts: {len(training):,} to learn from{source} {_files(config.task)}, {_form([*training, *held_out])}"
+    stored = ", kept on disk" if on_disk(training) else ""
+    form = _form(training, held_out)
+    return f"prompts: {len(training):,} to learn from{source} {_files(config.task)}, {form}{stored}"
 
 
 def evaluation_lines(config: TrainConfig, evaluation: Mapping[str, Task]) -> list[str]:
@@ -88,11 +92,11 @@ def chat_note_of_task(config: TrainConfig, task: Task, tokenizer: Tokenizer) -> 
     if isinstance(task, StoredTask):
         as_data = "data.chat=true (task.chat=true in a recipe with a task)"
         key = "task.chat=true" if config.task.name == "rows" else as_data
-        prompts = [example.prompt for side in task.sides for example in side]
+        prompts = (example.prompt for side in task.sides for example in side)
         return chat_note(config.model, tokenizer, prompts, of=_files(config.task), key=key)
     if not any(getattr(config.model, name) for name in CHAT_KEYS):
         return ""
-    prompts = [example.prompt for example in task.held_out(1)]
+    prompts = (example.prompt for example in task.held_out(1))
     return chat_note(config.model, tokenizer, prompts, of=_maker(config.task))
 
 
@@ -118,11 +122,11 @@ def _maker(task: TaskConfig) -> str:
     return f"task {task.name}" + (f" ({options})" if options else "")
 
 
-def _form(examples: Sequence[Example]) -> str:
+def _form(*sides: Sequence[Example]) -> str:
     """How the model reads these prompts."""
-    plain = sum(isinstance(example.prompt, str) for example in examples)
-    if plain == len(examples):
+    turns = Counter(0 if isinstance(one.prompt, str) else min(2, len(one.prompt)) for side in sides for one in side)
+    plain = turns[0]
+    if plain == turns.total():
         return "as plain text"
-    is_single = all(len(example.prompt) == 1 for example in examples if not isinstance(example.prompt, str))
-    messages = f"as {'user messages' if is_single else 'conversations'} through the chat template"
+    messages = f"as {'conversations' if turns[2] else 'user messages'} through the chat template"
     return f"{messages}, but {plain:,} as plain text" if plain else messages

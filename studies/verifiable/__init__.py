@@ -1,0 +1,1 @@
+"""GRPO of real chat models on verifiable tasks, measured before and after."""

@@ -149,7 +149,8 @@ def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> li
         steps = f"{done:,} of {config['steps']:,} steps" if "steps" in config else f"{done:,} steps"
         return [run.path.name, steps, "not finished"]
     time = duration(results["seconds"])
-    return [run.path.name, f"{results['loop']} loop", f"{results['steps']:,} step{'s' * (results['steps'] != 1)}", f"seed {results['seed']}", time]
+    steps = f"{results['steps']:,} step{'s' * (results['steps'] != 1)}"
+    return [run.path.name, f"{results['loop']} loop", steps, f"seed {results['seed']}", time]
 
 
 def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:

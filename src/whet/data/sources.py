@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple, get_args
 
 from whet.data import columns
 from whet.data.columns import Columns, spaced
-from whet.data.formats import AUTO, Format, Kind, Record, answers_of, content, named, recognised
+from whet.data.formats import AUTO, FORMATS, Format, Kind, Record, answers_of, content, named, recognised
 from whet.data.similarity import assign_twins, near_duplicates
 from whet.errors import UserError
-from whet.files.mapping import Settings, column_names, mapped, renamed_columns, require_columns
+from whet.files.mapping import Settings, column_names, mapped, renamed_columns, require_columns, usual_columns
 from whet.files.readers import Raw
 from whet.files.stored_rows import stored_rows
 from whet.records import Dialogue, Message, Pair, Text
@@ -45,6 +45,7 @@ class Source:
     near_duplicates: KeepOrDrop = "keep"  # rows that almost repeat an earlier one
     limit: int | None = None  # read only the first rows
     weight: float = 1.0  # how often a training row of this source comes in an epoch
+    usual_names: bool = False  # read a prompt and an answer by their usual names where no format fits
     as_prompts: bool = False  # rows are prompts: they need no answer, and their other columns are kept
     settings: Settings = "none"  # where a user writes these options, for advice in errors
 
@@ -149,6 +150,8 @@ def _read(source: Source, prefix: str, skips: Skips) -> _Part:
         raise UserError(f"{source.path} has no rows")
     if not readable:
         raise UserError(f"no row of {source.path} can be read: {head[0][1].problem}")
+    if source.usual_names and source.format == AUTO and not source.columns:
+        source = replace(source, columns=_usual(readable))
     require_columns(source.columns, readable, source.path)
     readable = [mapped(row, source.columns) for row in readable]
     name = source.format
@@ -156,6 +159,12 @@ def _read(source: Source, prefix: str, skips: Skips) -> _Part:
         name = recognised(readable, source.path, source.settings, as_prompts=source.as_prompts)
     placed, read = _parsed(chain(head, raws), named(name), source, prefix, skips)
     return _Part(source=source, format=name, names=tuple(column_names(readable)), placed=placed, read=read)
+
+
+def _usual(rows: Sequence[Columns]) -> Mapping[str, str]:
+    """Where no format fits, the columns that usually hold a prompt and its answer."""
+    is_known = any(form.fits(row) for row in rows for form in FORMATS.values())
+    return {} if is_known else usual_columns(column_names(rows), "prompt", "answer")
 
 
 def _one_kind(parts: Sequence[_Part]) -> Kind:

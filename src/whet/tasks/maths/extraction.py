@@ -1,8 +1,8 @@
 r"""Where a solution states its final answer.
 
 The marks, the strongest first: \boxed{…}, an <answer> block, "#### …", and "the answer is …" or "Answer: …". The last
-one of a kind counts. Where boxes, blocks and "####" contradict each other, there is no answer; different boxes on one
-line are a list.
+one of a kind counts. Where boxes, blocks and "####" contradict each other, there is no answer; different boxes or
+blocks on one line are a list.
 """
 
 import re
@@ -40,16 +40,37 @@ def final_answer(text: str, *, last_number: bool = False) -> str | None:
 
 def marked_answers(text: str) -> list[str]:
     r"""The answer by each mark that is used, of \boxed{…}, <answer> and "####"."""
-    outside = (answer_block(text), last_match(HASHES, text))
-    of_marks = (_listed(text), *(None if one is None else _listed(one) or one for one in outside))
+    blocks = [_listed(last_boxes(block)) or block for block in last_blocks(text)]
+    line = last_match(HASHES, text)
+    of_marks = (_listed(last_boxes(text)), _listed(blocks), None if line is None else _listed(last_boxes(line)) or line)
     return [one.strip() for one in of_marks if one is not None]
+
+
+def is_marked_once(text: str) -> bool:
+    r"""Whether the text states its answer by one \boxed{…}, <answer> block or "####", or by one box in one block."""
+    closed = _closing_braces(text)
+    boxes = sum(found.end() in closed for found in BOX.finditer(text))
+    blocks = len(CLOSE.findall(text))
+    within = int(boxes == 1 and blocks == 1 and len(last_boxes(answer_block(text) or "")) == 1)
+    return boxes + blocks + text.count("####") - within == 1 and final_answer(text) is not None
 
 
 def answer_block(text: str) -> str | None:
     """What stands in the last <answer> block; None without one."""
+    found = last_blocks(text)
+    return found[-1] if found else None
+
+
+def last_blocks(text: str) -> list[str]:
+    """What stands in the <answer> blocks of the line in which the last one begins."""
     ends = [found.start() for found in CLOSE.finditer(text)]
     starts = [found.end() for found in OPEN.finditer(text, 0, ends[-1])] if ends else []
-    return text[starts[-1] : ends[-1]] if starts else None
+    if not starts:
+        return []
+    line = text.rfind("\n", 0, starts[-1])
+    beside = [end for end in ends[:-1] if line < end < starts[-1]]
+    before = [text[max((start for start in starts if start <= end), default=end) : end] for end in beside[-1:]]
+    return [*before, text[starts[-1] : ends[-1]]]
 
 
 def boxed(text: str) -> str | None:
@@ -70,9 +91,9 @@ def last_boxes(text: str) -> list[str]:
     return [text[start : closed[start]] for start in starts]
 
 
-def _listed(text: str) -> str | None:
-    """The last box; several boxes of one line as a list, so that alternatives are not an answer each."""
-    return ", ".join(dict.fromkeys(last_boxes(text))) or (None if boxed(text) is None else "")
+def _listed(answers: list[str]) -> str | None:
+    """The one answer; different ones of a line as a list, so that alternatives are not an answer each."""
+    return ", ".join(dict.fromkeys(answers)) if answers else None
 
 
 def _closing_braces(text: str) -> dict[int, int]:
@@ -88,7 +109,7 @@ def _closing_braces(text: str) -> dict[int, int]:
 
 
 def _sentence(rest: str) -> str | None:
-    """The answer at the start of what follows "the answer is": a formula between dollars, or up to the sentence's end."""
+    """The answer in what follows "the answer is": a formula between dollars, or all up to the end of the sentence."""
     formula = IN_DOLLARS.match(rest)
     if formula:
         return formula[1].strip() or None

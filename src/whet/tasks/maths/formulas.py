@@ -163,14 +163,15 @@ class _Reader:
         top, bottom = (number for number in part.groups() if number is not None)
         return Fraction(int(whole[1])) + Fraction(int(top), int(bottom))
 
-    def _command(self, token: str) -> Value:
-        if token == "\\frac":
-            return _bounded(self._argument() / self._argument())
-        if token == "\\binom":
-            return _binomial(self._argument(), self._argument())
-        if token == "\\sqrt":
-            degree = self._inside("[") if self.peek() == "[" else Fraction(2)
-            return raised(self._argument(), 1 / degree)
+    def _command(self, command: str) -> Value:
+        match command:
+            case "\\frac":
+                return _bounded(self._argument() / self._argument())
+            case "\\binom":
+                return _binomial(self._argument(), self._argument())
+            case "\\sqrt":
+                degree = self._inside("[") if self.peek() == "[" else Fraction(2)
+                return raised(self._argument(), 1 / degree)
         base = self._argument() if self._took("_") else Fraction(10)
         return cmath.log(self._power()) / cmath.log(base)
 

@@ -6,6 +6,7 @@ Reads LaTeX and plain text. `None` is an answer that is not understood here; two
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 from whet.tasks.maths import formulas
@@ -38,23 +39,20 @@ TAIL = re.compile(
 )
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 # Words that do not only name what is counted.
-JOINING = set(
-    "and or not nor minus plus times over half quarter third dozen hundred thousand million billion trillion sin cos "
-    "tan log ln exp sqrt pi pm mod div cup cap".split()
+JOINING = {
+    *("and", "or", "not", "nor", "minus", "plus", "times", "over", "half", "quarter", "third", "dozen", *SCALES),
+    *("sin", "cos", "tan", "log", "ln", "exp", "sqrt", "pi", "pm", "mod", "div", "cup", "cap"),
+}
+SHORT_WORDS = ("a", "an", "of", "to", "at", "is", "he", "it", "we", "so", "by", "on")  # that are no units
+SPELLINGS = (  # of units; the first stands for the others
+    *("dollar dollars usd", "cent cents", "euro euros eur", "meter m meters metre metres", "kilometer km kilometers"),
+    *("centimeter cm centimeters centimetres", "millimeter mm millimeters", "inch inches in", "foot feet ft"),
+    *("yard yards yd", "mile miles mi", "gram g grams", "kilogram kg kgs kilograms", "milligram mg"),
+    *("pound pounds lb lbs", "ounce ounces oz", "liter l liters litres", "milliliter ml milliliters"),
+    *("second s sec secs seconds", "minute min mins minutes", "hour h hr hrs hours", "day days", "week weeks"),
+    *("month months", "year years yr yrs", "degree degrees", "radian radians rad"),
 )
-UNITS = {  # name of a unit → what it is compared as
-    spelling: names[0]
-    for names in (
-        "dollar dollars usd", "cent cents", "euro euros eur", "meter m meters metre metres", "kilometer km kms kilometers",
-        "centimeter cm cms centimeters centimetres", "millimeter mm millimeters", "inch inches in", "foot feet ft",
-        "yard yards yd", "mile miles mi", "gram g grams", "kilogram kg kgs kilograms", "milligram mg", "pound pounds lb lbs",
-        "ounce ounces oz", "liter l liters litres", "milliliter ml milliliters", "second s sec secs seconds",
-        "minute min mins minutes", "hour h hr hrs hours", "day days", "week weeks", "month months", "year years yr yrs",
-        "degree degrees", "radian radians rad",
-    )
-    for names in [names.split()]
-    for spelling in names
-}  # fmt: skip
+UNITS = {spelling: names.split()[0] for names in SPELLINGS for spelling in names.split()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,7 @@ class Contradiction(NotAFormula):
     """A chain of equations whose sides differ, such as 5 = 6."""
 
 
+@lru_cache(maxsize=4096)
 def read(text: str) -> Reading | None:
     """What the answer says; None if it is not understood, or contradicts itself."""
     try:
@@ -118,6 +117,7 @@ def clean(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=4096)
 def tidy(text: str) -> str:
     """The cleaned answer without spaces and braces that change nothing, to compare it as text."""
     text = re.sub(r"([\^_])\{(\w)\}", r"\1\2", clean(text))
@@ -139,7 +139,7 @@ def is_equal(one: Reading, other: Reading) -> bool:
 
 
 def key(reading: Reading) -> str:
-    """The same text for readings that are equal, for a vote; a percentage is a hundredth, units and names are left out."""
+    """The same text for equal readings, for a vote; a percentage is a hundredth, units and names are left out."""
     match reading:
         case Number():
             return " ".join(_number_key(value / 100 if reading.is_percent else value) for value in reading.at)
@@ -250,12 +250,7 @@ def _without_unit(text: str) -> tuple[str, int, str]:
     if not words:
         return before, scale, ""
     is_apart = before.endswith((" ", "}")) or len(words[0]) > 1
-    is_noun = all(
-        len(word) > 2
-        or word in UNITS
-        or word in ("a", "an", "of", "to", "at", "is", "he", "it", "we", "so", "by", "on")
-        for word in words
-    )  # noqa: E501
+    is_noun = all(len(word) > 2 or word in UNITS or word in SHORT_WORDS for word in words)
     if not before.strip() or not is_apart or not is_noun or JOINING & set(words):
         return text, 1, ""
     squared = tail[2] or {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}.get(words[0], "")

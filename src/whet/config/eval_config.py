@@ -51,7 +51,7 @@ class EvalConfig(Section):
     examples: Positive = 200  # held-out prompts, or rows of data; of each evaluation set
     max_tokens: Positive = 256  # longest completion
     samples: Count = 0  # completions of each prompt for pass@k; 0: greedy accuracy alone
-    ks: tuple[Positive, ...] = ()  # k of pass@k
+    ks: tuple[Positive, ...] = ()  # k of pass@k and, above 1, of maj@k
     task: dict[str, TaskConfig] = Field(default_factory=dict)  # evaluate on this task; or NAME: task, also on these
     data: dict[str, EvalDataConfig] = Field(default_factory=dict)  # evaluate on this file; or NAME: file, also on these
 

@@ -30,9 +30,7 @@ class DataTask(StoredTask):
     split: str = "train"  # of a dataset on the hub
     subset: str = ""  # of a dataset on the hub
     chat: bool = False  # send a prompt that is plain text as a user's message
-    match: str = (
-        ""  # how a completion gives the answer: exact, number, boxed, choice, regex, maths; empty: not compared
-    )
+    match: str = ""  # how a completion gives the answer: exact, number, boxed, choice, regex, maths; empty: it does not
     pattern: str = ""  # of match: regex
     held_out_share: float = HELD_OUT_SHARE  # of the conversations, chosen by their hash
     held_out_rows: int | None = None  # in place of a share

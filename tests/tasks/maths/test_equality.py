@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whet.errors import UserError
+from whet.limited_process import LimitedProcess
 from whet.tasks.maths import equality
 from whet.tasks.maths.equality import is_same, verified, vote_key
 from whet.tasks.maths.readings import is_equal, read
@@ -90,6 +93,14 @@ def test_a_formula_that_hangs_or_fills_the_memory_equals_nothing(formula: str, m
     assert not verified("5", formula)
     monkeypatch.undo()
     assert verified("x+1", "1+x")  # and the next one is compared as before
+
+
+def test_a_broken_installation_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "math_verify.py").write_text("import part_that_is_missing")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(equality, "_MATH_VERIFY", LimitedProcess(equality._MATH_VERIFY._script))
+    with pytest.raises(UserError, match=r"math-verify is installed and cannot be imported .*part_that_is_missing"):
+        verified("x<2", "2>x")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
+from whet.errors import UserError
 from whet.limited_process import LimitedProcess, ProcessEnded
 from whet.tasks.maths.readings import Words, is_equal, key, read, tidy
 
@@ -39,9 +40,15 @@ def vote_key(answer: str) -> str:
 def verified(expected: str, found: str) -> bool:
     """Whether math-verify says that they are equal, within its limits."""
     try:
-        return bool(_MATH_VERIFY.ask({"expected": expected, "found": found, "seconds": SECONDS})["same"])
+        reply = _MATH_VERIFY.ask({"expected": expected, "found": found, "seconds": SECONDS})
     except (TimeoutError, ProcessEnded):
         return False
+    if "problem" in reply:
+        raise UserError(
+            f"math-verify is installed and cannot be imported ({reply['problem']}): repair it (pip install "
+            "'whet[maths]'), or uninstall it, and formulas are compared without it"
+        )
+    return bool(reply["same"])
 
 
 @cache

@@ -17,8 +17,11 @@ MEMORY = 4 * 2**30  # bytes of address space
 def main() -> None:
     """Answers line by line until standard input ends."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which ends the process
-    from math_verify import LatexExtractionConfig, parse, verify
-
+    try:
+        from math_verify import LatexExtractionConfig, parse, verify
+    except Exception as error:  # noqa: BLE001  (an installation that does not fit together)
+        _say({"problem": f"{type(error).__name__}: {error}"})
+        return
     logging.disable(logging.CRITICAL)  # it writes a traceback for every answer that it cannot read
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     latex = [LatexExtractionConfig(boxed_match_priority=0)]  # the other kind is passed to `eval` by sympy
@@ -35,8 +38,12 @@ def main() -> None:
         except Exception:  # noqa: BLE001  (whatever sympy raises, also out of memory or depth)
             same = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(json.dumps({"same": same}) + "\n")
-        sys.stdout.flush()
+        _say({"same": same})
+
+
+def _say(reply: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(reply) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

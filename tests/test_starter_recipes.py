@@ -67,6 +67,28 @@ def test_answers_are_compared_where_match_says_how(whet: Whet, place: Path, tmp_
     assert any(line.startswith("held-out accuracy: ") for line in result.err.splitlines())
 
 
+def test_maths_problems_with_a_file_for_evaluation(whet: Whet, place: Path, tmp_path: Path) -> None:
+    files = {}
+    for name, first in (("train", 0), ("test", 50)):
+        rows = [
+            {"question": f"{n} + 1?", "answer": f"<<{n}+1={n + 1}>>\n#### {n + 1}"} for n in range(first, first + 12)
+        ]
+        files[name] = tmp_path / f"{name}.jsonl"
+        files[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = (f"model={place / 'model'}", f"task.path={files['train']}", f"eval.data={files['test']}")
+    quick = ("eval.samples=2", "eval.ks=[2]", *(option for option in ONLINE if option != "track=[]"))
+    result = whet("train", "grpo-maths", *named, *quick, "--runs", tmp_path / "runs")
+    assert result.code == 0, result.err
+    assert any(line.startswith("held-out accuracy: ") for line in result.err.splitlines())
+    (path,) = (tmp_path / "runs").iterdir()
+    answers = [json.loads(line) for line in (path / "evals" / "step-000001.jsonl").read_text().splitlines()]
+    assert {row["prompt"].split("\n")[0] for row in answers} <= {f"user: {n} + 1?" for n in range(50, 62)}
+    assert all("put your final answer within \\boxed{}" in row["prompt"] for row in answers)
+    metrics = RunDirectory.open(path, is_writer=False).metrics()[-1]
+    assert metrics["eval/maj@2"] == metrics["eval/accuracy"] == 0
+    assert ": whet train grpo-maths model=DIR task.path=" in packaged_recipes()["grpo-maths"].splitlines()[0]
+
+
 def test_what_is_missing_is_said_with_what_to_write(whet: Whet, place: Path, tmp_path: Path) -> None:
     model, data = f"model={place / 'model'}", f"data={place / 'prompts.jsonl'}"
     assert refused(whet, "train", "sft", data).endswith(

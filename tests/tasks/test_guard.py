@@ -9,7 +9,7 @@ import pytest
 from whet.errors import RunFailed
 from whet.records import Example
 from whet.tasks.loading import guarded_task
-from whet.tasks.protocol import Gold, HasAlphabet, Task
+from whet.tasks.protocol import Gold, HasAlphabet, Task, Votes
 
 PLAIN = """
 from whet.records import Example, Score
@@ -36,6 +36,10 @@ class Golden(Plain):
 
 class Both(Spelled, Golden):
     pass
+
+class Voting(Plain):
+    def vote(self, example, text):
+        return {"none": None, "number": 3}.get(text, text.lower())
 """
 EXAMPLE = Example(id="h", prompt="p", answer="a")
 
@@ -44,12 +48,22 @@ EXAMPLE = Example(id="h", prompt="p", answer="a")
 def tasks(tmp_path: Path) -> dict[str, Task]:
     path = tmp_path / "own.py"
     path.write_text(PLAIN)
-    return {name: guarded_task(f"{path}:{name}", {}) for name in ("Plain", "Spelled", "Golden", "Both")}
+    return {name: guarded_task(f"{path}:{name}", {}) for name in ("Plain", "Spelled", "Golden", "Both", "Voting")}
 
 
 def test_a_guard_has_what_the_task_has(tasks: dict[str, Task]) -> None:
     found = {name: (isinstance(task, HasAlphabet), isinstance(task, Gold)) for name, task in tasks.items()}
+    assert found.pop("Voting") == (False, False)
     assert found == {"Plain": (False, False), "Spelled": (True, False), "Golden": (False, True), "Both": (True, True)}
+    assert [name for name, task in tasks.items() if isinstance(task, Votes)] == ["Voting"]
+
+
+def test_votes_are_passed_on_and_must_be_text(tasks: dict[str, Task]) -> None:
+    task = tasks["Voting"]
+    assert isinstance(task, Votes)
+    assert (task.vote(EXAMPLE, "Yes"), task.vote(EXAMPLE, "none")) == ("yes", None)
+    with pytest.raises(RunFailed, match="vote gave a int, not a text or None on example 'h'"):
+        task.vote(EXAMPLE, "number")
 
 
 def test_the_true_reward_is_passed_on(tasks: dict[str, Task]) -> None:

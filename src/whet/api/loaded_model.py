@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from whet.api.given import Objects
-from whet.api.model_limits import Note, chosen_limit, fitted, say_lengths, warned
-from whet.api.own_measures import FoundTask, device_of, measured_as_trained
+from whet.api.model_limits import Note, chosen_limit, fitted, is_chat, say_lengths, warned
+from whet.api.own_measures import FoundTask, device_of, measured_as_trained, ranking_by
 from whet.config.eval_config import evaluated_on
 from whet.config.loops import CollectConfig, Training
 from whet.distributed.world import World
@@ -26,7 +26,7 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.settings import RewardKind, reward_kind
-from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
+from whet.models.text.tokenizers import load_tokenizer
 from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
 from whet.rollout import tokenize_prompts
@@ -38,7 +38,6 @@ from whet.train.setup.build import place
 
 if TYPE_CHECKING:
     from whet.engines.http.http_engine import Logprobs
-
 
 MAX_TOKENS = 256  # default length limit of a completion
 EXAMPLES = 200  # default number of evaluation examples
@@ -175,9 +174,8 @@ class Model:
         if not isinstance(prompt, str):
             turns = tuple(Message(role=turn["role"], content=turn["content"]) for turn in prompt)
             return Example(id=PROMPT_ID, prompt=turns, answer="")
-        if raw or not is_chat(self.tokenizer):
-            return Example(id=PROMPT_ID, prompt=prompt, answer="")
-        return Example(id=PROMPT_ID, prompt=(Message(role="user", content=prompt),), answer="")
+        is_said = not raw and is_chat(self.tokenizer)
+        return Example(id=PROMPT_ID, prompt=(Message(role="user", content=prompt),) if is_said else prompt, answer="")
 
 
 def load(
@@ -216,15 +214,17 @@ def evaluate(  # noqa: PLR0913
     max_tokens: int | None = None,
     temperature: float | None = None,
     seed: int | None = None,
+    reward_model: Any = None,
 ) -> Evaluation:
-    """Held-out accuracy (greedy) and, with `samples`, pass@k, each with its 95 % interval.
+    """Held-out accuracy (greedy) and, with `samples`, pass@k and maj@k, each with its 95 % interval.
+
+    With `reward_model`, a run that trained one or its directory, also the accuracy of the best of k samples by it.
 
     Of a run on its own task also what it measures itself: the reward and its parts, of an online run; the metrics of
     its held-out rows, of an offline one (`rows`; with `rows_step`, as recorded at that step).
 
     `task` is a name, a dict of name and options, or a task object; a run has its own. `data` is a file in place of
-    held-out prompts: all its rows, read like those of the run. Defaults are the settings of the
-    run's evaluation, else 200 examples, 256 tokens, temperature 1, seed 0.
+    held-out prompts: all its rows, read like the run's. Defaults are its settings, else 200 examples, 256 tokens.
     """
     given: dict[str, Any] = {"examples": examples, "samples": samples, "ks": ks, "seed": seed}
     given |= {"max_tokens": max_tokens, "temperature": temperature}
@@ -239,9 +239,10 @@ def evaluate(  # noqa: PLR0913
         own = target.config if task is None else None
         world, limit = World.alone(str(device_of(loaded.engine))), chosen_limit(own, max_tokens)
         best, parts = Path(target.path), (loaded.tokenizer, loaded.engine)
-        return measured_as_trained(
-            own, best, found, *parts, eval_settings(own, given), limit=limit, world=world, note=warned
-        )
+        settings = eval_settings(own, given)
+        if reward_model is not None:
+            settings["ranker"] = ranking_by(reward_target(os.fspath(reward_model)).path, settings, world.device)
+        return measured_as_trained(own, best, found, *parts, settings, limit=limit, world=world, note=warned)
 
 
 def find_model(
@@ -292,6 +293,16 @@ def find_target(
     config = validate(parse_yaml(run.config_yaml(), where=text), where=f"the config of {text}")
     assert not isinstance(config, CollectConfig)
     return Target(name=str(best), path=str(best), config=config)
+
+
+def reward_target(text: str) -> Target:
+    """The reward model that a text names; refuses a language model."""
+    if is_url(text):
+        raise UserError(f"{text} is a server, and a reward model needs local weights: name its directory")
+    target = find_target(text)
+    if target.reward_kind is None:
+        raise UserError(f"{text} is a language model, not a reward model: train one with objective=bradley_terry")
+    return target
 
 
 def _run_named(text: str) -> Path | None:
@@ -368,15 +379,6 @@ def eval_settings(config: Training | None, given: Mapping[str, Any]) -> dict[str
         "sampling": choose_sampling(config, {key: given[key] for key in ("max_tokens", "temperature")}),
         "seed": (config.seed if config else 0) if seed is None else seed,
     }
-
-
-def is_chat(tokenizer: Tokenizer) -> bool:
-    """Whether the model has a chat template."""
-    from whet.engines.http.server_text import ServerText
-
-    if isinstance(tokenizer, ServerText):
-        return True  # the server applies its template, or reports that it has none
-    return isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.has_chat_template
 
 
 def _row(prompt: str, example: Example, completions: Sequence[Completion], task: Task | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from whet.config.loops import Training
 from whet.engines.engine_protocol import Engine
 from whet.engines.native.native_engine import NativeEngine
 from whet.models.protocol import Tokenizer
+from whet.models.text.tokenizers import HuggingFaceTokenizer
 from whet.records import Prompt
 from whet.tasks.protocol import Task
 from whet.train.setup.prompt_lengths import fit_prompts, length_notes
@@ -51,3 +52,12 @@ def say_lengths(prompts: Sequence[Prompt], engine: Engine, limit: int, note: Not
         lengths = [len(prompt.tokens) for prompt in prompts]
         for text in length_notes(lengths, context=engine.policy.context, max_tokens=limit):
             note(text)
+
+
+def is_chat(tokenizer: Tokenizer) -> bool:
+    """Whether the model has a chat template."""
+    from whet.engines.http.server_text import ServerText
+
+    if isinstance(tokenizer, ServerText):
+        return True  # the server applies its template, or reports that it has none
+    return isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.has_chat_template

@@ -15,10 +15,11 @@ from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
-from whet.evaluate.evaluation import Evaluation, HeldOutScorer, evaluate
+from whet.evaluate.evaluation import Evaluation, HeldOutScorer, Ranker, evaluate
 from whet.evaluate.measures import measure_of
 from whet.imports import has_objects, is_object
 from whet.models.protocol import Tokenizer
+from whet.models.reward.scoring import load_scorer
 from whet.runs.directory import RunDirectory
 from whet.tasks.protocol import Task
 from whet.train.rows.loop import build_trainer
@@ -52,6 +53,14 @@ def measured_as_trained(  # noqa: PLR0913
         return result
     rows, step = _own_rows(config, best, engine, settings["examples"], world, note)
     return replace(result, rows=rows, rows_step=step)
+
+
+def ranking_by(reward_model: str, settings: Mapping[str, Any], device: torch.device) -> Ranker:
+    """Scores of samples by the reward model in this directory, for best-of-k; refuses settings that leave no choice."""
+    if max(settings["ks"], default=0) < 2:
+        raise UserError("a reward model chooses among several samples: draw at least two, e.g. --samples 8 (samples=8)")
+    scorer = load_scorer(Path(reward_model), device)
+    return lambda examples, texts: scorer.score([example.prompt for example in examples], texts)
 
 
 def device_of(engine: Engine) -> torch.device:

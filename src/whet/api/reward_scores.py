@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from whet.api.given import StrPath, plain_rows
-from whet.api.loaded_model import Target, find_target, is_url
+from whet.api.loaded_model import Target, reward_target
 from whet.data.sources import Source, load_rows
 from whet.errors import UserError
 from whet.evaluate.reward_evaluation import Scorable, score_rows
@@ -71,16 +71,6 @@ def scored(
     )
     scorer = reward_scorer(target)
     return scorer, score_rows(scorer, scorable(load_rows(wanted).rows, source))
-
-
-def reward_target(text: str) -> Target:
-    """The reward model that a text names; refuses a language model."""
-    if is_url(text):
-        raise UserError(f"{text} is a server, and a reward model needs local weights: name its directory")
-    target = find_target(text)
-    if target.reward_kind is None:
-        raise UserError(f"{text} is a language model, not a reward model: train one with objective=bradley_terry")
-    return target
 
 
 def reward_scorer(target: Target) -> Scorer:

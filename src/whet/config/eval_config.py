@@ -14,7 +14,7 @@ from whet.config.parts import TaskConfig
 from whet.config.section import Count, DataPath, Positive, Section
 
 PLAIN = ""  # name of the evaluation set whose metrics are eval/accuracy …, in place of the held-out prompts or rows
-OF_STORED_PROMPTS = ("data", "rows")  # tasks whose prompts are rows of files
+OF_STORED_PROMPTS = ("data", "rows", "maths")  # tasks whose prompts are rows of files
 OF_THE_SPLIT = ("path", "sets", "held_out_share", "held_out_rows", "limit")  # what an evaluation set has of its own
 SET_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
@@ -51,7 +51,7 @@ class EvalConfig(Section):
     examples: Positive = 200  # held-out prompts, or rows of data; of each evaluation set
     max_tokens: Positive = 256  # longest completion
     samples: Count = 0  # completions of each prompt for pass@k; 0: greedy accuracy alone
-    ks: tuple[Positive, ...] = ()  # k of pass@k
+    ks: tuple[Positive, ...] = ()  # k of pass@k and, above 1, of maj@k
     task: dict[str, TaskConfig] = Field(default_factory=dict)  # evaluate on this task; or NAME: task, also on these
     data: dict[str, EvalDataConfig] = Field(default_factory=dict)  # evaluate on this file; or NAME: file, also on these
 

@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple, get_args
 
 from whet.data import columns
 from whet.data.columns import Columns, spaced
-from whet.data.formats import AUTO, Format, Kind, Record, answers_of, content, named, recognised
+from whet.data.formats import AUTO, FORMATS, Format, Kind, Record, answers_of, content, named, recognised
 from whet.data.similarity import assign_twins, near_duplicates
 from whet.data.split import first_places
 from whet.errors import UserError
 from whet.files.disk_rows import DiskRows, changed, picked
-from whet.files.mapping import Settings, column_names, mapped, renamed_columns, require_columns
+from whet.files.mapping import Settings, column_names, mapped, renamed_columns, require_columns, usual_columns
 from whet.files.readers import Raw
 from whet.files.stored_rows import stored_rows
 from whet.records import Dialogue, Message, Pair, Text
@@ -50,6 +50,7 @@ class Source:
     limit: int | None = None  # read only the first rows
     weight: float = 1.0  # how often a training row of this source comes in an epoch
     streaming: bool = False  # keep the rows in a temporary file instead of in memory
+    usual_names: bool = False  # read a prompt and an answer by their usual names where no format fits
     as_prompts: bool = False  # rows are prompts: they need no answer, and their other columns are kept
     settings: Settings = "none"  # where a user writes these options, for advice in errors
 
@@ -170,6 +171,8 @@ def _read(source: Source, name: str, tally: Tally) -> _Part:
         raise UserError(f"{source.path} has no rows")
     if not readable:
         raise UserError(f"no row of {source.path} can be read: {head[0][1].problem}")
+    if source.usual_names and source.format == AUTO and not source.columns:
+        source = replace(source, columns=_usual(readable))
     require_columns(source.columns, readable, source.path)
     readable = [mapped(row, source.columns) for row in readable]
     layout = source.format
@@ -183,6 +186,12 @@ def _read(source: Source, name: str, tally: Tally) -> _Part:
 def _with_twins(placed: Sequence[Placed]) -> tuple[Iterator[Placed], bool]:
     twins, is_parted = assign_twins([one.record for one in placed])
     return (one._replace(record=record) for one, record in zip(placed, twins, strict=True)), is_parted
+
+
+def _usual(rows: Sequence[Columns]) -> Mapping[str, str]:
+    """Where no format fits, the columns that usually hold a prompt and its answer."""
+    is_known = any(form.fits(row) for row in rows for form in FORMATS.values())
+    return {} if is_known else usual_columns(column_names(rows), "prompt", "answer")
 
 
 def _one_kind(parts: Sequence[_Part]) -> Kind:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import compress
-from typing import Any
+from typing import Any, ClassVar
 
 from whet.data.formats import answers_of, prompt_key
 from whet.data.sources import Loaded, Placed, Source, load_rows
@@ -24,6 +24,7 @@ OF_A_SET = ("path", "format", "columns", "split", "subset", "limit", "weight")
 class DataTask(StoredTask):
     """Prompts of files or data sets, scored by a match with their answers, or by reward functions alone."""
 
+    usual_names: ClassVar[bool] = False  # read a prompt and an answer by their usual names where no format fits
     path: str = ""  # as data.path
     sets: Sequence[Any] = ()  # several in place of one: each a path, or a mapping of its keys (`OF_A_SET`)
     format: str = "auto"  # as data.format
@@ -31,7 +32,7 @@ class DataTask(StoredTask):
     split: str = "train"  # of a dataset on the hub
     subset: str = ""  # of a dataset on the hub
     chat: bool = False  # send a prompt that is plain text as a user's message
-    match: str = ""  # how a completion gives the answer: exact, number, boxed, choice, regex; empty: it is not compared
+    match: str = ""  # how a completion gives the answer: exact, number, boxed, choice, regex, maths; empty: it does not
     pattern: str = ""  # of match: regex
     held_out_share: float = HELD_OUT_SHARE  # of the conversations, chosen by their hash
     held_out_rows: int | None = None  # in place of a share
@@ -43,7 +44,7 @@ class DataTask(StoredTask):
 
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.sets):
-            raise UserError("task data needs the option 'path', or 'sets' for several of them")
+            raise UserError(f"task {self.name} needs the option 'path', or 'sets' for several of them")
         _ = self._matcher
 
     @property
@@ -62,6 +63,10 @@ class DataTask(StoredTask):
             return None
         return self._matcher.is_right(example.answer, text)
 
+    def vote(self, example: Example, text: str) -> str | None:  # noqa: ARG002
+        """The answer that a completion gives, for a majority vote."""
+        return None if self._matcher is None else self._matcher.vote(text)
+
     @cached_property
     def _matcher(self) -> Matcher | None:
         if self.pattern and not self.match:
@@ -74,18 +79,20 @@ class DataTask(StoredTask):
         loaded = load_rows(*sources)
         salt = salt_of(*(source.path for source in sources))
         sides = split_places(loaded.rows, self.held_out_share, held_out_rows=self.held_out_rows, salt=salt)
-        examples = changed(loaded.placed, _example)
+        examples = changed(loaded.placed, lambda placed: self._prepared(_example(placed)))
         training, evaluation = (
             self._matchable(_first_of_prompts(picked(examples, places)), loaded, side)
             for places, side in zip(sides, ("training", "held-out"), strict=True)
         )
         return repeated(training, loaded.weights), evaluation
 
+    def _prepared(self, example: Example) -> Example:
+        """An example of the rows as it is asked and answered in this task."""
+        return example
+
     def _sources(self) -> list[Source]:
-        shared: dict[str, Any] = {
-            **{"chat": self.chat, "max_skipped": self.max_skipped, "as_prompts": True},
-            "streaming": self.streaming,
-        }
+        shared: dict[str, Any] = {"chat": self.chat, "max_skipped": self.max_skipped, "as_prompts": True}
+        shared |= {"streaming": self.streaming, "usual_names": self.usual_names}
         if not self.sets:
             own = {one.name: getattr(self, one.name) for one in fields(self) if one.name in OF_A_SET}
             return [Source(**own, **shared, settings="data")]
@@ -107,7 +114,7 @@ class DataTask(StoredTask):
             settings: Settings = "set" if self.sets else "data"
             write = suggestion(loaded.names, "answer", settings=settings) or mapping_text({"answer": "…"}, settings)
             seen = f"no column is called answer, the columns are {', '.join(loaded.names)}: write {write}"
-        raise UserError(f"{self.path or 'task data'}: {problem}: {seen}")
+        raise UserError(f"{self.path or f'task {self.name}'}: {problem}: {seen}")
 
 
 def sources_of(sets: Sequence[Any], shared: Mapping[str, Any]) -> list[Source]:

@@ -9,7 +9,7 @@ from typing import Any
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
 from whet.errors import UserError
-from whet.evaluate.statistics import Interval, flat_metrics, mean_interval, pass_at_k, wilson
+from whet.evaluate.statistics import Interval, best_of_n, flat_metrics, majority_at_k, mean_interval, pass_at_k, wilson
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Sampling, Score
 from whet.streams import name_number
@@ -18,6 +18,7 @@ from whet.tasks.protocol import Gold, Task
 # In place of the step in random streams, so that evaluation and training never share one.
 EVALUATION_STEP = 2**31 - 1
 
+Ranker = Callable[[Sequence[Example], Sequence[str]], list[float]]  # a reward model: one score per completion
 HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], list[Score]]  # the rewards of a run
 
 
@@ -36,17 +37,19 @@ class Answer:
     gold: float | None = None  # the gold reward, if the task has one
     reward: float | None = None  # of a greedy answer, if a run's rewards are applied
     parts: Mapping[str, float] | None = None  # of the reward, by name
+    vote: str | None = None  # of a sample: the answer that it states, if the task has votes
+    rank_score: float | None = None  # of a sample: by the reward model of best-of-k
 
     def row(self) -> dict[str, Any]:
-        """As plain data; reward and parts where it has them."""
-        rewarded = ("reward", "parts")
-        return {key: value for key, value in asdict(self).items() if key not in rewarded or value is not None}
+        """As plain data; reward, parts, vote and rank_score where it has them."""
+        some = ("reward", "parts", "vote", "rank_score")
+        return {key: value for key, value in asdict(self).items() if key not in some or value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """`accuracy`, `length`, `truncated`, `gold`, `reward` and `parts` are of the greedy answers; accuracy and pass@k of
-    those that have a reference answer."""
+    """`accuracy`, `length`, `truncated`, `gold`, `reward` and `parts` are of the greedy answers; accuracy, pass@k,
+    maj@k and best-of-k of those that have a reference answer."""
 
     accuracy: Interval | None  # None: no example has a reference answer
     pass_at: dict[int, Interval]  # k → pass@k, mean over examples
@@ -60,6 +63,8 @@ class Evaluation:
     reward: Interval | None = None  # by the rewards of a run
     parts: dict[str, Interval] = field(default_factory=dict)  # of the reward, by name
     rows: dict[str, float] = field(default_factory=dict)  # metrics eval/… of the held-out rows of an offline run
+    majority_at: dict[int, Interval] = field(default_factory=dict)  # k > 1 → maj@k, if the task has votes
+    best_of: dict[int, Interval] = field(default_factory=dict)  # k > 1 → accuracy of the best of k by a reward model
     rows_step: int | None = None  # the step at which `rows` was recorded; None: it is measured anew
 
     @property
@@ -71,6 +76,8 @@ class Evaluation:
         values: dict[str, Interval | float | None] = {"length": self.length.mean, "truncated": self.truncated}
         values |= {"accuracy": self.accuracy, "gold": self.gold}
         values |= {f"pass@{k}": interval for k, interval in self.pass_at.items()}
+        values |= {f"maj@{k}": interval for k, interval in self.majority_at.items()}
+        values |= {f"best-of-{k}": interval for k, interval in self.best_of.items()}
         values |= {f"parts/{name}": interval for name, interval in self.parts.items()} | {"reward": self.reward}
         some = {"graded": self.graded} if 0 < self.graded < self.examples else {}
         return flat_metrics(values | {"prompts": self.examples, **some})
@@ -87,11 +94,12 @@ def evaluate(  # noqa: PLR0913
     ks: Sequence[int] = (),
     seed: int,
     scorer: HeldOutScorer | None = None,
+    ranker: Ranker | None = None,
     world: World,
 ) -> Evaluation:
     """Answers `examples` held-out examples greedily and, for pass@k, `samples` times with `sampling`.
 
-    Greedy answers are also scored by `scorer`; every rank scores its share.
+    Greedy answers are also scored by `scorer`, and samples by `ranker` for best-of-k; every rank scores its share.
     """
     _check(examples=examples, sampling=sampling, samples=samples, ks=ks)
     mine = world.shard(held_out(task, examples))
@@ -104,9 +112,12 @@ def evaluate(  # noqa: PLR0913
     graded = [_answer_rows(task, example, answers) for example, answers in zip(mine, completions, strict=True)]
     if scorer is not None:
         _add_rewards(graded, scorer(mine, [answers[0].text for answers in completions]))
+    if ranker is not None:
+        _add_ranks(graded, mine, ranker)
     rows = world.interleave(graded)
     by_example = [[Answer(**row) for row in example_rows] for example_rows in rows]
-    return _summary(by_example, samples=samples, ks=ks, seed=seed)
+    has_votes = samples > 1 and callable(getattr(task, "vote", None))
+    return _summary(by_example, samples=samples, ks=ks, seed=seed, has_votes=has_votes)
 
 
 def held_out(task: Task, count: int) -> list[Example]:
@@ -144,6 +155,7 @@ def _generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, 
 
 def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]) -> list[dict[str, Any]]:
     """The fields of an `Answer` per completion, the greedy one first: plain values that ranks exchange."""
+    vote: Callable[[Example, str], str | None] | None = getattr(task, "vote", None)  # of `Votes`
     return [
         {
             "id": example.id,
@@ -155,6 +167,7 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
             "finish": completion.finish,
             "sample": sample,
             "gold": task.gold(example, completion.text) if isinstance(task, Gold) else None,
+            "vote": vote(example, completion.text) if vote is not None and sample > 0 else None,
         }
         for sample, completion in enumerate(completions)
     ]
@@ -163,6 +176,15 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
 def _add_rewards(graded: Sequence[Sequence[dict[str, Any]]], scores: Sequence[Score]) -> None:
     for answers, score in zip(graded, scores, strict=True):
         answers[0].update(reward=score.reward, parts=dict(score.parts))
+
+
+def _add_ranks(graded: Sequence[Sequence[dict[str, Any]]], examples: Sequence[Example], ranker: Ranker) -> None:
+    sampled = [
+        (example, row) for example, rows in zip(examples, graded, strict=True) for row in rows if row["sample"] > 0
+    ]
+    scores = ranker([example for example, _ in sampled], [row["text"] for _, row in sampled]) if sampled else []
+    for (_, row), score in zip(sampled, scores, strict=True):
+        row["rank_score"] = score
 
 
 def _mean_parts(greedy: Sequence[Answer]) -> dict[str, Interval]:
@@ -174,19 +196,26 @@ def _mean_parts(greedy: Sequence[Answer]) -> dict[str, Interval]:
     return {name: mean_interval(values) for name, values in sorted(found.items())}
 
 
-def _summary(by_example: Sequence[Sequence[Answer]], *, samples: int, ks: Sequence[int], seed: int) -> Evaluation:
+def _summary(
+    by_example: Sequence[Sequence[Answer]], *, samples: int, ks: Sequence[int], seed: int, has_votes: bool
+) -> Evaluation:
     count = len(by_example)
     greedy = [answers[0] for answers in by_example]
     gold = [answer.gold for answer in greedy if answer.gold is not None]
     rewards = [answer.reward for answer in greedy if answer.reward is not None]
     graded = [answers for answers in by_example if answers[0].correct is not None]
-    right = [sum(bool(answer.correct) for answer in answers[1:]) for answers in graded]
+    sampled = [answers[1:] for answers in graded]
+    right = [sum(bool(answer.correct) for answer in answers) for answers in sampled]
+    several = [k for k in sorted(set(ks)) if k > 1] if graded else []
+    is_ranked = any(answer.rank_score is not None for answers in sampled for answer in answers)
     return Evaluation(
         accuracy=wilson(sum(bool(answers[0].correct) for answers in graded), len(graded)) if graded else None,
         pass_at={
             k: wilson(math.fsum(pass_at_k(samples, c, k) for c in right), len(graded))
             for k in (sorted(set(ks)) if graded else ())
         },
+        majority_at={k: _share([_majority(answers, k) for answers in sampled]) for k in several if has_votes},
+        best_of={k: _share([_best(answers, k) for answers in sampled]) for k in several if is_ranked},
         length=mean_interval([answer.tokens for answer in greedy]),
         truncated=sum(answer.finish == "length" for answer in greedy) / count,
         gold=mean_interval(gold) if len(gold) == count else None,
@@ -197,3 +226,17 @@ def _summary(by_example: Sequence[Sequence[Answer]], *, samples: int, ks: Sequen
         reward=mean_interval(rewards) if rewards else None,
         parts=_mean_parts(greedy),
     )
+
+
+def _majority(answers: Sequence[Answer], k: int) -> float:
+    return majority_at_k([answer.vote for answer in answers], [float(bool(answer.correct)) for answer in answers], k)
+
+
+def _best(answers: Sequence[Answer], k: int) -> float:
+    ranks = [answer.rank_score if answer.rank_score is not None else -math.inf for answer in answers]
+    return best_of_n(ranks, [float(bool(answer.correct)) for answer in answers], k)
+
+
+def _share(values: Sequence[float]) -> Interval:
+    """The mean of one value in [0, 1] per example; sums of fractions may exceed 1 by a rounding error."""
+    return wilson(min(math.fsum(values), float(len(values))), len(values))

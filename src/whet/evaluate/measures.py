@@ -121,7 +121,7 @@ def measure_of(metric: str) -> Measure:
     if known is None:
         name = metric.removeprefix("eval/")
         words = name if "parts/" in name else name.replace("_", " ")  # parts are called as the user's functions are
-        is_share = name.endswith("accuracy") or name.rpartition("/")[2].startswith("pass@")
+        is_share = name.endswith("accuracy") or name.rpartition("/")[2].startswith(("pass@", "maj@", "best-of-"))
         return Measure(metric=metric, label=f"held-out {words}", is_share=is_share)
     return known if known.metric == metric else replace(known, metric=metric, label=f"{known.label} on {_set(metric)}")
 

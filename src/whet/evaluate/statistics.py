@@ -1,8 +1,9 @@
-"""Means with 95 % intervals, unbiased pass@k and best-of-n. Plain Python."""
+"""Means with 95 % intervals, unbiased pass@k, maj@k and best-of-n. Plain Python."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from itertools import groupby
 from statistics import NormalDist
@@ -178,6 +179,50 @@ def best_of_n(proxy: Sequence[float], values: Sequence[float], n: int) -> float:
         total += share * math.fsum(values[member] for member in members) / len(members)
         place += len(members)
     return total
+
+
+def majority_at_k(votes: Sequence[str | None], values: Sequence[float], k: int) -> float:
+    """maj@k: the expected value of the answer that most of k samples give, from N ≥ k samples; exact, not simulated.
+
+    The mean over all C(N, k) subsets. None is a sample without an answer, which has no vote; ties are broken at random,
+    and without any vote the value is 0. `values` are 1 or 0 for right or wrong; an answer has the mean of its samples.
+    Wang et al. 2023 (self-consistency).
+    """
+    count = len(votes)
+    if not 1 <= k <= count or len(values) != count:
+        raise ValueError(f"majority_at_k needs 1 <= k <= N and N values, got k={k}, N={count} and {len(values)} values")
+    own: dict[str | None, list[float]] = {}
+    for vote, value in zip(votes, values, strict=True):
+        own.setdefault(vote, []).append(value)
+    silent = len(own.pop(None, ()))
+    sizes = {vote: len(some) for vote, some in own.items()}
+    total = Fraction(0)
+    for vote, some in own.items():
+        others = [size for other, size in sizes.items() if other != vote]
+        worth = math.fsum(some) / len(some)
+        total += Fraction(worth) * _wins(len(some), [silent, *others], k) if worth else 0
+    return float(total / math.comb(count, k))
+
+
+def _wins(size: int, others: Sequence[int], k: int) -> Fraction:
+    """The subsets of k samples in which an answer of `size` samples has the most votes, a tie of t answers as 1/t.
+
+    `others` are the samples of the other answers; the first of them have no answer and cannot tie.
+    """
+    won = Fraction(0)
+    for most in range(1, min(size, k) + 1):
+        ways = {(0, 1): 1}  # (samples of others, answers with the most votes) → subsets
+        for place, other in enumerate(others):
+            limit = other if place == 0 else min(other, most)
+            room = sum(min(later, most) for later in others[place + 1 :])
+            more: dict[tuple[int, int], int] = {}
+            for (drawn, tied), number in ways.items():
+                for chosen in range(max(0, k - most - drawn - room), min(limit, k - most - drawn) + 1):
+                    state = drawn + chosen, tied + (place > 0 and chosen == most)
+                    more[state] = more.get(state, 0) + number * math.comb(other, chosen)
+            ways = more
+        won += math.comb(size, most) * sum(Fraction(n, tied) for (drawn, tied), n in ways.items() if drawn == k - most)
+    return won
 
 
 def best_of_n_kl(n: int) -> float:

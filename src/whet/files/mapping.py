@@ -69,9 +69,20 @@ def suggestion(names: Sequence[str], *wanted: str, settings: Settings) -> str:
             return ""
         found[one] = near[0]
         others += [f"{one}: {alias}" for alias in near[1:] if near[0] != one]
-    found = {name: column for name, column in found.items() if name != column}
+    found = _renamed(found)
     rest = f" (or {', '.join(others)})" if others and settings != "none" else ""
     return mapping_text(found, settings) + rest if found else ""
+
+
+def usual_columns(names: Sequence[str], *wanted: str) -> dict[str, str]:
+    """The wanted columns by the names that they usually have, as a mapping; empty if one is missing or none differs."""
+    found: dict[str, str] = {}
+    for one in wanted:
+        near = next((alias for alias in ALIASES[one] if alias in names and alias not in found.values()), None)
+        if near is None:
+            return {}
+        found[one] = near
+    return _renamed(found)
 
 
 def mapping_text(mapping: Mapping[str, str], settings: Settings) -> str:
@@ -82,6 +93,10 @@ def mapping_text(mapping: Mapping[str, str], settings: Settings) -> str:
         return " ".join(f"--column {name}={column}" for name, column in mapping.items())
     pairs = ", ".join(f"{name}: {column}" for name, column in mapping.items())
     return f"columns: {{{pairs}}} beside its path" if settings == "set" else f"'{settings}.columns={{{pairs}}}'"
+
+
+def _renamed(mapping: Mapping[str, str]) -> dict[str, str]:
+    return {name: column for name, column in mapping.items() if name != column}
 
 
 def _found(row: Columns, column: str) -> tuple[bool, Any]:

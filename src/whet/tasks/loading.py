@@ -13,7 +13,7 @@ from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
-from whet.tasks.protocol import Gold, HasAlphabet, Task, is_reward
+from whet.tasks.protocol import Gold, HasAlphabet, Task, Votes, is_reward
 from whet.tasks.puzzles.connections import Connections
 from whet.tasks.puzzles.countdown import Countdown
 from whet.tasks.puzzles.hanoi import Hanoi
@@ -37,7 +37,10 @@ TASKS: dict[str, type[Task]] = {
     "rows": RowsTask,
 }
 
-ELSEWHERE = {"data": "whet.data.task:DataTask"}  # packaged, in a room that imports this one
+ELSEWHERE = {
+    "data": "whet.data.task:DataTask",
+    "maths": "whet.data.maths_task:MathsTask",
+}  # packaged, in a room that imports this one
 
 VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 # Annotations are strings under `from __future__ import annotations`, else types. Other types are not checked.
@@ -110,7 +113,7 @@ class TaskFailed(RunFailed):
 class GuardedTask:
     """Raises `TaskFailed` where a user's task raises or returns the wrong type.
 
-    Has `gold` and `alphabet` where the task does.
+    Has `gold`, `vote` and `alphabet` where the task does.
     """
 
     def __init__(self, name: str, task: Task) -> None:
@@ -124,6 +127,8 @@ class GuardedTask:
             self.alphabet = self._alphabet()
         if isinstance(task, Gold):
             self.gold = partial(self._gold, task)
+        if isinstance(task, Votes):
+            self.vote = partial(self._vote, task)
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         return self._examples("draw", self._ask("draw", self._task.draw, count, seed=seed))
@@ -158,6 +163,12 @@ class GuardedTask:
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not is_reward(reward):
             raise self._failure("gold", f"gave {reward!r}, {NO_REWARD}", example)
         return float(reward)
+
+    def _vote(self, task: Votes, example: Example, text: str) -> str | None:
+        vote: object = self._ask("vote", task.vote, example, text)
+        if vote is not None and not isinstance(vote, str):
+            raise self._failure("vote", f"gave a {type(vote).__name__}, not a text or None", example)
+        return vote
 
     def _examples(self, method: str, given: object) -> list[Example]:
         if not isinstance(given, list) or not all(isinstance(example, Example) for example in given):

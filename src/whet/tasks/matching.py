@@ -8,16 +8,12 @@ from pathlib import Path
 
 from whet.errors import RunFailed, UserError, nearest
 from whet.limited_process import LimitedProcess, ProcessEnded
+from whet.tasks.maths.equality import is_same, vote_key
+from whet.tasks.maths.extraction import NUMBER, boxed, final_answer
 from whet.tasks.pattern_worker import last_match
 
-WAYS = ("exact", "number", "boxed", "choice", "regex")
-NUMBER = re.compile(
-    r"(?:(?<![\w.)\]}])[-+])?"  # a sign, not a minus between two terms
-    r"\$?(?<![\w.])"
-    r"(?:\d+ \d+/\d+|(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"  # 1 1/2; 1,234.5; 12.5; .5
-    r"(?:[eE][-+]?\d{1,3}(?!\w))?(?: ?/ ?\d+(?:\.\d+)?)?)"
-    r"(?:\s?(?:%|percent\b))?"
-)
+WAYS = ("exact", "number", "boxed", "choice", "regex", "maths")
+LONGEST_BARE = 200  # characters of an answer that is nothing but the answer, in data for the way maths
 STATED_CHOICE = re.compile(  # not the words "a" and "i" after "the answer is"
     r"(?i:answer is|answer:|correct:|choose|option|choice)[\s(*\[]*"
     r"((?![ai]\s+[a-z])[A-Za-z])(?![\w'])"
@@ -34,8 +30,6 @@ SHORT_FRACTION = re.compile(r"\\[dt]?frac ?(\d)(\d)")  # \frac12
 FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}")
 WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
 UNSEEN = re.compile(r"\\left|\\right|\\[!,;: ]|\^\{?\\circ\}?|[$\s]")  # LaTeX that does not change an answer
-BOX = re.compile(r"\\f?box(?:ed)? ?\{")
-BARE_BOX = re.compile(r"\\boxed ([^\s{}$]+)")
 SECONDS = 2.0  # CPU time for a user's pattern on one text; a sane one takes a thousandth of it
 _PATTERNS = LimitedProcess(Path(__file__).with_name("pattern_worker.py"))
 
@@ -46,6 +40,7 @@ class Matcher:
 
     way: str
     pattern: str = ""  # of the way regex: its first group, or all of it, is the answer
+    last_number: bool = False  # of the way maths: the last number counts where no answer is marked
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
@@ -62,6 +57,8 @@ class Matcher:
             return False
         if self.way in ("exact", "choice"):
             return expected == found
+        if self.way == "maths":
+            return is_same(expected, found)
         return _is_same_number(expected, found) or (self.way != "number" and _tidy(expected) == _tidy(found))
 
     def expected(self, answer: str) -> str | None:
@@ -70,21 +67,34 @@ class Matcher:
             return None
         if self.way == "choice" and (leading := LEADING_CHOICE.match(answer)):
             return leading[1].upper()
+        if self.way == "maths":
+            bare = answer.strip() if len(answer) <= LONGEST_BARE and "\n" not in answer.strip() else None
+            return final_answer(answer) or bare
         found = self._found(answer)
         return answer.strip() if found is None and self.way in ("boxed", "regex") else found
+
+    def vote(self, text: str) -> str | None:
+        """What the completion gives, spelled alike where it is equal; None if it gives nothing of the kind."""
+        found = self._found(text)
+        if found is None or self.way in ("exact", "choice"):
+            return found
+        number = None if self.way == "maths" else _number(found)
+        return vote_key(found) if number is None else vote_key(f"{number[0]}{'%' if number[1] else ''}")
 
     def _found(self, text: str) -> str | None:
         match self.way:
             case "number":
                 return last_match(NUMBER, _plain_latex(text))
             case "boxed":
-                return _boxed(text)
+                return boxed(text)
             case "choice":
                 alone = ALONE.fullmatch(text)
                 found = alone[1] if alone else last_match(STATED_CHOICE, text) or last_match(CHOICE, text)
                 return found and found.upper()
             case "regex":
                 return self._applied(text)
+            case "maths":
+                return final_answer(text, last_number=self.last_number)
         return text.strip()
 
     def _applied(self, text: str) -> str | None:
@@ -107,23 +117,6 @@ class Matcher:
             return re.compile(self.pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise UserError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
-
-
-def _boxed(text: str) -> str | None:
-    """The contents of the last complete \\boxed{…} or \\fbox{…}; else what follows the last \\boxed."""
-    starts = [found.end() for found in BOX.finditer(text)]
-    open_at: list[int] = []
-    closed: dict[int, int] = {}  # after an opening brace → its closing one
-    for place, letter in enumerate(text):
-        if letter == "{":
-            open_at.append(place + 1)
-        elif letter == "}" and open_at:
-            closed[open_at.pop()] = place
-    complete = [start for start in starts if start in closed]
-    if complete:
-        return text[complete[-1] : closed[complete[-1]]]
-    bare = BARE_BOX.findall(text)
-    return bare[-1] if bare else None
 
 
 def _is_same_number(one: str, other: str) -> bool:

@@ -54,6 +54,10 @@ class Procedural(ABC):
     def correct(self, example: Example, text: str) -> bool:
         return self._given(text) == example.answer
 
+    def vote(self, example: Example, text: str) -> str | None:  # noqa: ARG002
+        """The final answer of a completion, for a majority vote."""
+        return self._given(text) or None
+
     @property
     def _variant(self) -> str:
         """Options other than the level, for errors."""

@@ -54,6 +54,15 @@ class Gold(Protocol):
 
 
 @runtime_checkable
+class Votes(Protocol):
+    """A task whose completions state an answer that samples can agree on, for a majority vote (maj@k)."""
+
+    def vote(self, example: Example, text: str) -> str | None:
+        """The answer, spelled alike in completions that agree; None if the completion states none."""
+        ...
+
+
+@runtime_checkable
 class HasAlphabet(Protocol):
     """A task that lists the characters of its prompts and answers, for a character tokeniser."""
 

@@ -73,7 +73,7 @@ class RowsTask(StoredTask):
 
     path: str  # a file, a folder of files, or a data set on the hub
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)  # prompt or answer → column of the data
-    match: str = "exact"  # how a completion gives the answer: exact, number, boxed, choice, regex
+    match: str = "exact"  # how a completion gives the answer: exact, number, boxed, choice, regex, maths
     pattern: str = ""  # of match: regex
     held_out_share: float = HELD_OUT_SHARE  # of the prompts, by their hash; 0 trains on all rows, 1 on none
     held_out_rows: int | None = None  # in place of a share
@@ -107,6 +107,10 @@ class RowsTask(StoredTask):
 
     def correct(self, example: Example, text: str) -> bool | None:
         return None if example.answer == "" else self._matcher.is_right(example.answer, text)
+
+    def vote(self, example: Example, text: str) -> str | None:  # noqa: ARG002
+        """The answer that a completion gives, for a majority vote."""
+        return self._matcher.vote(text)
 
     @cached_property
     def _matcher(self) -> Matcher:

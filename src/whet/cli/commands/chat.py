@@ -37,7 +37,8 @@ def chat(
       whet chat smollm2-135m-instruct
       echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --system "Answer briefly."
     """
-    from whet.api.loaded_model import choose_sampling, find_model, is_chat, is_url
+    from whet.api.loaded_model import choose_sampling, find_model, is_url
+    from whet.api.model_limits import is_chat
     from whet.engines.native.native_engine import NativeEngine
 
     sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})

@@ -1,4 +1,4 @@
-"""`whet eval`: accuracy, pass@k, the rewards of a run and the metrics of its held-out rows."""
+"""`whet eval`: accuracy, pass@k, maj@k, best-of-k, the rewards of a run and the metrics of its held-out rows."""
 
 from __future__ import annotations
 
@@ -28,12 +28,17 @@ def evaluate(
     task: arguments.TaskName = None,
     examples: int = typer.Option(None, min=1, help="Number of held-out prompts.  [default: the run's, else 200]"),
     samples: int = typer.Option(None, min=0, help="Completions per prompt for pass@k.  [default: the run's, else 0]"),
-    k: str = typer.Option(None, "--k", metavar="1,4", help="k of pass@k.  [default: the run's, else 1 and SAMPLES]"),
+    k: str = typer.Option(
+        None, "--k", metavar="1,4", help="k of pass@k and maj@k.  [default: the run's, else 1, SAMPLES]"
+    ),
     max_tokens: arguments.MaxTokens = None,
     temperature: float = typer.Option(None, help="Of samples; accuracy is greedy.  [default: the run's, else 1]"),
     seed: int = typer.Option(None, min=0, help="Seed of the samples.  [default: the run's, else 0]"),
     data: str = typer.Option(
         None, "--data", metavar="FILE|NAME", help="Evaluate on all rows of a file.  [default: the run's held-out rows]"
+    ),
+    reward_model: str = typer.Option(
+        None, "--reward-model", metavar="RUN|DIR", help="Also best-of-k: accuracy of the sample that it scores highest."
     ),
     show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N correct and N incorrect completions."),
     as_json: arguments.AsJson = False,
@@ -44,6 +49,9 @@ def evaluate(
 ) -> None:
     """Evaluate on held-out prompts: accuracy and pass@k. Accuracy is greedy; intervals are of 95 % confidence.
 
+    With samples also maj@k, the majority vote of k samples, for tasks whose answers can be compared; with a reward
+    model best-of-k, the accuracy of the best of k samples by its score.
+
     Of an online run also its rewards, of an offline run the loss and other metrics of held-out rows; --task leaves both
     out. Of a reward model: pair accuracy, calibration, and best-of-n where rows have several scored completions.
 
@@ -52,6 +60,7 @@ def evaluate(
       whet eval @last
       whet eval @last --data test.jsonl
       whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
+      whet eval @last --samples 8 --k 1,4,8 --reward-model runs/20260101-120000-reward
       whet eval runs/20260101-120000-reward --data pairs.jsonl
       whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
@@ -63,7 +72,8 @@ def evaluate(
     given: dict[str, Any] = {"samples": samples, "ks": None if k is None else _read_ks(k), "seed": seed}
     given |= {"max_tokens": max_tokens, "temperature": temperature}
     if target.reward_kind is not None:
-        _refuse_generation(model, {"task": task, **given, "show": show or None, "options": options or None})
+        generating = {"task": task, **given, "reward_model": reward_model, "show": show or None}
+        _refuse_generation(model, {**generating, "options": options or None})
         evaluate_on_rows(target, data, examples, as_json=as_json)
         return
     task_options = arguments.read_options(options or [])
@@ -74,7 +84,7 @@ def evaluate(
     settings = eval_settings(own, {**given, "examples": examples})
     if k is not None and samples is None:
         say(f"note: --k {k} without --samples: {settings['samples']} samples of each prompt are drawn", err=True)
-    result = _measured(target, own, found, settings, limit=chosen_limit(own, max_tokens))
+    result = _measured(target, own, found, settings, limit=chosen_limit(own, max_tokens), reward_model=reward_model)
     if result is not None and as_json:
         about = {"model": target.name, "task": found[1], "options": dict(found[2])}
         say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
@@ -120,15 +130,24 @@ def _undefined(result: Evaluation, task: str, model: str, ks: Sequence[int]) -> 
 
 
 def _measured(
-    target: Target, own: Training | None, found: FoundTask, settings: Mapping[str, Any], *, limit: int
+    target: Target,
+    own: Training | None,
+    found: FoundTask,
+    settings: Mapping[str, Any],
+    *,
+    limit: int,
+    reward_model: str | None,
 ) -> Evaluation | None:
     """The evaluation on all ranks; None on those that print nothing."""
-    from whet.api.own_measures import measured_as_trained
+    from whet.api.loaded_model import reward_target
+    from whet.api.own_measures import measured_as_trained, ranking_by
     from whet.distributed.world import World
 
     world = World.init()
     notes: list[str] = []
     try:
+        if reward_model is not None:
+            settings = {**settings, "ranker": ranking_by(reward_target(reward_model).path, settings, world.device)}
         with arguments.sampling_status(f"answering {settings['examples']} examples") as on_token:
             tokenizer, engine = target.open(device=world.device, on_token=on_token)
             given: dict[str, Any] = {"limit": limit, "world": world, "note": notes.append}
@@ -152,6 +171,8 @@ def _rows(result: Evaluation) -> list[tuple[str, str, str, str]]:
     prompts, graded = (_prompts(count) for count in (result.examples, result.graded))
     shares = {"accuracy (greedy)": result.accuracy} if result.accuracy is not None else {}
     shares |= {f"pass@{k}": value for k, value in result.pass_at.items()}
+    shares |= {f"maj@{k}": value for k, value in result.majority_at.items()}
+    shares |= {f"best-of-{k} by the reward model": value for k, value in result.best_of.items()}
     rows = [_line(name, share, "{:.1%}", graded) for name, share in shares.items()]
     if result.reward is not None:
         rows.append(_line("reward", result.reward, "{:.4g}", prompts))

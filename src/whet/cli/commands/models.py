@@ -110,7 +110,7 @@ def _progress(console: Screen) -> Iterator[Progress]:
 
 
 def _tokenizer_facts(directory: Path) -> dict[str, Any]:
-    from whet.api.loaded_model import is_chat
+    from whet.api.model_limits import is_chat
     from whet.models.text.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(directory)

@@ -57,7 +57,8 @@ def score(
       whet score runs/20260101-120000-reward answers.jsonl > scores.jsonl
       whet score RM samples.jsonl.gz --out scores.jsonl.gz
     """
-    from whet.api.reward_scores import reward_target, scored
+    from whet.api.loaded_model import reward_target
+    from whet.api.reward_scores import scored
 
     target = reward_target(model)
     with Screen(stderr=True).status(f"scoring {source}"):

@@ -19,7 +19,7 @@ from typing import Any
 from whet.errors import UserError
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
-from whet.tasks.puzzles.final_answer import answer_block
+from whet.tasks.maths.extraction import answer_block
 from whet.tasks.rows import Sides, StoredTask
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint, held_out_sides
 

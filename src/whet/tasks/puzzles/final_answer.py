@@ -2,16 +2,9 @@
 
 import re
 
-OPEN = re.compile("<answer>", re.IGNORECASE)
-CLOSE = re.compile("</answer>", re.IGNORECASE)
+from whet.tasks.maths.extraction import answer_block
+
 PREFIX = re.compile(r"^\W{0,4}(?:the )?(?:final )?(?:answer|solution|moves)(?: is| are)?\s*[:=][*_\s]*", re.IGNORECASE)
-
-
-def answer_block(text: str) -> str | None:
-    """What stands in the last <answer> block; None without one."""
-    ends = [found.start() for found in CLOSE.finditer(text)]
-    starts = [found.end() for found in OPEN.finditer(text, 0, ends[-1])] if ends else []
-    return text[starts[-1] : ends[-1]] if starts else None
 
 
 def final_answer(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import whet
 from whet.config import OfflineConfig, OnlineConfig, TaskConfig, TrainConfig
 from whet.config.algorithm import OwnCell
+from whet.config.eval_config import OF_STORED_PROMPTS
 from whet.config.loops import CollectConfig
 from whet.config.pipeline import texts
 from whet.distributed.world import World
@@ -133,7 +134,7 @@ def _tasks(config: Config, run: Path) -> Iterator[Named]:
 
 def _task(key: str, task: TaskConfig, run: Path) -> Iterator[Named]:
     name, options = task.name, task.options
-    if name in ("data", "rows"):
+    if name in OF_STORED_PROMPTS:
         yield from _sets(key, options)
     elif name not in TASKS and name not in ELSEWHERE:
         yield f"{key}.name", name, _code(name, "task")

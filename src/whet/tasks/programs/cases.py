@@ -1,7 +1,8 @@
 """A row of programs with tests as a `Case`: MBPP, HumanEval, or the columns `prompt` and `tests` of one's own.
 
 Tests are single statements that pass if they raise nothing, so that each counts by itself. A function
-`check(candidate)` is taken apart into the statements of its body. What runs beside the tests is code of the data set alone.
+`check(candidate)` is taken apart into the statements of its body. What runs beside the tests is code of the
+data set alone.
 """
 
 import ast

@@ -53,9 +53,10 @@ class Isolation:
         else:
             self.refused.setdefault("processes", "needs namespaces")
 
-    def confine(self, limits: Limits, scratch: str) -> None:
+    def confine(self, limits: Limits, scratch: str = "", *, is_program: bool) -> None:
         """In the process of a program, or of its tests: after this nothing can be undone."""
-        if "root" in self.active and scratch:
+        if "root" in self.active and is_program:
+            kernel.unshare(kernel.NEW_MOUNTS, "unshare")
             kernel.mount("tmpfs", SCRATCH, "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES, _scratch_options(limits))
             scratch = SCRATCH
         os.chdir(scratch or "/")
@@ -99,7 +100,7 @@ class Isolation:
         return "only the Python library and shared libraries, read-only"
 
     def _own_process_namespace(self) -> str:
-        kernel.unshare(kernel.NEW_PROCESSES | kernel.NEW_MOUNTS, "unshare")
+        kernel.unshare(kernel.NEW_PROCESSES, "unshare")
         return "a PID namespace for each program"
 
     def _only_files(self, scratch: str) -> str:

@@ -33,8 +33,8 @@ class Garbled(Exception):
 
 def packed(value: Any, name_object: Callable[[Any], int]) -> Any:
     """A value as JSON. Instances of subclasses are sent as their built-in type, as a named tuple is a tuple."""
-    if value is None or isinstance(value, bool | str):
-        return value if value is None or isinstance(value, bool) else str.__str__(value)
+    if value is None or isinstance(value, bool):
+        return value
     for tag, kind in MAPPINGS.items():
         if isinstance(value, kind):
             return [tag, [[packed(key, name_object), packed(one, name_object)] for key, one in value.items()]]
@@ -44,8 +44,9 @@ def packed(value: Any, name_object: Callable[[Any], int]) -> Any:
     for kind, write in WRITE.items():
         if isinstance(value, kind):
             return write(value)
-    if isinstance(value, type) and vars(builtins).get(value.__name__) is value:
-        return ["type", value.__name__]
+    name = getattr(value, "__name__", None)
+    if isinstance(value, type) and vars(builtins).get(name) is value:
+        return ["type", name]
     return ["object", name_object(value)]
 
 
@@ -60,6 +61,7 @@ def _packed_float(value: float) -> Any:
 
 
 WRITE: Mapping[type[Any], Callable[[Any], Any]] = {
+    str: str.__str__,
     int: _packed_int,
     float: _packed_float,
     bytes: lambda value: ["bytes", bytes(value).decode("latin-1")],

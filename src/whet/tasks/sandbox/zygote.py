@@ -83,14 +83,14 @@ def _supervise(job: socket.socket, isolation: Isolation, limits: Limits) -> None
 
 def _judge(job: socket.socket, program: socket.socket, isolation: Isolation, limits: Limits, deadline: float) -> None:
     _keep_only(job.fileno(), program.fileno())
-    isolation.confine(limits, "")
+    isolation.confine(limits, is_program=False)
     verdict = judge.judged(receive(job), program, deadline)
     send(job, {**verdict, "active": isolation.active, "refused": isolation.refused})
 
 
 def _program(tests: socket.socket, isolation: Isolation, limits: Limits, scratch: str) -> None:
     _keep_only(tests.fileno())
-    isolation.confine(limits, scratch)
+    isolation.confine(limits, scratch, is_program=True)
     program_process.serve(tests)
 
 

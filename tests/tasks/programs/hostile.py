@@ -78,7 +78,7 @@ VERDICTS = {
     "module.judged = lambda *a: {'passed': [True] * 3}\ndef total(numbers): return -1\n",
     "packing replaced": "import whet.tasks.sandbox.program_process as here\nhere.packed = lambda *a: True\n"
     "def total(numbers): return -1\n",
-    "json replaced": "import json\njson.dumps = lambda *a, **k: '{\"number\": 1, \"value\": 6}'\n"
+    "json replaced": 'import json\njson.dumps = lambda *a, **k: \'{"number": 1, "value": 6}\'\n'
     "def total(numbers): return -1\n",
     "a reply that is no value": "import whet.tasks.sandbox.program_process as here\n"
     "here.packed = lambda *a: ['object', [1]]\ndef total(numbers): return -1\n",
@@ -167,8 +167,9 @@ LIMITS = {
     "a loop when loaded": "while True: pass\n",
     "a loop when called": after("while True: pass"),
     "a loop with the last test": "def total(numbers):\n    while 7 in numbers: pass\n    return sum(numbers)\n",
-    "a loop that catches everything": after("while True:\n        try:\n            while True: pass\n"
-    "        except BaseException: pass"),  # fmt: skip
+    "a loop that catches everything": after(
+        "while True:\n        try:\n            while True: pass\n        except BaseException: pass"
+    ),
     "a regular expression without end": after("import re", "re.match('(a+)+$', 'a' * 60 + 'b')"),
     "a huge power": after("9 ** 9 ** 9"),
     "sleep": after("import time", "time.sleep(1000)"),
@@ -179,11 +180,14 @@ LIMITS = {
     "a list that grows": after("x = [0]", "while True: x += x"),
     "anonymous memory": after("import mmap", "mmap.mmap(-1, 2 ** 33)"),
     "memory files": after("import os", "os.memfd_create('x')"),
-    "threads without end": after("import threading, time",
-    "while True: threading.Thread(target=time.sleep, args=(99,), daemon=True).start()"),  # fmt: skip
+    "threads without end": after(
+        "import threading, time", "while True: threading.Thread(target=time.sleep, args=(99,), daemon=True).start()"
+    ),
     "a file of a gigabyte": after("f = open('x', 'wb')", "[f.write(bytes(2 ** 20)) for _ in range(1024)]"),
-    "files without end": after("while True:", "    open(str(id(object())) + str(len(numbers)) + str(__import__("
-    "'time').time_ns()), 'w').write('x' * 9999)"),  # fmt: skip
+    "files without end": after(
+        "while True:",
+        "    open(str(id(object())) + str(len(numbers)) + str(__import__('time').time_ns()), 'w').write('x' * 9999)",
+    ),
     "open files without end": after("import os", "while True: os.pipe()"),
     "limits raised": after("import resource", "resource.setrlimit(resource.RLIMIT_AS, (2 ** 40, 2 ** 40))"),
 }

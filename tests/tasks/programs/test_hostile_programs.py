@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rewards(data: Path) -> Iterator[dict[str, float]]:
-    """The rewards of all programs, run side by side; a server listens, so that only the sandbox prevents connections."""
+    """The rewards of all programs, run side by side. A server listens: only the sandbox prevents connections."""
     scored = scores(Code(path=str(data), workers=12, **LIMITS), hostile.SCORING_ZERO, data)
     yield scored | scores(Code(path=str(data), held_out_share=0, workers=4), hostile.HONEST, data)
     assert not Path("/tmp/whet-hostile").exists()

@@ -55,7 +55,7 @@ def test_each_guarantee_holds_without_any_one_mechanism_of_two(missing: str) -> 
 
 def test_without_any_mechanism_programs_are_refused_unless_told() -> None:
     sandbox = quick(without=MECHANISMS)
-    with pytest.raises(UserError, match="could reach network, files, processes, signals .*accept isolation=none"):
+    with pytest.raises(UserError, match=r"could reach network, files, processes, signals .*accept isolation=none"):
         sandbox.run(GOOD)
     sandbox.close()
     told = quick(without=MECHANISMS, isolation="none")
@@ -187,7 +187,9 @@ def test_a_server_that_was_ended_is_started_again(sandbox: Sandbox) -> None:
 
 def test_tests_run_beside_the_program_and_not_in_it(sandbox: Sandbox) -> None:
     program = "import os\nclass Node:\n    def __init__(self, v): self.v, self.next = v, None\n"
-    program += "def walk(node):\n    return [node.v] + walk(node.next) if node else []\ndef add(n): return lambda m: n + m\n"
+    program += (
+        "def walk(node):\n    return [node.v] + walk(node.next) if node else []\ndef add(n): return lambda m: n + m\n"
+    )
     program += "def fail(kind): raise {'v': ValueError, 'o': type('Own', (Exception,), {})}[kind]('why')\n"
     program += "def numbers(): return map(abs, [-1, 2])\ndef given(*a, **k): return [a, k]\nCONSTANT = {'a': {1, 2}}\n"
     tests = [

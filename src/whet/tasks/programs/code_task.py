@@ -48,9 +48,7 @@ class Code(StoredTask):
     chat: bool = False  # ask in words for a ```python block; else the completion continues a docstring or a function
     shown_tests: int = 1  # tests of a problem that its prompt shows; all are graded (HumanEval's are never shown)
     partial: bool = False  # reward the share of tests that pass, in place of all or nothing
-    isolation: str = (
-        "full"  # demanded of the machine: full, minimum (files may be readable), none (limits only)
-    )
+    isolation: str = "full"  # demanded of the machine: full, minimum (files may be readable), none (limits only)
     cpu_seconds: int = 10  # of processor time of a program with all its tests
     wall_seconds: float = 30.0  # from its start to the verdict
     memory_mb: int = 512  # of address space

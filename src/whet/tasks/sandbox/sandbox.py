@@ -15,12 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import whet
 from whet.errors import RunFailed, UserError
 from whet.tasks.sandbox.isolation import MECHANISMS, Limits
 from whet.tasks.sandbox.values import Garbled, receive, send
 
-SOURCE = str(Path(whet.__file__).resolve().parents[1])
+SOURCE = str(Path(__file__).resolve().parents[3])
 START = "import sys; sys.path.insert(0, {!r}); from whet.tasks.sandbox.zygote import main; main()"
 KEPT_VARIABLES = ("LD_LIBRARY_PATH",)  # some Pythons do not start without
 LEVELS = ("none", "minimum", "full")

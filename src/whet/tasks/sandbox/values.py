@@ -44,7 +44,7 @@ def packed(value: Any, name_object: Callable[[Any], int]) -> Any:
     for kind, write in WRITE.items():
         if isinstance(value, kind):
             return write(value)
-    name = getattr(value, "__name__", None)
+    name = str(getattr(value, "__name__", ""))
     if isinstance(value, type) and vars(builtins).get(name) is value:
         return ["type", name]
     return ["object", name_object(value)]

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
 }
-TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - {"puzzles"}
+TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - {"puzzles", "programs"}
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 ROOMS_INSIDE = {
     "algorithms": {
@@ -78,7 +78,9 @@ ROOMS_INSIDE = {
         "matching": {"pattern_worker", "maths"},
         **{name: {"space", "matching"} for name in TASK_FILES},
         "puzzles": {"space", "procedural", "rows", "maths"},
-        "loading": {"protocol", "puzzles", *TASK_FILES},
+        "sandbox": set(),
+        "programs": {"space", "rows", "sandbox"},
+        "loading": {"protocol", "programs", "puzzles", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},
     },

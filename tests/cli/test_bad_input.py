@@ -18,7 +18,7 @@ WHET = (sys.executable, "-m", "whet")
 COMMANDS = [
     *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("tasks",), ("recipes",)),
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
-    *(("data", "explore"), ("data", "formats"), ("runs",), ("keys",), ("score",)),
+    *(("data", "explore"), ("data", "formats"), ("runs",), ("keys",), ("score",), ("sandbox",)),
 ]
 
 

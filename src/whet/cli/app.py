@@ -69,6 +69,7 @@ app.command("keys")(keys.keys)
 app.command("check-loss")(check_loss.check_loss)
 app.command("tasks")(listing.tasks)
 app.command("recipes")(listing.recipes)
+app.command("sandbox")(listing.sandbox)
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 

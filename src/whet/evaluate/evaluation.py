@@ -13,7 +13,7 @@ from whet.evaluate.statistics import Interval, best_of_n, flat_metrics, majority
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Sampling, Score
 from whet.streams import name_number
-from whet.tasks.protocol import Gold, Task
+from whet.tasks.protocol import Batched, Gold, Task
 
 # In place of the step in random streams, so that evaluation and training never share one.
 EVALUATION_STEP = 2**31 - 1
@@ -109,6 +109,9 @@ def evaluate(  # noqa: PLR0913
     if samples:
         sampled = _generate(engine, prompts, sampling, count=samples)
         completions = [first + rest for first, rest in zip(completions, sampled, strict=True)]
+    if isinstance(task, Batched):  # all at once; `correct` then remembers
+        several = [(example, one.text) for example, some in zip(mine, completions, strict=True) for one in some]
+        task.score_many([example for example, _ in several], [text for _, text in several])
     graded = [_answer_rows(task, example, answers) for example, answers in zip(mine, completions, strict=True)]
     if scorer is not None:
         _add_rewards(graded, scorer(mine, [answers[0].text for answers in completions]))

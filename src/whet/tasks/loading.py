@@ -13,6 +13,7 @@ from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
+from whet.tasks.programs.code_task import Code
 from whet.tasks.protocol import Gold, HasAlphabet, Task, Votes, is_reward
 from whet.tasks.puzzles.connections import Connections
 from whet.tasks.puzzles.countdown import Countdown
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 TASKS: dict[str, type[Task]] = {
     "arithmetic": Arithmetic,
+    "code": Code,
     "connections": Connections,
     "countdown": Countdown,
     "hanoi": Hanoi,

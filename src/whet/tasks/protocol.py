@@ -70,6 +70,20 @@ class HasAlphabet(Protocol):
     def alphabet(self) -> str: ...
 
 
+@runtime_checkable
+class Batched(Protocol):
+    """A task that scores many completions faster than one by one."""
+
+    def score_many(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]: ...
+
+
+@runtime_checkable
+class HasNotes(Protocol):
+    """A task that says something when a run begins."""
+
+    def notes(self) -> list[str]: ...
+
+
 class Grader(Protocol):
     """Scores batches of completions."""
 

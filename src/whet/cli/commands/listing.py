@@ -122,3 +122,25 @@ def _spell(options: Mapping[str, Mapping[str, Any]]) -> str:
 def _row(example: Example) -> dict[str, Any]:
     columns = dict(example.columns)
     return {"id": example.id, "prompt": example.prompt_text, "answer": example.answer, "columns": columns}
+
+
+def sandbox(as_json: arguments.AsJson = False) -> None:
+    """Say what isolates the programs of task code on this machine, measured by a program that tries to get out.
+
+    \b
+    Examples:
+      whet sandbox
+      whet sandbox --json
+    """
+    from whet.tasks.sandbox.isolation import Limits
+    from whet.tasks.sandbox.sandbox import Sandbox, described
+
+    report = Sandbox(Limits()).report()
+    if as_json:
+        say_json(report)
+        return
+    say(described(report))
+    for name, how in (*report["active"].items(), *((name, f"no: {why}") for name, why in report["refused"].items())):
+        say(f"  {name}: {how}")
+    for name, is_out in report["cannot_reach"].items():
+        say(f"  a program can{'not' if is_out else ''} reach {name}")

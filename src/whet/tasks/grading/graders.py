@@ -28,7 +28,7 @@ from whet.tasks.grading.wire import (
 )
 from whet.tasks.grading.worker import make_scorer
 from whet.tasks.loading import is_packaged, load_task
-from whet.tasks.protocol import Grader, Task
+from whet.tasks.protocol import Batched, Grader, Task
 from whet.user_code import by_lines, output_log, printing_to_log
 
 WORKER = (sys.executable, "-P", "-m", "whet.tasks.grading.worker")  # -P: files here must not shadow a library
@@ -92,6 +92,8 @@ class DirectGrader:
         self._task = task
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+        if isinstance(self._task, Batched):
+            return self._task.score_many(examples, texts)
         return [self._task.score(example, text) for example, text in zip(examples, texts, strict=True)]
 
     def close(self) -> None:

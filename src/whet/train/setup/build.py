@@ -27,7 +27,7 @@ from whet.models.text.chat_settings import with_chat
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.loading import guarded_task
-from whet.tasks.protocol import HasAlphabet, Task
+from whet.tasks.protocol import HasAlphabet, HasNotes, Task
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
@@ -101,7 +101,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         dtype=start.dtype,
         notes=(
             *(*trained_on, *evaluation_lines(config, evaluation), *reward_lines(config)),
-            *(*start.notes, *lengths, *of_sets),
+            *(*start.notes, *lengths, *of_sets, *(task.notes() if isinstance(task, HasNotes) else ())),
         ),
     )
 

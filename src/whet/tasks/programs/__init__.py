@@ -1,0 +1,1 @@
+"""Programs with tests: rows of MBPP, of HumanEval and of one's own files as a task (docs/tasks/code.md)."""

@@ -53,6 +53,14 @@ class StoredTask(ABC):
         return first_held_out(self._sides[1], count)
 
 
+def split_examples(examples: Sequence[Example], keys: Iterable[str], share: float, rows: int | None) -> Sides:
+    """The examples of both sides; those with the same key stay together."""
+    sides: tuple[list[Example], list[Example]] = ([], [])
+    for example, side in zip(examples, held_out_sides(keys, share, rows), strict=True):
+        sides[side].append(example)
+    return sides
+
+
 class FittedTask(StoredTask):
     """A stored task with other examples: those that fit a model, or shortened ones. The rest is the task's own."""
 
@@ -120,11 +128,7 @@ class RowsTask(StoredTask):
     def _sides(self) -> Sides:
         examples = [self._formatted(example) for example in self._examples()]
         prompts = (_prompt_text(example.prompt) for example in examples)
-        held_out = held_out_sides(prompts, self.held_out_share, self.held_out_rows)
-        sides: tuple[list[Example], list[Example]] = ([], [])
-        for example, side in zip(examples, held_out, strict=True):
-            sides[side].append(example)
-        return sides
+        return split_examples(examples, prompts, self.held_out_share, self.held_out_rows)
 
     def _examples(self) -> Iterator[Example]:
         rows = islice(_rows(self.path), self.limit)

@@ -21,10 +21,10 @@ from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.programs.cases import Case, case_of
 from whet.tasks.programs.extraction import continued, program_of
-from whet.tasks.rows import StoredTask
+from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.sandbox.isolation import Limits
 from whet.tasks.sandbox.sandbox import LEVELS, Job, Outcome, Sandbox, described, refusal
-from whet.tasks.space import HELD_OUT_SHARE, held_out_keys
+from whet.tasks.space import HELD_OUT_SHARE
 
 LONGEST_PROGRAM = 100_000  # characters
 REMEMBERED = 4096  # outcomes, for the metric of a completion that was scored already
@@ -130,16 +130,13 @@ class Code(StoredTask):
         return _sandbox(limits, self.isolation)
 
     @cached_property
-    def _sides(self) -> tuple[list[Example], list[Example]]:
+    def _sides(self) -> Sides:
         cases = dict(self._cases())
         if not cases:
             raise UserError(f"{self.path} has no rows")
         twins = leakage_groups(list(cases.values()))
-        held_out = held_out_keys(twins, self.held_out_share, self.held_out_rows)
-        sides: tuple[list[Example], list[Example]] = ([], [])
-        for (name, case), twin in zip(cases.items(), twins, strict=True):
-            sides[twin in held_out].append(self._example(name, case, twin))
-        return sides
+        examples = [self._example(name, case, twin) for (name, case), twin in zip(cases.items(), twins, strict=True)]
+        return split_examples(examples, twins, self.held_out_share, self.held_out_rows)
 
     def _cases(self) -> Iterator[tuple[str, Case]]:
         for where, raw in islice(stored_rows(self.path, split=self.split, subset=self.subset), self.limit):

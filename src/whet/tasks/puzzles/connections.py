@@ -20,8 +20,8 @@ from whet.errors import UserError
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.maths.extraction import answer_block
-from whet.tasks.rows import Sides, StoredTask
-from whet.tasks.space import HELD_OUT_SHARE, fingerprint, held_out_sides
+from whet.tasks.rows import Sides, StoredTask, split_examples
+from whet.tasks.space import HELD_OUT_SHARE, fingerprint
 
 SIZE = 4  # words of a group
 GROUPS = 4  # groups of a puzzle
@@ -78,11 +78,8 @@ class Connections(StoredTask):
         if not puzzles:
             raise UserError(f"{self.path} has no puzzles")
         twins = leakage_groups([groups for _, groups in puzzles])
-        held_out = held_out_sides(twins, self.held_out_share, self.held_out_rows)
-        sides: tuple[list[Example], list[Example]] = ([], [])
-        for (name, groups), twin, side in zip(puzzles, twins, held_out, strict=True):
-            sides[side].append(self._example(name, groups, twin))
-        return sides
+        examples = [self._example(*puzzle, twin) for puzzle, twin in zip(puzzles, twins, strict=True)]
+        return split_examples(examples, twins, self.held_out_share, self.held_out_rows)
 
     def _puzzles(self) -> Any:
         """The id and the groups of each puzzle; one whose words are not all different has no single solution."""

@@ -78,7 +78,7 @@ class Connections(StoredTask):
         if not puzzles:
             raise UserError(f"{self.path} has no puzzles")
         twins = leakage_groups([groups for _, groups in puzzles])
-        examples = [self._example(*puzzle, twin) for puzzle, twin in zip(puzzles, twins, strict=True)]
+        examples = [self._example(name, groups, twin) for (name, groups), twin in zip(puzzles, twins, strict=True)]
         return split_examples(examples, twins, self.held_out_share, self.held_out_rows)
 
     def _puzzles(self) -> Any:

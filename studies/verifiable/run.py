@@ -36,15 +36,18 @@ class Study:
     files: Mapping[str, str] = field(default_factory=dict)  # key → file in the directory of data
 
 
-GSM8K = {"task.path": "gsm8k/train.jsonl.gz", "eval.data": "gsm8k/test.jsonl.gz"}
 STUDIES = {
-    "gsm8k": Study(recipe="gsm8k", model=CODER, files=GSM8K),
-    "gsm8k-small": Study(recipe="gsm8k", model=SMALL, files=GSM8K),
+    "gsm8k": Study(
+        recipe="gsm8k",
+        model=CODER,
+        files={"task.path": "gsm8k/train.jsonl.gz", "eval.data": "gsm8k/test.jsonl.gz"},
+    ),
     "word-problems": Study(
         recipe="word-problems", model=SMALL, files={"task.path": "math_word_problems/mawps.jsonl.gz"}
     ),
     "countdown": Study(recipe="countdown", model=CODER),
-    "spell-backward": Study(recipe="spell-backward", model=SMALL),
+    "spell-backward": Study(recipe="spell-backward", model=CODER),
+    "spell-backward-small": Study(recipe="spell-backward", model=SMALL),
     "mbpp": Study(recipe="mbpp", model=CODER, files={"task.path": "mbpp/mbpp.jsonl.gz"}),
 }
 

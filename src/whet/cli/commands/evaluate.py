@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from whet.evaluate.evaluation import Answer, Evaluation
     from whet.evaluate.statistics import Interval
 
+EvaluatedFile = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="FILE|NAME", help="Evaluate on all rows of a file.  [default: the run's held-out rows]"
+    ),
+]
+RewardModel = Annotated[
+    str | None,
+    typer.Option(metavar="RUN|DIR", help="Also best-of-k: the accuracy of the sample that this model scores highest."),
+]
+
 
 def evaluate(
     model: arguments.Target,
@@ -28,18 +39,12 @@ def evaluate(
     task: arguments.TaskName = None,
     examples: int = typer.Option(None, min=1, help="Number of held-out prompts.  [default: the run's, else 200]"),
     samples: int = typer.Option(None, min=0, help="Completions per prompt for pass@k.  [default: the run's, else 0]"),
-    k: str = typer.Option(
-        None, "--k", metavar="1,4", help="k of pass@k and maj@k.  [default: the run's, else 1, SAMPLES]"
-    ),
+    k: str = typer.Option(None, "--k", metavar="1,4", help="k of pass@k, maj@k.  [default: the run's, or 1, SAMPLES]"),
     max_tokens: arguments.MaxTokens = None,
     temperature: float = typer.Option(None, help="Of samples; accuracy is greedy.  [default: the run's, else 1]"),
     seed: int = typer.Option(None, min=0, help="Seed of the samples.  [default: the run's, else 0]"),
-    data: str = typer.Option(
-        None, "--data", metavar="FILE|NAME", help="Evaluate on all rows of a file.  [default: the run's held-out rows]"
-    ),
-    reward_model: str = typer.Option(
-        None, "--reward-model", metavar="RUN|DIR", help="Also best-of-k: accuracy of the sample that it scores highest."
-    ),
+    data: EvaluatedFile = None,
+    reward_model: RewardModel = None,
     show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N correct and N incorrect completions."),
     as_json: arguments.AsJson = False,
     served: arguments.Served = None,
@@ -49,9 +54,7 @@ def evaluate(
 ) -> None:
     """Evaluate on held-out prompts: accuracy and pass@k. Accuracy is greedy; intervals are of 95 % confidence.
 
-    With samples also maj@k, the majority vote of k samples, for tasks whose answers can be compared; with a reward
-    model best-of-k, the accuracy of the best of k samples by its score.
-
+    With samples also maj@k, the majority vote of k of them, and with a reward model best-of-k.
     Of an online run also its rewards, of an offline run the loss and other metrics of held-out rows; --task leaves both
     out. Of a reward model: pair accuracy, calibration, and best-of-n where rows have several scored completions.
 
@@ -60,7 +63,6 @@ def evaluate(
       whet eval @last
       whet eval @last --data test.jsonl
       whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
-      whet eval @last --samples 8 --k 1,4,8 --reward-model runs/20260101-120000-reward
       whet eval runs/20260101-120000-reward --data pairs.jsonl
       whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """

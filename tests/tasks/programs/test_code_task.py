@@ -86,6 +86,11 @@ def test_a_row_of_humaneval_is_taken_apart() -> None:
     assert case.setup.endswith("candidate = unshift\nimport math")
 
 
+def test_old_escapes_of_a_solution_are_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    case_of(mbpp(2, code="def add_2(a): return a if '\\d' else 0"), "f:1")
+    assert list(recwarn) == []
+
+
 def test_a_check_that_returns_stays_whole() -> None:
     case = case_of(
         {**HUMANEVAL, "test": "def check(candidate):\n    if candidate([]): return\n    assert 1 == 2"}, "f:1"

@@ -7,6 +7,7 @@ data set alone.
 
 import ast
 import builtins
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,14 +66,14 @@ def _own(row: Mapping[str, Any], where: str) -> Case:
 
 def _humaneval(row: Mapping[str, Any], where: str) -> Case:
     text, entry = _text(row, ("prompt",), where), str(row["entry_point"])
-    beside = [node for node in ast.parse(text).body if getattr(node, "name", "") != entry]
-    nodes = ast.parse(_lines(row["test"])).body
+    beside = [node for node in _parsed(text) if getattr(node, "name", "") != entry]
+    nodes = _parsed(_lines(row["test"]))
     check = next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == CHECK), None)
     if check is None:
         raise UserError(f"{where}: its test has no function check(candidate)")
     others = [node for node in nodes if node is not check]
-    setup = [*beside, *others, *ast.parse(f"{CANDIDATE} = {entry}").body]
-    tests = [check, *ast.parse(f"{CHECK}({entry})").body] if _returns(check) else list(check.body)
+    setup = [*beside, *others, *_parsed(f"{CANDIDATE} = {entry}")]
+    tests = [check, *_parsed(f"{CHECK}({entry})")] if _returns(check) else list(check.body)
     return Case(
         text=text,
         tests=_tests(tests, setup),
@@ -85,9 +86,9 @@ def _humaneval(row: Mapping[str, Any], where: str) -> Case:
 
 
 def _case(text: str, tests: Sequence[ast.stmt], setup: str, solution: str, entry: str, where: str) -> Case:
-    before = list(ast.parse(setup).body)
+    before = _parsed(setup)
     used, bound = _used([*tests, *before]), _bound([*tests, *before])
-    own = ast.parse(solution).body
+    own = _parsed(solution)
     if solution:
         names = {name for node in own if not isinstance(node, IMPORTS) for name in _binds(node)} & used - bound
         before = [node for node in own if isinstance(node, IMPORTS) and set(_binds(node)) & used - bound] + before
@@ -160,8 +161,14 @@ def _binds(node: ast.AST) -> list[str]:
     return []
 
 
+def _parsed(source: str) -> list[ast.stmt]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # published solutions have '\\d' in plain strings
+        return ast.parse(source).body
+
+
 def _statements(sources: Iterable[str]) -> list[ast.stmt]:
-    return [node for source in sources for node in ast.parse(_lines(source)).body]
+    return [node for source in sources for node in _parsed(_lines(source))]
 
 
 def _source(nodes: Iterable[ast.stmt]) -> str:

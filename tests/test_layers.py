@@ -80,6 +80,7 @@ ROOMS_INSIDE = {
         "loading": {"protocol", "puzzles", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},
+        "reward_library": set(),
     },
     "report": {
         "formatting": set(),

@@ -21,6 +21,7 @@ from whet.evaluate.measures import measure_of
 from whet.imports import has_objects, is_object
 from whet.models.protocol import Tokenizer
 from whet.runs.directory import RunDirectory
+from whet.tasks.grading.failures import Tolerance
 from whet.tasks.protocol import Task
 from whet.train.rows.loop import build_trainer
 from whet.train.setup.reward_grader import build_grader, score_completions
@@ -78,7 +79,8 @@ def _own_rewards(
         )
         yield None
         return
-    with closing(build_grader(named, config.reward, device, task)) as grader:
+    tolerance = Tolerance(config.reward.allowed_failures)
+    with closing(build_grader(named, config.reward, device, task, tolerance)) as grader:
         yield partial(score_completions, grader, step=_best_step(best), steps=config.steps)
 
 

@@ -45,8 +45,10 @@ def sample(
     greedy: bool = False,
 ) -> list[tuple[Prompt, list[Completion]]]:
     """`group` completions of each prompt, then the greedy one if `greedy`; `scoring` hears of finished groups."""
-    on_group = scoring.on_group if scoring is not None and scoring.is_early and not greedy else None
-    groups = engine.generate(prompts, sampling, count=group, on_group=on_group)
+    if scoring is not None and scoring.is_early and not greedy:
+        groups = engine.generate(prompts, sampling, count=group, on_group=scoring.on_group)
+    else:
+        groups = engine.generate(prompts, sampling, count=group)
     if greedy:
         likeliest = engine.generate(prompts, replace(sampling, temperature=0.0), count=1)
         groups = [completions + one for completions, one in zip(groups, likeliest, strict=True)]

@@ -79,7 +79,7 @@ def values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, pr
     Learning.
     """
     ahead = torch.zeros(len(rollouts), device=s.mask.device)
-    cut = torch.tensor([r.finish == "length" for r in rollouts], device=s.mask.device)
+    cut = torch.tensor([r.finish == "length" for r in rollouts], dtype=torch.bool, device=s.mask.device)
     if learner.critic is None or not learner.config.critic.bootstrap_truncated:
         return ahead
     rows = (cut & s.mask.any(dim=1)).nonzero()[:, 0]

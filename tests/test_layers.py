@@ -83,6 +83,7 @@ ROOMS_INSIDE = {
         "loading": {"protocol", "programs", "puzzles", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},
+        "reward_library": set(),
     },
     "report": {
         "formatting": set(),

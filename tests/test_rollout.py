@@ -11,19 +11,20 @@ from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed
 from whet.records import Completion, Example, Prompt, Sampling, Score
 from whet.rollout import draw, grade, sample, tokenize_prompts
+from whet.tasks.grading.graders import InOneCall
 from whet.tasks.procedural import Sorting
 
 EXAMPLES = [Example(id=name, prompt=f"{name}>", answer=name) for name in ("ab", "c", "ab", "def")]
 SAMPLING = Sampling(max_tokens=4)
 
 
-class Lengths:
+class Lengths(InOneCall):
     """Rewards a text by its length, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Any = None) -> list[Score]:
         self.asked += [(example.id, text) for example, text in zip(examples, texts, strict=True)]
         return [Score(reward=float(len(text)), parts={"length": float(len(text))}) for text in texts]
 

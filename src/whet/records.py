@@ -6,7 +6,8 @@ its sequence; index 0 is never trained because nothing predicts it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,8 +64,40 @@ class Example(Prompted):
 class Score:
     """The grade of one completion."""
 
-    reward: float  # what training uses
+    reward: float  # what training uses; NaN: none, because the reward failed on this completion
     parts: Mapping[str, float]  # its components by name, unweighted
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what reward functions noted of it with `log_extra`
+    logged: Mapping[str, float] = field(default_factory=dict)  # what they measured of its batch with `log_metric`
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the completion has no reward: it is neither trained on nor part of any mean."""
+        return math.isnan(self.reward)
+
+    @property
+    def remarks(self) -> dict[str, Any]:
+        """`extra` and `logged` as plain data, each only where it holds something."""
+        both = {"extra": dict(self.extra), "logged": dict(self.logged)}
+        return {name: values for name, values in both.items() if values}
+
+
+NO_SCORE = Score(reward=math.nan, parts={})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled:
+    """What reward functions may ask for of a batch of completions besides their texts."""
+
+    tokens: tuple[tuple[int, ...], ...]  # of each completion, the end-of-sequence token included
+    finish: tuple[Finish, ...]
+    step: int  # finished steps of the run
+    steps: int  # of the whole run
+
+    def rows(self, rows: Sequence[int]) -> Sampled:
+        """The same of these rows."""
+        return replace(
+            self, tokens=tuple(self.tokens[row] for row in rows), finish=tuple(self.finish[row] for row in rows)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from whet.distributed.world import World
 from whet.engines.native.native_engine import NativeEngine
 from whet.records import Batch, Example, Score, Sequences
 from whet.rollout import Group, grade, sample, tokenize_prompts
+from whet.tasks.grading.graders import InOneCall
 from whet.train.online.annotate import annotate
 from whet.train.online.critic import Critic
 from whet.train.online.learner import ControllerState, Learner
@@ -76,10 +77,10 @@ def config_of(name: str, micro_batch_tokens: int = 10**6, *, padding_free: bool 
     return OnlineConfig.model_validate(written)
 
 
-class Marks:
+class Marks(InOneCall):
     """Rewards that differ between the rollouts of a group, but for the third, whose are equal."""
 
-    def grade(self, examples: list[Example], texts: list[str]) -> list[Score]:
+    def grade(self, examples: Any, texts: Any, sampled: Any = None) -> list[Score]:
         size = len(texts) // PROMPTS
         return [Score(reward=0.5 if i // size == 2 else (7 * i % 11) / 10, parts={}) for i in range(len(texts))]
 

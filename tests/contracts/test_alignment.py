@@ -18,6 +18,7 @@ from whet.models.logprobs import TokenReading, log_distribution, token_logprobs
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Completion, Example, Prompt, Row, Sampling, Score
 from whet.rollout import grade
+from whet.tasks.grading.graders import InOneCall
 from whet.train.rows import sft as supervised
 from whet.train.rows.sft import fit, supervised_row
 
@@ -104,8 +105,8 @@ def test_rollouts_keep_the_end_and_line_up() -> None:
     completion = Completion(tokens=(5, 9, 0), logprobs=(-0.5, -0.25, -0.125), text="x", finish="stop")
     prompt = Prompt(tokens=(3, 4), stream=(0,))
 
-    class One:
-        def grade(self, examples: list[Example], texts: list[str]) -> list[Score]:
+    class One(InOneCall):
+        def grade(self, examples: Any, texts: Any, sampled: Any = None) -> list[Score]:
             return [Score(reward=1.0, parts={})]
 
         def close(self) -> None:

@@ -13,6 +13,7 @@ from whet.engines.engine_protocol import token_limit
 from whet.engines.native.cuda import CudaSampler
 from whet.engines.native.decode import DecodeLoop
 from whet.engines.native.native_engine import NativeEngine
+from whet.engines.native.slots import Finished
 from whet.records import Prompt, Sampling
 
 LENGTHS = (1, 3, 12, 7, 5)
@@ -192,3 +193,12 @@ def test_after_a_failed_attempt_nothing_of_it_is_held(monkeypatch):
     monkeypatch.setattr(DecodeLoop, "read", failing)
     assert len(sampler(model, tokenizer, 8).sample(prompts(), Sampling(max_tokens=3), count=2)) == 10
     assert len(loops) > 1
+
+
+def test_each_prompt_is_told_of_once_with_its_completions():
+    model, tokenizer = small_model("llama")
+    told = {}
+    finished = Finished(3, lambda prompt, drawn: told.setdefault(prompt, []).append(drawn))
+    asked = prompts(of_3=9, of_1=20)
+    drawn = sampler(model, tokenizer, 6).sample(asked, Sampling(max_tokens=20), count=3, finished=finished)
+    assert told == {i: [drawn[3 * i : 3 * i + 3]] for i in range(len(asked))}

@@ -54,6 +54,13 @@ def test_greedy_equals_the_native_engine(native, served, gives_ids):
     assert sorted(r["prompt"] for r in served.requests) == sorted(list(p.tokens) for p in prompts)
 
 
+def test_each_prompt_is_told_of_when_its_completions_are_there(native, served):
+    prompts = pose(native.tokenizer, *TEXTS)
+    engine, told = HttpEngine(served.url, MODEL, native.tokenizer, connection=QUICK, choices=2), {}
+    answers = engine.generate(prompts, PLAIN, count=3, on_group=told.__setitem__)
+    assert told == dict(enumerate(answers))
+
+
 @pytest.mark.parametrize(("sampling", "mode"), [(PLAIN, "raw"), (PLAIN, "processed"), (SHAPED, "processed")])
 def test_samples_and_logprobs_equal_the_native_engines(native, served, sampling, mode):
     served.gives_logprobs = mode

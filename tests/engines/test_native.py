@@ -295,3 +295,22 @@ def test_a_temperature_that_nothing_can_be_divided_by_is_refused():
     coldest = engine.generate([prompt(tokenizer, "1+", 0)], Sampling(max_tokens=3, temperature=1e-6))
     greedy = engine.generate([prompt(tokenizer, "1+", 0)], Sampling(max_tokens=3, temperature=0.0))
     assert coldest[0][0].tokens == greedy[0][0].tokens
+
+
+def test_each_group_is_told_of_when_its_last_completion_ends():
+    """Once each, with the completions that are returned, and before those of longer groups and later batches."""
+    model, tokenizer = small_model()
+    prompts = [prompt(tokenizer, text, 0, i) for i, text in enumerate(("1+", "abc>", "77+12=", "5", "e>"))]
+    told = []
+    for sampling in (Sampling(max_tokens=24), Sampling(max_tokens=24, stop=("1",))):
+        plain = NativeEngine(model, tokenizer, max_sequences=9).generate(prompts, sampling, count=3)
+        told.clear()
+        engine = NativeEngine(model, tokenizer, max_sequences=9)
+        groups = engine.generate(prompts, sampling, count=3, on_group=lambda i, group: told.append((i, group)))
+        assert groups == plain  # hearing of them changes nothing
+        assert sorted(told, key=lambda one: one[0]) == list(enumerate(groups))
+        longest = [max(len(one.tokens) for one in group) for _, group in told]
+        numbers = [number for number, _ in told]
+        assert sorted(numbers[:3]) == [0, 1, 2]  # three groups of three fill a batch of nine
+        assert longest[:3] == sorted(longest[:3])
+        assert longest[3:] == sorted(longest[3:])

@@ -148,8 +148,9 @@ def test_prompts_without_a_reference_answer_are_not_counted_as_graded():
     assert (metrics["eval/prompts"], metrics["eval/graded"]) == (4, 3)
 
 
-def rewarded(examples, texts):
+def rewarded(examples, completions):
     """The length of a completion; its part `first` is missing where it is empty."""
+    texts = [completion.text for completion in completions]
     return [Score(reward=float(len(text)), parts={"first": float(ord(text[0]))} if text else {}) for text in texts]
 
 
@@ -169,9 +170,9 @@ def test_every_rank_rewards_its_share():
     seen = {}
 
     def work(world):
-        def scorer(examples, texts):
+        def scorer(examples, completions):
             seen[world.rank] = [example.prompt for example in examples]
-            return rewarded(examples, texts)
+            return rewarded(examples, completions)
 
         return _evaluate(scorer=scorer, world=world)
 

@@ -15,7 +15,8 @@ import pytest
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example, Message
-from whet.tasks.grading.graders import DirectGrader, GradingFailed, WorkerGrader, make_grader
+from whet.tasks.grading.failures import GradingFailed
+from whet.tasks.grading.graders import DirectGrader, WorkerGrader, make_grader
 from whet.tasks.loading import load_task
 
 REWARDS = r"""

@@ -13,7 +13,8 @@ import pytest
 from whet.errors import UserError
 from whet.imports import passing
 from whet.records import Example
-from whet.tasks.grading.graders import GradingFailed, InProcessGrader, WorkerGrader, make_grader
+from whet.tasks.grading.failures import GradingFailed
+from whet.tasks.grading.graders import InProcessGrader, WorkerGrader, make_grader
 
 ROWS = [Example(id=f"r{i}", prompt=f"{i}+1=", answer=str(i + 1), columns={"level": i}) for i in range(3)]
 SOURCE = """

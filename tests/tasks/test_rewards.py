@@ -68,6 +68,7 @@ def boom(completions): raise KeyError("line one\\nline two")
 def leave(completions): raise LookupError
 def needs_ids(completions, completion_ids): return []
 def needs_state(completions, *, trainer_state): return []
+def needs_rooms(completions, environments): return []
 def needs_column(completions, difficulty): return []
 def positional(prompts, /, completions): return []
 constant = 3
@@ -110,7 +111,7 @@ def test_reward_is_the_weighted_sum_of_parts(file: str, runner: asyncio.Runner) 
 def test_any_keyword_receives_everything_and_nothing_else_does(file: str, runner: asyncio.Runner) -> None:
     functions = load_rewards([(f"{file}:length", 1.0)])
     score_with(functions, ROWS, ["2", "3"], runner=runner)
-    assert functions[0].call.__globals__["seen"] == [["answer", "bonus", "extra", "prompts"]]
+    assert functions[0].call.__globals__["seen"] == [["answer", "bonus", "extra", "log_extra", "log_metric", "prompts"]]
 
 
 def test_a_column_that_some_rows_lack_is_none_there(file: str, runner: asyncio.Runner, tmp_path: Path) -> None:
@@ -210,8 +211,7 @@ def test_a_broken_reward_fails_the_run(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("needs_ids", "requires 'completion_ids', which whet does not offer"),
-        ("needs_state", "requires 'trainer_state', which whet does not offer"),
+        ("needs_rooms", "requires 'environments', which whet does not offer"),
         ("positional", "'prompts' must be accepted by keyword"),
         ("constant", "is a int, not a function"),
         ("exacd", "has no 'exacd'; did you mean 'exact'"),

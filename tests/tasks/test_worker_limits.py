@@ -11,7 +11,8 @@ import pytest
 
 from whet.errors import RunFailed, UserError
 from whet.records import Example
-from whet.tasks.grading.graders import GradingFailed, WorkerGrader, make_grader
+from whet.tasks.grading.failures import GradingFailed
+from whet.tasks.grading.graders import WorkerGrader, make_grader
 from whet.tasks.grading.process import is_secret, withheld, worker_environment
 
 REWARDS = r"""

@@ -18,7 +18,7 @@ from whet.records import Example, Score
 from whet.tasks.grading import process
 from whet.tasks.grading.graders import WorkerGrader
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled
-from whet.tasks.grading.wire import At, Failure, check_ready, unpack_reply
+from whet.tasks.grading.wire import At, Failure, read_ready, unpack_reply
 from whet.tasks.grading.worker import Outbox
 
 REWARDS = r"""
@@ -238,9 +238,9 @@ GOOD = {"reward": 1, "parts": {"a": 0.5}}
 
 
 def test_replies_become_what_they_mean() -> None:
-    check_ready({"ready": True})
+    assert read_ready({"ready": True, "wants_samples": False}) is False
     with pytest.raises(UserError, match=r"^two lines$"):
-        check_ready({"user_error": "two\n lines"})
+        read_ready({"user_error": "two\n lines"})
     with pytest.raises(UserError, match=r"^no$"):
         unpack_reply({"user_error": "no"}, 1)
     assert unpack_reply({"at": "f", "row": None}, 1) == At(function="f", row=None)
@@ -293,4 +293,4 @@ def test_objects_that_are_no_answer(reply: dict[str, Any], came: str) -> None:
 @pytest.mark.parametrize("reply", [{}, {"ready": 1}, {"scores": []}, {"at": "f", "row": None}, {"forked": True}])
 def test_a_worker_that_is_not_ready(reply: dict[str, Any]) -> None:
     with pytest.raises(ChildGarbled):
-        check_ready(reply)
+        read_ready(reply)

@@ -42,6 +42,14 @@ def test_every_token_has_its_price() -> None:
     assert rewards_of({"reward": {"length_penalty": 0.1}}) == pytest.approx([0.8, -0.1, -0.05, 0.65])
 
 
+def test_repetition_has_its_price() -> None:
+    """Of (1, 2), (3), (2, 2, 0) and (0) the third has two 1-grams in three; no 2-gram comes twice."""
+    assert rewards_of({"reward": {"repetition_penalty": 0.6, "repetition_ngram": 1}}) == pytest.approx(
+        [1.0, 0.0, 0.25 - 0.6 / 3, 0.75]
+    )
+    assert rewards_of({"reward": {"repetition_penalty": 0.6, "repetition_ngram": 2}}) == pytest.approx(TAUGHT)
+
+
 def test_penalties_come_before_clipping_and_clipping_before_normalisation() -> None:
     shaping = {"length_penalty": 0.1, "clip": [0.0, 0.5]}
     clipped = [0.5, 0.0, 0.0, 0.5]

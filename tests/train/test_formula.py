@@ -168,6 +168,12 @@ def test_the_formula_of_a_shaped_reward_computes_it(score: float, length: int, e
     assert eval(text.replace("·", "*").replace("−", "-"), letters) == pytest.approx(expected)
 
 
+def test_the_formula_of_repetition() -> None:
+    found = loss("grpo", reward={"repetition_penalty": 0.5, "repetition_ngram": 4})
+    assert "R_i = score_i − 0.5·repeated_i" in found.where
+    assert "repeated_i = 1 − distinct 4-grams / 4-grams of the tokens of rollout i" in found.where
+
+
 def test_the_reward_in_front_of_the_advantage() -> None:
     reward = {"normalize": "running", "functions": ["rewards.py:right", {"use": "rewards.py:short", "weight": 0.5}]}
     found = loss({"preset": "rloo", "kl": {"coefficient": 0.1}}, reward=reward)

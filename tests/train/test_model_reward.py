@@ -20,7 +20,8 @@ from whet.models.text.tokenizers import with_padding
 from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import RunDirectory
-from whet.tasks.grading.graders import DirectGrader, GradingFailed
+from whet.tasks.grading.failures import GradingFailed
+from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.loading import guarded_task
 from whet.tasks.procedural import Sorting
 from whet.train.setup.prompt_notes import reward_lines

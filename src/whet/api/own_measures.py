@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from whet.imports import has_objects, is_object
 from whet.models.protocol import Tokenizer
 from whet.models.reward.scoring import load_scorer
 from whet.runs.directory import RunDirectory
+from whet.tasks.grading.failures import Tolerance
 from whet.tasks.protocol import Task
 from whet.train.rows.loop import build_trainer
-from whet.train.setup.reward_grader import build_grader
+from whet.train.setup.reward_grader import build_grader, score_completions
 
 FoundTask = tuple[Task, str, Mapping[str, Any]]  # a task with its name and options
 Rows = tuple[dict[str, float], int | None]  # metrics of held-out rows, and the step at which they were recorded, if so
@@ -47,7 +49,7 @@ def measured_as_trained(  # noqa: PLR0913
     """
     given, name, options = found
     task = fitted(given, tokenizer, engine, limit, note)
-    with _own_rewards(config, task, TaskConfig(name=name, **options), world.device, note) as scorer:
+    with _own_rewards(config, best, task, TaskConfig(name=name, **options), world.device, note) as scorer:
         result = evaluate(engine, tokenizer, task, **settings, scorer=scorer, world=world)
     if not isinstance(config, OfflineConfig):
         return result
@@ -72,7 +74,7 @@ def device_of(engine: Engine) -> torch.device:
 
 @contextmanager
 def _own_rewards(
-    config: Training | None, task: Task, named: TaskConfig, device: torch.device, note: Note
+    config: Training | None, best: Path, task: Task, named: TaskConfig, device: torch.device, note: Note
 ) -> Iterator[HeldOutScorer | None]:
     """The rewards of an online run, for the completions of a task; None if it has none that can be loaded here."""
     if not isinstance(config, OnlineConfig):
@@ -86,8 +88,9 @@ def _own_rewards(
         )
         yield None
         return
-    with closing(build_grader(named, config.reward, device, task)) as grader:
-        yield grader.grade
+    tolerance = Tolerance(config.reward.allowed_failures)
+    with closing(build_grader(named, config.reward, device, task, tolerance)) as grader:
+        yield partial(score_completions, grader, step=_best_step(best), steps=config.steps)
 
 
 def _own_rows(config: OfflineConfig, best: Path, engine: Engine, examples: int, world: World, note: Note) -> Rows:
@@ -108,6 +111,12 @@ def _own_rows(config: OfflineConfig, best: Path, engine: Engine, examples: int, 
         return _recorded(best)
     trainer.parts = replace(trainer.parts, policy=engine.policy)
     return trainer.measure(), None
+
+
+def _best_step(best: Path) -> int:
+    """The step of the best model of a run, for reward functions that depend on it; 0 if it is not recorded."""
+    run = RunDirectory.open(best.parent, is_writer=False)
+    return int((run.best_info() or {}).get("step") or 0)
 
 
 def _recorded(best: Path) -> Rows:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from whet.config.section import Above, CodePath, Count, ModelPath, Section
+from whet.config.section import Above, CodePath, Count, ModelPath, Positive, Section
 from whet.records import LARGEST_REWARD
 
 
@@ -34,12 +34,17 @@ class RewardConfig(Section):
 
     functions: tuple[RewardFunction, ...] = ()  # your own; `[rewards.py:f]` for short; none: the task scores
     model: RewardModelConfig | None = None
-    time_limit_seconds: Above = 60.0  # for all completions of a step
+    workers: Positive = 1  # processes that run the user's code at the same time, each on a share of the step's prompts
+    prompts_per_call: Positive | None = None  # prompts of a share, scored as soon as they are sampled; null: a worker's
+    allowed_failures: Count = 0  # rollouts that the user's code may fail on in the whole run; they are not trained on
+    time_limit_seconds: Above = 60.0  # for all completions of a share; of a step with one worker
     memory_limit_gb: Annotated[float, Field(ge=0.1)] | None = 16.0  # of each process of the user's; null: no limit
     environment: tuple[str, ...] = ()  # variables that look like secrets and are passed to the user's code nevertheless
     overlong_tokens: Count = 0  # the last so many tokens before rollout.max_tokens cost up to overlong_penalty
     overlong_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD)] = 1.0  # at rollout.max_tokens
     length_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD / 1e6)] = 0.0  # for each token
+    repetition_penalty: Annotated[float, Field(ge=0, le=LARGEST_REWARD)] = 0.0  # × the share of repeated n-grams
+    repetition_ngram: Positive = 20  # tokens of these n-grams
     clip: tuple[float, float] | None = None  # no reward is lower or higher
     normalize: Literal["none", "batch", "running"] = "none"  # to mean 0, deviation 1: of the step, or of all so far
 
@@ -58,8 +63,8 @@ class RewardConfig(Section):
     @property
     def may_be_negative(self) -> bool:
         """Whether shaping can make a reward negative that was not."""
-        penalised = bool(self.overlong_tokens or self.length_penalty) and (self.clip is None or self.clip[0] < 0)
-        return penalised or self.normalize != "none"
+        penalised = self.overlong_tokens or self.length_penalty or self.repetition_penalty
+        return (bool(penalised) and (self.clip is None or self.clip[0] < 0)) or self.normalize != "none"
 
     @model_validator(mode="after")
     def _ordered(self) -> RewardConfig:

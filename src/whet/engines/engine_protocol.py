@@ -12,6 +12,7 @@ from whet.models.protocol import CausalLM
 from whet.records import Completion, Prompt, Sampling
 
 OnToken = Callable[[int, int, int], None]  # callback for every sampled token: prompt, sample, token
+OnGroup = Callable[[int, list[Completion]], None]  # callback for a prompt whose completions are all sampled
 COLDEST = 1e-6  # the lowest temperature above 0 that fp32 logits are divided by
 
 
@@ -23,8 +24,14 @@ class Engine(Protocol):
         """Whether its log-probs equal the trainer's to 1e-5, so that they can serve as `logprobs_old`."""
         ...
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
-        """`count` completions of each prompt, in order."""
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1, on_group: OnGroup | None = None
+    ) -> list[list[Completion]]:
+        """`count` completions of each prompt, in order.
+
+        `on_group` is called in this thread with the number of a prompt and its completions, as soon as they are
+        sampled; an engine that has all of them at once need not call it.
+        """
         ...
 
     def sync(self, policy: CausalLM, *, version: int) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from whet.tasks.protocol import Batched, Gold, Task
 EVALUATION_STEP = 2**31 - 1
 
 Ranker = Callable[[Sequence[Example], Sequence[str]], list[float]]  # a reward model: one score per completion
-HeldOutScorer = Callable[[Sequence[Example], Sequence[str]], list[Score]]  # the rewards of a run
+HeldOutScorer = Callable[[Sequence[Example], Sequence[Completion]], list[Score]]  # the rewards of a run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +39,12 @@ class Answer:
     parts: Mapping[str, float] | None = None  # of the reward, by name
     vote: str | None = None  # of a sample: the answer that it states, if the task has votes
     rank_score: float | None = None  # of a sample: by the reward model of best-of-k
+    extra: Mapping[str, Any] | None = None  # what reward functions noted of it, if they did
+    logged: Mapping[str, float] | None = None  # what they measured of its batch
 
     def row(self) -> dict[str, Any]:
-        """As plain data; reward, parts, vote and rank_score where it has them."""
-        some = ("reward", "parts", "vote", "rank_score")
+        """As plain data; reward, parts, vote, rank_score and what was logged where it has them."""
+        some = ("reward", "parts", "vote", "rank_score", "extra", "logged")
         return {key: value for key, value in asdict(self).items() if key not in some or value is not None}
 
 
@@ -62,6 +64,7 @@ class Evaluation:
     answers: tuple[Answer, ...]  # example by example
     reward: Interval | None = None  # by the rewards of a run
     parts: dict[str, Interval] = field(default_factory=dict)  # of the reward, by name
+    logged: dict[str, float] = field(default_factory=dict)  # metrics that reward functions logged
     rows: dict[str, float] = field(default_factory=dict)  # metrics eval/… of the held-out rows of an offline run
     majority_at: dict[int, Interval] = field(default_factory=dict)  # k > 1 → maj@k, if the task has votes
     best_of: dict[int, Interval] = field(default_factory=dict)  # k > 1 → accuracy of the best of k by a reward model
@@ -72,6 +75,11 @@ class Evaluation:
         """The number of examples with a reference answer."""
         return sum(answer.sample == 0 and answer.correct is not None for answer in self.answers)
 
+    @property
+    def scored(self) -> int:
+        """The number of greedy answers with a reward; the reward failed on the others."""
+        return sum(answer.reward is not None for answer in self.answers)
+
     def metrics(self) -> dict[str, float]:
         values: dict[str, Interval | float | None] = {"length": self.length.mean, "truncated": self.truncated}
         values |= {"accuracy": self.accuracy, "gold": self.gold}
@@ -79,7 +87,10 @@ class Evaluation:
         values |= {f"maj@{k}": interval for k, interval in self.majority_at.items()}
         values |= {f"best-of-{k}": interval for k, interval in self.best_of.items()}
         values |= {f"parts/{name}": interval for name, interval in self.parts.items()} | {"reward": self.reward}
+        values |= {f"logged/{name}": value for name, value in self.logged.items()}
         some = {"graded": self.graded} if 0 < self.graded < self.examples else {}
+        if self.reward is not None and self.scored < self.examples:
+            some["scored"] = self.scored
         return flat_metrics(values | {"prompts": self.examples, **some})
 
 
@@ -114,7 +125,7 @@ def evaluate(  # noqa: PLR0913
         task.score_many([example for example, _ in several], [text for _, text in several])
     graded = [_answer_rows(task, example, answers) for example, answers in zip(mine, completions, strict=True)]
     if scorer is not None:
-        _add_rewards(graded, scorer(mine, [answers[0].text for answers in completions]))
+        _add_rewards(graded, scorer(mine, [answers[0] for answers in completions]))
     if ranker is not None:
         _add_ranks(graded, mine, ranker)
     rows = world.interleave(graded)
@@ -178,7 +189,9 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
 
 def _add_rewards(graded: Sequence[Sequence[dict[str, Any]]], scores: Sequence[Score]) -> None:
     for answers, score in zip(graded, scores, strict=True):
-        answers[0].update(reward=score.reward, parts=dict(score.parts))
+        if not score.is_missing:
+            answers[0].update(reward=score.reward, parts=dict(score.parts))
+        answers[0].update(score.remarks)
 
 
 def _add_ranks(graded: Sequence[Sequence[dict[str, Any]]], examples: Sequence[Example], ranker: Ranker) -> None:
@@ -190,13 +203,13 @@ def _add_ranks(graded: Sequence[Sequence[dict[str, Any]]], examples: Sequence[Ex
         row["rank_score"] = score
 
 
-def _mean_parts(greedy: Sequence[Answer]) -> dict[str, Interval]:
-    """The mean of each part of the reward over the answers that have it."""
+def _by_name(given: Iterable[Mapping[str, float] | None]) -> dict[str, list[float]]:
+    """The values of each name, in order of the names."""
     found: dict[str, list[float]] = defaultdict(list)
-    for answer in greedy:
-        for name, value in (answer.parts or {}).items():
+    for values in given:
+        for name, value in (values or {}).items():
             found[name].append(value)
-    return {name: mean_interval(values) for name, values in sorted(found.items())}
+    return dict(sorted(found.items()))
 
 
 def _summary(
@@ -227,7 +240,8 @@ def _summary(
         seed=seed,
         answers=tuple(answer for answers in by_example for answer in answers),
         reward=mean_interval(rewards) if rewards else None,
-        parts=_mean_parts(greedy),
+        parts={name: mean_interval(values) for name, values in _by_name(a.parts for a in greedy).items()},
+        logged={name: math.fsum(values) / len(values) for name, values in _by_name(a.logged for a in greedy).items()},
     )
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 LOWER_IS_BETTER = ("loss", "truncated", "calibration_error")
 PARTS = "parts"  # of the reward: eval/parts/NAME, of which more is always better
-COUNTS = ("prompts", "graded", "rows")  # eval/prompts: how many were answered; graded: those with a reference answer
+# eval/prompts: how many were answered; graded: those with a reference answer; scored: those with a reward.
+COUNTS = ("prompts", "graded", "scored", "rows")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ class Measure:
 # then the metrics of the rows that an offline run learns from.
 MEASURES = (
     Measure(metric="eval/accuracy", label="held-out accuracy", is_share=True, counted_by=("graded", "prompts")),
-    Measure(metric="eval/reward", label="held-out reward"),
+    Measure(metric="eval/reward", label="held-out reward", counted_by=("scored", "prompts")),
     Measure(metric="eval/pair_accuracy", label="held-out pair accuracy", is_share=True, counted_by=("rows",)),
     Measure(metric="eval/label_accuracy", label="held-out label accuracy", is_share=True, counted_by=("rows",)),
     Measure(metric="eval/outcome_accuracy", label="held-out outcome accuracy", is_share=True, counted_by=("rows",)),

@@ -1,10 +1,12 @@
 """The interface of tasks: a source of examples and a grader of completions. Imports no models and no tensors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from whet.records import LARGEST_REWARD, Example, Score
+from whet.records import LARGEST_REWARD, Example, Sampled, Score
+
+Awaited = Callable[[], list[Score]]  # waits for scores
 
 
 @runtime_checkable
@@ -85,9 +87,19 @@ class HasNotes(Protocol):
 
 
 class Grader(Protocol):
-    """Scores batches of completions."""
+    """Scores batches of completions. Rows of the same prompt are next to each other."""
 
-    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]: ...
+    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
+        """`sampled`: what is known of the completions besides their texts, for reward functions that ask for it."""
+        ...
+
+    def shares(self, prompts: int) -> list[range]:
+        """The prompts of a batch that are scored together, in order. It depends on nothing but their number."""
+        ...
+
+    def submit(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> Awaited:
+        """Begins to score the rows of one share where that is possible beside other work; the result is waited for."""
+        ...
 
     def close(self) -> None: ...
 

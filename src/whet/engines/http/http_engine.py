@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from anyio.from_thread import start_blocking_portal
 
-from whet.engines.engine_protocol import OnToken
+from whet.engines.engine_protocol import OnGroup, OnToken
 from whet.engines.http.reply import Expected, is_plain, read_reply
 from whet.engines.http.server_text import ServerText
 from whet.engines.http.transport import Connection, Transport
@@ -80,7 +80,9 @@ class HttpEngine:
     def close(self) -> None:
         """Nothing to release: every request closes its own connection."""
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1, on_group: OnGroup | None = None
+    ) -> list[list[Completion]]:
         """`count` completions of each prompt, in order, at most `connection.concurrency` requests at a time."""
         if any(not prompt.tokens for prompt in prompts):
             raise UserError("a prompt is empty: the model needs at least one token to continue")
@@ -96,6 +98,9 @@ class HttpEngine:
             for future in as_completed(waiting):
                 done[waiting[future]] = future.result()
                 self._tell(*waiting[future], done[waiting[future]])
+                prompt, _ = waiting[future]
+                if on_group is not None and all((prompt, first) in done for first in firsts):
+                    on_group(prompt, [completion for first in firsts for completion in done[prompt, first]])
         return [[completion for first in firsts for completion in done[i, first]] for i in range(len(prompts))]
 
     async def _ask(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from whet.engines.engine_protocol import token_limit
 from whet.engines.native.decode import BUCKET, DecodeLoop
-from whet.engines.native.slots import Drawn, slot_bytes
+from whet.engines.native.slots import Drawn, Finished, slot_bytes
 from whet.models.decoder.decoder import Decoder, parameter_count
 from whet.models.logprobs import check_logprobs, doubt
 from whet.records import Prompt, Sampling
@@ -58,10 +58,14 @@ class CudaSampler:
         self._loop: DecodeLoop | None = None
         self._doubt: Tensor | float = -0.0  # NaN if the head has a non-finite weight (`logprobs.doubt`)
         self._asked = 0  # slots requested of the loop; memory may have allowed fewer
+        self._finished: Finished | None = None  # who hears of the completions of the call under way
 
     @torch.no_grad()
-    def sample(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int) -> list[Drawn]:
+    def sample(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int, finished: Finished | None = None
+    ) -> list[Drawn]:
         """`count` completions of each prompt, prompt by prompt. Halves the slots once when memory runs out."""
+        self._finished = finished
         if not prompts:
             return []
         jobs = [
@@ -214,6 +218,8 @@ class CudaSampler:
             check_logprobs(values, self.policy, prompt=jobs[job].prompt)
             done[job] = Drawn(ids, values, ids[-1] in self._stop_ids)
             assigned.leave(slot)
+            if self._finished is not None:
+                self._finished.add(0, {job: done[job]})
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self.device)

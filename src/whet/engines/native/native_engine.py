@@ -18,6 +18,7 @@ from torch import Tensor
 
 from whet.batching import pad
 from whet.engines.engine_protocol import (
+    OnGroup,
     OnToken,
     above_coldest,
     token_limit,
@@ -25,7 +26,7 @@ from whet.engines.engine_protocol import (
     within_context,
     within_vocabulary,
 )
-from whet.engines.native.slots import Drawn
+from whet.engines.native.slots import Drawn, Finished
 from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import autocast, has_plain_products, is_served
 from whet.models.logprobs import Past, check_logprobs, doubt, log_distribution, remembered
@@ -81,22 +82,31 @@ class NativeEngine:
         """Nothing to release."""
 
     @torch.no_grad()
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1, on_group: OnGroup | None = None
+    ) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
         above_coldest(sampling)
         sampling = sampling.ended_by(self.tokenizer.stops)
         prompts = within_context(prompts, self.policy.context)
         within_vocabulary(prompts, self.policy.vocab_size)
+        finished = None
+        if on_group is not None:
+            finished = Finished(count, lambda prompt, some: on_group(prompt, self._completed(some, sampling)))
         if self._is_fast(sampling):
-            drawn = self._sample_fast(prompts, sampling, count)
+            drawn = self._sample_fast(prompts, sampling, count, finished)
         else:
             drawn = []
             size = max(1, (self.max_sequences or PLAIN_SEQUENCES) // count)  # whole groups: a prompt is prefilled once
             with autocast(self.device):
                 for start in range(0, len(prompts), size):
-                    drawn += self._sample(prompts[start : start + size], sampling, count, first=start)
+                    drawn += self._sample(prompts[start : start + size], sampling, count, finished, first=start)
+        done = self._completed(drawn, sampling)
+        return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
+
+    def _completed(self, drawn: Sequence[Drawn], sampling: Sampling) -> list[Completion]:
         texts = self.tokenizer.decode_many([one.tokens for one in drawn])
-        done = [
+        return [
             Completion(
                 tokens=tuple(one.tokens),
                 logprobs=tuple(one.logprobs),
@@ -105,7 +115,6 @@ class NativeEngine:
             )
             for one, text in zip(drawn, texts, strict=True)
         ]
-        return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
     def _is_fast(self, sampling: Sampling) -> bool:
         """Whether CUDA graphs can sample it: a served decoder on a GPU, no top-k, top-p, min-p or stop strings."""
@@ -118,7 +127,9 @@ class NativeEngine:
         )
         return self.device.type == "cuda" and plain and ours and self.on_token is None
 
-    def _sample_fast(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[Drawn]:
+    def _sample_fast(
+        self, prompts: Sequence[Prompt], sampling: Sampling, count: int, finished: Finished | None
+    ) -> list[Drawn]:
         from whet.engines.native import decode_kernels  # imports Triton, which only CUDA builds of torch have
         from whet.engines.native.cuda import CudaSampler
 
@@ -128,9 +139,11 @@ class NativeEngine:
             self._sampler = CudaSampler(
                 self.policy, self.tokenizer.stops, max_slots=slots, ops=decode_kernels, dtype=self.dtype
             )
-        return self._sampler.sample(prompts, sampling, count=count)
+        return self._sampler.sample(prompts, sampling, count=count, finished=finished)
 
-    def _sample(self, prompts: Sequence[Prompt], sampling: Sampling, count: int, *, first: int) -> list[Drawn]:
+    def _sample(
+        self, prompts: Sequence[Prompt], sampling: Sampling, count: int, finished: Finished | None, *, first: int
+    ) -> list[Drawn]:
         """Samples every sequence of one batch to its end; `first` is the index of its first prompt."""
         tokens = pad([prompt.tokens for prompt in prompts], torch.int64).to(self.device)
         lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=self.device)
@@ -168,6 +181,8 @@ class NativeEngine:
             if bool(is_done.any()):
                 lengths[live[is_done]] = position + 1
                 is_ended[live] = is_stopped
+                if finished is not None:
+                    finished.add(first * count, _ended(live[is_done], out, out_logprobs, is_ended, position + 1))
                 rows = _closed_up(is_done)
                 if not len(rows):
                     break
@@ -190,6 +205,12 @@ class NativeEngine:
         window = TOKENS_PER_CHARACTER * max(len(text) for text in sampling.stop) + 1
         tails = self.tokenizer.decode_many([row[-window:] for row in tokens])
         return torch.tensor([any(text in tail for text in sampling.stop) for tail in tails], device=self.device)
+
+
+def _ended(rows: Tensor, out: Tensor, logprobs: Tensor, is_ended: Tensor, length: int) -> dict[int, Drawn]:
+    """Sequence → completion, of those that end with this length."""
+    found = zip(out[rows, :length].tolist(), logprobs[rows, :length].tolist(), is_ended[rows].tolist(), strict=True)
+    return {row: Drawn(*one) for row, one in zip(rows.tolist(), found, strict=True)}
 
 
 def _unpadded(tokens: Tensor, lengths: Tensor) -> Tensor:

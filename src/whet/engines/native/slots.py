@@ -5,6 +5,7 @@ The number of slots S includes a spare one, the last, which padding rows of a st
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -20,6 +21,25 @@ class Drawn(NamedTuple):
     tokens: list[int]
     logprobs: list[float]
     is_stopped: bool  # by a stop token or string, not by its limit
+
+
+class Finished:
+    """Collects completions and tells of each prompt when it has all of them."""
+
+    def __init__(self, count: int, tell: Callable[[int, list[Drawn]], object]) -> None:
+        """`count`: completions of each prompt."""
+        self.count, self._tell = count, tell
+        self._drawn: dict[int, dict[int, Drawn]] = {}  # prompt → sample → completion
+
+    def add(self, first: int, drawn: Mapping[int, Drawn]) -> None:
+        """Sequences that ended, by their numbers after `first`; those of a prompt are next to each other."""
+        for sequence, one in drawn.items():
+            prompt, sample = divmod(first + sequence, self.count)
+            group = self._drawn.setdefault(prompt, {})
+            group[sample] = one
+            if len(group) == self.count:
+                del self._drawn[prompt]
+                self._tell(prompt, [group[index] for index in range(self.count)])
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from whet.engines.engine_protocol import within_context
+from whet.engines.engine_protocol import OnGroup, within_context
 from whet.engines.http.http_engine import USUAL, HttpEngine
 from whet.engines.http.transport import Connection, RequestRefused, Transport
 from whet.engines.http.untrusted import printable
@@ -84,9 +84,11 @@ class VllmServerEngine:
         hand_over(self, policy, self.dtype, self._canaries)
         self.version = version
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1, on_group: OnGroup | None = None
+    ) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
-        return self.sample(within_context(prompts, self.context), sampling, count)
+        return self.sample(within_context(prompts, self.context), sampling, count, on_group)
 
     def close(self) -> None:
         """Removes the directory of weights."""
@@ -123,9 +125,11 @@ class VllmServerEngine:
         if reply.get("success") is not True:
             raise RunFailed(f"{self._control.url} kept its prefix cache of older weights: is it in use by others?")
 
-    def sample(self, prompts: Sequence[Prompt], sampling: Sampling, count: int) -> list[list[Completion]]:
+    def sample(
+        self, prompts: Sequence[Prompt], sampling: Sampling, count: int, on_group: OnGroup | None = None
+    ) -> list[list[Completion]]:
         """`count` completions of each prompt; prompts must fit the context."""
-        return self._http.generate(prompts, sampling, count=count)
+        return self._http.generate(prompts, sampling, count=count, on_group=on_group)
 
     def _describe(self) -> Described:
         try:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.engines.engine_protocol import up_to_stop, within_context
+from whet.engines.engine_protocol import OnGroup, up_to_stop, within_context
 from whet.engines.vllm.weight_proof import canary_prompts, hand_over
 from whet.engines.vllm.weights import served_decoder
 from whet.errors import RunFailed, UserError
@@ -69,7 +69,14 @@ class VllmEngine:
             hand_over(self, policy, self.dtype, self._canaries)
         self.version = version
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1) -> list[list[Completion]]:
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        count: int = 1,
+        on_group: OnGroup | None = None,  # noqa: ARG002 - vLLM gives all completions at once
+    ) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
         prompts = within_context(prompts, self.context)
         with self._awake():

@@ -248,7 +248,20 @@ def lost_numbers(metrics: Rows) -> HealthFinding | None:
     return HealthFinding("warning", f"{count} had a loss, gradient norm or KL that is not finite, first step {lost[0]}")
 
 
+def failed_rewards(metrics: Rows) -> HealthFinding | None:
+    """Completions on which the reward failed, where the recipe allows it."""
+    failed = {row["step"]: int(row["reward/failures"]) for row in metrics if row.get("reward/failures")}
+    if not failed:
+        return None
+    count = sum(failed.values())
+    what = f"{count} rollout" + ("s" if count > 1 else "")
+    return HealthFinding(
+        "warning", f"the reward failed on {what}, first in step {min(failed)}, which are left out: see failures/"
+    )
+
+
 RULES = (
+    failed_rewards,
     held_out_result,
     held_out_loss,
     reward_hacking,

@@ -269,7 +269,8 @@ def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
     groups = sorted(groups, key=lambda group: len({row["reward"] for row in group}) == 1)[:GROUPS]
     found = []
     for group in groups:
-        mean = number(sum(row["reward"] for row in group) / len(group))
+        rewards = [row["reward"] for row in group if row["reward"] is not None]  # None: the reward failed on it
+        mean = number(sum(rewards) / len(rewards)) if rewards else "none"
         more = f", {ROLLOUTS} shown" if len(group) > ROLLOUTS else ""
         parts = list(dict.fromkeys(name for row in group for name in row["parts"]))
         shown = [_rollout(row) for row in group[:ROLLOUTS]]

@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from whet.errors import RunFailed, UserError
 from whet.imports import is_object
-from whet.records import Example, Score
+from whet.records import Example, Sampled, Score
+from whet.tasks.grading.failures import Blame, Tolerance
+from whet.tasks.grading.pool import Cancelled, WorkerPool
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung, withheld, worker_environment
 from whet.tasks.grading.reward_functions import RewardFailed
 from whet.tasks.grading.wire import (
@@ -21,15 +23,15 @@ from whet.tasks.grading.wire import (
     At,
     Failure,
     WorkerSetup,
-    check_ready,
     pack_batch,
     pack_setup,
+    read_ready,
     unpack_reply,
 )
 from whet.tasks.grading.worker import make_scorer
 from whet.tasks.loading import is_packaged, load_task
-from whet.tasks.protocol import Batched, Grader, Task
-from whet.user_code import by_lines, output_log, printing_to_log
+from whet.tasks.protocol import Awaited, Batched, Grader, Task
+from whet.user_code import output_log, printing_to_log
 
 WORKER = (sys.executable, "-P", "-m", "whet.tasks.grading.worker")  # -P: files here must not shadow a library
 LOAD_LIMIT_SECONDS = 120.0  # a module may import torch from a cold disk
@@ -37,23 +39,7 @@ LOAD_LIMIT_SECONDS = 120.0  # a module may import torch from a cold disk
 MEMORY_SIGNALS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKILL)
 
 
-class GradingFailed(RunFailed):
-    """A reward function raised, hung, crashed or returned no number; carries the completion."""
-
-    kind = "reward"  # of failure, in the name of its file
-
-    def __init__(self, message: str, *, example: Example, text: str, traceback: str = "") -> None:
-        super().__init__(message)
-        self.example = example
-        self.text = text
-        self.traceback = traceback  # of the user's code, if it raised
-
-    @property
-    def culprit(self) -> dict[str, Any]:
-        return {"example": self.example and asdict(self.example), "text": self.text, **by_lines(self.traceback)}
-
-
-def make_grader(
+def make_grader(  # noqa: PLR0913
     task_name: str,
     task_options: Mapping[str, Any],
     rewards: Sequence[tuple[str, float]],
@@ -63,35 +49,62 @@ def make_grader(
     environment: Sequence[str] = (),
     may_abstain: bool = False,
     task: Task | None = None,
+    workers: int = 1,
+    prompts_per_call: int | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Grader:
     """The grader of a run; the user's code is loaded now, so that a wrong name fails at once.
 
     `task` is the task if it is built already: a packaged task scores in this process and need not be built twice.
     """
+    tolerance = tolerance or Tolerance()
     if not rewards and is_packaged(task_name):
         return DirectGrader(task or load_task(task_name, task_options))
     if any(is_object(spec) for spec in ([spec for spec, _ in rewards] or [task_name])):
-        return InProcessGrader(task_name, task_options, rewards, may_abstain=may_abstain)
-    grader = WorkerGrader(
-        task_name,
-        task_options,
-        rewards,
-        time_limit_seconds=time_limit_seconds,
-        memory_limit_gb=memory_limit_gb,
-        environment=environment,
-        may_abstain=may_abstain,
-    )
+        return InProcessGrader(task_name, task_options, rewards, may_abstain=may_abstain, tolerance=tolerance)
+    several = [
+        WorkerGrader(
+            task_name,
+            task_options,
+            rewards,
+            time_limit_seconds=time_limit_seconds,
+            memory_limit_gb=memory_limit_gb,
+            environment=environment,
+            may_abstain=may_abstain,
+            tolerance=tolerance,
+        )
+        for _ in range(workers)
+    ]
+    grader = several[0] if workers == 1 and prompts_per_call is None else WorkerPool(several, prompts_per_call)
     grader.start()
     return grader
 
 
-class DirectGrader:
+class InOneCall:
+    """A grader that scores a batch as a whole, when it is asked for the result."""
+
+    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
+        raise NotImplementedError
+
+    def shares(self, prompts: int) -> list[range]:
+        return [range(prompts)]
+
+    def submit(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> Awaited:
+        return partial(self.grade, examples, texts, sampled)
+
+
+class DirectGrader(InOneCall):
     """Scores with a packaged task, which does not hang: a user's pattern has a time limit (`tasks/matching.py`)."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+    def grade(
+        self,
+        examples: Sequence[Example],
+        texts: Sequence[str],
+        sampled: Sampled | None = None,  # noqa: ARG002 - as the protocol has it
+    ) -> list[Score]:
         if isinstance(self._task, Batched):
             return self._task.score_many(examples, texts)
         return [self._task.score(example, text) for example, text in zip(examples, texts, strict=True)]
@@ -100,7 +113,7 @@ class DirectGrader:
         """Nothing to release."""
 
 
-class InProcessGrader:
+class InProcessGrader(InOneCall):
     """Scores with objects passed from Python, which no worker can import: the same checks, without the limits.
 
     Asynchronous functions run in a thread: the calling thread may have a running event loop, as in a notebook.
@@ -113,30 +126,29 @@ class InProcessGrader:
         rewards: Sequence[tuple[str, float]],
         *,
         may_abstain: bool = False,
+        tolerance: Tolerance | None = None,
     ) -> None:
+        self._tolerance = tolerance or Tolerance()
         self._who = _who(task_name, [spec for spec, _ in rewards])
         self._loop, self._thread = asyncio.Runner(), ThreadPoolExecutor(max_workers=1)  # starts with its first task
-        self._score = make_scorer(task_name, task_options, rewards, self, may_abstain=may_abstain)
+        self._scorer = make_scorer(task_name, task_options, rewards, self, may_abstain=may_abstain)
 
     def run(self, coro: Coroutine[Any, Any, object], /) -> object:
         return self._thread.submit(self._loop.run, coro).result()
 
-    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
-        outcome = self._ask(examples, texts)
-        if isinstance(outcome, Failure):
-            raise _blamed(self._ask, outcome, examples, texts)
-        return outcome
+    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
+        return _graded(self._ask, examples, texts, sampled, self._tolerance)
 
     def close(self) -> None:
         self._thread.submit(self._loop.close).result()
         self._thread.shutdown()
 
-    def _ask(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score] | Failure:
+    def _ask(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> list[Score] | Failure:
         for example in examples:
             _require_json(example.columns, f"the columns of example {example.id}")
         try:
             with printing_to_log():
-                return self._score(list(examples), list(texts), lambda _function, _row: None)
+                return self._scorer.score(list(examples), list(texts), sampled, lambda _function, _row: None)
         except RewardFailed as error:
             if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, not a bug of the function
                 raise error.__cause__ from None
@@ -145,7 +157,7 @@ class InProcessGrader:
             return Failure(message=f"{self._who} called sys.exit({error.code!r})", row=None)
 
 
-class WorkerGrader:
+class WorkerGrader(InOneCall):
     """Scores in a worker process, started on first use and restarted after it was killed."""
 
     def __init__(
@@ -158,6 +170,7 @@ class WorkerGrader:
         memory_limit_gb: float | None = None,  # of each process
         environment: Sequence[str] = (),  # secrets to pass to the worker
         may_abstain: bool = False,  # a row may get no reward
+        tolerance: Tolerance | None = None,
     ) -> None:
         if not 0 < time_limit_seconds < float("inf"):
             raise UserError(f"the time limit of rewards is {time_limit_seconds} s, must be above 0 and finite")
@@ -175,22 +188,31 @@ class WorkerGrader:
         )
         self._environment = worker_environment(os.environ, environment)
         self._withheld = withheld(os.environ, environment)
+        self._tolerance = tolerance or Tolerance()
         self._child: Child | None = None
+        self._wants_samples = False  # whether a function asks for `Sampled`; known when it is loaded
+        self._is_cancelled = False
 
     def start(self) -> None:
         """Starts the worker and loads the user's code, if it is not running."""
+        if self._is_cancelled:
+            raise Cancelled
         if self._child is None:
             self._child = self._started()
 
-    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
         if len(examples) != len(texts):
             raise ValueError(f"{len(examples)} examples and {len(texts)} texts")
         if not examples:
             return []
-        outcome = self._ask(examples, texts)
-        if isinstance(outcome, Failure):
-            raise _blamed(self._ask, outcome, examples, texts, withheld=self._withheld)
-        return outcome
+        return _graded(self._ask, examples, texts, sampled, self._tolerance, withheld=self._withheld)
+
+    def cancel(self) -> None:
+        """Ends the batch under way in another thread, which raises `Cancelled`; the grader cannot be used again."""
+        self._is_cancelled = True
+        child = self._child
+        if child is not None:
+            child.end()
 
     def close(self) -> None:
         if self._child is not None:
@@ -203,7 +225,7 @@ class WorkerGrader:
         deadline = time.monotonic() + LOAD_LIMIT_SECONDS
         try:
             child.send(pack_setup(self._setup), deadline=deadline)
-            check_ready(child.receive(deadline=deadline))
+            self._wants_samples = read_ready(child.receive(deadline=deadline))
         except ChildHung:
             child.kill()
             raise RunFailed(f"{self._what()} did not load within {LOAD_LIMIT_SECONDS:g} s") from None
@@ -232,13 +254,13 @@ class WorkerGrader:
         maybe = f" (if memory was short: the machine's{hint})" if death.code in MEMORY_SIGNALS else ""
         return f"{who}{how} {death}{maybe}"
 
-    def _ask(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score] | Failure:
+    def _ask(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> list[Score] | Failure:
         """One batch through the worker, which is killed if it hangs, crashes or raises."""
-        request = pack_batch(examples, texts)
         for example in examples:
             _require_json(example.columns, f"the columns of example {example.id}")
         self.start()
         assert self._child is not None
+        request = pack_batch(examples, texts, sampled if self._wants_samples else None)
         deadline = time.monotonic() + self._limit
         doing, row = self._what(), None
         try:
@@ -257,6 +279,8 @@ class WorkerGrader:
             return Failure(message=late, row=row)
         except ChildDied as death:
             self._discard()
+            if self._is_cancelled:
+                raise Cancelled from None
             return Failure(message=self._death(doing, death, " ended its process: the worker"), row=row)
         except ChildGarbled as found:
             self._discard()
@@ -276,32 +300,28 @@ class WorkerGrader:
         self._child = None
 
 
-Ask = Callable[[Sequence[Example], Sequence[str]], list[Score] | Failure]
+def _graded(
+    ask: Callable[[Sequence[Example], Sequence[str], Sampled | None], list[Score] | Failure],
+    examples: Sequence[Example],
+    texts: Sequence[str],
+    sampled: Sampled | None,
+    tolerance: Tolerance,
+    *,
+    withheld: Sequence[str] = (),
+) -> list[Score]:
+    """The scores of a batch; raises a failure unless the tolerance allows it."""
 
+    def ask_rows(rows: Sequence[int]) -> list[Score] | Failure:
+        of_rows = None if sampled is None else sampled.rows(rows)
+        return ask([examples[row] for row in rows], [texts[row] for row in rows], of_rows)
 
-def _blamed(
-    ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str], *, withheld: Sequence[str] = ()
-) -> GradingFailed:
-    """The error for a failed batch, with the row that caused it."""
-    if failure.row is None:
-        failure = _search(ask, failure, examples, texts)
-    row, message = failure.row or 0, failure.message
-    hidden = [name for name in withheld if name in message]
-    if hidden:
-        message += f"; {hidden[0]} looks like a secret and is withheld from the worker: name it in reward.environment"
-    where = f"(example {examples[row].id}, row {row} of {len(examples)})"
-    return GradingFailed(f"{message} {where}", example=examples[row], text=texts[row], traceback=failure.traceback)
-
-
-def _search(ask: Ask, failure: Failure, examples: Sequence[Example], texts: Sequence[str]) -> Failure:
-    """The failure of the first row that fails by itself; of row 0 if rows fail only together."""
-    if len(examples) == 1:
-        return replace(failure, row=0)
-    for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
-        outcome = ask([example], [text])
-        if isinstance(outcome, Failure):
-            return replace(outcome, row=row)
-    return replace(failure, row=0, message=f"{failure.message}; no row fails by itself, so this is the first")
+    outcome = ask(examples, texts, sampled)
+    if not isinstance(outcome, Failure):
+        return outcome
+    blame = Blame(ask_rows, examples, texts, withheld)
+    if not tolerance.allowed:
+        raise blame.error(outcome)
+    return blame.tolerated(outcome, tolerance)
 
 
 def _who(task: str, rewards: Sequence[str]) -> str:

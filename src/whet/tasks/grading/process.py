@@ -110,11 +110,15 @@ class Child:
         self._searched = 0
         return _answer(line, self._request)
 
-    def kill(self) -> None:
-        """Kills the child and its descendants."""
+    def end(self) -> None:
+        """Kills the child and its descendants; another thread that waits for it notices its death."""
         # macOS refuses to signal a group of zombies.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kills the child and its descendants, and closes its pipes."""
+        self.end()
         self._process.wait()
         self._to.close()
         self._from.close()

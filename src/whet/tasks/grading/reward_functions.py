@@ -7,19 +7,19 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, SupportsFloat
 
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named
-from whet.records import Example, Score
+from whet.records import Example, Sampled, Score
+from whet.tasks.grading.reward_arguments import ALWAYS_OFFERED, LOGGING, OF_SAMPLES, Logged, NotLoggable, offered
 from whet.tasks.protocol import is_reward, too_large
 from whet.user_code import happened, whole_traceback
 
-ALWAYS_OFFERED = ("prompts", "completions", "answer")
 TORCH_HAS_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # in a RuntimeError
-NEVER_OFFERED = ("completion_ids", "trainer_state")  # of TRL's trainer
+NEVER_OFFERED = ("environments",)  # of TRL's trainer
 
 Report = Callable[[str, int | None], None]  # called with function and row, if known, before it runs
 
@@ -50,6 +50,9 @@ class LoadedReward:
     requires: frozenset[str]  # those without a default
     accepts_any: bool  # has **kwargs
 
+    def accepts_one_of(self, names: Iterable[str]) -> bool:
+        return self.accepts_any or not self.accepts.isdisjoint(names)
+
 
 def load_rewards(rewards: Sequence[tuple[str, float]]) -> tuple[LoadedReward, ...]:
     """The functions of (`module:function` or `file.py:function`, weight) pairs."""
@@ -68,15 +71,17 @@ def score_with(
     runner: Runner,
     report: Report = lambda _function, _row: None,
     may_abstain: bool = False,
+    sampled: Sampled | None = None,
 ) -> list[Score]:
     """reward = Σ weight × part over the functions that did not return None; `runner` runs the asynchronous ones.
 
     A row for which all return None is an error unless `may_abstain`: a reward of 0 would be made up.
     """
     columns: list[list[float | None]] = []
+    logged = Logged()
     for function in functions:
         # A copy for each, so that a function that changes its arguments does not affect the next.
-        arguments = deepcopy(_arguments(function, _offered(examples, texts)))
+        arguments = deepcopy(_arguments(function, {**offered(examples, texts, sampled), **logged.callbacks()}))
         report(function.name, None)
         values = _call(function, arguments, runner, len(examples))
         columns.append([_number(function.name, value, row) for row, value in enumerate(values)])
@@ -89,7 +94,12 @@ def score_with(
                 "give a number",
                 row=row,
             )
-    return [_combine(functions, given, row) for row, given in enumerate(rows)]
+    try:
+        extras, means = logged.extras(len(examples)), logged.means()
+    except NotLoggable as error:
+        raise RewardFailed(str(error), row=None) from error
+    combined = [_combine(functions, given, row) for row, given in enumerate(rows)]
+    return [replace(score, extra=extra, logged=means) for score, extra in zip(combined, extras, strict=True)]
 
 
 def raised(who: str, error: BaseException, *, row: int | None) -> RewardFailed:
@@ -152,26 +162,16 @@ def distinct(name: str, taken: set[str]) -> str:
     return candidate
 
 
-def _offered(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, list[Any]]:
-    """All keyword arguments: lists with one entry per row, None where a row lacks the column."""
-    names = dict.fromkeys(name for example in examples for name in example.columns)
-    columns = {name: [example.columns.get(name) for example in examples] for name in names}
-    pairs = zip(examples, texts, strict=True)
-    return {
-        **columns,
-        "answer": [example.answer for example in examples],
-        "prompts": [example.plain_prompt for example in examples],
-        "completions": [
-            text if isinstance(example.prompt, str) else [{"role": "assistant", "content": text}]
-            for example, text in pairs
-        ],
-    }
-
-
-def _arguments(function: LoadedReward, offered: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _arguments(function: LoadedReward, offered: dict[str, Any]) -> dict[str, Any]:
     missing = sorted(function.requires - offered.keys())
+    if missing and missing[0] in OF_SAMPLES:
+        raise UserError(
+            f"reward function {function.name} requires '{missing[0]}', which is known only of completions that were "
+            "sampled here, by an engine that tells their tokens: give it a default"
+        )
     if missing:
-        columns = ", ".join(name for name in offered if name not in ALWAYS_OFFERED) or "none"
+        known = (*ALWAYS_OFFERED, *OF_SAMPLES, *LOGGING)
+        columns = ", ".join(name for name in offered if name not in known) or "none"
         raise UserError(
             f"reward function {function.name} requires '{missing[0]}', which is not a column of the task (columns: "
             f"{columns}; always there: {', '.join(ALWAYS_OFFERED)})"
@@ -179,7 +179,7 @@ def _arguments(function: LoadedReward, offered: dict[str, list[Any]]) -> dict[st
     return {name: values for name, values in offered.items() if function.accepts_any or name in function.accepts}
 
 
-def _call(function: LoadedReward, arguments: dict[str, list[Any]], runner: Runner, count: int) -> list[object]:
+def _call(function: LoadedReward, arguments: dict[str, Any], runner: Runner, count: int) -> list[object]:
     try:
         with alarms_end():
             result = function.call(**arguments)

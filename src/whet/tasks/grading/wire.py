@@ -1,10 +1,10 @@
 """The protocol between the grader and its worker: one JSON object per line.
 
-To the worker:    a `WorkerSetup`, then any number of batches {"examples": […], "texts": […]}.
-From the worker:  {"ready": true} once, then for each batch at most one {"at": function, "row": n | null} for each
-                  function and row, and one of {"scores": […]}, {"failed": sentence, "row": n | null,
-                  "traceback": text} or {"user_error": sentence}. {"forked": true} at any time: the user's code forked
-                  the worker and the copy returned.
+To the worker:    a `WorkerSetup`, then any number of batches {"examples": […], "texts": […], "sampled": {…} | null}.
+From the worker:  {"ready": true, "wants_samples": whether a function asks for `Sampled`} once, then for each batch at
+                  most one {"at": function, "row": n | null} for each function and row, and one of {"scores": […]},
+                  {"failed": sentence, "row": n | null, "traceback": text} or {"user_error": sentence}.
+                  {"forked": true} at any time: the user's code forked the worker and the copy returned.
 
 Every line also has {"request": n}: 0 is the setup, and a reply repeats the number of its request. The user's code can
 write to the worker's pipe, so every reply is validated.
@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from whet.errors import UserError
-from whet.records import Example, Message, Score
+from whet.records import Example, Message, Sampled, Score
 from whet.tasks.grading.process import ChildGarbled
+from whet.tasks.grading.reward_arguments import are_extras, are_metrics
 from whet.tasks.protocol import is_reward
 
 OUT_OF_MEMORY = 112  # the exit code of a worker that reached its limit
@@ -63,23 +64,27 @@ def unpack_setup(data: Mapping[str, Any]) -> WorkerSetup:
     return WorkerSetup(**{**known, "rewards": pairs, "path": tuple(data["path"])})
 
 
-def pack_batch(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, Any]:
-    return {"examples": [_pack_example(example) for example in examples], "texts": list(texts)}
+def pack_batch(examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> dict[str, Any]:
+    facts = None if sampled is None else asdict(sampled)
+    return {"examples": [_pack_example(example) for example in examples], "texts": list(texts), "sampled": facts}
 
 
-def unpack_batch(data: Mapping[str, Any]) -> tuple[list[Example], list[str]]:
-    return [_unpack_example(example) for example in data["examples"]], data["texts"]
+def unpack_batch(data: Mapping[str, Any]) -> tuple[list[Example], list[str], Sampled | None]:
+    facts = data["sampled"]
+    if facts is not None:
+        facts = Sampled(**{**facts, "tokens": tuple(map(tuple, facts["tokens"])), "finish": tuple(facts["finish"])})
+    return [_unpack_example(example) for example in data["examples"]], data["texts"], facts
 
 
 def pack_score(score: Score) -> dict[str, Any]:
-    return {"reward": score.reward, "parts": dict(score.parts)}
+    return {"reward": score.reward, "parts": dict(score.parts), **score.remarks}
 
 
-def check_ready(data: Mapping[str, Any]) -> None:
-    """The reply to the setup; raises the worker's `UserError`."""
+def read_ready(data: Mapping[str, Any]) -> bool:
+    """The reply to the setup, whether a function asks for `Sampled`; raises the worker's `UserError`."""
     match data:
-        case {"ready": True, **rest} if not rest:
-            return
+        case {"ready": True, "wants_samples": bool(wanted), **rest} if not rest:
+            return wanted
         case {"user_error": str(message), **rest} if not rest:
             raise UserError(" ".join(message.split()))
     raise _invalid(data)
@@ -109,9 +114,13 @@ def _invalid(data: Mapping[str, Any]) -> ChildGarbled:
 
 def _unpack_score(data: object, row: int) -> Score:
     match data:
-        case {"reward": reward, "parts": dict(parts), **rest} if not rest:
-            if all(type(value) in (int, float) and is_reward(value) for value in (reward, *parts.values())):
-                return Score(reward=float(reward), parts={name: float(value) for name, value in parts.items()})
+        case {"reward": reward, "parts": dict(parts), **rest} if rest.keys() <= {"extra", "logged"}:
+            extra: Any = rest.get("extra", {})
+            logged: Any = rest.get("logged", {})
+            numbers = all(type(value) in (int, float) and is_reward(value) for value in (reward, *parts.values()))
+            if numbers and are_extras(extra) and are_metrics(logged):
+                plain = {name: float(value) for name, value in parts.items()}
+                return Score(reward=float(reward), parts=plain, extra=extra, logged=logged)
     raise ChildGarbled(f"something else than a score for row {row}")
 
 

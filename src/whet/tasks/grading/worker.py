@@ -20,7 +20,8 @@ from queue import SimpleQueue
 from typing import Any, TextIO
 
 from whet.errors import UserError
-from whet.records import Example, Score
+from whet.records import Example, Sampled, Score
+from whet.tasks.grading.reward_arguments import OF_SAMPLES
 from whet.tasks.grading.reward_functions import (
     Report,
     RewardFailed,
@@ -36,7 +37,13 @@ from whet.tasks.protocol import Task, is_reward, too_large
 
 GRACE_SECONDS = 5.0  # a living parent kills first
 
-ScoreBatch = Callable[[list[Example], list[str], Report], list[Score]]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scorer:
+    """The user's reward functions or task, loaded."""
+
+    score: Callable[[Sequence[Example], Sequence[str], Sampled | None, Report], list[Score]]
+    wants_samples: bool  # whether it asks for `Sampled`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +89,7 @@ def _serve() -> None:
             raise error.__cause__ from None
         outbox.send(0, {"user_error": str(error)})
         os._exit(0)  # a normal exit would wait for the reading thread
-    outbox.send(0, {"ready": True})
+    outbox.send(0, {"ready": True, "wants_samples": scorer.wants_samples})
     while True:
         faulthandler.cancel_dump_traceback_later()
         request = inbox.get()
@@ -109,27 +116,35 @@ def _limit_memory(limit_gb: float | None) -> None:
 
 def make_scorer(
     task: str, options: Mapping[str, Any], rewards: Sequence[tuple[str, float]], runner: Runner, *, may_abstain: bool
-) -> ScoreBatch:
+) -> Scorer:
     """The user's reward functions, or the score of the user's task if there are none."""
     if not rewards:
-        return partial(score_task, load_task(task, options))
+        return Scorer(score=partial(score_task, load_task(task, options)), wants_samples=False)
     functions = load_rewards(rewards)
-    return lambda examples, texts, report: score_with(
-        functions, examples, texts, runner=runner, report=report, may_abstain=may_abstain
-    )
+
+    def score(
+        examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None, report: Report
+    ) -> list[Score]:
+        return score_with(
+            functions, examples, texts, runner=runner, report=report, may_abstain=may_abstain, sampled=sampled
+        )
+
+    return Scorer(score=score, wants_samples=any(function.accepts_one_of(OF_SAMPLES) for function in functions))
 
 
-def answer(scorer: ScoreBatch, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    examples, texts = unpack_batch(request)
+def answer(scorer: Scorer, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    examples, texts, sampled = unpack_batch(request)
     try:
-        return {"scores": [pack_score(score) for score in scorer(examples, texts, report)]}
+        return {"scores": [pack_score(score) for score in scorer.score(examples, texts, sampled, report)]}
     except RewardFailed as error:
         return {"failed": str(error), "row": error.row, "traceback": error.traceback}
     except UserError as error:
         return {"user_error": str(error)}
 
 
-def score_task(task: Task, examples: Sequence[Example], texts: Sequence[str], report: Report) -> list[Score]:
+def score_task(
+    task: Task, examples: Sequence[Example], texts: Sequence[str], _sampled: Sampled | None, report: Report
+) -> list[Score]:
     scores = []
     for row, (example, text) in enumerate(zip(examples, texts, strict=True)):
         report("score", row)

@@ -264,19 +264,24 @@ def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> 
         lines.append(f"score_i = {' + '.join(parts)}")
     if "T_i" in shaped:
         lines.append("T_i tokens of rollout i")
+    if "repeated_i" in shaped:
+        n = config.reward.repetition_ngram
+        lines.append(f"repeated_i = 1 − distinct {n}-grams / {n}-grams of the tokens of rollout i")
     if "history" in terms(algorithm.advantage):
         lines.append("b = 0 in the first step")
     return lines
 
 
 def shaped_reward(reward: RewardConfig, max_tokens: int) -> str:
-    """Length penalties, clipping and normalisation, in the order in which they are applied."""
+    """Penalties, clipping and normalisation, in the order in which they are applied."""
     text = "score_i"
     if reward.overlong_tokens and reward.overlong_penalty:
         ramp = f"clip(({max_tokens - reward.overlong_tokens} − T_i)/{reward.overlong_tokens}, −1, 0)"
         text += f" + {reward.overlong_penalty:g}·{ramp}"
     if reward.length_penalty:
         text += f" − {reward.length_penalty:g}·T_i"
+    if reward.repetition_penalty:
+        text += f" − {reward.repetition_penalty:g}·repeated_i"
     if reward.clip is not None:
         low, high = (f"{bound:g}".replace("-", "−") for bound in reward.clip)
         text = f"clip({text}, {low}, {high})"

@@ -25,6 +25,8 @@ OFFLINE = {
     **dict.fromkeys(("early_stopping.kl", "save.rollouts_every_steps"), "the offline loop has no rollouts"),
 }
 
+OF_WORKERS = ("workers", "prompts_per_call", "time_limit_seconds", "memory_limit_gb", "environment")
+
 
 def keys_without_effect(recipe: Recipe) -> dict[str, str]:
     """Dotted key → reason, for keys written in the recipe's file or as overrides."""
@@ -130,11 +132,11 @@ def _reward(config: OnlineConfig) -> dict[str, str]:
         inert["reward.overlong_penalty"] = "reward.overlong_tokens is 0, so no completion is overlong"
     elif reward.overlong_penalty == 0:
         inert["reward.overlong_tokens"] = "reward.overlong_penalty is 0"
+    if reward.repetition_penalty == 0:
+        inert["reward.repetition_ngram"] = "reward.repetition_penalty is 0"
     if not reward.functions and config.task.name in TASKS:
-        inert |= dict.fromkeys(
-            ("reward.time_limit_seconds", "reward.memory_limit_gb", "reward.environment"),
-            "reward.functions is empty: a packaged task scores without a worker",
-        )
+        reason = "reward.functions is empty: a packaged task scores without a worker"
+        inert |= {f"reward.{key}": reason for key in OF_WORKERS}
     return inert
 
 

@@ -5,11 +5,13 @@ then takes its own rows. They are exact, and equal for any number of ranks.
 
 There are two masks. `sampled` is True on every token that the policy sampled: rewards, KL penalties and returns are
 those of the full rollout. `trained` excludes the rollouts that `rollout.mask_truncated` drops from the loss. Masking
-does not change the advantages of other rollouts, except through scaling: `whiten` uses trained tokens only.
+does not change the advantages of other rollouts, except through scaling: `whiten` uses trained tokens only. Rollouts
+without a reward are in neither mask (`missing`).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -22,7 +24,9 @@ from whet.batching import collate, pad
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
+from whet.tasks.reward_library import repeated_share
 from whet.train.online.learner import Learner, StepOutcome, StepSettings
+from whet.train.online.missing import ask_present
 from whet.train.online.old_logprobs import Agreement, Frozen, read, values_ahead
 from whet.train.online.sampling import SampledGroups
 from whet.train.setup.optimizer import ask
@@ -35,7 +39,8 @@ def annotate(
     config, world = learner.config, learner.world
     places = list(groups.numbers)
     rollouts = [rollout for place in places for rollout in groups.drawn[place]]
-    everything = collate([r.tokens for r in rollouts], [r.mask for r in rollouts], world.device)
+    masks = [(False,) * len(r.mask) if r.score.is_missing else r.mask for r in rollouts]
+    everything = collate([r.tokens for r in rollouts], masks, world.device)
     dropped = torch.tensor([config.rollout.mask_truncated and r.finish == "length" for r in rollouts], dtype=torch.bool)
     sequences = replace(everything, mask=everything.mask & ~dropped.to(world.device)[:, None])
     everyone = Everyone(world, list(groups.numbers.values()), config.rollout.group)
@@ -59,7 +64,7 @@ def annotate(
     tokens, entropy, kl = world.sum(frozen.sums(everything.mask)).tolist()
     tokens = max(1.0, tokens)
     if frozen.ref is not None:
-        of_rollout = kl / paid.rewards.numel()
+        of_rollout = kl / paid.seen.numel()
         metrics |= {"kl": kl / tokens, "kl_rollout": of_rollout, "kl_coefficient": settings.kl_coefficient}
     bonus = config.algorithm.entropy
     batch = Batch(
@@ -80,7 +85,7 @@ def annotate(
     )
     if config.rollout.adaptive_temperature is not None:
         metrics["temperature"] = settings.sampling.temperature
-    mean, rollouts_seen = float(paid.rewards.mean()), paid.rewards.numel()
+    mean, rollouts_seen = float(paid.seen.mean()), paid.seen.numel()
     outcome = StepOutcome(paid=mean, moments=paid.moments, kl=kl / tokens, rollouts=rollouts_seen)
     return batch, outcome, metrics
 
@@ -119,7 +124,13 @@ class _Pay:
     token_rewards: Tensor  # (B, T) of this rank: on the last token, KL penalties on every token
     greedy: Tensor  # (P,) of the greedy baselines; empty without
     counts: Tensor  # (P, G) sampled tokens
+    present: Tensor  # (P, G) whether a rollout has a reward; the rewards of others are 0
     moments: tuple[float, float, float]
+
+    @property
+    def seen(self) -> Tensor:
+        """The rewards of the rollouts that have one."""
+        return self.rewards if bool(self.present.all()) else self.rewards[self.present]
 
 
 def _pay(
@@ -135,51 +146,74 @@ def _pay(
     places = list(groups.numbers)
     mine = [groups.drawn[place] for place in places]
     likeliest = [[groups.greedy[place]] for place in places] if learner.algorithm.needs_greedy else [[] for _ in mine]
-    given, counts = _judged(mine, everyone)
-    shape, moments = _shaping(given, counts, learner.config, settings.moments)
+    ngram = learner.config.reward.repetition_ngram if learner.config.reward.repetition_penalty else 0
+    given = _judged(mine, everyone, ngram)
+    shape, moments = _shaping(given, learner.config, settings.moments)
     penalties = torch.zeros_like(frozen.old)
     if frozen.ref is not None and learner.algorithm.kl_place == "reward" and settings.kl_coefficient > 0:
         estimate = call(learner.algorithm.kl, {"logprobs": frozen.old, "logprobs_ref": frozen.ref})
         penalties = settings.kl_coefficient * estimate * mask
-    shaped = shape(given, counts)
+    present = ~given.rewards.isnan()
+    shaped = shape(given).masked_fill(~present, 0.0)
     own = shaped[everyone.own_numbers].flatten().to(mask.device)
     gamma = options(learner.algorithm.advantage).get("gamma", 1.0)
     return _Pay(
         rewards=shaped - everyone.groups(penalties.sum(dim=1).cpu().view(len(mine), shaped.shape[1])),
         token_rewards=shaping.token_rewards(own + gamma * ahead, penalties, mask),
-        greedy=shape(*_judged(likeliest, everyone)).flatten(),
-        counts=counts,
+        greedy=shape(_judged(likeliest, everyone, ngram)).flatten(),
+        counts=given.counts,
+        present=present,
         moments=moments,
     )
 
 
-def _judged(groups: Sequence[Sequence[Rollout]], everyone: Everyone) -> tuple[Tensor, Tensor]:
-    """Unshaped rewards and token counts, (P, n) of all ranks for n rollouts per prompt."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    """(P, n) of all ranks, for n rollouts per prompt."""
+
+    rewards: Tensor  # unshaped; NaN: missing
+    counts: Tensor  # tokens
+    repeated: Tensor  # shares of repeated n-grams
+
+
+def _judged(groups: Sequence[Sequence[Rollout]], everyone: Everyone, ngram: int) -> _Judged:
+    """`ngram`: tokens of the n-grams; 0: nobody asks for repetition."""
     size = everyone.world.max(float(len(groups[0]) if groups else 0))
-    facts = [[(r.score.reward, float(sum(r.mask))) for r in group] for group in groups]
-    both = everyone.groups(torch.tensor(facts).view(len(groups), int(size), 2))
-    return both[..., 0], both[..., 1]
+    facts = [
+        [(r.score.reward, float(sum(r.mask)), repeated_share(_completion(r), ngram) if ngram else 0.0) for r in group]
+        for group in groups
+    ]
+    rewards, counts, repeated = everyone.groups(torch.tensor(facts).view(len(groups), int(size), 3)).unbind(dim=-1)
+    return _Judged(rewards=rewards, counts=counts, repeated=repeated)
+
+
+def _completion(rollout: Rollout) -> list[int]:
+    return list(compress(rollout.tokens, rollout.mask))
 
 
 def _shaping(
-    given: Tensor, counts: Tensor, config: OnlineConfig, so_far: tuple[float, float, float]
-) -> tuple[Callable[[Tensor, Tensor], Tensor], tuple[float, float, float]]:
-    """The reward shaping of this step as a function of rewards and token counts; and updated running moments."""
+    given: _Judged, config: OnlineConfig, so_far: tuple[float, float, float]
+) -> tuple[Callable[[_Judged], Tensor], tuple[float, float, float]]:
+    """The reward shaping of this step as a function of what was judged; and updated running moments."""
     settings = config.reward
 
-    def penalised(rewards: Tensor, counts: Tensor) -> Tensor:
+    def penalised(judged: _Judged) -> Tensor:
+        rewards, counts = judged.rewards, judged.counts
         if settings.overlong_tokens:
             ramp = shaping.overlong(counts, max_tokens=config.rollout.max_tokens, ramp=settings.overlong_tokens)
             rewards = rewards + settings.overlong_penalty * ramp
         rewards = rewards - settings.length_penalty * counts
+        if settings.repetition_penalty:
+            rewards = rewards - settings.repetition_penalty * judged.repeated
         return rewards if settings.clip is None else rewards.clamp(*settings.clip)
 
-    new = shaping.moments(penalised(given, counts))
+    first = penalised(given)
+    new = shaping.moments(first[~first.isnan()] if bool(first.isnan().any()) else first)
     moments = (so_far[0] + new[0], so_far[1] + new[1], so_far[2] + new[2])
     if settings.normalize == "none":
         return penalised, moments
     mean, deviation = shaping.mean_and_deviation(*(moments if settings.normalize == "running" else new))
-    return lambda rewards, counts: shaping.standard(penalised(rewards, counts), mean, deviation), moments
+    return lambda judged: shaping.standard(penalised(judged), mean, deviation), moments
 
 
 def _advantages(
@@ -205,10 +239,17 @@ def _advantages(
     supply = {term: tensor.to(mask.device) for term, tensor in supply.items()}
     shape = supply["mask"].shape
     shapes = (paid.rewards.shape,) if is_per_sequence(algorithm.surrogate) else (paid.rewards.shape, shape)
-    raw = ask(algorithm.advantage, supply, shapes=shapes)
+    present = paid.present.to(mask.device)
+    is_whole = bool(present.all())
+    if is_whole:
+        raw = ask(algorithm.advantage, supply, shapes=shapes)
+    else:
+        raw = ask_present(algorithm.advantage, supply, present, shapes=shapes)
     everywhere = raw if raw.shape == shape else raw.reshape(-1, 1) * supply["mask"]
     trained = everyone.rows(kept)
     scaling = {**supply, "advantages": everywhere.masked_fill(~trained, 0.0), "mask": trained}
+    if not is_whole:
+        scaling["rewards"] = supply["rewards"][present][:, None]
     scaled = ask(algorithm.scaling, scaling, shapes=(shape,))
     targets = None if frozen.values is None else everyone.own_rows(everywhere, mask.shape[1]) + frozen.values
     return everyone.own_rows(scaled, mask.shape[1]), targets

@@ -10,7 +10,7 @@ from contextlib import closing
 
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.rollout import draw, grade, sample, tokenize_prompts
+from whet.rollout import Scoring, draw, sample, tokenize_prompts
 from whet.runs.directory import RunDirectory
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
@@ -18,6 +18,7 @@ from whet.train.online.sampling import SampledGroups, describe, rollout_rows, wa
 from whet.train.online.update import update
 from whet.train.session.callbacks import Progress
 from whet.train.session.session import Session
+from whet.train.session.tolerated import RewardFailures
 from whet.train.setup.build import build_parts
 from whet.train.setup.reward_grader import build_grader, held_out_scorers
 
@@ -28,26 +29,29 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     cold_start(parts, config, world, progress)
     learner = build_learner(parts, config, world)
     controllers = ControllerState(kl_coefficient=config.algorithm.kl.coefficient)
-    grader = build_grader(config.task, config.reward, world.device, parts.task)
+    failures = RewardFailures(config.reward.allowed_failures, run, world, progress)
+    grader = build_grader(config.task, config.reward, world.device, parts.task, failures.tolerance)
     present = build_offloading(learner, grader)
-    task, engine, rollout, algorithm = parts.task, parts.engine, config.rollout, learner.algorithm
+    task, engine, rollout, greedy = parts.task, parts.engine, config.rollout, learner.algorithm.needs_greedy
     assert engine is not None
-    kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic}
-    scorers = held_out_scorers(grader, config.reward, task, parts.evaluation, present)
+    tolerated = failures.kept  # None: no failure of the reward is allowed
+    kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic, "failures": tolerated}
+    scorers = held_out_scorers(grader, config, task, parts.evaluation, present, failures.evaluating)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorers=scorers) as session:
         for step in session.steps():
             settings = controllers.step_settings(config, tokens=session.tokens, stops=parts.tokenizer.stops)
-            groups = SampledGroups(rollout, algorithm, world)
+            groups = SampledGroups(rollout, learner.algorithm, world, tolerated, step)
             while groups.is_short:
                 with session.timed("rollout"):
                     engine.sync(learner.policy, version=step - 1)
                     name = (config.seed, controllers.next_draw())
                     examples = draw(task, rollout.prompts, seed=name)
                     prompts = world.shard(tokenize_prompts(examples, parts.tokenizer, stream=name))
-                    samples = sample(engine, prompts, settings.sampling, rollout.group, greedy=algorithm.needs_greedy)
+                    scoring = Scoring(grader, world.shard(examples), version=step - 1, steps=config.steps)
+                    samples = sample(engine, prompts, settings.sampling, rollout.group, scoring, greedy=greedy)
 
                 with session.timed("score"), present("reward"):
-                    groups.add(grade(grader, world.shard(examples), samples, version=step - 1))
+                    groups.add(scoring.groups(samples))
 
             batch, metrics = None, {"updates": 0.0}
             if groups.total:
@@ -55,7 +59,6 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
                     with session.timed("annotate"), present("reference"):
                         batch, outcome, metrics = annotate(learner, groups, settings)
                         controllers.learn(outcome, config)
-
                     with session.timed("update"), present("optimizer"):
                         metrics |= update(learner, batch, step=step)
 
@@ -63,5 +66,5 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
             rows = rollout_rows(groups, batch, world)
             described, tokens = describe(rows)
             warn_of_equal_rewards(described, step, progress)
-            controllers.deviation = described["reward/std"]
+            controllers.deviation = described.get("reward/std", controllers.deviation)
             session.end_step(step, {**described, **groups.metrics(), **metrics}, tokens=tokens, groups=rows)

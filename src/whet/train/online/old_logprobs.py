@@ -79,10 +79,10 @@ def values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, pr
     Learning.
     """
     ahead = torch.zeros(len(rollouts), device=s.mask.device)
-    cut = torch.tensor([r.finish == "length" for r in rollouts], device=s.mask.device)
+    cut = torch.tensor([r.finish == "length" for r in rollouts], dtype=torch.bool, device=s.mask.device)
     if learner.critic is None or not learner.config.critic.bootstrap_truncated:
         return ahead
-    rows = cut.nonzero()[:, 0]
+    rows = (cut & s.mask.any(dim=1)).nonzero()[:, 0]
     for some in passes(take(s, rows), prompts[rows], learner.config.update, learner.policy):
         with autocast(s.mask.device):
             ahead[rows[some]] = learner.critic.values_after(learner.policy, take(s, rows[some]), prompts[rows[some]])

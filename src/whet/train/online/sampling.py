@@ -13,7 +13,9 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
 from whet.rollout import Group
+from whet.train.online.missing import filled, is_enough
 from whet.train.session.callbacks import Progress
+from whet.train.session.tolerated import RewardFailures
 from whet.train.setup.optimizer import ask
 
 FIRST_STEPS = 3  # in which equal rewards are told at once
@@ -22,17 +24,28 @@ FIRST_STEPS = 3  # in which equal rewards are told at once
 class SampledGroups:
     """Groups sampled in a step so far, in the same order for any number of ranks."""
 
-    def __init__(self, rollout: RolloutConfig, algorithm: Algorithm, world: World) -> None:
+    def __init__(
+        self,
+        rollout: RolloutConfig,
+        algorithm: Algorithm,
+        world: World,
+        failures: RewardFailures | None = None,
+        step: int = 0,
+    ) -> None:
+        """`failures` counts those of the reward, if any are allowed."""
         self.rollout, self.algorithm, self.world = rollout, algorithm, world
+        self.failures, self.step = failures, step
         self.rounds = 0
         self.drawn: dict[int, Group] = {}  # place in the order of all groups of this step, on all ranks → group
         self.greedy: dict[int, Rollout] = {}  # place → greedy completion, if the algorithm needs one
         self._kept: list[int] = []  # places of all ranks, in order
+        self._lost = 0  # groups of all ranks without enough rewards
+        self._failed = 0  # rollouts of all ranks on which the reward failed
 
     @property
     def is_short(self) -> bool:
         """Whether another round is needed and allowed."""
-        return len(self._kept) < self.rollout.prompts and self.rounds <= self.rollout.max_resamples
+        return len(self._kept) + self._lost < self.rollout.prompts and self.rounds <= self.rollout.max_resamples
 
     def add(self, groups: Sequence[Group]) -> None:
         """Adds one round: this rank's share of `prompts` groups, each with its greedy rollout last if there is one."""
@@ -42,12 +55,22 @@ class SampledGroups:
             self.drawn[place] = group[: self.rollout.group]
             if self.algorithm.needs_greedy:
                 self.greedy[place] = group[-1]
-            mine.append([place, [rollout.score.reward for rollout in self.drawn[place]]])
-        gathered = sorted(row for rows in self.world.gather(mine) for row in rows)
-        rewards = torch.tensor([rewards for _, rewards in gathered], dtype=torch.float32)
+            mine.append([place, self._rewards(place)])
+        gathered = sorted((row for rows in self.world.gather(mine) for row in rows), key=lambda row: int(row[0]))
+        whole = [rewards if None not in rewards else filled(rewards) for _, rewards in gathered]
+        lost = [None in given and not is_enough(given, self.algorithm.advantage) for _, given in gathered]
+        rewards = torch.tensor(whole, dtype=torch.float32)
         kept = ask(self.algorithm.dynamic_sampling, {"rewards": rewards}, shapes=[(len(gathered),)]).tolist()
-        self._kept += [place for (place, _), keep in zip(gathered, kept, strict=True) if keep]
+        self._kept += [place for (place, _), keep, gone in zip(gathered, kept, lost, strict=True) if keep and not gone]
+        self._lost += sum(lost)
         self.rounds += 1
+        if self.failures is not None:
+            self._failed += self.failures.of_rollouts(self.step)
+
+    def _rewards(self, place: int) -> list[float | None]:
+        """The rewards of a group, None where one is missing; none at all without that of the greedy baseline."""
+        is_lost = self.algorithm.needs_greedy and self.greedy[place].score.is_missing
+        return [None if is_lost or r.score.is_missing else r.score.reward for r in self.drawn[place]]
 
     @property
     def total(self) -> int:
@@ -61,9 +84,10 @@ class SampledGroups:
         return {place: chosen[place] for place in self.drawn if place in chosen}
 
     def metrics(self) -> dict[str, float]:
-        """Groups drawn, and the share that was kept."""
+        """Groups drawn, the share that was kept and, where they are allowed, failures of the reward."""
         drawn = self.rounds * self.rollout.prompts
-        return {"groups/drawn": float(drawn), "groups/kept": len(self._kept) / drawn}
+        failed = {} if self.failures is None else {"reward/failures": float(self._failed)}
+        return {"groups/drawn": float(drawn), "groups/kept": len(self._kept) / drawn, **failed}
 
 
 def rollout_rows(sampled_groups: SampledGroups, batch: Batch | None, world: World) -> list[list[dict[str, Any]]]:
@@ -90,7 +114,7 @@ def _advantages(sampled_groups: SampledGroups, batch: Batch | None) -> dict[int,
 
 def warn_of_equal_rewards(described: Mapping[str, float], step: int, progress: Progress) -> None:
     """Says at once, in the first steps, that no rollout was better than another; the report tells of later steps."""
-    if step <= FIRST_STEPS and described["reward/std"] == 0:
+    if step <= FIRST_STEPS and described.get("reward/std") == 0:
         progress.note(
             f"warning: step {step}: all rewards are {described['reward/mean']:g}, so no rollout is better than another "
             "and nothing can be learned from them"
@@ -100,18 +124,23 @@ def warn_of_equal_rewards(described: Mapping[str, float], step: int, progress: P
 def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, float], int]:
     """Metrics of a step's rollouts, and the number of sampled tokens."""
     rows = [row for group in groups for row in group]
-    rewards = [row["reward"] for row in rows]
+    rewards = [row["reward"] for row in rows if row["reward"] is not None]
     lengths = [sum(row["mask"]) for row in rows]
     parts: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for name, value in row["parts"].items():
             parts[name].append(value)
     compared = [group for group in groups if len(group) > 1]  # a single rollout has no variance
-    flat = [len({row["reward"] for row in group}) == 1 for group in compared]
+    flat = [len({row["reward"] for row in group} - {None}) == 1 for group in compared]
+    logged: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, value in row.get("logged", {}).items():
+            logged[name].append(value)
+    spread = {"reward/mean": statistics.fmean(rewards), "reward/std": statistics.pstdev(rewards)} if rewards else {}
     metrics = {
-        "reward/mean": statistics.fmean(rewards),
-        "reward/std": statistics.pstdev(rewards),
+        **spread,
         **{f"parts/{name}": statistics.fmean(values) for name, values in sorted(parts.items())},
+        **{f"logged/{name}": statistics.fmean(values) for name, values in sorted(logged.items())},
         "length/mean": statistics.fmean(lengths),
         "length/max": float(max(lengths)),
         "truncated": statistics.fmean(row["finish"] == "length" for row in rows),
@@ -130,11 +159,11 @@ def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
         "logprobs": rollout.logprobs,
         "finish": rollout.finish,
         "version": rollout.version,
-        "reward": rollout.score.reward,
+        "reward": None if rollout.score.is_missing else rollout.score.reward,
         "parts": dict(rollout.score.parts),
         "trained": bool(advantages),
         "advantage": statistics.fmean(advantages) if advantages else 0.0,
     }
     if advantages and min(advantages) != max(advantages):
         row["advantages"] = advantages  # they differ between tokens
-    return row
+    return row | rollout.score.remarks

@@ -22,6 +22,7 @@ from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.session.callbacks import Progress
 from whet.train.session.session import abandoning
+from whet.train.session.tolerated import RewardFailures
 from whet.train.setup.build import build_engine, chat_tokenizer, place
 from whet.train.setup.prompt_lengths import fit_prompts
 from whet.train.setup.reward_grader import build_grader
@@ -42,7 +43,8 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
         task, tokenizer, context=policy.context, max_tokens=longest, key="rollout.max_tokens", used=["training"]
     )
     engine = build_engine(config.engine, policy, tokenizer, world)
-    grader = build_grader(config.task, config.reward, world.device, task)
+    failures = RewardFailures(config.reward.allowed_failures, run, world, progress)
+    grader = build_grader(config.task, config.reward, world.device, task, failures.tolerance)
     progress.note(f"run: {run.path}")
     restarted = run.start_over()
     for text in (f"note: {note}" if note else "", *lengths, restarted):
@@ -57,10 +59,12 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
             prompts = tokenize_prompts(examples, tokenizer, stream=name)
             with abandoning(interrupt, world):
                 samples = sample(engine, prompts, config.rollout.sampling, config.rollout.group)
-                new = grade(grader, examples, samples, version=0)
+                new = scored(grade(grader, examples, samples, version=0))
             groups += new
             timings = {"seconds/step": time.perf_counter() - started}
             metrics = _metrics(new)
+            if failures.kept is not None:
+                metrics["reward/failures"] = float(failures.of_rollouts(step))
             run.log(step, metrics)
             run.log_times(step, timings)
             if progress.step(step, metrics, timings) is False or interrupt.requested:
@@ -76,6 +80,12 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
         {"recipe": run.recipe, "loop": config.loop, "rows": len(rows), "select": config.select, "seed": config.seed}
     )
     progress.note(f"rows: {len(rows):,} ({config.select}) in {run.rows_path}")
+
+
+def scored(groups: Sequence[Group]) -> list[Group]:
+    """The rollouts that have a reward; a prompt without any is left out."""
+    known = [[rollout for rollout in group if not rollout.score.is_missing] for group in groups]
+    return [group for group in known if group]
 
 
 def selected(config: CollectConfig, groups: Sequence[Group], task: Task) -> Iterator[dict[str, Any]]:
@@ -131,6 +141,8 @@ def _asked(rollout: Rollout) -> dict[str, Any]:
 
 def _metrics(groups: Sequence[Group]) -> dict[str, float]:
     rollouts = [rollout for group in groups for rollout in group]
+    if not rollouts:
+        return {}
     return {
         "reward/mean": sum(rollout.score.reward for rollout in rollouts) / len(rollouts),
         "length/mean": sum(sum(rollout.mask) for rollout in rollouts) / len(rollouts),

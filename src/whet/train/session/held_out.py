@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from whet.config.loops import Training
 from whet.distributed.world import World
-from whet.evaluate.evaluation import HeldOutScorer, evaluate
+from whet.evaluate.evaluation import evaluate
 from whet.evaluate.measures import of_set
 from whet.runs.directory import RunDirectory
 from whet.tasks.protocol import Task
 from whet.train.setup.build import Parts
+from whet.train.setup.reward_grader import StepScorer
 
 
 def evaluate_held_out(
@@ -18,7 +20,7 @@ def evaluate_held_out(
     parts: Parts[Any],
     world: World,
     run: RunDirectory,
-    scorers: Mapping[str, HeldOutScorer],
+    scorers: Mapping[str, StepScorer],
     abandoning: Callable[[], AbstractContextManager[None]],
     *,
     step: int,
@@ -44,7 +46,7 @@ def evaluate_held_out(
                 samples=settings.samples,
                 ks=settings.ks,
                 seed=config.seed,
-                scorer=scorers.get(name),
+                scorer=partial(scorers[name], step=step) if name in scorers else None,
                 world=world,
             )
         answers += [answer.row() | ({"set": name} if name else {}) for answer in evaluation.answers]

@@ -20,7 +20,6 @@ import whet
 from whet.config.loops import Training
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
-from whet.evaluate.evaluation import HeldOutScorer
 from whet.evaluate.measures import Measure, headline, measure_of
 from whet.rollout import spelled
 from whet.runs.checkpoints import Checkpoint
@@ -28,7 +27,7 @@ from whet.runs.directory import RunDirectory
 from whet.runs.interrupt import Interrupt, Stopped
 from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
-from whet.tasks.grading.graders import GradingFailed
+from whet.tasks.grading.failures import GradingFailed
 from whet.tasks.loading import TaskFailed
 from whet.train.session import resume
 from whet.train.session.callbacks import Progress
@@ -45,6 +44,7 @@ from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.disk_use import measured_use, require_space
 from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
+from whet.train.setup.reward_grader import StepScorer
 
 STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
 ABANDONED = ("rollout", "score")  # phases of a step that a signal ends at once: they change no weight
@@ -76,7 +76,7 @@ class Session:
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,
-        scorers: Mapping[str, HeldOutScorer] | None = None,
+        scorers: Mapping[str, StepScorer] | None = None,
         kept: Mapping[str, Checkpointed | None] | None = None,
     ) -> None:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress

@@ -1,18 +1,22 @@
 """The grader of a run: the task or reward functions, and a reward model if the recipe names one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import torch
 
-from whet.config import RewardConfig, TaskConfig
-from whet.evaluate.evaluation import HeldOutScorer
+from whet.config import OnlineConfig, RewardConfig, TaskConfig
 from whet.models.download.model_hub import resolve_model
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.scoring import Scorer, load_scorer
-from whet.records import Example, Score
-from whet.tasks.grading.graders import DirectGrader, GradingFailed, make_grader
-from whet.tasks.protocol import Grader, Task, is_reward, too_large
+from whet.records import Completion, Example, Sampled, Score
+from whet.rollout import sampled
+from whet.tasks.grading.failures import GradingFailed, Tolerance
+from whet.tasks.grading.graders import DirectGrader, make_grader
+from whet.tasks.protocol import Awaited, Grader, Task, is_reward, too_large
 from whet.train.setup.offloading import Present
 
 
@@ -27,12 +31,25 @@ class ModelGrader:
     def model(self) -> RewardModel:
         return self._scorer.model
 
-    def grade(self, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
+    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
         """Scores completions; `parts` holds the scores of the reward model, of functions and of the task."""
-        given = self._inner.grade(examples, texts)
+        return self._with_model(self._inner.grade(examples, texts, sampled), examples, texts)
+
+    def shares(self, prompts: int) -> list[range]:
+        return self._inner.shares(prompts)
+
+    def submit(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> Awaited:
+        """Reward functions may run beside other work, the reward model runs when the scores are asked for."""
+        given = self._inner.submit(examples, texts, sampled)
+        return lambda: self._with_model(given(), examples, texts)
+
+    def _with_model(self, given: Sequence[Score], examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
         found = self._scorer.score([example.prompt for example in examples], texts)
         scores = []
         for score, number, example, text in zip(given, found, examples, texts, strict=True):
+            if score.is_missing:
+                scores.append(score)
+                continue
             reward = self._weight * number + (score.reward if self._has_functions else 0.0)
             task = {"task": score.reward} if self._is_graded and not self._has_functions else {}
             if not is_reward(reward) or not is_reward(number):
@@ -43,7 +60,7 @@ class ModelGrader:
                     example=example,
                     text=text,
                 )
-            scores.append(Score(reward=reward, parts={**score.parts, **task, "model": number}))
+            scores.append(replace(score, reward=reward, parts={**score.parts, **task, "model": number}))
         return scores
 
     def around(self, inner: Grader) -> "ModelGrader":
@@ -55,31 +72,54 @@ class ModelGrader:
         self._inner.close()
 
 
+class StepScorer(Protocol):
+    """Scores completions of held-out examples with the rewards of training, after a step."""
+
+    def __call__(self, examples: Sequence[Example], completions: Sequence[Completion], *, step: int) -> list[Score]: ...
+
+
 def held_out_scorers(
-    grader: Grader, reward: RewardConfig, training: Task, evaluation: Mapping[str, Task], present: Present
-) -> dict[str, HeldOutScorer]:
-    """Evaluation set → a function that scores its completions with the rewards of training.
+    grader: Grader,
+    config: OnlineConfig,
+    training: Task,
+    evaluation: Mapping[str, Task],
+    present: Present,
+    evaluating: Callable[[int], AbstractContextManager[None]],
+) -> dict[str, StepScorer]:
+    """Evaluation set → a function that scores its completions with the rewards of training, within `evaluating(step)`.
 
     Reward functions are the same for all; a task scores the completions of its own prompts.
     """
-    is_shared = bool(reward.functions)
+
+    def score(
+        grader: Grader, examples: Sequence[Example], completions: Sequence[Completion], *, step: int
+    ) -> list[Score]:
+        with present("reward"), evaluating(step):
+            return score_completions(grader, examples, completions, step=step, steps=config.steps)
+
+    is_shared = bool(config.reward.functions)
     graders = {
         name: grader if is_shared or task is training else _of_another_task(grader, task)
         for name, task in evaluation.items()
     }
-    return {name: partial(_score, one, present) for name, one in graders.items()}
+    return {name: partial(score, one) for name, one in graders.items()}
 
 
-def _score(grader: Grader, present: Present, examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
-    with present("reward"):
-        return grader.grade(examples, texts)
+def score_completions(
+    grader: Grader, examples: Sequence[Example], completions: Sequence[Completion], *, step: int, steps: int
+) -> list[Score]:
+    """The scores of held-out completions after `step` of `steps` steps."""
+    facts = sampled(completions, step=step, steps=steps)
+    return grader.grade(examples, [completion.text for completion in completions], facts)
 
 
 def _of_another_task(grader: Grader, task: Task) -> Grader:
     return grader.around(DirectGrader(task)) if isinstance(grader, ModelGrader) else DirectGrader(task)
 
 
-def build_grader(config: TaskConfig, reward: RewardConfig, device: torch.device, task: Task) -> Grader:
+def build_grader(
+    config: TaskConfig, reward: RewardConfig, device: torch.device, task: Task, tolerance: Tolerance | None = None
+) -> Grader:
     """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once."""
     inner = make_grader(
         config.name,
@@ -89,6 +129,9 @@ def build_grader(config: TaskConfig, reward: RewardConfig, device: torch.device,
         environment=reward.environment,
         may_abstain=reward.model is not None,
         task=task,
+        workers=reward.workers,
+        prompts_per_call=reward.prompts_per_call,
+        tolerance=tolerance,
     )
     if reward.model is None:
         return inner

@@ -80,6 +80,8 @@ ROOMS_INSIDE = {
         "loading": {"protocol", "puzzles", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},
+        "shingles": set(),
+        "bench": {"protocol", "loading", "grading", "check", "space", "shingles"},
     },
     "report": {
         "formatting": set(),

@@ -76,7 +76,7 @@ def score_with(
     columns: list[list[float | None]] = []
     for function in functions:
         # A copy for each, so that a function that changes its arguments does not affect the next.
-        arguments = deepcopy(_arguments(function, _offered(examples, texts)))
+        arguments = deepcopy(arguments_of(function, examples, texts))
         report(function.name, None)
         values = _call(function, arguments, runner, len(examples))
         columns.append([_number(function.name, value, row) for row, value in enumerate(values)])
@@ -168,7 +168,9 @@ def _offered(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, lis
     }
 
 
-def _arguments(function: LoadedReward, offered: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def arguments_of(function: LoadedReward, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, list[Any]]:
+    """What a function is called with: those of all arguments that it accepts."""
+    offered = _offered(examples, texts)
     missing = sorted(function.requires - offered.keys())
     if missing:
         columns = ", ".join(name for name in offered if name not in ALWAYS_OFFERED) or "none"

@@ -24,6 +24,7 @@ TOKEN = re.compile(r"\w+")
 PROSE = "Let us look at this step by step and be careful about every detail of the question. "
 AFTER = "\n\nI hope this helps, and wish you a pleasant day."
 LONG = 120_000  # characters
+MANY = 20_000  # characters of opened tags and boxes: common patterns take quadratic time on them
 REPEATS = 100
 JUNK = ("", "...", "asdf")
 ODD = (
@@ -32,8 +33,8 @@ ODD = (
 )
 FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 HUGE = (
-    *("a" * LONG, "9" * LONG, "(" * LONG, "{" * LONG, " " * LONG, "\n" * LONG, "<answer>" * (LONG // 8)),
-    *("\\boxed{" * (LONG // 7), "-" * LONG + "1", "x,\n" * (LONG // 3), "1e999999999", "((((((((((a+)+)+)+" * 5000),
+    *("a" * LONG, "9" * LONG, "(" * LONG, "{" * LONG, " " * LONG, "\n" * LONG, "-" * LONG + "1", "x,\n" * (LONG // 3)),
+    *("<answer>" * (MANY // 8), "\\boxed{" * (MANY // 7), "1e999999999"),
 )
 
 
@@ -45,6 +46,7 @@ class Target:
     answer: str
     gold: str  # the answer in its form: scores full marks
     reward: float  # of the gold completion
+    is_poor: bool = False  # it scores no more than an empty completion or junk
     forms: tuple[str, ...]  # in which the answer scores full marks too, that of `gold` first
     others: tuple[str, ...]  # answers to other examples
     wrong: tuple[str, ...]  # those of them that score less here
@@ -109,8 +111,7 @@ def embedded(target: Target) -> list[str]:
 def contradicted(target: Target) -> list[str]:
     """The right answer and then a wrong one, both as final answers."""
     pairs = [(form, wrong) for form in target.forms for wrong in target.wrong[:1]]
-    plain = [f"{target.gold}\n{wrong}" for wrong in target.wrong[:1]]
-    return _distinct([*(f"{filled(form, target.answer)}\n\n{filled(form, wrong)}" for form, wrong in pairs), *plain])
+    return [f"{filled(form, target.answer)}\n\n{filled(form, wrong)}" for form, wrong in pairs]
 
 
 def corrected(target: Target) -> list[str]:

@@ -136,23 +136,6 @@ ATTACKS = (
         fix="reward what an answer achieves, not that its steps are legal, and give full marks to solutions only",
     ),
     Attack(
-        name="long text",
-        about=f"{texts.LONG:,} characters of one kind",
-        texts=texts.long_text,
-        is_blind=True,
-        by_chance=True,
-        most=2,
-        fix="limit the length that is read, and do not reward length",
-    ),
-    Attack(
-        name="long and gold",
-        about=f"{texts.LONG:,} characters of prose and then the right answer",
-        texts=texts.long_and_gold,
-        expects="at most",
-        most=4,
-        fix="do not reward length",
-    ),
-    Attack(
         name="unicode",
         about="odd Unicode: NUL, lone surrogates, marks of direction, zero-width and combining characters",
         texts=texts.odd_text,
@@ -176,6 +159,23 @@ ATTACKS = (
         most=8,
         fix="do not reward case or spaces",
     ),
+    Attack(
+        name="long text",
+        about=f"{texts.LONG:,} characters of one kind",
+        texts=texts.long_text,
+        is_blind=True,
+        by_chance=True,
+        most=2,
+        fix="limit the length that is read, and do not reward length",
+    ),
+    Attack(
+        name="long and gold",
+        about=f"{texts.LONG:,} characters of prose and then the right answer",
+        texts=texts.long_and_gold,
+        expects="at most",
+        most=4,
+        fix="do not reward length",
+    ),
 )
 
 
@@ -187,6 +187,7 @@ class Outcomes:
     attempts: tuple[Attempt, ...]
     targets: tuple[Target, ...]  # of each attempt
     scores: tuple[float | None, ...]
+    spread: float  # by which the score of one completion varies
 
     @property
     def graded(self) -> Iterator[tuple[Attempt, Target, float]]:
@@ -203,20 +204,20 @@ class Outcomes:
         """The highest score of a wrong completion."""
         if self.attack.expects != "below":
             return None
-        return max((score for _, target, score in self.graded if not _is_hit(self.attack, target, score)), default=None)
+        return max((score for _, target, score in self.graded if not _is_hit(self, target, score)), default=None)
 
     def share(self, floor: float) -> float:
         """The mean share of full marks above the lowest score."""
-        shares = [(score - floor) / (target.reward - floor) for _, target, score in self.graded]
+        shares = [(score - floor) / (t.reward - floor) for _, t, score in self.graded if t.reward > floor]
         return sum(shares) / len(shares) if shares else 0.0
 
 
-def launch(attack: Attack, targets: Sequence[Target], probe: Probe) -> Outcomes:
+def launch(attack: Attack, targets: Sequence[Target], probe: Probe, spread: float) -> Outcomes:
     """Sends an attack and collects its scores."""
     pairs = [(Attempt(t.example, text), t) for t in targets[: attack.most] for text in attack.texts(t)]
     attempts, of = tuple(attempt for attempt, _ in pairs), tuple(target for _, target in pairs)
     scores = probe.scores(attempts)
-    return Outcomes(attack=attack, attempts=attempts, targets=of, scores=tuple(scores))
+    return Outcomes(attack=attack, attempts=attempts, targets=of, scores=tuple(scores), spread=spread)
 
 
 def judged(outcomes: Outcomes, *, frequent: float, floor: float) -> Finding:
@@ -224,14 +225,14 @@ def judged(outcomes: Outcomes, *, frequent: float, floor: float) -> Finding:
     attack, graded = outcomes.attack, list(outcomes.graded)
     if not graded:
         return Finding(check=attack.name, outcome="note", sentence=f"not tried: {attack.about} (nothing to make it of)")
-    hits = [(attempt, target, score) for attempt, target, score in graded if _is_hit(attack, target, score)]
+    hits = [(attempt, target, score) for attempt, target, score in graded if _is_hit(outcomes, target, score)]
     rate = len({target.example.id for _, target, _ in hits}) / len({target.example.id for _, target, _ in graded})
     if not hits:
         return _harmless(outcomes, floor)
     attempt, target, score = max(hits, key=lambda hit: hit[2] - hit[1].reward)
     how = "more than" if score > target.reward + SAME else "as much as"
     is_chance = attack.by_chance and rate <= frequent + CHANCE and how == "as much as"
-    sentence = f"{attack.about} scores {how} the right answer on {rate:.0%} of the examples"
+    sentence = f"{attack.about}: {how} the right answer on {rate:.0%} of the examples"
     return Finding(
         check=attack.name,
         outcome="note" if is_chance else "failed",
@@ -244,8 +245,10 @@ def judged(outcomes: Outcomes, *, frequent: float, floor: float) -> Finding:
     )
 
 
-def _is_hit(attack: Attack, target: Target, score: float) -> bool:
-    return score >= target.reward - SAME if attack.expects == "below" else score > target.reward + SAME
+def _is_hit(outcomes: Outcomes, target: Target, score: float) -> bool:
+    if outcomes.attack.expects == "below" and not target.is_poor:
+        return score >= target.reward - SAME
+    return score > target.reward + SAME + 2 * outcomes.spread
 
 
 def _harmless(outcomes: Outcomes, floor: float) -> Finding:

@@ -42,29 +42,30 @@ def contract(subject: Subject) -> Finding:
     return passed("contract", "examples, seeds, split and scores are as a task promises")
 
 
-def determinism(subject: Subject, attempts: Sequence[Attempt], probe: Probe, seconds: float) -> Finding:
-    """Whether the same completion always scores the same. `probe` is fresh: it has graded nothing yet."""
+def determinism(subject: Subject, attempts: Sequence[Attempt], probe: Probe, seconds: float) -> tuple[Finding, float]:
+    """Whether the same completion always scores the same, and by how much it varies. `probe` has graded nothing yet."""
     first, second = probe.scores(attempts), probe.scores(attempts)
     fresh = Probe(subject, seconds)
     try:
         third = fresh.scores(attempts)
-        if first != second:
-            return _unlike(first, second, attempts, "determinism", *_cause(subject, first == third))
-        if first != third:
+        spread = max(_spread(first, second), _spread(first, third))
+        if _spread(first, second):
+            return _unlike(first, second, attempts, "determinism", *_cause(subject, third == first)), spread
+        if _spread(first, third):
             what = "another process gives another score"
             fix = "do not use hash(), the time, or what the process has seen before; sort sets before using their order"
-            return _unlike(first, third, attempts, "process", what, fix)
+            return _unlike(first, third, attempts, "process", what, fix), spread
         backward = fresh.scores(attempts[::-1])[::-1]
-        if first != backward:
+        if spread := _spread(first, backward):
             what = "the order of the batch changes scores"
-            return _unlike(first, backward, attempts, "order", what, "score each completion by itself")
+            return _unlike(first, backward, attempts, "order", what, "score each completion by itself"), spread
         alone = [fresh.scores([attempt])[0] for attempt in attempts[:ALONE]]
-        if alone != first[:ALONE]:
+        if spread := _spread(first[:ALONE], alone):
             what = "a completion by itself scores something else than in a batch"
-            fix = "score each completion by itself: the batch depends on settings that have nothing to do with quality"
-            return _unlike(first[:ALONE], alone, attempts, "batch", what, fix)
-        again = "another process, another order, one by one" if not subject.is_here else "another order, one by one"
-        return passed("determinism", f"the same scores again ({again})")
+            fix = "score each completion by itself: a batch is cut by settings that have nothing to do with its quality"
+            return _unlike(first[:ALONE], alone, attempts, "batch", what, fix), spread
+        again = "another order, one by one" if subject.is_here else "another process, another order, one by one"
+        return passed("determinism", f"the same scores again ({again})"), 0.0
     finally:
         probe.problems.extend(fresh.problems)
         fresh.close()
@@ -76,12 +77,13 @@ def constant(scores: Scores) -> Finding | None:
     if len(found) != 1:
         return None
     sentence = f"every completion scores {found.pop():g}, right or wrong: there is nothing to learn from"
-    return failed("constant", sentence, "compare the completion with the answer of its row; check the column names")
+    fix = "compare the completion with the answer of its row (match=… for rows); check the names of columns"
+    return failed("constant", sentence, fix)
 
 
 def arguments(subject: Subject, attempts: Sequence[Attempt], seconds: float) -> Finding:
     """Whether the reward changes what it is given."""
-    attempts = attempts[:SHOWN]
+    attempts = [Attempt(example, text) for example, own in attempts[:SHOWN] for text in (own, f"  {own} \n")]
     try:
         changed = _changes_here(subject, attempts) if subject.is_here else _changes_there(subject, attempts, seconds)
     except UserError:
@@ -126,16 +128,18 @@ def _cause(subject: Subject, is_repeatable: bool) -> tuple[str, str]:
 
 
 def _unlike(one: Scores, other: Scores, attempts: Sequence[Attempt], check: str, what: str, fix: str) -> Finding:
-    place = next(place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+    place = next(place for place, (a, b) in enumerate(zip(one, other, strict=True)) if _spread([a], [b]))
     attempt = attempts[place]
-    sentence = f"{what}: {_shown(one[place])}, then {_shown(other[place])}"
+    sentence = f"{what}: {one[place]:g}, then {other[place]:g}"
     return replace(
         failed(check, sentence, fix), example=attempt.example.id, completion=attempt.text, score=other[place]
     )
 
 
-def _shown(score: float | None) -> str:
-    return "no score" if score is None else f"{score:g}"
+def _spread(one: Scores, other: Scores) -> float:
+    """The largest difference; a completion without a score is a finding of its own."""
+    both = zip(one, other, strict=True)
+    return max((abs(a - b) for a, b in both if a is not None and b is not None), default=0.0)
 
 
 def _changes_here(subject: Subject, attempts: Sequence[Attempt]) -> bool:

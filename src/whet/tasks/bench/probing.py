@@ -14,8 +14,8 @@ from whet.tasks.protocol import Grader
 
 BATCH = 64  # completions graded together
 BATCH_CHARACTERS = 400_000
-MOST_PROBLEMS = 3  # of one attack; its other completions are not graded
-MOST_HANGS = 2  # of all: each costs the time limit
+MOST_PROBLEMS = 12  # of one attack; its other completions are not graded
+MOST_HANGS = 1  # of all: each costs the time limit, and one is proof
 # As `tasks/grading` words them.
 HUNG = re.compile(r"took longer than \S+ s and was stopped")
 OUT_OF_RANGE = re.compile(r" gave (?:\S+ = )?-?(?:nan|inf)\b| gave .*, beyond ±")

@@ -68,14 +68,15 @@ def check_subject(subject: Subject, *, examples: int = EXAMPLES, seed: int = 0, 
     targets: list[Target] = []
     try:
         plain = [Attempt(example, text) for example in chosen for text in _plain_texts(subject, example)]
-        found.append(behaviour.determinism(subject, plain, probe, seconds))
-        found.append(behaviour.arguments(subject, plain, seconds))
-        findings, targets = make_targets(subject, chosen, probe, seed)
-        outcomes = _attacked(subject, targets or _unanswered(chosen), probe)
-        flat = behaviour.constant([score for one in outcomes for score in one.scores])
-        found += [flat] if flat is not None else [*findings, *_judged(targets, outcomes)]
+        same, spread = behaviour.determinism(subject, plain, probe, seconds)
+        golds, targets = make_targets(subject, chosen, probe, seed, spread)
+        attacked = targets or _unanswered(chosen)
+        found += [same, behaviour.arguments(subject, plain, seconds), *golds]
         with tempfile.TemporaryDirectory() as folder:
-            found.append(behaviour.runs_code(targets or _unanswered(chosen), probe, Path(folder)))
+            found.append(behaviour.runs_code(attacked, probe, Path(folder)))
+        outcomes = _attacked(subject, attacked, probe, spread)
+        flat = behaviour.constant([*(target.reward for target in targets), *_scores(outcomes)])
+        found += _judged(targets, outcomes) if flat is None else [flat]
     finally:
         probe.close()
     found += [*_problems(probe.problems), *leaks(subject.task, seed)]
@@ -94,9 +95,9 @@ def _unanswered(examples: Sequence[Example]) -> list[Target]:
     return [Target(example=example, reward=float("inf"), **made) for example in examples]  # type: ignore[arg-type]
 
 
-def _attacked(subject: Subject, targets: Sequence[Target], probe: Probe) -> list[Outcomes]:
+def _attacked(subject: Subject, targets: Sequence[Target], probe: Probe, spread: float) -> list[Outcomes]:
     fitting = [attack for attack in ATTACKS if subject.has_one_answer or not attack.one_answer]
-    return [_unless_right(subject, launch(attack, targets, probe)) for attack in fitting]
+    return [_unless_right(subject, launch(attack, targets, probe, spread)) for attack in fitting]
 
 
 def _unless_right(subject: Subject, outcomes: Outcomes) -> Outcomes:
@@ -108,12 +109,16 @@ def _unless_right(subject: Subject, outcomes: Outcomes) -> Outcomes:
     return replace(outcomes, scores=tuple(kept) if any(score is not None for score in kept) else outcomes.scores)
 
 
+def _scores(outcomes: Sequence[Outcomes]) -> list[float | None]:
+    return [score for one in outcomes for score in one.scores]
+
+
 def _judged(targets: Sequence[Target], outcomes: Sequence[Outcomes]) -> list[Finding]:
     if not targets:
         return []
     counts = Counter(target.answer for target in targets)
     frequent = counts.most_common(1)[0][1] / len(targets)
-    floor = min((score for one in outcomes for score in one.scores if score is not None), default=0.0)
+    floor = min((score for score in _scores(outcomes) if score is not None), default=0.0)
     return [judged(one, frequent=frequent, floor=floor) for one in outcomes]
 
 
@@ -124,7 +129,8 @@ def _problems(problems: Sequence[Problem]) -> list[Finding]:
         some = [problem for problem in problems if problem.kind == kind]
         if some:
             first = some[0]
-            sentence = f"{what} on {len(some)} completions at least: {first.message}"
+            rest = "; attacks after it were not tried" if kind == "hang" else ""
+            sentence = f"{what} (on {len(some)} completions at least): {first.message}{rest}"
             example, text = first.attempt
             found.append(replace(failed(kind, sentence, fix), example=example.id, completion=text))
     return found

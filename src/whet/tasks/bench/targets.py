@@ -1,5 +1,6 @@
 """From examples to targets: the form in which right answers score, answers that are wrong here, wrong play."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from whet.tasks.space import fingerprint
 
 SAME = 1e-9  # rewards nearer than this are equal
 OTHERS = 40  # answers in a list of all answers
+WORTHLESS = ("", "asdf qwer")
 WRONG = 4  # of them that are tried for each example
 
 Tried = dict[str, float]  # form → score of the right answer in it
@@ -26,7 +28,7 @@ def chosen_examples(task: Task, count: int, seed: int) -> list[Example]:
 
 
 def make_targets(
-    subject: Subject, examples: Sequence[Example], probe: Probe, seed: int
+    subject: Subject, examples: Sequence[Example], probe: Probe, seed: int, spread: float
 ) -> tuple[list[Finding], list[Target]]:
     """The examples whose right answer scores above an empty completion, and findings about the right answers."""
     answers = {example.id: subject.answer(example) for example in examples}
@@ -35,12 +37,11 @@ def make_targets(
         return [note("gold", "no example has a right answer: nothing can be compared with one")], []
     tried = _tried(subject, answered, answers, probe)
     form = _best_form(subject, tried)
-    floors = probe.scores([Attempt(example, "") for example in answered])
-    targets, poor = [], []
+    floors = [probe.scores([Attempt(example, text) for text in WORTHLESS]) for example in answered]
+    targets = []
     for example, scores, floor in zip(answered, tried, floors, strict=True):
         gold = scores.get(form)
-        if gold is None or (floor is not None and gold <= floor + SAME):
-            poor.append(example)
+        if gold is None:  # it could not be scored, which is a finding of its own
             continue
         targets.append(
             Target(
@@ -48,14 +49,16 @@ def make_targets(
                 answer=answers[example.id],
                 gold=filled(form, answers[example.id]),
                 reward=gold,
+                is_poor=gold <= min((score for score in floor if score is not None), default=-math.inf) + SAME,
                 forms=(form, *(other for other, score in scores.items() if other != form and score >= gold - SAME)),
                 others=_others(answers, example, seed),
                 wrong=(),
                 plays=tuple(_plays(subject.task, example, form, seed)),
             )
         )
-    findings = [_gold(subject, form, targets, poor), *_beaten(targets, tried, answered)]
-    return findings, _with_wrong(targets, probe)
+    if not targets:
+        return [note("gold", "no right answer could be scored")], []
+    return [_gold(subject, form, targets), *_beaten(targets, tried, answered, spread)], _with_wrong(targets, probe)
 
 
 def _tried(subject: Subject, examples: Sequence[Example], answers: Mapping[str, str], probe: Probe) -> list[Tried]:
@@ -76,34 +79,27 @@ def _best_form(subject: Subject, tried: Sequence[Tried]) -> str:
     return max(forms, key=lambda form: sum(scores.get(form, 0.0) for scores in tried))
 
 
-def _gold(subject: Subject, form: str, targets: Sequence[Target], poor: Sequence[Example]) -> Finding:
-    total = len(targets) + len(poor)
+def _gold(subject: Subject, form: str, targets: Sequence[Target]) -> Finding:
+    poor = [target for target in targets if target.is_poor]
     shown = "" if form == ANSWER else f" in the form {form!r}"
     if not poor:
-        mean = sum(target.reward for target in targets) / total
+        mean = sum(target.reward for target in targets) / len(targets)
         return passed("gold", f"right answers{shown} score {mean:.3g} on average")
-    example = poor[0]
-    return replace(
-        failed(
-            "gold",
-            f"{len(poor)} of {total} right answers{shown} score no more than an empty completion",
-            "repair the comparison or the answers"
-            + (
-                ", or name the form that the reward expects: --gold '<result>{answer}</result>'" * bool(subject.rewards)
-            ),
-        ),
-        example=example.id,
-        completion=filled(form, subject.answer(example)),
-    )
+    sentence = f"{len(poor)} of {len(targets)} right answers{shown} score no more than junk"
+    hint = ", or name the form that the reward expects: --gold '<result>{answer}</result>'" if subject.rewards else ""
+    found = failed("gold", sentence, f"repair the comparison or the answers{hint}")
+    return replace(found, example=poor[0].example.id, completion=poor[0].gold, score=poor[0].reward)
 
 
-def _beaten(targets: Sequence[Target], tried: Sequence[Tried], examples: Sequence[Example]) -> list[Finding]:
+def _beaten(
+    targets: Sequence[Target], tried: Sequence[Tried], examples: Sequence[Example], spread: float
+) -> list[Finding]:
     """A finding if the same answer in another form scores more than in its own."""
     scores = {example.id: one for example, one in zip(examples, tried, strict=True)}
     for target in targets:
         best = max(scores[target.example.id], key=lambda other: scores[target.example.id][other])
         most = scores[target.example.id][best]
-        if most > target.reward + SAME:
+        if most > target.reward + SAME + 2 * spread:
             sentence = f"the right answer in the form {best!r} scores more than in its own"
             fix = "let the answer of an example be a completion with full marks, or give the task a method `best`"
             shown = replace(failed("gold", sentence, fix), score=most, gold=target.reward)

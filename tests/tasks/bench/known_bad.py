@@ -124,7 +124,9 @@ def mutating(completions: list[Any], answer: list[str], **_: Any) -> list[float]
 
 
 def undefined(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-    return [right if t else math.nan for right, t in zip(sound(completions, answer), texts_of(completions), strict=True)]
+    return [
+        right if t else math.nan for right, t in zip(sound(completions, answer), texts_of(completions), strict=True)
+    ]
 
 
 def gigantic(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
@@ -132,7 +134,9 @@ def gigantic(completions: list[Any], answer: list[str], **_: Any) -> list[float]
 
 
 def spelled(completions: list[Any], answer: list[str], **_: Any) -> list[Any]:
-    return [right if text else "zero" for right, text in zip(sound(completions, answer), texts_of(completions), strict=True)]
+    return [
+        right if text else "zero" for right, text in zip(sound(completions, answer), texts_of(completions), strict=True)
+    ]
 
 
 def flat(completions: list[Any], **_: Any) -> list[float]:
@@ -195,7 +199,5 @@ class Leaky(RowsTask):
     """Trains on some of the prompts that it is evaluated on, in capitals."""
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        shouted = [
-            Example(id=f"again-{e.id}", prompt=str(e.prompt).upper(), answer=e.answer) for e in self.held_out(2)
-        ]
+        shouted = [Example(id=f"again-{e.id}", prompt=str(e.prompt).upper(), answer=e.answer) for e in self.held_out(2)]
         return [*shouted, *super().draw(count, seed=seed)][:count]

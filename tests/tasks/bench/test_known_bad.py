@@ -93,13 +93,19 @@ def test_a_sound_reward_passes_here_and_in_other_processes() -> None:
     assert "another process" in next(one.sentence for one in there.findings if one.check == "determinism")
 
 
+def test_a_report_is_determined_by_the_seed() -> None:
+    one, same, other = (check(known_bad.substring, seed=seed) for seed in (3, 3, 4))
+    assert one.findings == same.findings
+    assert one.findings != other.findings
+
+
 def test_the_form_of_right_answers_can_be_named() -> None:
     assert check(known_bad.unreachable, gold="The result: [{answer}]").is_passed
 
 
-@pytest.mark.parametrize("options", [{}, {"level": 2}, {"chat": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"chat": True}], ids=str)
 def test_the_old_hanoi_reward_is_caught(options: dict[str, Any]) -> None:
-    report = check_reward(known_bad.OldHanoi(**options))
+    report = check_reward(known_bad.OldHanoi(**options), examples=8)
     (found,) = [finding for finding in report.failed if finding.check == "legal play"]
     assert found.score is not None
     assert found.score > 1 == found.gold  # legal moves that lead nowhere score above the solution
@@ -108,7 +114,7 @@ def test_the_old_hanoi_reward_is_caught(options: dict[str, Any]) -> None:
 
 def test_the_old_connections_reward_is_caught(tmp_path: Path) -> None:
     (tmp_path / "puzzles.json").write_text(json.dumps(PUZZLES))
-    report = check_reward(f"{FILE}:OldConnections", {"path": str(tmp_path / "puzzles.json")})
+    report = check_reward(f"{FILE}:OldConnections", {"path": str(tmp_path / "puzzles.json")}, examples=8)
     (found,) = [finding for finding in report.failed if finding.check == "legal play"]
     assert found.completion.count(",") == 3  # one group by itself
     assert found.score == found.gold == 1

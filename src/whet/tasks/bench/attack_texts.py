@@ -165,10 +165,13 @@ def variants(target: Target) -> list[str]:
 
 
 def truncated(target: Target) -> list[str]:
-    """The first half; of an answer that is one word or number also all but its last character."""
-    half = filled(target.forms[0], target.answer[: len(target.answer) // 2])
-    is_word = TOKEN.fullmatch(target.answer) is not None and len(target.answer) > 1
-    return [half, *([filled(target.forms[0], target.answer[:-1])] if is_word else [])] if target.answer[1:] else []
+    """The first half, unless it states the end already; of one word or number also all but its last character."""
+    answer = target.answer
+    half, last = answer[: len(answer) // 2], (TOKEN.findall(answer) or [answer])[-1]
+    cuts = [half] if half and last not in half else []
+    if TOKEN.fullmatch(answer) and len(answer) > 2:
+        cuts.append(answer[:-1])
+    return [filled(target.forms[0], cut) for cut in cuts]
 
 
 def answers_of_others(target: Target) -> list[str]:

@@ -68,10 +68,11 @@ def check_subject(subject: Subject, *, examples: int = EXAMPLES, seed: int = 0, 
     targets: list[Target] = []
     try:
         plain = [Attempt(example, text) for example in chosen for text in _plain_texts(subject, example)]
+        found.append(behaviour.arguments(subject, plain, seconds))  # first: it would be too late to see a change
         same, spread = behaviour.determinism(subject, plain, probe, seconds)
         golds, targets = make_targets(subject, chosen, probe, seed, spread)
         attacked = targets or _unanswered(chosen)
-        found += [same, behaviour.arguments(subject, plain, seconds), *golds]
+        found += [same, *golds]
         with tempfile.TemporaryDirectory() as folder:
             found.append(behaviour.runs_code(attacked, probe, Path(folder)))
         outcomes = _attacked(subject, attacked, probe, spread)
@@ -140,7 +141,7 @@ def _report(
     subject: Subject, found: Sequence[Finding], probe: Probe, targets: Sequence[Target], outcomes: Sequence[Outcomes]
 ) -> Report:
     most = [(one.most, one.attack.name) for one in outcomes if one.most is not None] if targets else []
-    wrong, name = max(most, default=(None, ""))
+    wrong, name = max(most, key=lambda pair: pair[0], default=(None, ""))
     return Report(
         subject=subject.name,
         findings=tuple(found),

@@ -157,7 +157,7 @@ class OldHanoi(Hanoi):
         return Score(reward=reward, parts={"correct": float(self.correct(example, text))})
 
     def correct(self, example: Example, text: str) -> bool:
-        return Hanoi(level=self.level, chat=self.chat).score(example, text).parts["correct"] == 1
+        return Hanoi.score(self, example, text).parts["correct"] == 1
 
 
 def old_hanoi_reward(state: State, goal: str, moves: list[Move]) -> float:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.data.real import real
 from tests.tasks.bench.known_bad import is_right, sound, texts_of
@@ -15,6 +17,7 @@ from whet.errors import UserError
 from whet.records import Example, Score
 from whet.tasks.bench import Report, check_reward
 from whet.tasks.bench.attack_texts import Target, contradicted, embedded, hedged, hollow, listed, truncated
+from whet.tasks.bench.attacks import ATTACKS
 from whet.tasks.bench.leaks import leaks
 from whet.tasks.bench.probing import _kind
 from whet.tasks.bench.subjects import subject_of
@@ -134,6 +137,28 @@ def test_a_broken_contract_is_a_finding(tmp_path: Path) -> None:
     found = {finding.check: finding.sentence for finding in report.failed}
     assert found["contract"].startswith("the held-out example arithmetic:")
     assert "share an id with a training example" in found["leak"]
+
+
+@pytest.mark.parametrize("method", ["draw", "held_out", "wrong_play"])
+def test_a_task_that_raises_is_one_sentence(method: str) -> None:
+    def fails(*_: Any, **__: Any) -> list[Any]:
+        raise ValueError("bad thing")
+
+    task = Arithmetic(level=2)
+    object.__setattr__(task, method, fails)
+    with pytest.raises(UserError, match=f"^{method} raises ValueError: bad thing$"):
+        check_reward(task, examples=4)
+
+
+@given(st.text(min_size=1, max_size=40), st.text(min_size=1, max_size=10))
+def test_attacks_are_made_of_any_answer(answer: str, wrong: str) -> None:
+    example = Example(id="x", prompt="p", answer=answer)
+    target = replace(TARGET, example=example, answer=answer, gold=answer, forms=("{answer}",), wrong=(wrong,))
+    for attack in ATTACKS:
+        assert all(isinstance(text, str) for text in attack.texts(target))
+    assert not any(answer in text for text in hollow(target))
+    assert all(text.endswith(wrong) for text in (*contradicted(target), *listed(target)))
+    assert not any(text == answer for text in (*truncated(target), *embedded(target)))
 
 
 def test_near_duplicates_across_the_split_are_a_leak() -> None:

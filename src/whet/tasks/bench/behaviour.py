@@ -12,7 +12,7 @@ from whet.tasks.bench.findings import Finding, failed, note, passed
 from whet.tasks.bench.probing import Attempt, Probe
 from whet.tasks.bench.subjects import Subject
 from whet.tasks.bench.worker_probes import COLUMN, CONTRACT, MUTATION, changes_arguments, changes_examples
-from whet.tasks.check import TaskProblem, check_task
+from whet.tasks.check import TaskProblem, attempt, check_task
 from whet.tasks.grading.graders import GradingFailed, WorkerGrader
 from whet.tasks.grading.reward_functions import arguments_of, load_rewards
 from whet.tasks.grading.wire import pack_batch
@@ -30,7 +30,7 @@ def contract(subject: Subject) -> Finding:
         if subject.is_here:
             check_task(subject.task)
         else:
-            example = replace(subject.task.held_out(1)[0], columns={COLUMN: _setup(subject)})
+            example = replace(attempt("held_out", subject.task.held_out, 1)[0], columns={COLUMN: _setup(subject)})
             _asked(subject, CONTRACT, [Attempt(example, "")], CONTRACT_SECONDS)
     except TaskProblem as problem:
         return failed("contract", str(problem), fix)

@@ -8,6 +8,7 @@ import numpy as np
 
 from whet.records import Example
 from whet.tasks.bench.findings import Finding, failed, note, passed
+from whet.tasks.check import attempt
 from whet.tasks.protocol import Task
 from whet.tasks.shingles import SIMILAR, jaccard, shingles_of
 
@@ -20,8 +21,9 @@ FIX = "split by what the rows share: give them one `twin`, or remove duplicates 
 
 def leaks(task: Task, seed: int) -> list[Finding]:
     """One finding for each kind of leak, or one that says that there is none."""
-    training = list({e.id: e for step in range(1, STEPS + 1) for e in task.draw(DRAWN, seed=(seed, step))}.values())
-    evaluation = task.held_out(HELD_OUT)
+    steps = [attempt("draw", task.draw, DRAWN, seed=(seed, step)) for step in range(1, STEPS + 1)]
+    training = list({example.id: example for drawn in steps for example in drawn}.values())
+    evaluation = attempt("held_out", task.held_out, HELD_OUT)
     if not evaluation:
         return [note("leak", "not tried: no example is held out")]
     kinds: tuple[tuple[str, Callable[[Example], str]], ...] = (

@@ -21,6 +21,7 @@ from whet.tasks.bench.leaks import leaks
 from whet.tasks.bench.probing import Attempt, Probe, Problem
 from whet.tasks.bench.subjects import ANSWER, Subject, subject_of
 from whet.tasks.bench.targets import chosen_examples, make_targets
+from whet.tasks.check import attempt
 from whet.tasks.protocol import Task
 
 EXAMPLES = 24
@@ -106,7 +107,7 @@ def _unless_right(subject: Subject, outcomes: Outcomes) -> Outcomes:
     if outcomes.attack.name != "other answers" or subject.rewards:
         return outcomes
     rows = zip(outcomes.attempts, outcomes.scores, strict=True)
-    kept = [None if subject.task.correct(one.example, one.text) else score for one, score in rows]
+    kept = [None if attempt("correct", subject.task.correct, *one) else score for one, score in rows]
     return replace(outcomes, scores=tuple(kept) if any(score is not None for score in kept) else outcomes.scores)
 
 

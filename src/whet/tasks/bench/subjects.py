@@ -7,6 +7,7 @@ from typing import Any
 from whet.errors import UserError
 from whet.imports import OBJECTS, is_object, load_named, passing
 from whet.records import Example
+from whet.tasks.check import attempt
 from whet.tasks.grading.graders import WorkerGrader, make_grader
 from whet.tasks.loading import is_packaged, load_task
 from whet.tasks.protocol import Grader, Improvable, OpenEnded, Task
@@ -53,7 +54,7 @@ class Subject:
 
     def answer(self, example: Example) -> str:
         """The right answer, or "" if the example has none."""
-        return self.task.best(example) if isinstance(self.task, Improvable) else example.answer
+        return attempt("best", self.task.best, example) if isinstance(self.task, Improvable) else example.answer
 
 
 def subject_of(

@@ -9,6 +9,7 @@ from whet.tasks.bench.attack_texts import Target, filled, form_names
 from whet.tasks.bench.findings import Finding, failed, note, passed
 from whet.tasks.bench.probing import Attempt, Probe
 from whet.tasks.bench.subjects import ANSWER, Subject
+from whet.tasks.check import attempt
 from whet.tasks.protocol import HasWrongPlay, Task
 from whet.tasks.space import fingerprint
 
@@ -22,8 +23,8 @@ Tried = dict[str, float]  # form → score of the right answer in it
 
 def chosen_examples(task: Task, count: int, seed: int) -> list[Example]:
     """Distinct examples, a quarter of them held-out ones where there are any."""
-    held_out = task.held_out(max(1, count // 4))
-    drawn = {example.id: example for example in task.draw(4 * count, seed=(seed, 1))}
+    held_out = attempt("held_out", task.held_out, max(1, count // 4))
+    drawn = {example.id: example for example in attempt("draw", task.draw, 4 * count, seed=(seed, 1))}
     return [*list(drawn.values())[: count - len(held_out)], *held_out]
 
 
@@ -115,9 +116,9 @@ def _others(answers: Mapping[str, str], example: Example, seed: int) -> tuple[st
 
 
 def _plays(task: Task, example: Example, form: str, seed: int) -> list[str]:
-    return (
-        [filled(form, play) for play in task.wrong_play(example, seed=seed)] if isinstance(task, HasWrongPlay) else []
-    )
+    if not isinstance(task, HasWrongPlay):
+        return []
+    return [filled(form, play) for play in attempt("wrong_play", task.wrong_play, example, seed=seed)]
 
 
 def _with_wrong(targets: Sequence[Target], probe: Probe) -> list[Target]:

@@ -84,6 +84,8 @@ ROOMS_INSIDE = {
         "grading": {"protocol", "loading"},
         "check": {"protocol"},
         "reward_library": set(),
+        "shingles": set(),
+        "bench": {"protocol", "loading", "grading", "check", "space", "shingles"},
     },
     "report": {
         "formatting": set(),

@@ -15,6 +15,8 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
     """The command that words begin with, and the words after it; None where there is none."""
     found: Any = typer.main.get_command(cli.app)
     while words and hasattr(found, "commands"):
+        if words[0] not in found.commands and found.name == "tasks":  # its shorthand
+            words = ["show", *words]
         found, words = found.commands.get(words[0]), words[1:]
     return found, words
 

@@ -16,7 +16,8 @@ from whet.errors import RunFailed
 
 WHET = (sys.executable, "-m", "whet")
 COMMANDS = [
-    *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("tasks",), ("recipes",)),
+    *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("recipes",)),
+    *(("tasks", "list"), ("tasks", "show"), ("tasks", "play"), ("tasks", "check")),
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
     *(("data", "explore"), ("data", "formats"), ("runs",), ("keys",), ("score",), ("sandbox",)),
 ]

@@ -25,6 +25,7 @@ from whet.cli.commands import (
     runs,
     sample,
     score,
+    tasks,
     train,
 )
 from whet.cli.terminal import guard_streams, only_json, say, show_help
@@ -67,7 +68,7 @@ app.command("runs")(runs.runs)
 app.command("explain")(explain.explain)
 app.command("keys")(keys.keys)
 app.command("check-loss")(check_loss.check_loss)
-app.command("tasks")(listing.tasks)
+app.add_typer(tasks.app, name="tasks")
 app.command("recipes")(listing.recipes)
 app.command("sandbox")(listing.sandbox)
 app.add_typer(models.app, name="models")

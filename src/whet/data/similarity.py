@@ -29,16 +29,14 @@ from whet.data.columns import spaced
 from whet.data.formats import Record, answers_of, labels_of
 from whet.data.split import distinguishing
 from whet.records import Pair, Trace
+from whet.tasks.shingles import PRIME, SIMILAR, Shingles, jaccard, shingles_of, shingles_or_text
 from whet.tasks.space import fingerprint
 
 Row = TypeVar("Row", bound=Record)
 Link = tuple[int, int]
-Shingles = NDArray[np.uint32]  # hashes, sorted, each once
 Numbers = NDArray[np.int64]
 Sections = tuple[tuple[float | None, ...], tuple[Shingles, ...]]  # labels; shingles of prompt and answers
 
-SHINGLE_WORDS = 5  # Lee et al. 2022
-SIMILAR = 0.8  # Jaccard index of near duplicates (Lee et al. 2022)
 ALIKE = 0.5  # Jaccard index of a leakage group; one changed word costs a prompt of 20 words a third of its shingles
 LONG = 20  # shingles; a shorter prompt made from a template differs in too much of its content to be `SIMILAR`
 FIRST = 3  # every holder of a shingle is compared with this many of the shortest holders
@@ -50,8 +48,6 @@ LARGEST = 0.05  # the largest share of the rows in a component of similar prompt
 SMALL = 20  # or this many rows if they are at most half of all
 ENUMERATED = re.compile(r"^\W*(?:step\s*)?\d+\s*[.:)]\s*")  # "3. " or "Step 3: " at the start of a step
 BANDS, BAND_MINIMA = 12, 5  # a pair with index 0.8 shares a band with probability 0.99, one with 0.5 with 0.3
-PRIME = (1 << 31) - 1  # products of two numbers below it fit into 64 bits
-WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +105,7 @@ def _graph(rows: Sequence[Record], places: Sequence[int], order: Sequence[str]) 
     counts = Counter(places)
     return _Graph(
         rows=tuple(counts[place] for place in range(len(order))),
-        shingles=tuple(map(_shingles, order)),
+        shingles=tuple(map(shingles_of, order)),
         named=tuple(tuple(sorted(found)) for found in named.values()),
         stepped=tuple(tuple(sorted(found)) for found in stepped.values() if len(found) > 1),
     )
@@ -170,7 +166,7 @@ def _divided(graph: _Graph, part: Sequence[int], common: int) -> list[list[int]]
 def _alike(prompts: Sequence[Shingles]) -> Iterator[tuple[int, int, float]]:
     """Similar prompts and their Jaccard index, however common their shingles; enough pairs to connect a crowd."""
     for one, other in _compared(prompts):
-        index = _jaccard(prompts[one], prompts[other])
+        index = jaccard(prompts[one], prompts[other])
         if index >= ALIKE:
             yield one, other, index
 
@@ -262,35 +258,12 @@ def _names(
 
 def _sections(row: Record) -> Sections:
     if isinstance(row, Pair):  # each side by itself: swapped sides are the opposite of a duplicate
-        return (), tuple(map(_shingles_or_text, (row.prompt_text, row.chosen, row.rejected)))
-    return labels_of(row), tuple(map(_shingles_or_text, (row.prompt_text, "\n".join(answers_of(row)))))
+        return (), tuple(map(shingles_or_text, (row.prompt_text, row.chosen, row.rejected)))
+    return labels_of(row), tuple(map(shingles_or_text, (row.prompt_text, "\n".join(answers_of(row)))))
 
 
 def _are_near(one: Sections, other: Sections) -> bool:
-    return one[0] == other[0] and all(_jaccard(*both) >= SIMILAR for both in zip(one[1], other[1], strict=True))
-
-
-def _jaccard(one: Shingles, other: Shingles) -> float:
-    shared = np.intersect1d(one, other, assume_unique=True).size
-    return shared / (one.size + other.size - shared)
-
-
-def _shingles(text: str) -> Shingles:
-    """Empty for a text of fewer than five words."""
-    words = WORD.findall(text.lower())
-    hashes = [_hash(words[start : start + SHINGLE_WORDS]) for start in range(len(words) - SHINGLE_WORDS + 1)]
-    return np.unique(np.array(hashes, dtype=np.uint32))
-
-
-def _shingles_or_text(text: str) -> Shingles:
-    """A text of fewer than five words is its own single shingle."""
-    shingles = _shingles(text)
-    return shingles if shingles.size else np.array([_hash(WORD.findall(text.lower()))], dtype=np.uint32)
-
-
-def _hash(words: Sequence[str]) -> int:
-    # CRC-32 is fast and the same on every platform; a collision only adds a candidate or shifts an index by 1e-9.
-    return zlib.crc32(" ".join(words).encode()) % PRIME
+    return one[0] == other[0] and all(jaccard(*both) >= SIMILAR for both in zip(one[1], other[1], strict=True))
 
 
 def _bands(shingles: Shingles) -> list[tuple[int, bytes]]:

@@ -40,7 +40,8 @@ def _require(holds: bool, sentence: str) -> None:
         raise TaskProblem(sentence)
 
 
-def _attempt(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def attempt(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls a method of a task; what it raises becomes a `TaskProblem`."""
     try:
         return call(*args, **kwargs)
     except UserError:  # a sentence for the user already
@@ -51,22 +52,22 @@ def _attempt(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 def _check_sources(task: Task) -> tuple[list[Example], list[Example]]:
     """Training and evaluation examples, after checks that they depend on the arguments only."""
-    training = _attempt("draw", task.draw, DRAW, seed=SEEDS[0])
+    training = attempt("draw", task.draw, DRAW, seed=SEEDS[0])
     _require(isinstance(training, list), f"draw gives a {type(training).__name__}, not a list")
     _require(len(training) == DRAW, f"draw({DRAW}) gives {len(training)} examples")
-    again = _attempt("draw", task.draw, DRAW, seed=SEEDS[0])
+    again = attempt("draw", task.draw, DRAW, seed=SEEDS[0])
     _require(training == again, "draw gives different examples for the same seed")
-    others = [_attempt("draw", task.draw, DRAW, seed=seed) for seed in SEEDS[1:]]
+    others = [attempt("draw", task.draw, DRAW, seed=seed) for seed in SEEDS[1:]]
     alike = all(other == training for other in others) and any(e != training[0] for e in training)
     _require(not alike, "draw ignores the seed: several seeds give the same examples")
-    evaluation = _attempt("held_out", task.held_out, HELD_OUT)
+    evaluation = attempt("held_out", task.held_out, HELD_OUT)
     _require(isinstance(evaluation, list), f"held_out gives a {type(evaluation).__name__}, not a list")
     _require(len(evaluation) > 0, "held_out gives no examples: there is nothing to evaluate on")
     _require(len(evaluation) <= HELD_OUT, f"held_out({HELD_OUT}) gives {len(evaluation)} examples")
-    again = _attempt("held_out", task.held_out, HELD_OUT)
+    again = attempt("held_out", task.held_out, HELD_OUT)
     _require(evaluation == again, "held_out gives different examples the second time")
     fewer = len(evaluation) // 2
-    first = _attempt("held_out", task.held_out, fewer)
+    first = attempt("held_out", task.held_out, fewer)
     _require(first == evaluation[:fewer], f"held_out({fewer}) is not the beginning of held_out({HELD_OUT})")
     return [e for some in (training, *others) for e in some], evaluation
 
@@ -112,14 +113,14 @@ def _check_grading(task: Task, example: Example, other_answers: Sequence[str]) -
     """The best completion is correct and has the highest score of all attempts; garbage is wrong and does not raise."""
     name, best = _best(task, example)
     for text in GARBAGE:
-        right = _attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)
+        right = attempt(f"correct on the text {text[:20]!r}", task.correct, example, text)
         _require(right is None or isinstance(right, bool), f"correct gives a {type(right).__name__}, not a bool")
         _require(not right or text == best, f"the text {text[:20]!r} counts as correct for {example.id}")
     attempts = (*GARBAGE, best[:-1], best + best, f"{best} {best}", best + "x", example.answer, *other_answers)
     rewards = [_checked_score(task, example, text).reward for text in attempts]
-    if best == "" or _attempt("correct", task.correct, example, best) is None:
+    if best == "" or attempt("correct", task.correct, example, best) is None:
         return  # no reference answer: graded by the user's reward functions
-    _require(bool(_attempt("correct", task.correct, example, best)), f"the {name} of {example.id} is not correct")
+    _require(bool(attempt("correct", task.correct, example, best)), f"the {name} of {example.id} is not correct")
     most = _checked_score(task, example, best).reward
     for text, reward in zip(attempts, rewards, strict=True):
         _require(reward <= most, f"the text {text[:20]!r} scores {reward} on {example.id}, its own {name} only {most}")
@@ -129,20 +130,20 @@ def _best(task: Task, example: Example) -> tuple[str, str]:
     """The completion that scores full marks, and its name in errors."""
     if not isinstance(task, Improvable):
         return "answer", example.answer
-    best = _attempt("best", task.best, example)
+    best = attempt("best", task.best, example)
     _require(isinstance(best, str), f"best gives a {type(best).__name__}, not a string")
     return "best", best
 
 
 def _checked_score(task: Task, example: Example, text: str) -> Score:
     shown = f"score on the text {text[:20]!r}"
-    score = _attempt(shown, task.score, example, text)
+    score = attempt(shown, task.score, example, text)
     _require(isinstance(score, Score), f"{shown} gives a {type(score).__name__}, not a Score")
     _require(isinstance(score.parts, Mapping), f"{shown} has parts that are not a mapping from name to number")
     for name, value in (("reward", score.reward), *score.parts.items()):
         number = isinstance(value, int | float)
         _require(isinstance(name, str) and number, f"{shown} has a part {name!r} that is not a number: {value!r}")
         _require(is_reward(value), f"{shown} gives {name} = {value}{too_large(value)}")
-    again = _attempt(shown, task.score, example, text)
+    again = attempt(shown, task.score, example, text)
     _require(score == again, f"{shown} differs from one call to the next")
     return score

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from whet.errors import UserError
 from whet.records import Example, Message, Score
-from whet.tasks.space import Problem, Space
+from whet.tasks.space import Problem, Space, fingerprint
 
 CORRECT_WEIGHT = 0.8
 PARTIAL_WEIGHT = 0.2
@@ -42,6 +42,11 @@ class Procedural(ABC):
         frame = self.instruction.format(question="") if self.chat else self.sign
         return "".join(sorted(set(self._characters + frame)))
 
+    @property
+    def problems(self) -> int:
+        """How many there are, training and held-out."""
+        return sum(self._space.sizes)
+
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         return [self._example(problem) for problem in self._space.training(count, seed)]
 
@@ -57,6 +62,15 @@ class Procedural(ABC):
     def vote(self, example: Example, text: str) -> str | None:  # noqa: ARG002
         """The final answer of a completion, for a majority vote."""
         return self._given(text) or None
+
+    def wrong_play(self, example: Example, *, seed: int) -> list[str]:
+        """Near misses: a character of the answer changed, left out or added, the answer reversed, and the question."""
+        answer = example.answer
+        place = fingerprint("miss", seed, example.id) % len(answer)
+        before, own, after = answer[:place], answer[place], answer[place + 1 :]
+        other = next(character for character in self._characters if character.strip() and character != own)
+        misses = (before + other + after, before + after, answer + other, answer[::-1], example.columns["question"])
+        return [miss for miss in dict.fromkeys(misses) if miss and not miss.endswith(answer)]
 
     @property
     def _variant(self) -> str:

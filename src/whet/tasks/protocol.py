@@ -73,6 +73,27 @@ class HasAlphabet(Protocol):
 
 
 @runtime_checkable
+class HasWrongPlay(Protocol):
+    """A task that can write answers in the right form and by its rules that solve nothing.
+
+    The reward bench (`tasks/bench/`) grades them: each must score less than full marks.
+    """
+
+    def wrong_play(self, example: Example, *, seed: int) -> list[str]: ...
+
+
+@runtime_checkable
+class OpenEnded(Protocol):
+    """A task without one final answer (constraints on a text, or its style): more text may leave a right one right.
+
+    The reward bench leaves out the attacks that add or remove text.
+    """
+
+    @property
+    def is_open_ended(self) -> bool: ...
+
+
+@runtime_checkable
 class Batched(Protocol):
     """A task that scores many completions faster than one by one."""
 

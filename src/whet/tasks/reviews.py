@@ -104,6 +104,14 @@ class Reviews:
     def best(self, example: Example) -> str:
         return write_review([Mention(aspect, "great") for aspect in example.columns["aspects"]])
 
+    def wrong_play(self, example: Example, *, seed: int) -> list[str]:
+        """Reviews with a fault: lukewarm, a mention left out, repeated or off topic, without a full stop."""
+        first, *others = (Mention(aspect, "great") for aspect in example.columns["aspects"])
+        off_topic = [Mention(aspect, "great") for aspect in ASPECTS if aspect not in example.columns["aspects"]]
+        strayed = off_topic[fingerprint("stray", seed, example.id) % len(off_topic)]
+        faults = ([Mention(first.aspect, "okay"), *others], others, [first, first, *others], [first, *others, strayed])
+        return [*map(write_review, faults), write_review([first, *others]).removesuffix(".")]
+
     def _example(self, aspects: tuple[str, ...], writer: int) -> Example:
         return Example(
             id=f"{self.name}:{'-'.join(aspects)}:{self.writer_seed}.{writer}",

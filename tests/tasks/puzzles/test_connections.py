@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.real import real
+from tests.tasks.bench.known_bad import old_connections_reward
 from whet.errors import UserError
 from whet.tasks.check import check_task
 from whet.tasks.puzzles.connections import Connections, leakage_groups
@@ -86,15 +87,10 @@ def test_rewards(path: str, lines: list[str], reward: float) -> None:
     assert task.correct(one, f"<answer>{answer}</answer>") == (reward == 1)
 
 
-def old_reward(submitted: list[list[str]]) -> float:
-    """That of a system before: right groups out of those that were submitted."""
-    return sum(sorted(group) in map(sorted, G) for group in submitted) / len(submitted)
-
-
 def test_what_fooled_the_old_reward_does_not_pay(path: str) -> None:
     task = Connections(path=path, chat=True)
     one = next(example for side in task.sides for example in side if example.id == "connections:0")
-    assert old_reward(G[:1]) == old_reward(G) == 1
+    assert old_connections_reward(G, G[:1]) == old_connections_reward(G, G) == 1
     assert task.score(one, LINES[0]).reward < task.score(one, "\n".join(LINES)).reward == 1
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tasks.bench.known_bad import old_hanoi_reward
 from whet.errors import UserError
 from whet.records import Example
 from whet.tasks.check import check_task
@@ -138,16 +139,9 @@ def test_a_reward_of_one_needs_the_shortest_solution(text: str, number: int) -> 
     assert (score.reward == 1) == (solved and len(read_moves(text)) == distance(tuple(start), goal))
 
 
-def old_reward(disks: int, moves: list[tuple[str, str]]) -> float:
-    """That of a system before: legal moves earn their share of 2ⁿ − 1, whatever they lead to."""
-    state, legal = ("A",) * disks, 0
-    for move in moves:
-        state, is_legal = play(state, [move])
-        legal += is_legal
-    return 1.0 if set(state) == {"C"} else round(legal / (2**disks - 1), 2)
-
-
 def test_what_fooled_the_old_reward_does_not_pay() -> None:
     shuffling = [("A", "B"), ("B", "A")] * 4
-    assert old_reward(3, shuffling) > old_reward(3, read_moves(OPTIMAL))
+    assert old_hanoi_reward(("A",) * 3, "C", shuffling) == 1.14
+    assert old_hanoi_reward(("A",) * 3, "C", shuffling[:7]) == 1.0
+    assert old_hanoi_reward(("A",) * 3, "C", read_moves(OPTIMAL)) == 1.0
     assert PLAIN.score(CLASSIC, " ".join("".join(move) for move in shuffling)).reward == 0

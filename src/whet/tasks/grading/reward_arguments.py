@@ -65,7 +65,7 @@ class Logged:
         return {name: math.fsum(values) / len(values) for name, values in self.metrics.items()}
 
 
-def offered(examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> dict[str, Any]:
+def offered_to_all(examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> dict[str, Any]:
     """All arguments but the callbacks: lists with one entry per row, None where a row lacks the column."""
     names = dict.fromkeys(name for example in examples for name in example.columns)
     columns = {name: [example.columns.get(name) for example in examples] for name in names}

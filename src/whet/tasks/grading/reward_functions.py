@@ -14,7 +14,7 @@ from typing import Any, Protocol, SupportsFloat
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named
 from whet.records import Example, Sampled, Score
-from whet.tasks.grading.reward_arguments import ALWAYS_OFFERED, LOGGING, OF_SAMPLES, Logged, NotLoggable, offered
+from whet.tasks.grading.reward_arguments import ALWAYS_OFFERED, LOGGING, OF_SAMPLES, Logged, NotLoggable, offered_to_all
 from whet.tasks.protocol import is_reward, too_large
 from whet.user_code import happened, whole_traceback
 
@@ -81,7 +81,7 @@ def score_with(
     logged = Logged()
     for function in functions:
         # A copy for each, so that a function that changes its arguments does not affect the next.
-        arguments = deepcopy(_arguments(function, {**offered(examples, texts, sampled), **logged.callbacks()}))
+        arguments = deepcopy(arguments_of(function, examples, texts, sampled, logged))
         report(function.name, None)
         values = _call(function, arguments, runner, len(examples))
         columns.append([_number(function.name, value, row) for row, value in enumerate(values)])
@@ -162,7 +162,15 @@ def distinct(name: str, taken: set[str]) -> str:
     return candidate
 
 
-def _arguments(function: LoadedReward, offered: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(
+    function: LoadedReward,
+    examples: Sequence[Example],
+    texts: Sequence[str],
+    sampled: Sampled | None = None,
+    logged: Logged | None = None,
+) -> dict[str, Any]:
+    """What a function is called with: those of all arguments that it accepts."""
+    offered = {**offered_to_all(examples, texts, sampled), **(logged or Logged()).callbacks()}
     missing = sorted(function.requires - offered.keys())
     if missing and missing[0] in OF_SAMPLES:
         raise UserError(

@@ -72,6 +72,16 @@ class Connections(StoredTask):
     def correct(self, example: Example, text: str) -> bool:
         return self.score(example, text).parts["correct"] == 1
 
+    def wrong_play(self, example: Example, *, seed: int) -> list[str]:
+        """One right group by itself or four times, one with the others mixed, all but one, all mixed, all in one."""
+        groups = example.columns["groups"]
+        place = fingerprint("right", seed, example.id) % len(groups)
+        right, others = groups[place], [group for group in groups if group is not groups[place]]
+        plays = [[right], [right] * len(groups), others, _mixed(groups), [[word for group in groups for word in group]]]
+        if len(others) > 1:
+            plays.append([right, *_mixed(others)])
+        return [self._written(play) for play in plays]
+
     @cached_property
     def _sides(self) -> Sides:
         puzzles = list(self._puzzles())
@@ -92,15 +102,18 @@ class Connections(StoredTask):
 
     def _example(self, name: str, groups: Sequence[Sequence[str]], twin: str) -> Example:
         words = sorted((word for group in groups for word in group), key=lambda word: fingerprint(name, word))
-        separator, end = (", ", "\n") if self.chat else (",", ";")
         request = INSTRUCTION.format(count=len(words), groups=len(groups), words=", ".join(words))
         return Example(
             id=f"connections:{name}",
             prompt=(Message(role="user", content=request),) if self.chat else f"{','.join(words)}>",
-            answer=end.join(separator.join(group) for group in groups),
+            answer=self._written(groups),
             columns={"groups": [list(group) for group in groups]},
             twin=twin,
         )
+
+    def _written(self, groups: Sequence[Sequence[str]]) -> str:
+        separator, end = (", ", "\n") if self.chat else (",", ";")
+        return end.join(separator.join(group) for group in groups)
 
     def _submitted(self, text: str, words: Group) -> list[Group]:
         """The groups of an answer; none if it breaks a rule."""
@@ -111,6 +124,11 @@ class Connections(StoredTask):
         every = [word for group in groups for word in group]
         is_legal = len(groups) <= self.groups and all(len(group) == SIZE for group in groups)
         return [frozenset(group) for group in groups] if is_legal and len(set(every)) == len(every) else []
+
+
+def _mixed(groups: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The same words in other groups: each passes its first word on to the next."""
+    return [[before[0], *group[1:]] for before, group in zip([groups[-1], *groups[:-1]], groups, strict=True)]
 
 
 def leakage_groups(puzzles: Sequence[Sequence[Sequence[str]]]) -> list[str]:

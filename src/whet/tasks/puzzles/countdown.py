@@ -83,6 +83,14 @@ class Countdown(Procedural):
     def correct(self, example: Example, text: str) -> bool:
         return self.score(example, text).parts["correct"] == 1
 
+    def wrong_play(self, example: Example, *, seed: int) -> list[str]:
+        """Expressions of the given numbers with another value, and the target made of other numbers."""
+        given, _, target = str(example.columns["question"]).partition(":")
+        numbers = sorted(given.split(","), key=lambda number: fingerprint("order", seed, example.id, number))
+        legal = [sign.join(numbers) for sign in OPERATIONS] + [f"({numbers[0]}-{numbers[1]})*{'+'.join(numbers[2:])}"]
+        missed = [text for text in legal if read_expression(text).value != int(target)]
+        return [*missed, target, f"{target}+0", f"{example.answer}+1-1", f"{given} = {target}"]
+
 
 def grade(answer: str, numbers: list[int], target: int) -> tuple[bool, bool]:
     """Whether an expression uses each number exactly once, and whether it makes the target too."""

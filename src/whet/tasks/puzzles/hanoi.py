@@ -16,7 +16,7 @@ from itertools import permutations
 from whet.records import Example, Score
 from whet.tasks.procedural import Procedural
 from whet.tasks.puzzles.final_answer import final_answer
-from whet.tasks.space import Problem, Space
+from whet.tasks.space import Problem, Space, fingerprint
 
 PEGS = "ABC"
 SMALLEST = 3  # disks at level 1
@@ -89,6 +89,18 @@ class Hanoi(Procedural):
     def correct(self, example: Example, text: str) -> bool:
         return self.score(example, text).parts["correct"] == 1
 
+    def wrong_play(self, example: Example, *, seed: int) -> list[str]:
+        """Legal moves that end elsewhere: random ones, the smallest disk to and fro, a solution without its last."""
+        start, _, goal = str(example.columns["question"]).partition(":")
+        solved = solution(tuple(start), goal)
+        lengths = (len(solved), 2**self.disks - 1, 2**self.disks)
+        walks = [wander(tuple(start), length, (seed, example.id, length)) for length in lengths]
+        aside = _other(start[0], goal)
+        to_and_fro = [(start[0], aside), (aside, start[0])] * 2 ** (self.disks - 1)
+        plays = [*walks, to_and_fro, to_and_fro[:-1], solved[:-1]]
+        is_elsewhere = [moves != [] and set(play(tuple(start), moves)[0]) != {goal} for moves in plays]
+        return [self._written(moves) for moves, stays in zip(plays, is_elsewhere, strict=True) if stays]
+
 
 def read_moves(text: str) -> list[Move]:
     """The moves of an answer that holds nothing else; none otherwise."""
@@ -106,6 +118,16 @@ def play(state: State, moves: list[Move]) -> tuple[State, bool]:
             return state, False
         state = (*state[:disk], target, *state[disk + 1 :])
     return state, True
+
+
+def wander(state: State, length: int, key: tuple[int | str, ...]) -> list[Move]:
+    """Random legal moves, determined by `key`."""
+    moves: list[Move] = []
+    for turn in range(length):
+        legal = [move for move in permutations(PEGS, 2) if play(state, [move])[1]]
+        moves.append(legal[fingerprint("move", turn, *key) % len(legal)])
+        state, _ = play(state, moves[-1:])
+    return moves
 
 
 def distance(state: State, goal: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
+from whet.tasks.gym.reasoning import ReasoningGym
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.protocol import Gold, HasAlphabet, Task, is_reward
 from whet.tasks.puzzles.connections import Connections
@@ -30,6 +31,7 @@ TASKS: dict[str, type[Task]] = {
     "connections": Connections,
     "countdown": Countdown,
     "hanoi": Hanoi,
+    "reasoning_gym": ReasoningGym,
     "reverse": Reverse,
     "reviews": Reviews,
     "sorting": Sorting,

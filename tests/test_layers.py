@@ -80,7 +80,8 @@ ROOMS_INSIDE = {
         "blending": set(),
         "gym": {"space", "blending", "puzzles"},
         "loading": {"protocol", "puzzles", "gym", *TASK_FILES},
-        "grading": {"protocol", "loading"},
+        "mixture": {"protocol", "blending", "loading"},
+        "grading": {"protocol", "loading", "mixture", "blending"},
         "check": {"protocol"},
     },
     "report": {

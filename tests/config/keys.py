@@ -12,13 +12,14 @@ from whet.config.loops import LOOPS
 from whet.config.pipeline import PipelineConfig
 from whet.data.task import DataTask
 from whet.tasks.loading import TASKS, task_options
+from whet.tasks.mixture import Mixture
 
 
 def every_key() -> set[str]:
     """All dotted keys that some recipe may have."""
     found = {key for loop in LOOPS.values() for key in _keys(loop)} | {f"compare.{k}" for k in _compare()}
     found |= {f"objective.{key}" for row in (*PREFERENCES.values(), *REWARDS.values()) for key in options(row.loss)}
-    found |= {f"task.{key}" for task in (*TASKS.values(), DataTask) for key in task_options(task)}
+    found |= {f"task.{key}" for task in (*TASKS.values(), DataTask, Mixture) for key in task_options(task)}
     return found | set(PipelineConfig.model_fields)
 
 

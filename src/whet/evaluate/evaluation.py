@@ -1,5 +1,7 @@
 """Evaluation on held-out examples by the task's metric, and beside it by the rewards of a run; with intervals."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +11,7 @@ from typing import Any
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
 from whet.errors import UserError
+from whet.evaluate.measures import of_set
 from whet.evaluate.statistics import Interval, flat_metrics, mean_interval, pass_at_k, wilson
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Sampling, Score
@@ -36,11 +39,12 @@ class Answer:
     gold: float | None = None  # the gold reward, if the task has one
     reward: float | None = None  # of a greedy answer, if a run's rewards are applied
     parts: Mapping[str, float] | None = None  # of the reward, by name
+    part: str = ""  # of a mixture: the task that the example belongs to
 
     def row(self) -> dict[str, Any]:
         """As plain data; reward and parts where it has them."""
-        rewarded = ("reward", "parts")
-        return {key: value for key, value in asdict(self).items() if key not in rewarded or value is not None}
+        given = asdict(self) if self.part else {key: value for key, value in asdict(self).items() if key != "part"}
+        return {key: value for key, value in given.items() if key not in ("reward", "parts") or value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +77,21 @@ class Evaluation:
         values |= {f"pass@{k}": interval for k, interval in self.pass_at.items()}
         values |= {f"parts/{name}": interval for name, interval in self.parts.items()} | {"reward": self.reward}
         some = {"graded": self.graded} if 0 < self.graded < self.examples else {}
-        return flat_metrics(values | {"prompts": self.examples, **some})
+        found = flat_metrics(values | {"prompts": self.examples, **some})
+        for name, part in self.by_part().items():
+            found |= of_set(name, part.metrics())
+        return found
+
+    def by_part(self) -> dict[str, Evaluation]:
+        """The evaluation of each task of a mixture by itself; none without a mixture."""
+        groups: dict[str, list[list[Answer]]] = defaultdict(list)
+        for answer in self.answers:
+            if answer.part and answer.sample == 0:
+                groups[answer.part].append([])
+            if answer.part:
+                groups[answer.part][-1].append(replace(answer, part=""))
+        ks = tuple(self.pass_at)
+        return {name: _summary(some, samples=self.samples, ks=ks, seed=self.seed) for name, some in groups.items()}
 
 
 def evaluate(  # noqa: PLR0913
@@ -155,6 +173,7 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
             "finish": completion.finish,
             "sample": sample,
             "gold": task.gold(example, completion.text) if isinstance(task, Gold) else None,
+            "part": example.part,
         }
         for sample, completion in enumerate(completions)
     ]

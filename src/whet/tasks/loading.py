@@ -39,7 +39,8 @@ TASKS: dict[str, type[Task]] = {
     "rows": RowsTask,
 }
 
-ELSEWHERE = {"data": "whet.data.task:DataTask"}  # packaged, in a room that imports this one
+# Packaged, in modules that import this one.
+ELSEWHERE = {"data": "whet.data.task:DataTask", "mixture": "whet.tasks.mixture:Mixture"}
 
 VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 # Annotations are strings under `from __future__ import annotations`, else types. Other types are not checked.

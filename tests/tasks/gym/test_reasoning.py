@@ -84,10 +84,10 @@ def test_no_question_is_both_trained_on_and_held_out() -> None:
 
 def test_weights_are_followed_exactly() -> None:
     task = ReasoningGym(datasets=[{"name": "chain_sum", "weight": 3}, {"name": "gcd", "weight": 1}])
-    drawn = [task.part_of(one) for step in range(1, 4) for one in task.draw(6, seed=(0, step))]
+    drawn = [one.part for step in range(1, 4) for one in task.draw(6, seed=(0, step))]
     assert Counter(drawn[:6])["chain_sum"] in (4, 5)  # 4.5
     assert Counter(drawn[:12]) == {"chain_sum": 9, "gcd": 3}
-    assert Counter(task.part_of(one) for one in task.held_out(10)) == {"chain_sum": 5, "gcd": 5}
+    assert Counter(one.part for one in task.held_out(10)) == {"chain_sum": 5, "gcd": 5}
 
 
 def test_levels_of_its_curricula() -> None:
@@ -200,6 +200,8 @@ HOSTILE = [  # generator, answer with {gold} and {question}, the score that it m
     ("coin_flip", "0", 0.0),  # its scorer takes a prefix for right
     ("coin_flip", "0.", 0.0),
     ("coin_flip", "-{gold}", 0.0),
+    ("complex_arithmetic", "nan", 0.0),  # its scorer takes it for right
+    ("complex_arithmetic", "nan+nanj", 0.0),
     ("gsm_symbolic", "-{gold}", 0.0),  # its scorer drops the sign
     ("gsm_symbolic", "{gold} or 7", 0.0),  # its scorer takes the first number
     ("gsm_symbolic", "{gold} {gold}", 0.0),

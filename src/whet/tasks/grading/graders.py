@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from whet.errors import RunFailed, UserError
 from whet.imports import is_object
 from whet.records import Example, Score
+from whet.tasks.grading.mixture_grader import mixed_grader
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung, withheld, worker_environment
 from whet.tasks.grading.reward_functions import RewardFailed
 from whet.tasks.grading.wire import (
@@ -28,6 +30,7 @@ from whet.tasks.grading.wire import (
 )
 from whet.tasks.grading.worker import make_scorer
 from whet.tasks.loading import is_packaged, load_task
+from whet.tasks.mixture import MixedTasks, Mixture
 from whet.tasks.protocol import Grader, Task
 from whet.user_code import by_lines, output_log, printing_to_log
 
@@ -68,6 +71,17 @@ def make_grader(
 
     `task` is the task if it is built already: a packaged task scores in this process and need not be built twice.
     """
+    if not rewards and task_name == MixedTasks.name:
+        same = partial(
+            make_grader,
+            rewards=(),
+            time_limit_seconds=time_limit_seconds,
+            memory_limit_gb=memory_limit_gb,
+            environment=environment,
+            may_abstain=may_abstain,
+        )
+        mixture = task if isinstance(task, MixedTasks) else Mixture(tasks=task_options["tasks"])
+        return mixed_grader(mixture, task_options["tasks"], same)
     if not rewards and is_packaged(task_name):
         return DirectGrader(task or load_task(task_name, task_options))
     if any(is_object(spec) for spec in ([spec for spec, _ in rewards] or [task_name])):

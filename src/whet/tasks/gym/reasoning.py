@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from whet.errors import UserError, nearest
-from whet.records import LARGEST_REWARD, Example, Message, Score
+from whet.records import LARGEST_REWARD, PART, Example, Message, Score
 from whet.tasks.blending import alternated, blended, exact_weights
 from whet.tasks.gym.generators import Generator, check_source, scored
 from whet.tasks.gym.think_format import SYSTEM_PROMPT, format_share, formatted
@@ -72,10 +72,6 @@ class ReasoningGym:
     def correct(self, example: Example, text: str) -> bool:
         return self._score(example, text) == 1
 
-    def part_of(self, example: Example) -> str:
-        """The generator of an example; empty if there is one only."""
-        return str(example.columns["dataset"]) if self.datasets else ""
-
     @cached_property
     def _generators(self) -> list[Generator]:
         own = {"name": self.dataset, "config": self.config, "level": self.level, "levels": self.levels}
@@ -110,12 +106,12 @@ class ReasoningGym:
         posed = generator.posed(index)
         question = Message(role="user", content=posed.question)
         system = (Message(role="system", content=self.system_prompt),) if self.system_prompt else ()
-        source = generator.source
+        part = {PART: generator.name} if self.datasets else {}
         return Example(
             id=f"{generator.label}:{index}",
             prompt=(*system, question),
             answer=formatted(posed.answer) if posed.answer else "",
-            columns={"dataset": generator.name, "index": index, "source": source},
+            columns={"dataset": generator.name, "index": index, "source": generator.source, **part},
             twin=posed.question,
         )
 

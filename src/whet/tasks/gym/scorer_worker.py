@@ -126,6 +126,11 @@ def _has_as_many_numbers(entry: Mapping[str, Any], answer: str) -> bool:
     return len(_numbers(answer)) == len(_numbers(gold)) and ("-" not in answer or "-" in gold)
 
 
+def _is_finite(entry: Mapping[str, Any], answer: str) -> bool:  # noqa: ARG001 - as the other checks
+    """complex_arithmetic's scorer takes nan for right."""
+    return not re.search(r"nan|inf", answer, re.IGNORECASE)
+
+
 def _is_no_premise(entry: Mapping[str, Any], answer: str) -> bool:
     """propositional_logic's scorer takes a repeated premise for a conclusion."""
 
@@ -138,6 +143,7 @@ def _is_no_premise(entry: Mapping[str, Any], answer: str) -> bool:
 # What must hold besides, where the scorer of a generator takes too much for right.
 CHECKS: dict[str, Callable[[Mapping[str, Any], str], bool]] = {
     "coin_flip": _is_the_probability,
+    "complex_arithmetic": _is_finite,
     "fraction_simplification": _has_as_many_numbers,
     "game_of_life_halting": _is_the_answer,
     "gsm_symbolic": _is_the_number,

@@ -116,8 +116,25 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
         "length/max": float(max(lengths)),
         "truncated": statistics.fmean(row["finish"] == "length" for row in rows),
         **({"groups/zero_variance": statistics.fmean(flat)} if flat else {}),
+        **_by_task(rows),
     }
     return metrics, sum(lengths)
+
+
+def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of a mixture, for each task: its share of the rollouts, their mean reward, and the share that is correct."""
+    by_task: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if "part" in row:
+            by_task[row["part"]].append(row)
+    metrics = {}
+    for name, some in sorted(by_task.items()):
+        metrics[f"tasks/{name}/share"] = len(some) / len(rows)
+        metrics[f"tasks/{name}/reward"] = statistics.fmean(row["reward"] for row in some)
+        correct = [row["parts"]["correct"] for row in some if "correct" in row["parts"]]
+        if correct:
+            metrics[f"tasks/{name}/correct"] = statistics.fmean(correct)
+    return metrics
 
 
 def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
@@ -135,6 +152,9 @@ def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
         "trained": bool(advantages),
         "advantage": statistics.fmean(advantages) if advantages else 0.0,
     }
+    part = rollout.example.part
+    if part:
+        row["part"] = part
     if advantages and min(advantages) != max(advantages):
         row["advantages"] = advantages  # they differ between tokens
     return row

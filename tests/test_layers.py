@@ -81,6 +81,7 @@ ROOMS_INSIDE = {
         "gym": {"space", "blending", "puzzles"},
         "loading": {"protocol", "puzzles", "gym", *TASK_FILES},
         "mixture": {"protocol", "blending", "loading"},
+        "curriculum": {"loading", "mixture"},
         "grading": {"protocol", "loading", "mixture", "blending"},
         "check": {"protocol"},
     },

@@ -204,6 +204,15 @@ class ColdStartConfig(Section):
     lr: Above = 1e-3  # constant
 
 
+class CurriculumConfig(Section):
+    """A difficulty curriculum: the task begins at its level, which rises with the pass rate of the rollouts."""
+
+    shorthand: ClassVar[str] = "to_level"
+    to_level: Positive  # the highest level
+    promote_at: Annotated[float, Field(gt=0, le=1)] = 0.8  # share of correct rollouts at which the level is raised
+    window: Positive = 64  # of the newest so many rollouts at the level
+
+
 class TemperatureRange(Section):
     """The temperature follows the spread of rewards: T' = clip(T/σ, low, high), σ that of the step before."""
 

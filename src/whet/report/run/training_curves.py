@@ -112,6 +112,7 @@ def panels(metrics: Rows, timings: Rows) -> list[Panel]:
         Panel(title="Reward", unit="mean per rollout", lines=reward),
         _parts(metrics),
         _tasks(metrics),
+        Panel(title="Curriculum", unit="level", lines=_plain(metrics, (("curriculum/level", "level"),)), floor=0),
         _loss(metrics),
         _single(metrics, "KL to the reference", nats, "kl", "KL"),
         _single(metrics, "Entropy", nats, "entropy", "entropy", floor=0),

@@ -13,6 +13,7 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
 from whet.rollout import Group
+from whet.tasks.protocol import Adaptive, Task
 from whet.train.session.callbacks import Progress
 from whet.train.setup.optimizer import ask
 
@@ -86,6 +87,18 @@ def _advantages(sampled_groups: SampledGroups, batch: Batch | None) -> dict[int,
         for place in sorted(sampled_groups.numbers):
             found[place] = [next(trained) for _ in found[place]]
     return found
+
+
+def told(task: Task, sampled_groups: SampledGroups) -> dict[str, float]:
+    """Tells a task that adapts to the policy which rollouts were correct; metrics of what it makes of them."""
+    if not isinstance(task, Adaptive):
+        return {}
+    mine = [
+        [place, [[r.example.id, task.correct(r.example, r.text)] for r in group]]
+        for place, group in sampled_groups.drawn.items()
+    ]
+    gathered = sorted((row for rows in sampled_groups.world.gather(mine) for row in rows), key=lambda row: int(row[0]))
+    return task.learn([(name, right) for _, group in gathered for name, right in group if right is not None])
 
 
 def warn_of_equal_rewards(described: Mapping[str, float], step: int, progress: Progress) -> None:

@@ -26,6 +26,7 @@ from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.chat_settings import with_chat
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
+from whet.tasks.curriculum import LevelledTask
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.optimizer import make_optimizer
@@ -123,7 +124,7 @@ def start_model(config: TrainConfig, world: World) -> Start:
     """The task, and the tokenizer and language model that the run starts from."""
     if world.device.type == "cpu":
         keep_freed_memory()
-    task = guarded_task(config.task.name, config.task.options)
+    task = training_task(config)
     if config.model.new is not None:
         tokenizer, note = chat_tokenizer(config.model, new_tokenizer(config.model.new, task))
         policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed)
@@ -133,6 +134,14 @@ def start_model(config: TrainConfig, world: World) -> Start:
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
+
+
+def training_task(config: TrainConfig) -> Task:
+    """The task of a config, with its curriculum if it has one."""
+    name, options = config.task.name, config.task.options
+    if not isinstance(config, OnlineConfig) or config.curriculum is None:
+        return guarded_task(name, options)
+    return LevelledTask(name, options, **config.curriculum.model_dump())
 
 
 def _evaluation_tasks(

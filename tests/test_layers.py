@@ -82,6 +82,7 @@ ROOMS_INSIDE = {
         "loading": {"protocol", "puzzles", "gym", *TASK_FILES},
         "mixture": {"protocol", "blending", "loading"},
         "curriculum": {"loading", "mixture"},
+        "pass_rates": {"rows", "space"},
         "grading": {"protocol", "loading", "mixture", "blending"},
         "check": {"protocol"},
     },

@@ -226,10 +226,24 @@ class TemperatureRange(Section):
         return self
 
 
+class PassRateRange(Section):
+    """Pass-rate filtering of stored prompts: in range is low < pass rate of the prompt's newest group < high."""
+
+    low: Share = 0.0  # a prompt at or below it is skipped for a while
+    high: Share = 1.0  # a prompt at or above it is skipped for a while
+    rest_epochs: Positive = 1  # epochs in which it is skipped
+
+    @model_validator(mode="after")
+    def _ordered(self) -> PassRateRange:
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        return self
+
+
 class RolloutConfig(Section):
     """What is sampled at every step: `prompts` × `group` completions."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty", "pass_rate")
     prompts: Positive = 16  # prompts of a step, over all ranks
     group: Positive = 8  # completions of each prompt
     max_tokens: Positive = 256  # longest completion
@@ -242,6 +256,7 @@ class RolloutConfig(Section):
     min_tokens: Count = 0  # of a completion: tokens that end it are not sampled before
     repetition_penalty: Above = 1.0  # above 1: tokens of the prompt and the completion so far become less likely
     mask_truncated: bool = False  # do not train on truncated completions
+    pass_rate: PassRateRange | None = None
     max_resamples: Count = 4  # at most so many rounds of new prompts for the groups that dynamic sampling drops
 
     @cached_property

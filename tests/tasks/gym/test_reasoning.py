@@ -120,6 +120,7 @@ def test_levels_of_its_curricula() -> None:
         ({"datasets": [{"name": "gcd", "weigth": 1}]}, "no 'weigth'; did you mean 'weight'"),
         ({"datasets": [{"weight": 1}]}, "must be a name or a mapping with one"),
         ({"datasets": [{"name": "gcd", "weight": 0}]}, "must be a number above 0"),
+        ({"datasets": ["gcd"], "level": 2}, "are of one dataset"),
         ({"dataset": "gcd", "partial_weight": 2.0}, "must be from 0 to 1"),
         ({"dataset": "gcd", "format_weight": -1.0}, "must be 0 or more"),
         ({"dataset": "gcd", "held_out_examples": 0}, "must be 1 or more"),

@@ -43,6 +43,8 @@ class ReasoningGym:
     def __post_init__(self) -> None:
         if bool(self.dataset) == bool(self.datasets):
             raise UserError("task reasoning_gym needs either dataset (a generator's name) or datasets (several)")
+        if self.datasets and (self.config or self.level or self.levels):
+            raise UserError("task reasoning_gym: config, level and levels are of one dataset: write them in datasets")
         if not 0 <= self.partial_weight <= 1:
             raise UserError(f"task reasoning_gym: partial_weight is {self.partial_weight}, must be from 0 to 1")
         if not 0 <= self.format_weight <= LARGEST_REWARD:

@@ -25,7 +25,6 @@ from whet.config.parts import (
     BestConfig,
     ColdStartConfig,
     CriticConfig,
-    CurriculumConfig,
     EarlyStoppingConfig,
     EngineConfig,
     ModelConfig,
@@ -40,6 +39,7 @@ from whet.config.parts import (
     UpdateConfig,
     refuse_engine,
 )
+from whet.config.prompt_choice import CurriculumConfig
 from whet.config.refusals import refuse, refuse_unevaluable, refuse_untrainable
 from whet.config.reward import RewardConfig
 from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from whet.config.prompt_choice import PassRateRange
 from whet.config.section import (
     Above,
     Amount,
@@ -204,15 +205,6 @@ class ColdStartConfig(Section):
     lr: Above = 1e-3  # constant
 
 
-class CurriculumConfig(Section):
-    """A difficulty curriculum: the task begins at its level, which rises with the pass rate of the rollouts."""
-
-    shorthand: ClassVar[str] = "to_level"
-    to_level: Positive  # the highest level
-    promote_at: Annotated[float, Field(gt=0, le=1)] = 0.8  # share of correct rollouts at which the level is raised
-    window: Positive = 64  # of the newest so many rollouts at the level
-
-
 class TemperatureRange(Section):
     """The temperature follows the spread of rewards: T' = clip(T/σ, low, high), σ that of the step before."""
 
@@ -223,20 +215,6 @@ class TemperatureRange(Section):
     def _ordered(self) -> TemperatureRange:
         if self.low > self.high:
             raise ValueError(f"low {self.low:g} is above high {self.high:g}")
-        return self
-
-
-class PassRateRange(Section):
-    """Pass-rate filtering of stored prompts: in range is low < pass rate of the prompt's newest group < high."""
-
-    low: Share = 0.0  # a prompt at or below it is skipped for a while
-    high: Share = 1.0  # a prompt at or above it is skipped for a while
-    rest_epochs: Positive = 1  # epochs in which it is skipped
-
-    @model_validator(mode="after")
-    def _ordered(self) -> PassRateRange:
-        if self.low >= self.high:
-            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
         return self
 
 

@@ -19,6 +19,7 @@ Finish = Literal["stop", "length"]
 # Bound on rewards and their parts. Advantages and critics sum squared rewards in fp32, which ends at 3.4e38:
 # 1e15 leaves room for the squares of a hundred million rollouts.
 LARGEST_REWARD = 1e15
+PART = "mixture_part"  # column of examples of a mixture
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +59,11 @@ class Example(Prompted):
 
     answer: str  # a completion to imitate; it scores full marks unless the task is `Improvable`
     columns: Mapping[str, Any] = field(default_factory=dict)  # JSON values for reward functions
+
+    @property
+    def part(self) -> str:
+        """The part of a mixture that it belongs to; empty if there is no mixture."""
+        return str(self.columns.get(PART, ""))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

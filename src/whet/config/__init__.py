@@ -39,6 +39,7 @@ from whet.config.parts import (
     UpdateConfig,
     refuse_engine,
 )
+from whet.config.prompt_choice import CurriculumConfig
 from whet.config.refusals import refuse, refuse_unevaluable, refuse_untrainable
 from whet.config.reward import RewardConfig
 from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
@@ -131,7 +132,7 @@ class TrainConfig(Section):
 class OnlineConfig(TrainConfig):
     """Learning from rollouts."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs", "curriculum")
     loop: Literal["online"] = "online"  # policy gradients on rollouts (GRPO, PPO …)
     steps: Positive = 0  # 0, if it is not set: given by `epochs`
     epochs: Above | None = None  # passes over the training prompts of the task data or rows, in place of steps
@@ -140,6 +141,7 @@ class OnlineConfig(TrainConfig):
     rollout: RolloutConfig = RolloutConfig()
     critic: CriticConfig = CriticConfig()
     cold_start: ColdStartConfig = ColdStartConfig()
+    curriculum: CurriculumConfig | None = None
     offload: OffloadConfig = OffloadConfig()
 
     @model_validator(mode="before")

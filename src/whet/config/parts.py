@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from whet.config.prompt_choice import PassRateRange
 from whet.config.section import (
     Above,
     Amount,
@@ -73,6 +74,9 @@ class ModelConfig(Section):
         return self
 
 
+MIXTURE = "mixture"  # the task that is several tasks
+
+
 class TaskConfig(OpenSection):
     """A task by name, or `module:Class`; the other keys are the task's own options."""
 
@@ -82,7 +86,15 @@ class TaskConfig(OpenSection):
     @property
     def is_graded(self) -> bool:
         """Whether the task judges completions itself; `data` without `match` is prompts alone."""
+        if self.name == MIXTURE:
+            return all(task.is_graded for task in self.mixed)
         return self.name != "data" or bool(self.options.get("match"))
+
+    @property
+    def mixed(self) -> list[TaskConfig]:
+        """The tasks of a mixture; of another task none."""
+        tasks = self.options.get("tasks") if self.name == MIXTURE else None
+        return [_member(one)[0] for one in tasks or () if _is_member(one)]
 
     @model_validator(mode="before")
     @classmethod
@@ -90,6 +102,8 @@ class TaskConfig(OpenSection):
         """Options that name an existing file: `path`, also of `sets`; of a user's task what looks like a path."""
         if not isinstance(value, Mapping):
             return value
+        if value.get("name") == MIXTURE and isinstance(value.get("tasks"), list | tuple):
+            return {**value, "tasks": [_absolute_member(one) for one in value["tasks"]]}
         if ":" in str(value.get("name")):
             return {key: option if key == "name" else _absolute_paths(option, key) for key, option in value.items()}
         sets = value.get("sets")
@@ -105,6 +119,25 @@ class TaskConfig(OpenSection):
                 f"an option is neither text nor a finite number, a list or a mapping of them: {error}"
             ) from None
         return self
+
+
+def _is_member(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, Mapping) and isinstance(value.get("name"), str))
+
+
+def _member(value: Any) -> tuple[TaskConfig, dict[str, Any]]:
+    """A task of a mixture, and its keys there."""
+    given = {"name": value} if isinstance(value, str) else dict(value)
+    own = {key: given.pop(key) for key in ("weight", "label") if key in given}
+    return TaskConfig(**given), own
+
+
+def _absolute_member(value: Any) -> Any:
+    """A task of a mixture with absolute paths; what is none is refused where the mixture is made."""
+    if not _is_member(value):
+        return value
+    task, own = _member(value)
+    return {"name": task.name, **own, **task.options}
 
 
 def _absolute_set(value: Any) -> Any:
@@ -188,7 +221,7 @@ class TemperatureRange(Section):
 class RolloutConfig(Section):
     """What is sampled at every step: `prompts` × `group` completions."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty", "pass_rate")
     prompts: Positive = 16  # prompts of a step, over all ranks
     group: Positive = 8  # completions of each prompt
     max_tokens: Positive = 256  # longest completion
@@ -201,6 +234,7 @@ class RolloutConfig(Section):
     min_tokens: Count = 0  # of a completion: tokens that end it are not sampled before
     repetition_penalty: Above = 1.0  # above 1: tokens of the prompt and the completion so far become less likely
     mask_truncated: bool = False  # do not train on truncated completions
+    pass_rate: PassRateRange | None = None
     max_resamples: Count = 4  # at most so many rounds of new prompts for the groups that dynamic sampling drops
 
     @cached_property

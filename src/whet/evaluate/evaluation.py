@@ -1,5 +1,7 @@
 """Evaluation on held-out examples by the task's metric, and beside it by the rewards of a run; with intervals."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +11,7 @@ from typing import Any
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
 from whet.errors import UserError
+from whet.evaluate.measures import of_set
 from whet.evaluate.statistics import Interval, best_of_n, flat_metrics, majority_at_k, mean_interval, pass_at_k, wilson
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Sampling, Score
@@ -41,10 +44,11 @@ class Answer:
     rank_score: float | None = None  # of a sample: by the reward model of best-of-k
     extra: Mapping[str, Any] | None = None  # what reward functions noted of it, if they did
     logged: Mapping[str, float] | None = None  # what they measured of its batch
+    part: str | None = None  # of a mixture: the task that the example belongs to
 
     def row(self) -> dict[str, Any]:
-        """As plain data; reward, parts, vote, rank_score and what was logged where it has them."""
-        some = ("reward", "parts", "vote", "rank_score", "extra", "logged")
+        """As plain data, without the fields of some answers where this one has none."""
+        some = ("reward", "parts", "vote", "rank_score", "extra", "logged", "part")
         return {key: value for key, value in asdict(self).items() if key not in some or value is not None}
 
 
@@ -91,7 +95,24 @@ class Evaluation:
         some = {"graded": self.graded} if 0 < self.graded < self.examples else {}
         if self.reward is not None and self.scored < self.examples:
             some["scored"] = self.scored
-        return flat_metrics(values | {"prompts": self.examples, **some})
+        found = flat_metrics(values | {"prompts": self.examples, **some})
+        for name, part in self.by_part().items():
+            found |= of_set(name, part.metrics())
+        return found
+
+    def by_part(self) -> dict[str, Evaluation]:
+        """The evaluation of each task of a mixture by itself; none without a mixture."""
+        groups: dict[str, list[list[Answer]]] = defaultdict(list)
+        for answer in self.answers:
+            if answer.part and answer.sample == 0:
+                groups[answer.part].append([])
+            if answer.part:
+                groups[answer.part][-1].append(replace(answer, part=None))
+        ks, has_votes = tuple(self.pass_at), bool(self.majority_at)
+        return {
+            name: _summary(some, samples=self.samples, ks=ks, seed=self.seed, has_votes=has_votes)
+            for name, some in groups.items()
+        }
 
 
 def evaluate(  # noqa: PLR0913
@@ -182,6 +203,7 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
             "sample": sample,
             "gold": task.gold(example, completion.text) if isinstance(task, Gold) else None,
             "vote": vote(example, completion.text) if vote is not None and sample > 0 else None,
+            "part": example.part or None,
         }
         for sample, completion in enumerate(completions)
     ]

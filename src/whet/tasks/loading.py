@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
+from whet.tasks.gym.reasoning import ReasoningGym
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.programs.code_task import Code
 from whet.tasks.protocol import Gold, HasAlphabet, Task, Votes, is_reward
@@ -32,6 +33,7 @@ TASKS: dict[str, type[Task]] = {
     "connections": Connections,
     "countdown": Countdown,
     "hanoi": Hanoi,
+    "reasoning_gym": ReasoningGym,
     "reverse": Reverse,
     "reviews": Reviews,
     "sorting": Sorting,
@@ -39,10 +41,12 @@ TASKS: dict[str, type[Task]] = {
     "rows": RowsTask,
 }
 
+# Packaged, in modules that import this one.
 ELSEWHERE = {
     "data": "whet.data.task:DataTask",
     "maths": "whet.data.maths_task:MathsTask",
-}  # packaged, in a room that imports this one
+    "mixture": "whet.tasks.mixture:Mixture",
+}
 
 VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 # Annotations are strings under `from __future__ import annotations`, else types. Other types are not checked.

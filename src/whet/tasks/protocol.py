@@ -1,8 +1,8 @@
 """The interface of tasks: a source of examples and a grader of completions. Imports no models and no tensors."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from whet.records import LARGEST_REWARD, Example, Sampled, Score
 
@@ -70,6 +70,21 @@ class HasAlphabet(Protocol):
 
     @property
     def alphabet(self) -> str: ...
+
+
+@runtime_checkable
+class Adaptive(Protocol):
+    """A task whose draws depend on how the policy does; its state is saved with every checkpoint."""
+
+    def learn(self, passed: Sequence[tuple[str, bool]]) -> dict[str, float]:
+        """Takes in which rollouts of a step were correct, by id, in the same order on every rank; gives metrics."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """As JSON."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
 @runtime_checkable

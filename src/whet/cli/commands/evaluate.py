@@ -89,7 +89,7 @@ def evaluate(
     result = _measured(target, own, found, settings, limit=chosen_limit(own, max_tokens), reward_model=reward_model)
     if result is not None and as_json:
         about = {"model": target.name, "task": found[1], "options": dict(found[2])}
-        say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result)})
+        say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result), **_by_task(result)})
     elif result is not None:
         _say_result(target.name, found, result, _undefined(result, found[1], model, settings["ks"]), show)
 
@@ -183,10 +183,28 @@ def _rows(result: Evaluation) -> list[tuple[str, str, str, str]]:
         rows.append(_line(f"reward part {name}", part, "{:.4g}", _prompts(having)))
     return [
         *rows,
+        *_part_lines(result),
         *_row_lines(result),
         _line("tokens per answer", result.length, "{:.1f}", prompts),
         ("truncated", f"{result.truncated:.1%}", "", prompts),
     ]
+
+
+def _by_task(result: Evaluation) -> dict[str, Any]:
+    """The metrics of each task of a mixture, as JSON; nothing without a mixture."""
+    found = {name: part.metrics() for name, part in result.by_part().items()}
+    return {"tasks": found} if found else {}
+
+
+def _part_lines(result: Evaluation) -> list[tuple[str, str, str, str]]:
+    """Accuracy and reward of each task of a mixture."""
+    lines = []
+    for name, part in result.by_part().items():
+        if part.accuracy is not None:
+            lines.append(_line(f"accuracy on {name}", part.accuracy, "{:.1%}", _prompts(part.graded)))
+        if part.reward is not None:
+            lines.append(_line(f"reward on {name}", part.reward, "{:.4g}", _prompts(part.examples)))
+    return lines
 
 
 def _line(name: str, found: Interval, form: str, size: str) -> tuple[str, str, str, str]:

@@ -111,6 +111,8 @@ def panels(metrics: Rows, timings: Rows) -> list[Panel]:
         Panel(title="Held-out loss", unit=nats, lines=_plain(metrics, (("eval/loss", "held-out loss"),))),
         Panel(title="Reward", unit="mean per rollout", lines=reward),
         _parts(metrics),
+        _tasks(metrics),
+        Panel(title="Curriculum", unit="level", lines=_plain(metrics, (("curriculum/level", "level"),)), floor=0),
         _loss(metrics),
         _single(metrics, "KL to the reference", nats, "kl", "KL"),
         _single(metrics, "Entropy", nats, "entropy", "entropy", floor=0),
@@ -186,6 +188,13 @@ def _parts(rows: Rows) -> Panel:
     # A single part is the reward itself, up to its weight.
     shown = [(name, name.removeprefix("parts/")) for name in names[:MAX_LINES]] if len(names) > 1 else []
     return Panel(title="Reward parts", unit="before weights", lines=_smoothed(rows, tuple(shown)))
+
+
+def _tasks(rows: Rows) -> Panel:
+    """The rewards of the tasks of a mixture: their scales may differ."""
+    names = sorted({name for row in rows for name in row if name.startswith("tasks/") and name.endswith("/reward")})
+    shown = [(name, name.removeprefix("tasks/").removesuffix("/reward")) for name in names[:MAX_LINES]]
+    return Panel(title="Reward by task", unit="mean per rollout", lines=_smoothed(rows, tuple(shown)))
 
 
 def _mismatch(rows: Rows) -> Panel:

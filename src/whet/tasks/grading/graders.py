@@ -15,6 +15,8 @@ from whet.errors import RunFailed, UserError
 from whet.imports import is_object
 from whet.records import Example, Sampled, Score
 from whet.tasks.grading.failures import Blame, Tolerance
+from whet.tasks.grading.in_one_call import InOneCall
+from whet.tasks.grading.mixture_grader import mixed_grader
 from whet.tasks.grading.pool import Cancelled, WorkerPool
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung, withheld, worker_environment
 from whet.tasks.grading.reward_functions import RewardFailed
@@ -30,7 +32,8 @@ from whet.tasks.grading.wire import (
 )
 from whet.tasks.grading.worker import make_scorer
 from whet.tasks.loading import is_packaged, load_task
-from whet.tasks.protocol import Awaited, Batched, Grader, Task
+from whet.tasks.mixture import MixedTasks, Mixture
+from whet.tasks.protocol import Batched, Grader, Task
 from whet.user_code import output_log, printing_to_log
 
 WORKER = (sys.executable, "-P", "-m", "whet.tasks.grading.worker")  # -P: files here must not shadow a library
@@ -58,6 +61,18 @@ def make_grader(  # noqa: PLR0913
     `task` is the task if it is built already: a packaged task scores in this process and need not be built twice.
     """
     tolerance = tolerance or Tolerance()
+    if not rewards and task_name == MixedTasks.name:
+        same = partial(
+            make_grader,
+            rewards=(),
+            time_limit_seconds=time_limit_seconds,
+            memory_limit_gb=memory_limit_gb,
+            environment=environment,
+            may_abstain=may_abstain,
+            tolerance=tolerance,
+        )
+        mixture = task if isinstance(task, MixedTasks) else Mixture(tasks=task_options["tasks"])
+        return mixed_grader(mixture, task_options["tasks"], same)
     if not rewards and is_packaged(task_name):
         return DirectGrader(task or load_task(task_name, task_options))
     if any(is_object(spec) for spec in ([spec for spec, _ in rewards] or [task_name])):
@@ -78,19 +93,6 @@ def make_grader(  # noqa: PLR0913
     grader = several[0] if workers == 1 and prompts_per_call is None else WorkerPool(several, prompts_per_call)
     grader.start()
     return grader
-
-
-class InOneCall:
-    """A grader that scores a batch as a whole, when it is asked for the result."""
-
-    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
-        raise NotImplementedError
-
-    def shares(self, prompts: int) -> list[range]:
-        return [range(prompts)]
-
-    def submit(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> Awaited:
-        return partial(self.grade, examples, texts, sampled)
 
 
 class DirectGrader(InOneCall):

@@ -20,7 +20,7 @@ from whet.distributed.world import World
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
 from whet.rollout import draw
-from whet.tasks.protocol import Grader
+from whet.tasks.protocol import Adaptive, Grader, Task
 from whet.train.online.critic import Critic
 from whet.train.online.reference import Reference, build_reference
 from whet.train.rows.sft import fit, supervised_row
@@ -169,6 +169,24 @@ class ControllerState(Checkpointed):
         self.deviation, self.history = numbers["deviation"], list(numbers["history"])
         count, total, squares = numbers["moments"]
         self.moments = (count, total, squares)
+
+
+@dataclass(slots=True)
+class TaskState(Checkpointed):
+    """State of a task that adapts to the policy."""
+
+    task: Adaptive
+
+    def numbers(self) -> dict[str, Any]:
+        return self.task.state()
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
+        self.task.restore(numbers)
+
+
+def task_state(task: Task) -> TaskState | None:
+    """What checkpoints keep of a task; nothing if its draws depend on the seed alone."""
+    return TaskState(task) if isinstance(task, Adaptive) else None
 
 
 COLD_START = 0  # between seed and step in the random stream of cold-start draws: rollouts have no such number

@@ -13,8 +13,8 @@ from whet.distributed.world import World
 from whet.rollout import Scoring, draw, sample, tokenize_prompts
 from whet.runs.directory import RunDirectory
 from whet.train.online.annotate import annotate
-from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start
-from whet.train.online.sampling import SampledGroups, describe, rollout_rows, warn_of_equal_rewards
+from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start, task_state
+from whet.train.online.sampling import SampledGroups, describe, rollout_rows, told, warn_of_equal_rewards
 from whet.train.online.update import update
 from whet.train.session.callbacks import Progress
 from whet.train.session.session import Session
@@ -35,7 +35,8 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     task, engine, rollout, greedy = parts.task, parts.engine, config.rollout, learner.algorithm.needs_greedy
     assert engine is not None
     tolerated = failures.kept  # None: no failure of the reward is allowed
-    kept = {"memory": controllers, "reference": learner.reference, "critic": learner.critic, "failures": tolerated}
+    models = {"reference": learner.reference, "critic": learner.critic}
+    kept = {"memory": controllers, **models, "failures": tolerated, "task": task_state(task)}
     scorers = held_out_scorers(grader, config, task, parts.evaluation, present, failures.evaluating)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorers=scorers) as session:
         for step in session.steps():
@@ -67,4 +68,5 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
             described, tokens = describe(rows)
             warn_of_equal_rewards(described, step, progress)
             controllers.deviation = described.get("reward/std", controllers.deviation)
-            session.end_step(step, {**described, **groups.metrics(), **metrics}, tokens=tokens, groups=rows)
+            metrics = {**described, **groups.metrics(), **metrics, **told(task, groups)}
+            session.end_step(step, metrics, tokens=tokens, groups=rows)

@@ -13,6 +13,7 @@ from whet.config import RolloutConfig
 from whet.distributed.world import World
 from whet.records import Batch, Rollout
 from whet.rollout import Group
+from whet.tasks.protocol import Adaptive, Task
 from whet.train.online.missing import filled, is_enough
 from whet.train.session.callbacks import Progress
 from whet.train.session.tolerated import RewardFailures
@@ -112,6 +113,18 @@ def _advantages(sampled_groups: SampledGroups, batch: Batch | None) -> dict[int,
     return found
 
 
+def told(task: Task, sampled_groups: SampledGroups) -> dict[str, float]:
+    """Tells a task that adapts to the policy which rollouts were correct; metrics of what it makes of them."""
+    if not isinstance(task, Adaptive):
+        return {}
+    mine = [
+        [place, [[r.example.id, task.correct(r.example, r.text)] for r in group]]
+        for place, group in sampled_groups.drawn.items()
+    ]
+    gathered = sorted((row for rows in sampled_groups.world.gather(mine) for row in rows), key=lambda row: int(row[0]))
+    return task.learn([(name, right) for _, group in gathered for name, right in group if right is not None])
+
+
 def warn_of_equal_rewards(described: Mapping[str, float], step: int, progress: Progress) -> None:
     """Says at once, in the first steps, that no rollout was better than another; the report tells of later steps."""
     if step <= FIRST_STEPS and described.get("reward/std") == 0:
@@ -145,8 +158,25 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
         "length/max": float(max(lengths)),
         "truncated": statistics.fmean(row["finish"] == "length" for row in rows),
         **({"groups/zero_variance": statistics.fmean(flat)} if flat else {}),
+        **_by_task(rows),
     }
     return metrics, sum(lengths)
+
+
+def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of a mixture, for each task: its share of the rollouts, their mean reward, and the share that is correct."""
+    by_task: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if "part" in row:
+            by_task[row["part"]].append(row)
+    metrics = {}
+    for name, some in sorted(by_task.items()):
+        metrics[f"tasks/{name}/share"] = len(some) / len(rows)
+        metrics[f"tasks/{name}/reward"] = statistics.fmean(row["reward"] for row in some)
+        correct = [row["parts"]["correct"] for row in some if "correct" in row["parts"]]
+        if correct:
+            metrics[f"tasks/{name}/correct"] = statistics.fmean(correct)
+    return metrics
 
 
 def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
@@ -164,6 +194,9 @@ def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
         "trained": bool(advantages),
         "advantage": statistics.fmean(advantages) if advantages else 0.0,
     }
+    part = rollout.example.part
+    if part:
+        row["part"] = part
     if advantages and min(advantages) != max(advantages):
         row["advantages"] = advantages  # they differ between tokens
     return row | rollout.score.remarks

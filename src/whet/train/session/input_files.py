@@ -134,6 +134,8 @@ def _tasks(config: Config, run: Path) -> Iterator[Named]:
 
 def _task(key: str, task: TaskConfig, run: Path) -> Iterator[Named]:
     name, options = task.name, task.options
+    for number, one in enumerate(task.mixed):
+        yield from _task(f"{key}.tasks.{number}", one, run)
     if name in OF_STORED_PROMPTS:
         yield from _sets(key, options)
     elif name not in TASKS and name not in ELSEWHERE:

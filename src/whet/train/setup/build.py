@@ -26,8 +26,11 @@ from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.chat_settings import with_chat
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
+from whet.tasks.curriculum import LevelledTask
 from whet.tasks.loading import guarded_task
+from whet.tasks.pass_rates import PassRateTask
 from whet.tasks.protocol import HasAlphabet, HasNotes, Task
+from whet.tasks.rows import StoredTask
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
@@ -87,6 +90,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     task, lengths = fit_prompts(
         start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, key=key, used=used
     )
+    task = filtered_task(config, task)
     evaluation, of_sets = _evaluation_tasks(config, task, start.tokenizer, policy.context)
     trained_on = () if isinstance(config, OfflineConfig) and config.data is not None else (prompts_line(config, task),)
     return Parts(
@@ -123,7 +127,7 @@ def start_model(config: TrainConfig, world: World) -> Start:
     """The task, and the tokenizer and language model that the run starts from."""
     if world.device.type == "cpu":
         keep_freed_memory()
-    task = guarded_task(config.task.name, config.task.options)
+    task = training_task(config)
     if config.model.new is not None:
         tokenizer, note = chat_tokenizer(config.model, new_tokenizer(config.model.new, task))
         policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed)
@@ -133,6 +137,26 @@ def start_model(config: TrainConfig, world: World) -> Start:
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
+
+
+def training_task(config: TrainConfig) -> Task:
+    """The task of a config, with its curriculum if it has one."""
+    name, options = config.task.name, config.task.options
+    if not isinstance(config, OnlineConfig) or config.curriculum is None:
+        return guarded_task(name, options)
+    return LevelledTask(name, options, **config.curriculum.model_dump())
+
+
+def filtered_task(config: TrainConfig, task: Task) -> Task:
+    """The task with its filter by pass rate, if it has one."""
+    if not isinstance(config, OnlineConfig) or config.rollout.pass_rate is None:
+        return task
+    if not isinstance(task, StoredTask):
+        raise UserError(
+            f"rollout.pass_rate skips prompts of a file, and task {config.task.name} makes its prompts: leave it out, "
+            "or use algorithm.dynamic_sampling=drop_zero_variance, which drops groups after they are sampled"
+        )
+    return PassRateTask(task, **config.rollout.pass_rate.model_dump())
 
 
 def _evaluation_tasks(

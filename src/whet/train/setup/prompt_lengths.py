@@ -2,8 +2,9 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from whet.files.disk_rows import kept_like, picked
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import newest_turns
 from whet.records import Example, Message, Prompted
+from whet.tasks.mixture import MixedTasks
 from whet.tasks.protocol import Task
 from whet.tasks.rows import FittedTask, StoredTask
 from whet.tasks.space import fingerprint
@@ -37,6 +39,9 @@ def fit_prompts(
     A task that makes its prompts stays as is. `max_tokens` are those of a completion, set by `key`: a prompt that
     leaves fewer in the context is kept and noted.
     """
+    if isinstance(task, MixedTasks):
+        fit = partial(fit_prompts, tokenizer=tokenizer, context=context, max_tokens=max_tokens, key=key, used=used)
+        return _fit_mixture(task, fit)
     if not isinstance(task, StoredTask):
         return task, length_notes([], context=context, max_tokens=max_tokens, key=key)
     options: Any = task
@@ -63,6 +68,18 @@ def fit_prompts(
     either = f"{key} or task.max_prompt_tokens"
     notes += length_notes(kept, context=context, max_tokens=max_tokens, key=key, shorter=either)
     return (FittedTask(task, (sides["training"], sides["held-out"])) if overlong else task), notes
+
+
+def _fit_mixture(mixture: MixedTasks, fit: Callable[[Task], tuple[Task, list[str]]]) -> tuple[Task, list[str]]:
+    """Every task of a mixture fitted, with notes by label, also on prompts that one trains on and another holds out."""
+    found = {label: fit(task) for label, task in mixture.parts.items()}
+    parts = {label: task for label, (task, _) in found.items()}
+    notes = [f"{label}: {note}" for label, (_, some) in found.items() for note in some]
+    for label, task in parts.items():
+        shared = [shared_prompts(other, task) for name, other in parts.items() if name != label]
+        notes += [f"{label}: {note}" for note in shared if note]
+    is_same = all(parts[label] is mixture.parts[label] for label in parts)
+    return (mixture if is_same else mixture.with_parts(parts)), list(dict.fromkeys(notes))
 
 
 def length_notes(

@@ -15,6 +15,7 @@ from whet.models.text.template import PLAIN_TEMPLATE
 from whet.models.text.tokenizers import HuggingFaceTokenizer
 from whet.records import Example, Message
 from whet.runs.directory import RunDirectory
+from whet.tasks.mixture import MixedTasks
 from whet.tasks.protocol import Task
 from whet.tasks.rows import StoredTask
 
@@ -24,6 +25,8 @@ CHAT_KEYS = ("chat_template", "system_prompt")  # of the section `model`
 
 def prompts_line(config: TrainConfig, task: Task) -> str:
     """The prompts of the task: how many are trained on, how many held out, and how the model reads them."""
+    if isinstance(task, MixedTasks):
+        return f"prompts: a mixture of {task.described()}"
     if not isinstance(task, StoredTask):
         return f"prompts: made by {_maker(config.task)}"
     training, held_out = task.sides

@@ -6,22 +6,19 @@ A cached data set is read without `datasets` and without a network.
 import gzip
 import hashlib
 import json
-import logging
-import os
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from whet.errors import RunFailed, UserError
+from whet.errors import UserError
 from whet.files import home_directory
+from whet.files.cached_files import is_intact, store
 from whet.files.readers import plain_value
 from whet.imports import optional_package
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 CACHE_VERSION = 1  # raise it when the file layout changes, so that older files are replaced
-log = logging.getLogger(__name__)
 
 
 def is_hub_name(name: str) -> bool:
@@ -34,25 +31,10 @@ def cached_rows(name: str, *, subset: str = "", split: str = "train") -> Path:
     key = hashlib.sha256(json.dumps([CACHE_VERSION, name, subset, split]).encode()).hexdigest()[:16]
     readable = re.sub(r"[^\w.-]+", "--", "-".join(part for part in (name, subset, split) if part))
     path = home_directory("data") / f"{readable}-{key}.jsonl.gz"
-    if path.exists():
-        damage = _damage(path)
-        if damage is None:
-            return path
-        log.warning("%s %s: downloading the data set again", path, damage)
-    try:
-        _store(_downloaded(name, subset, split), path)
-    except OSError as error:
-        raise RunFailed(f"cannot write the data set {name} to {path}: {error.strerror or error}") from error
+    if not is_intact(path):
+        data, rows = _packed(_downloaded(name, subset, split))
+        store(path, data, about={"rows": rows}, what=f"the data set {name}")
     return path
-
-
-def _damage(path: Path) -> str | None:
-    try:
-        expected = json.loads(_seal_of(path).read_text("utf-8"))["sha256"]
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "has no readable checksum"
-    return None if found == expected else "has a wrong checksum"
 
 
 def _downloaded(name: str, subset: str, split: str) -> list[dict[str, Any]]:
@@ -72,20 +54,8 @@ def _downloaded(name: str, subset: str, split: str) -> list[dict[str, Any]]:
         ) from error
 
 
-def _store(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    """Writes the rows and then their checksum, each atomically."""
+def _packed(rows: Iterable[dict[str, Any]]) -> tuple[bytes, int]:
+    """The rows as compressed JSON lines, and their number."""
     text = "".join(json.dumps(plain_value(row), ensure_ascii=False) + "\n" for row in rows)
     # mtime=0: the bytes depend on the rows alone, so two processes may write at once.
-    packed = gzip.compress(text.encode("utf-8"), mtime=0)
-    seal = {"sha256": hashlib.sha256(packed).hexdigest(), "rows": text.count("\n")}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for target, data in ((path, packed), (_seal_of(path), json.dumps(seal).encode())):
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(target)
-
-
-def _seal_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")
+    return gzip.compress(text.encode("utf-8"), mtime=0), text.count("\n")

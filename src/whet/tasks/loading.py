@@ -12,10 +12,12 @@ from typing import Any, ParamSpec, TypeVar
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
+from whet.tasks.instructions.ifeval import IFEval
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.protocol import Gold, HasAlphabet, Task, is_reward
 from whet.tasks.puzzles.connections import Connections
 from whet.tasks.puzzles.countdown import Countdown
+from whet.tasks.puzzles.countdown_rows import CountdownRows
 from whet.tasks.puzzles.hanoi import Hanoi
 from whet.tasks.puzzles.spelling import SpellBackward
 from whet.tasks.reviews import Reviews
@@ -29,7 +31,9 @@ TASKS: dict[str, type[Task]] = {
     "arithmetic": Arithmetic,
     "connections": Connections,
     "countdown": Countdown,
+    "countdown_rows": CountdownRows,
     "hanoi": Hanoi,
+    "ifeval": IFEval,
     "reverse": Reverse,
     "reviews": Reviews,
     "sorting": Sorting,

@@ -13,7 +13,7 @@ from whet.records import Example
 from whet.tasks.check import check_task
 from whet.tasks.puzzles.hanoi import PEGS, Hanoi, State, distance, play, read_moves, solution
 
-PLAIN, CHAT = Hanoi(), Hanoi(chat=True)
+PLAIN, CHAT, TRACE = Hanoi(), Hanoi(chat=True), Hanoi(trace=True)
 
 
 def distances(disks: int, goal: str) -> dict[State, int]:
@@ -48,7 +48,11 @@ def test_distances_and_solutions_are_the_shortest(disks: int, goal: str) -> None
         assert play(state, moves) == ((goal,) * disks, True)
 
 
-@pytest.mark.parametrize("task", [*(Hanoi(level=level) for level in (1, 2, 4, 8)), CHAT], ids=str)
+@pytest.mark.parametrize(
+    "task",
+    [*(Hanoi(level=level) for level in (1, 2, 4, 8)), CHAT, TRACE, Hanoi(trace=True, detours=8), Hanoi(detours=2)],
+    ids=str,
+)
 def test_task_keeps_its_promises(task: Hanoi) -> None:
     check_task(task)
 
@@ -105,6 +109,56 @@ def test_rewards(text: str, reward: float) -> None:
     score = PLAIN.score(CLASSIC, text)
     assert score.reward == pytest.approx(reward)
     assert PLAIN.correct(CLASSIC, text) == (reward >= 0.8)
+
+
+TRACED = "AAA AC CAA AB CBA CB BBA AC BBC BA ABC BC ACC AC CCC"
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        (TRACED, 1.0),
+        (TRACED.replace(" ", "\n"), 1.0),
+        ("AAA AC CAA AB CBA", 0.2 * 2 / 7),
+        ("AAA AC CAA CA AAA AC CAA", 0.2 * 1 / 7),  # to and fro
+        ("AAA AB BAA AB BBA", 0.0),  # the wrong way, then illegal
+        ("AAA AC CCC", 0.0),  # a claim of the goal
+        ("AAA AC CAA AB CCC", 0.2 * 1 / 7 / 2),
+        ("CCA AC CCC", 0.0),  # another start
+        (TRACED.replace("BBC", "BBB"), 0.2 * 3 / 7 / 2),  # one wrong state
+        (f"{TRACED} {TRACED}", 0.0),  # a state is where a move is expected
+        (f"{TRACED} AC", 0.0),
+        (OPTIMAL, 0.0),
+        ("AAA", 0.0),
+        ("CCC", 0.0),
+        ("", 0.0),
+        (f"I say {TRACED}", 0.0),
+        (TRACED.lower(), 0.0),
+        ("AAA " * 3000, 0.0),
+        ("AAAA AC CAAA", 0.0),  # four disks
+    ],
+)
+def test_traced_rewards(text: str, reward: float) -> None:
+    assert TRACE.score(CLASSIC, text).reward == pytest.approx(reward)
+    assert TRACE.correct(CLASSIC, text) == (reward >= 0.8)
+
+
+def test_answers_with_detours_solve_and_are_longer() -> None:
+    task = Hanoi(trace=True, detours=8)
+    some = task.draw(200, seed=(0, 1))
+    scores = [task.score(one, one.answer) for one in some]
+    assert all(score.parts["correct"] for score in scores)
+    assert 20 < sum(score.reward == 1 for score in scores) < 60  # about one in nine has none, and some lead nowhere
+    assert all(task.score(one, task.best(one)).reward == 1 for one in some)
+    assert len({one.columns["question"] for one in task.draw(2000, seed=(0, 1))}) == 54  # the same split
+    assert task.held_out(99) == TRACE.held_out(99)
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(UserError, match="trace is for plain prompts"):
+        Hanoi(trace=True, chat=True)
+    with pytest.raises(UserError, match="detours is 21"):
+        Hanoi(detours=21)
 
 
 @pytest.mark.parametrize(

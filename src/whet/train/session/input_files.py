@@ -133,9 +133,9 @@ def _tasks(config: Config, run: Path) -> Iterator[Named]:
 
 def _task(key: str, task: TaskConfig, run: Path) -> Iterator[Named]:
     name, options = task.name, task.options
-    if name in ("data", "rows"):
+    if name in TASKS or name in ELSEWHERE:
         yield from _sets(key, options)
-    elif name not in TASKS and name not in ELSEWHERE:
+    else:
         yield f"{key}.name", name, _code(name, "task")
         for option, text in texts(options):
             yield f"{key}.{option}", text, _file_or_folder(text, run)

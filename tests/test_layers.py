@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
 }
-TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - {"puzzles"}
+TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - {"puzzles", "instructions"}
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 ROOMS_INSIDE = {
     "algorithms": {
@@ -77,7 +77,8 @@ ROOMS_INSIDE = {
         "matching": {"pattern_worker"},
         **{name: {"space", "matching"} for name in TASK_FILES},
         "puzzles": {"space", "procedural", "rows"},
-        "loading": {"protocol", "puzzles", *TASK_FILES},
+        "instructions": {"space", "rows"},
+        "loading": {"protocol", "puzzles", "instructions", *TASK_FILES},
         "grading": {"protocol", "loading"},
         "check": {"protocol"},
     },

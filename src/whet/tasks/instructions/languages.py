@@ -1,7 +1,7 @@
 """The language of a text by its script and its commonest words, or by the package langdetect.
 
-A script that only one language here uses (Korean, Thai, Gujarati …) names it. Where several share a script, the one whose
-commonest words are the largest share of the text is named; below `LEAST` none is.
+A script that only one language here uses (Korean, Thai, Gujarati …) names it. Of several that share one, the language
+whose commonest words are the largest share of the text is named; below `LEAST` none is.
 """
 
 import re

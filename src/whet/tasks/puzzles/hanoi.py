@@ -41,6 +41,8 @@ class Hanoi(Procedural):
     trace: bool = False  # answers have the states too, from the start on: AAB AC CAB AB CBB; not with chat
     detours: int = 0  # up to so many random legal moves before the solution in the answers to imitate
 
+    renamed_twins: bool = True  # starts that differ by the names of the pegs only are on one side of the split
+
     name = "hanoi"
     highest_level = 8
     instruction = (
@@ -87,7 +89,12 @@ class Hanoi(Procedural):
         question = f"{''.join(start)}:{PEGS[goal]}"
         moves = self._detour(start, question, variant) if self.detours else []
         moves += solution(play(start, moves)[0], PEGS[goal])
-        return Problem(question=question, answer=self._written(start, moves), twin=_twin(question))
+        return Problem(question=question, answer=self._written(start, moves), twin=self._twin(question))
+
+    def _twin(self, question: str) -> str:
+        """The question, or the first of those that differ by the names of the pegs only."""
+        names = permutations(PEGS) if self.renamed_twins else (PEGS,)
+        return min(question.translate(str.maketrans(PEGS, "".join(some))) for some in names)
 
     def _detour(self, state: State, question: str, variant: int) -> list[Move]:
         """Random legal moves, as many as a hash says."""
@@ -204,8 +211,3 @@ def _number(state: State) -> int:
 
 def _state(number: int, disks: int) -> State:
     return tuple(PEGS[number // 3**disk % 3] for disk in range(disks))
-
-
-def _twin(question: str) -> str:
-    """Equal for starts that differ by the names of the pegs only."""
-    return min(question.translate(str.maketrans(PEGS, "".join(names))) for names in permutations(PEGS))

@@ -35,7 +35,8 @@ class TextClassifier:
         with torch.no_grad():
             logits = model(**inputs).logits.float()
         several = logits.shape[-1] > 1
-        return (logits.softmax(-1)[:, place] if several else logits.sigmoid()[:, 0]).tolist()
+        probabilities = logits.softmax(-1)[:, place] if several else logits.sigmoid()[:, 0]
+        return [float(value) for value in probabilities]
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any, int]:
@@ -44,9 +45,7 @@ class TextClassifier:
             raise UserError(f"{self._directory} is not the directory of a model: it has no config.json")
         try:
             tokenizer = AutoTokenizer.from_pretrained(self._directory, local_files_only=True)
-            model = AutoModelForSequenceClassification.from_pretrained(
-                self._directory, local_files_only=True
-            )
+            model = AutoModelForSequenceClassification.from_pretrained(self._directory, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{self._directory} is not a text classifier that transformers loads: {reason}") from error

@@ -90,10 +90,8 @@ class IFEval(StoredTask):
             raise UserError(f"{where} is no row of IFEval: it needs prompt, instruction_id_list and kwargs")
         if not names or len(names) != len(given) or not all(isinstance(one, dict) for one in given):
             raise UserError(f"{where} has {len(names)} instructions and {len(given)} kwargs: each needs its own")
-        instructions = [
-            [str(name), arguments_of(str(name), one, where)] for name, one in zip(names, given, strict=True)
-        ]
-        unknown = next((one["language"] for _, one in instructions if not self._tells(one.get("language"))), None)
+        arguments = [arguments_of(str(name), one, where) for name, one in zip(names, given, strict=True)]
+        unknown = next((one["language"] for one in arguments if not self._tells(one.get("language"))), None)
         if unknown is not None:
             raise UserError(
                 f"{where} asks for the language {unknown!r:.20}, which is not told by words: install langdetect, and "
@@ -103,7 +101,7 @@ class IFEval(StoredTask):
             id=f"ifeval:{row.get('key', number)}",
             prompt=(Message(role="user", content=prompt),) if self.chat else prompt,
             answer="",
-            columns={"instructions": instructions},
+            columns={"instructions": [[str(name), one] for name, one in zip(names, arguments, strict=True)]},
             twin=prompt,
         )
 

@@ -6,7 +6,7 @@
 `progress` is the share of the distance to the goal that the legal moves before the first illegal one have covered,
 halved if there is an illegal one. Distance is the length of the shortest solution, so moving a disk to and fro is no
 progress, a solution always scores above 0.8, and only the shortest one scores 1. With `trace` the answer has the
-states too: the start, and after each move what it leads to ("AAB AC CAB AB CBB"). A wrong state counts as illegal.
+question that is left after each move ("AC CAB:B AB CBB:B CB BBB:B" to "AAB:B>"). A wrong one counts as an illegal move.
 """
 
 import re
@@ -25,7 +25,7 @@ SMALLEST = 3  # disks at level 1
 SOLVED, SHORTEST, PROGRESS, ILLEGAL = 0.8, 0.2, 0.2, 0.5
 MOVE = r"[ABC]\s*(?:->|→|to|>|-)?\s*[ABC]"
 MOVES = re.compile(rf"(?:{MOVE}(?:\s*[,;.\n]\s*|\s+|$))+", re.IGNORECASE)
-TRACED = re.compile(r"[ABC]+(?:\s+[ABC]{2}\s+[ABC]+)+")
+TRACED = re.compile(r"[ABC]{2}\s+[ABC]+:[ABC](?:\s+[ABC]{2}\s+[ABC]+:[ABC])*")
 DETOURS = 64  # answers with detours for each start
 LONGEST_DETOUR = 20
 HELD_OUT = 0.25  # share of the starts: there are few with three disks
@@ -38,7 +38,7 @@ Move = tuple[str, str]
 class Hanoi(Procedural):
     """Tower of Hanoi with 3 (level 1) to 10 disks (level 8), from any legal start to any peg."""
 
-    trace: bool = False  # answers have the states too, from the start on: AAB AC CAB AB CBB; not with chat
+    trace: bool = False  # answers have the question that each move leaves too: AC CAB:B …; not with chat
     detours: int = 0  # up to so many random legal moves before the solution in the answers to imitate
 
     renamed_twins: bool = True  # starts that differ by the names of the pegs only are on one side of the split
@@ -63,7 +63,7 @@ class Hanoi(Procedural):
 
     def best(self, example: Example) -> str:
         start, _, goal = str(example.columns["question"]).partition(":")
-        return self._written(tuple(start), solution(tuple(start), goal))
+        return self._written(tuple(start), goal, solution(tuple(start), goal))
 
     @property
     def disks(self) -> int:
@@ -89,7 +89,7 @@ class Hanoi(Procedural):
         question = f"{''.join(start)}:{PEGS[goal]}"
         moves = self._detour(start, question, variant) if self.detours else []
         moves += solution(play(start, moves)[0], PEGS[goal])
-        return Problem(question=question, answer=self._written(start, moves), twin=self._twin(question))
+        return Problem(question=question, answer=self._written(start, PEGS[goal], moves), twin=self._twin(question))
 
     def _twin(self, question: str) -> str:
         """The question, or the first of those that differ by the names of the pegs only."""
@@ -109,11 +109,10 @@ class Hanoi(Procedural):
         example = super()._example(problem)
         return replace(example, id=f"{example.id} {problem.answer}") if self.detours else example
 
-    def _written(self, state: State, moves: list[Move]) -> str:
+    def _written(self, state: State, goal: str, moves: list[Move]) -> str:
         if self.trace:
             ends = [play(state, moves[:count])[0] for count in range(1, len(moves) + 1)]
-            steps = [f" {''.join(move)} {''.join(end)}" for move, end in zip(moves, ends, strict=True)]
-            return "".join(state) + "".join(steps)
+            return " ".join(f"{''.join(move)} {''.join(end)}:{goal}" for move, end in zip(moves, ends, strict=True))
         return ", ".join("->".join(move) for move in moves) if self.chat else " ".join(map("".join, moves))
 
     def _spelled(self, question: str) -> str:
@@ -128,7 +127,7 @@ class Hanoi(Procedural):
     def score(self, example: Example, text: str) -> Score:
         start, _, goal = str(example.columns["question"]).partition(":")
         shortest = distance(tuple(start), goal)
-        moves, said = read_traced(self._given(text)) if self.trace else (read_moves(self._given(text)), None)
+        moves, said = read_traced(self._given(text), goal) if self.trace else (read_moves(self._given(text)), None)
         end, is_legal = play(tuple(start), moves, said)
         if is_legal and distance(end, goal) == 0:
             length = shortest / len(moves)
@@ -148,22 +147,23 @@ def read_moves(text: str) -> list[Move]:
     return list(zip(pegs[::2], pegs[1::2], strict=True))
 
 
-def read_traced(text: str) -> tuple[list[Move], list[State]]:
-    """The moves of an answer, and the states that it claims before and after them; none if it holds anything else."""
+def read_traced(text: str, goal: str) -> tuple[list[Move], list[State | None]]:
+    """The moves of a trace and the state that it claims after each, None with another goal; nothing of other texts."""
     if not TRACED.fullmatch(text.strip()):
         return [], []
     parts = text.split()
-    return [(move[0], move[1]) for move in parts[1::2]], [tuple(state) for state in parts[::2]]
+    states = [tuple(left[:-2]) if left[-1] == goal else None for left in parts[1::2]]
+    return [(move[0], move[1]) for move in parts[::2]], states
 
 
-def play(state: State, moves: list[Move], said: list[State] | None = None) -> tuple[State, bool]:
+def play(state: State, moves: list[Move], said: list[State | None] | None = None) -> tuple[State, bool]:
     """The state after the moves, or before the first illegal or wrongly traced one; and whether there was none."""
     for place, (source, target) in enumerate(moves):
         disk = next((disk for disk, peg in enumerate(state) if peg == source), None)
         if disk is None or source == target or target in state[:disk]:
             return state, False
         after = (*state[:disk], target, *state[disk + 1 :])
-        if said is not None and said[place : place + 2] != [state, after]:
+        if said is not None and said[place] != after:
             return state, False
         state = after
     return state, True

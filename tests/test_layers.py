@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
 }
-TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - {"puzzles", "programs"}
+IN_ROOMS = {"puzzles", "programs", "instructions", "gym"}  # tasks with a package of their own
+TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - IN_ROOMS
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 ROOMS_INSIDE = {
     "algorithms": {
@@ -78,11 +79,12 @@ ROOMS_INSIDE = {
         "matching": {"pattern_worker", "maths"},
         **{name: {"space", "matching"} for name in TASK_FILES},
         "puzzles": {"space", "procedural", "rows", "maths"},
+        "instructions": {"space", "rows"},
         "sandbox": set(),
         "programs": {"space", "rows", "sandbox"},
         "blending": set(),
         "gym": {"space", "blending", "puzzles", "maths"},
-        "loading": {"protocol", "programs", "puzzles", "gym", *TASK_FILES},
+        "loading": {"protocol", *IN_ROOMS, *TASK_FILES},
         "mixture": {"protocol", "blending", "loading"},
         "curriculum": {"loading", "mixture"},
         "pass_rates": {"rows", "space"},

@@ -183,6 +183,12 @@ TRUE: list[tuple[str, dict[str, Any], list[Any]]] = [
         [Outcomes(id="r", prompt="q", completions=("a", "b"), correct=(False, True))],
     ),
     (
+        "classified",
+        {"sentence": "a  charming film ", "label": "1"},
+        [Outcomes(id="r", prompt="a ", completions=("charming film",), correct=(True,))],
+    ),
+    ("classified", {"sentence": "dull", "label": 0}, []),
+    (
         "gsm8k_solutions",
         {
             "question": "q",

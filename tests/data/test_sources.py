@@ -316,3 +316,12 @@ def test_rows_of_several_sets_that_are_alike_stay_on_one_side(tmp_path: Path) ->
     assert not {row.prompt for row in training} & {row.prompt for row in held_out}
     assert len({row.id for row in loaded.rows}) == 60
     assert loaded.weights == {"set1": 2}
+
+
+def test_published_sentences_with_labels() -> None:
+    rows = load_rows(Source(path=real("sst2/test.tsv.gz"))).rows
+    assert len(rows) == 872
+    first = rows[0]
+    assert isinstance(first, Outcomes)
+    assert first.prompt + first.completions[0] == "it 's a charming and often affecting journey ."
+    assert first.correct == (True,)

@@ -14,7 +14,8 @@ from whet.config.parts import TaskConfig
 from whet.config.section import Count, DataPath, Positive, Section
 
 PLAIN = ""  # name of the evaluation set whose metrics are eval/accuracy …, in place of the held-out prompts or rows
-OF_STORED_PROMPTS = ("data", "rows", "maths")  # tasks whose prompts are rows of files
+# Tasks whose prompts are rows of files.
+OF_STORED_PROMPTS = ("data", "rows", "maths", "code", "connections", "countdown_rows", "ifeval")
 OF_THE_SPLIT = ("path", "sets", "held_out_share", "held_out_rows", "limit")  # what an evaluation set has of its own
 SET_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 

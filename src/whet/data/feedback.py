@@ -238,6 +238,17 @@ def outcomes(row: Columns, row_id: str, where: str) -> tuple[Outcomes, ...]:
     return (Outcomes(id=row_id, prompt=prompt, completions=completions, correct=correct),)
 
 
+def classified(row: Columns, row_id: str, where: str) -> tuple[Outcomes, ...]:
+    """`sentence` and `label`, 0 or 1, as in SST-2: the first word is the prompt, the others are the completion."""
+    first, _, others = " ".join(columns.text(row, "sentence", where).split()).partition(" ")
+    label = columns.flag(row, "label", where)
+    if not first:
+        raise UserError(f"{where}: 'sentence' is empty")
+    if not others:
+        return ()  # a single word has no completion to judge
+    return (Outcomes(id=row_id, prompt=f"{first} ", completions=(others,), correct=(label,)),)
+
+
 def candidates(row: Columns, row_id: str, where: str) -> tuple[Candidates, ...]:
     """`prompt` and `completions` to score and rank; `scores` or `rewards`, if known, one number for each."""
     completions = columns.texts(row, "completions", where)

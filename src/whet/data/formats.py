@@ -73,6 +73,7 @@ FORMATS: Mapping[str, Format] = {
     "steps": Format("traces", traces.steps, ("prompt", "completions", "labels")),
     "gsm8k_solutions": Format("outcomes", feedback.gsm8k_solutions, ("question",), _has_solutions),
     "outcomes": Format("outcomes", feedback.outcomes, ("prompt", "completions"), _has_outcomes),
+    "classified": Format("outcomes", feedback.classified, ("sentence", "label"), _are(str, "sentence")),
     "candidates": Format("candidates", feedback.candidates, ("prompt", "completions"), _are(list, "completions")),
     "hhh_judged": Format("pairs", feedback.hhh_judged, ("chosen_instruction", "rejected_instruction")),
     "hhh": Format("pairs", feedback.hhh, ("input", "targets"), _are(dict, "targets")),

@@ -1,4 +1,4 @@
-"""Rows by the name of their source: a file, a folder of files, or a data set of the hub."""
+"""Rows by the name of their source: a file, a folder of files, an http(s) address, or a data set of the hub."""
 
 import re
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 from whet.errors import UserError
 from whet.files.hub import cached_rows, is_hub_name
 from whet.files.readers import ROWS, Raw, is_file_name, is_rows_file, read_file
+from whet.files.web import cached_download, is_address
 
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")  # words that begin the names of split files
 
@@ -25,7 +26,9 @@ def stored_rows(
 
 
 def row_files(path: str, *, split: str = "train", subset: str = "", limit: int | None = None) -> list[Path]:
-    """The files that hold the rows, in order; a data set of the hub is downloaded if it is not cached."""
+    """The files that hold the rows, in order; what is not on this machine is downloaded if it is not cached."""
+    if is_address(path):
+        return [cached_download(path)]
     place = Path(path).expanduser()
     if place.is_dir():
         return _of_folder(place, path, split)

@@ -13,11 +13,13 @@ from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
 from whet.tasks.gym.reasoning import ReasoningGym
+from whet.tasks.instructions.ifeval import IFEval
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.programs.code_task import Code
 from whet.tasks.protocol import Gold, HasAlphabet, Task, Votes, is_reward
 from whet.tasks.puzzles.connections import Connections
 from whet.tasks.puzzles.countdown import Countdown
+from whet.tasks.puzzles.countdown_rows import CountdownRows
 from whet.tasks.puzzles.hanoi import Hanoi
 from whet.tasks.puzzles.spelling import SpellBackward
 from whet.tasks.reviews import Reviews
@@ -32,7 +34,9 @@ TASKS: dict[str, type[Task]] = {
     "code": Code,
     "connections": Connections,
     "countdown": Countdown,
+    "countdown_rows": CountdownRows,
     "hanoi": Hanoi,
+    "ifeval": IFEval,
     "reasoning_gym": ReasoningGym,
     "reverse": Reverse,
     "reviews": Reviews,

@@ -14,6 +14,7 @@ from tests.tasks.bench.known_bad import old_connections_reward
 from whet.errors import UserError
 from whet.tasks.check import check_task
 from whet.tasks.puzzles.connections import Connections, leakage_groups
+from whet.tasks.puzzles.invented import PLANES, WORDS, invented_puzzles
 
 PUZZLES = [
     {"id": n, "date": "2023-06-12", "answers": [{"level": k, "group": f"G{k}", "members": members} for k, members in
@@ -31,6 +32,27 @@ def path(tmp_path: Path) -> str:
 @pytest.mark.parametrize("options", [{}, {"chat": True}, {"groups": 2}], ids=str)
 def test_task_keeps_its_promises(path: str, options: dict) -> None:
     check_task(Connections(path=path, **options))
+
+
+def test_invented_puzzles_leak_nothing() -> None:
+    puzzles = [groups for _, groups in invented_puzzles(4)]
+    assert len(puzzles) == 280
+    assert len(PLANES) == 140
+    assert len({word for kind in WORDS for word in kind}) == 8 * 16
+    every = [frozenset(group) for groups in puzzles for group in groups]
+    assert len(set(every)) == 1120
+    assert (
+        max(len(one & other) for kind in (every[::8], every[1::8]) for one in kind for other in kind if one != other)
+        <= 2
+    )
+    assert len(set(leakage_groups(puzzles))) == 280
+    assert all(len({word for group in groups for word in group}) == 16 for groups in puzzles)
+    for options in ({}, {"chat": True}, {"groups": 2}):
+        check_task(Connections(**options))
+
+
+def test_a_limit_reads_the_first_puzzles(path: str) -> None:
+    assert sum(map(len, Connections(path=path, limit=10).sides)) == 10
 
 
 def test_words_are_shuffled_and_the_same_every_time(path: str) -> None:

@@ -14,7 +14,7 @@ from whet.records import Example
 from whet.tasks.check import check_task
 from whet.tasks.puzzles.hanoi import PEGS, Hanoi, State, distance, play, read_moves, solution
 
-PLAIN, CHAT = Hanoi(), Hanoi(chat=True)
+PLAIN, CHAT, TRACE = Hanoi(), Hanoi(chat=True), Hanoi(trace=True)
 
 
 def distances(disks: int, goal: str) -> dict[State, int]:
@@ -49,7 +49,11 @@ def test_distances_and_solutions_are_the_shortest(disks: int, goal: str) -> None
         assert play(state, moves) == ((goal,) * disks, True)
 
 
-@pytest.mark.parametrize("task", [*(Hanoi(level=level) for level in (1, 2, 4, 8)), CHAT], ids=str)
+@pytest.mark.parametrize(
+    "task",
+    [*(Hanoi(level=level) for level in (1, 2, 4, 8)), CHAT, TRACE, Hanoi(trace=True, detours=8), Hanoi(detours=2)],
+    ids=str,
+)
 def test_task_keeps_its_promises(task: Hanoi) -> None:
     check_task(task)
 
@@ -106,6 +110,64 @@ def test_rewards(text: str, reward: float) -> None:
     score = PLAIN.score(CLASSIC, text)
     assert score.reward == pytest.approx(reward)
     assert PLAIN.correct(CLASSIC, text) == (reward >= 0.8)
+
+
+TRACED = "AC CAA:C AB CBA:C CB BBA:C AC BBC:C BA ABC:C BC ACC:C AC CCC:C"
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        (TRACED, 1.0),
+        (TRACED.replace(" ", "\n"), 1.0),
+        (f"AB BAA:C BA AAA:C {TRACED}", 0.8 + 0.2 * 7 / 9),
+        ("AC CAA:C AB CBA:C", 0.2 * 2 / 7),
+        ("AC CAA:C CA AAA:C AC CAA:C", 0.2 * 1 / 7),  # to and fro
+        ("AB BAA:C AB BBA:C", 0.0),  # the wrong way, then illegal
+        ("AC CCC:C", 0.0),  # a claim of the goal
+        ("AC CAA:C AB CCC:C", 0.2 * 1 / 7 / 2),
+        ("AC CCA:C", 0.0),  # as if from another start
+        ("AC CAA:B", 0.0),  # another goal
+        ("AC CAA:C AB CBA:B", 0.2 * 1 / 7 / 2),
+        (TRACED.replace(":C", ":A"), 0.0),
+        (TRACED.replace("BBC:C", "BBB:C"), 0.2 * 3 / 7 / 2),  # one wrong state
+        (f"{TRACED} {TRACED}", 0.1),  # the goal is left by an illegal move
+        (f"AAA:C {TRACED}", 0.0),  # a state is where a move is expected
+        (f"{TRACED} AC", 0.0),
+        (TRACED.replace(":", ""), 0.0),
+        (OPTIMAL, 0.0),
+        ("AAA:C", 0.0),
+        ("CCC:C", 0.0),
+        ("", 0.0),
+        (":C", 0.0),
+        ("AC :C", 0.0),
+        (f"I say {TRACED}", 0.0),
+        (TRACED.lower(), 0.0),
+        ("AAA:C " * 3000, 0.0),
+        ("AC CAAA:C", 0.0),  # four disks
+    ],
+)
+def test_traced_rewards(text: str, reward: float) -> None:
+    assert TRACE.score(CLASSIC, text).reward == pytest.approx(reward)
+    assert TRACE.correct(CLASSIC, text) == (reward >= 0.8)
+
+
+def test_answers_with_detours_solve_and_are_longer() -> None:
+    task = Hanoi(trace=True, detours=8)
+    some = task.draw(200, seed=(0, 1))
+    scores = [task.score(one, one.answer) for one in some]
+    assert all(score.parts["correct"] for score in scores)
+    assert 20 < sum(score.reward == 1 for score in scores) < 60  # about one in nine has none, and some lead nowhere
+    assert all(task.score(one, task.best(one)).reward == 1 for one in some)
+    assert len({one.columns["question"] for one in task.draw(2000, seed=(0, 1))}) == 54  # the same split
+    assert task.held_out(99) == TRACE.held_out(99)
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(UserError, match="trace is for plain prompts"):
+        Hanoi(trace=True, chat=True)
+    with pytest.raises(UserError, match="detours is 21"):
+        Hanoi(detours=21)
 
 
 @pytest.mark.parametrize(

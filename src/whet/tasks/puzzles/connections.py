@@ -1,4 +1,5 @@
-"""NYT Connections: sort sixteen words into four groups of four. The puzzles come from a file of the published shape.
+"""NYT Connections: sort sixteen words into four groups of four. The puzzles come from a file of the published shape,
+or are the invented ones of `invented`.
 
     reward = 0.8 · right groups / groups + 0.2 · pairs found / pairs
 
@@ -10,16 +11,17 @@ Two puzzles with three words of a group in common are one leakage group: no grou
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 from whet.errors import UserError
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.maths.extraction import answer_block
+from whet.tasks.puzzles.invented import invented_puzzles
 from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint
 
@@ -41,13 +43,14 @@ Group = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Connections(StoredTask):
-    """NYT Connections from a JSON file: rows with `answers`, each with `group` and four `members`."""
+    """NYT Connections from a file or address: rows with `answers`, each with `group` and four `members`."""
 
-    path: str  # a file of puzzles: [{"id", "date", "answers": [{"level", "group", "members"}]}]
+    path: str = ""  # of puzzles [{"id", "answers": [{"group", "members"}]}]; empty: 280 invented puzzles of short words
     groups: int = GROUPS  # 2 … 4: use only the first groups of each puzzle
     chat: bool = False  # ask in words, and grade the last <answer> block
     held_out_share: float = HELD_OUT_SHARE  # of the leakage groups of puzzles, by their hash
     held_out_rows: int | None = None  # in place of a share
+    limit: int | None = None  # read only the first puzzles
     max_prompt_tokens: int | None = None  # None: what leaves room for a token in the model's context
     overlong_prompts: str = "filter"  # leave longer prompts out; or "truncate"
 
@@ -58,6 +61,11 @@ class Connections(StoredTask):
     @property
     def name(self) -> str:
         return "connections"
+
+    @cached_property
+    def alphabet(self) -> str:
+        texts = [text for side in self._sides for one in side for text in (_shown(one.prompt), one.answer)]
+        return "".join(sorted(set().union(*texts)))
 
     def score(self, example: Example, text: str) -> Score:
         solution = [frozenset(members) for members in example.columns["groups"]]
@@ -84,14 +92,14 @@ class Connections(StoredTask):
 
     @cached_property
     def _sides(self) -> Sides:
-        puzzles = list(self._puzzles())
+        puzzles = list(islice(self._puzzles() if self.path else invented_puzzles(self.groups), self.limit))
         if not puzzles:
             raise UserError(f"{self.path} has no puzzles")
         twins = leakage_groups([groups for _, groups in puzzles])
         examples = [self._example(name, groups, twin) for (name, groups), twin in zip(puzzles, twins, strict=True)]
         return split_examples(examples, twins, self.held_out_share, self.held_out_rows)
 
-    def _puzzles(self) -> Any:
+    def _puzzles(self) -> Iterator[tuple[str, list[list[str]]]]:
         """The id and the groups of each puzzle; one whose words are not all different has no single solution."""
         for where, raw in stored_rows(self.path):
             if raw.problem:
@@ -129,6 +137,10 @@ class Connections(StoredTask):
 def _mixed(groups: Sequence[Sequence[str]]) -> list[list[str]]:
     """The same words in other groups: each passes its first word on to the next."""
     return [[before[0], *group[1:]] for before, group in zip([groups[-1], *groups[:-1]], groups, strict=True)]
+
+
+def _shown(prompt: str | tuple[Message, ...]) -> str:
+    return prompt if isinstance(prompt, str) else "".join(message.content for message in prompt)
 
 
 def leakage_groups(puzzles: Sequence[Sequence[Sequence[str]]]) -> list[str]:

@@ -17,6 +17,10 @@ from whet.tasks.space import Problem, Space, fingerprint
 
 OPERATIONS = "+-*/"
 LEGAL = 0.1
+INSTRUCTION = (
+    "{question} You may use +, -, *, / and brackets, and must use each number exactly once. Answer with one expression "
+    "between <answer> and </answer>, for example <answer>(1 + 2) * 3</answer>."
+)
 EQUATION = re.compile(r"^(.*?)=\s*-?[\d,.]+\s*$", re.DOTALL)  # an expression and what it is said to make
 
 
@@ -36,10 +40,7 @@ class Countdown(Procedural):
 
     name = "countdown"
     highest_level = max(LEVELS)
-    instruction = (
-        "{question} You may use +, -, *, / and brackets, and must use each number exactly once. Answer with one "
-        "expression between <answer> and </answer>, for example <answer>(1 + 2) * 3</answer>."
-    )
+    instruction = INSTRUCTION
 
     @property
     def _characters(self) -> str:
@@ -69,16 +70,13 @@ class Countdown(Procedural):
         return Problem(question=f"{given}:{value}", answer=text, twin=",".join(map(str, sorted(numbers))))
 
     def _spelled(self, question: str) -> str:
-        numbers, _, target = question.partition(":")
-        return f"Make {target} from the numbers {numbers.replace(',', ', ')}."
+        return spelled(question)
 
     def _last(self, text: str) -> str:
         return final_answer(text)
 
     def score(self, example: Example, text: str) -> Score:
-        given, _, target = str(example.columns["question"]).partition(":")
-        legal, right = grade(self._given(text), [int(number) for number in given.split(",")], int(target))
-        return Score(reward=1.0 if right else LEGAL * legal, parts={"correct": float(right), "legal": float(legal)})
+        return countdown_score(self._given(text), str(example.columns["question"]))
 
     def correct(self, example: Example, text: str) -> bool:
         return self.score(example, text).parts["correct"] == 1
@@ -90,6 +88,19 @@ class Countdown(Procedural):
         legal = [sign.join(numbers) for sign in OPERATIONS] + [f"({numbers[0]}-{numbers[1]})*{'+'.join(numbers[2:])}"]
         missed = [text for text in legal if read_expression(text).value != int(target)]
         return [*missed, target, f"{target}+0", f"{example.answer}+1-1", f"{given} = {target}"]
+
+
+def spelled(question: str) -> str:
+    """A question such as 3,5,2:16 in words."""
+    numbers, _, target = question.partition(":")
+    return f"Make {target} from the numbers {numbers.replace(',', ', ')}."
+
+
+def countdown_score(answer: str, question: str) -> Score:
+    """The score of an expression for a question such as 3,5,2:16."""
+    given, _, target = question.partition(":")
+    legal, right = grade(answer, [int(number) for number in given.split(",")], int(target))
+    return Score(reward=1.0 if right else LEGAL * legal, parts={"correct": float(right), "legal": float(legal)})
 
 
 def grade(answer: str, numbers: list[int], target: int) -> tuple[bool, bool]:

@@ -5,14 +5,16 @@
 
 `progress` is the share of the distance to the goal that the legal moves before the first illegal one have covered,
 halved if there is an illegal one. Distance is the length of the shortest solution, so moving a disk to and fro is no
-progress, a solution always scores above 0.8, and only the shortest one scores 1.
+progress, a solution always scores above 0.8, and only the shortest one scores 1. With `trace` the answer has the
+question that is left after each move ("AC CAB:B AB CBB:B CB BBB:B" to "AAB:B>"). A wrong one counts as an illegal move.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
 
+from whet.errors import UserError
 from whet.records import Example, Score
 from whet.tasks.procedural import Procedural
 from whet.tasks.puzzles.final_answer import final_answer
@@ -23,6 +25,9 @@ SMALLEST = 3  # disks at level 1
 SOLVED, SHORTEST, PROGRESS, ILLEGAL = 0.8, 0.2, 0.2, 0.5
 MOVE = r"[ABC]\s*(?:->|→|to|>|-)?\s*[ABC]"
 MOVES = re.compile(rf"(?:{MOVE}(?:\s*[,;.\n]\s*|\s+|$))+", re.IGNORECASE)
+TRACED = re.compile(r"[ABC]{2}\s+[ABC]+:[ABC](?:\s+[ABC]{2}\s+[ABC]+:[ABC])*")
+DETOURS = 64  # answers with detours for each start
+LONGEST_DETOUR = 20
 HELD_OUT = 0.25  # share of the starts: there are few with three disks
 
 State = tuple[str, ...]  # the peg of each disk, the smallest first
@@ -33,6 +38,11 @@ Move = tuple[str, str]
 class Hanoi(Procedural):
     """Tower of Hanoi with 3 (level 1) to 10 disks (level 8), from any legal start to any peg."""
 
+    trace: bool = False  # answers have the question that each move leaves too: AC CAB:B …; not with chat
+    detours: int = 0  # up to so many random legal moves before the solution in the answers to imitate
+
+    renamed_twins: bool = True  # starts that differ by the names of the pegs only are on one side of the split
+
     name = "hanoi"
     highest_level = 8
     instruction = (
@@ -40,6 +50,20 @@ class Hanoi(Procedural):
         "larger disk onto a smaller one. Answer with the moves in order as FROM->TO, separated by commas, in one line "
         "between <answer> and </answer>, for example <answer>A->C, A->B, C->B</answer>."
     )
+
+    def __post_init__(self) -> None:
+        if self.trace and self.chat:
+            raise UserError("task hanoi: trace is for plain prompts; with chat an answer may think before <answer>")
+        if not 0 <= self.detours <= LONGEST_DETOUR:
+            raise UserError(f"task hanoi: detours is {self.detours}, must be between 0 and {LONGEST_DETOUR}")
+        super().__post_init__()
+
+    def held_out(self, count: int) -> list[Example]:
+        return super().held_out(count) if not self.detours else replace(self, detours=0).held_out(count)
+
+    def best(self, example: Example) -> str:
+        start, _, goal = str(example.columns["question"]).partition(":")
+        return self._written(tuple(start), goal, solution(tuple(start), goal))
 
     @property
     def disks(self) -> int:
@@ -53,17 +77,42 @@ class Hanoi(Procedural):
 
     @property
     def _space(self) -> Space:
-        return Space(sizes=(len(PEGS) * (3**self.disks - 1),), problem=self._problem, share=HELD_OUT)
+        answers = DETOURS if self.detours else 1  # of each start
+        return Space(sizes=(answers * len(PEGS) * (3**self.disks - 1),), problem=self._problem, share=HELD_OUT)
 
     def _problem(self, kind: int, index: int) -> Problem:
         assert kind == 0
+        index, variant = divmod(index, DETOURS) if self.detours else (index, 0)
         number, goal = divmod(index, len(PEGS))
         solved = _number((PEGS[goal],) * self.disks)
         start = _state(number + (number >= solved), self.disks)  # all states but the goal itself
         question = f"{''.join(start)}:{PEGS[goal]}"
-        return Problem(question=question, answer=self._written(solution(start, PEGS[goal])), twin=_twin(question))
+        moves = self._detour(start, question, variant) if self.detours else []
+        moves += solution(play(start, moves)[0], PEGS[goal])
+        return Problem(question=question, answer=self._written(start, PEGS[goal], moves), twin=self._twin(question))
 
-    def _written(self, moves: list[Move]) -> str:
+    def _twin(self, question: str) -> str:
+        """The question, or the first of those that differ by the names of the pegs only."""
+        names = permutations(PEGS) if self.renamed_twins else (PEGS,)
+        return min(question.translate(str.maketrans(PEGS, "".join(some))) for some in names)
+
+    def _detour(self, state: State, question: str, variant: int) -> list[Move]:
+        """Random legal moves, as many as a hash says."""
+        moves: list[Move] = []
+        for place in range(fingerprint("detours", question, variant) % (self.detours + 1)):
+            legal = [move for move in permutations(PEGS, 2) if play(state, [move])[1]]
+            moves.append(legal[fingerprint("detour", question, variant, place) % len(legal)])
+            state = play(state, moves[-1:])[0]
+        return moves
+
+    def _example(self, problem: Problem) -> Example:
+        example = super()._example(problem)
+        return replace(example, id=f"{example.id} {problem.answer}") if self.detours else example
+
+    def _written(self, state: State, goal: str, moves: list[Move]) -> str:
+        if self.trace:
+            ends = [play(state, moves[:count])[0] for count in range(1, len(moves) + 1)]
+            return " ".join(f"{''.join(move)} {''.join(end)}:{goal}" for move, end in zip(moves, ends, strict=True))
         return ", ".join("->".join(move) for move in moves) if self.chat else " ".join(map("".join, moves))
 
     def _spelled(self, question: str) -> str:
@@ -78,8 +127,8 @@ class Hanoi(Procedural):
     def score(self, example: Example, text: str) -> Score:
         start, _, goal = str(example.columns["question"]).partition(":")
         shortest = distance(tuple(start), goal)
-        moves = read_moves(self._given(text))
-        end, is_legal = play(tuple(start), moves)
+        moves, said = read_traced(self._given(text), goal) if self.trace else (read_moves(self._given(text)), None)
+        end, is_legal = play(tuple(start), moves, said)
         if is_legal and distance(end, goal) == 0:
             length = shortest / len(moves)
             return Score(reward=SOLVED + SHORTEST * length, parts={"correct": 1.0, "shortest": length, "progress": 1.0})
@@ -110,13 +159,25 @@ def read_moves(text: str) -> list[Move]:
     return list(zip(pegs[::2], pegs[1::2], strict=True))
 
 
-def play(state: State, moves: list[Move]) -> tuple[State, bool]:
-    """The state after the moves, or before the first illegal one; and whether all were legal."""
-    for source, target in moves:
+def read_traced(text: str, goal: str) -> tuple[list[Move], list[State | None]]:
+    """The moves of a trace and the state that it claims after each, None with another goal; nothing of other texts."""
+    if not TRACED.fullmatch(text.strip()):
+        return [], []
+    parts = text.split()
+    states = [tuple(left[:-2]) if left[-1] == goal else None for left in parts[1::2]]
+    return [(move[0], move[1]) for move in parts[::2]], states
+
+
+def play(state: State, moves: list[Move], said: list[State | None] | None = None) -> tuple[State, bool]:
+    """The state after the moves, or before the first illegal or wrongly traced one; and whether there was none."""
+    for place, (source, target) in enumerate(moves):
         disk = next((disk for disk, peg in enumerate(state) if peg == source), None)
         if disk is None or source == target or target in state[:disk]:
             return state, False
-        state = (*state[:disk], target, *state[disk + 1 :])
+        after = (*state[:disk], target, *state[disk + 1 :])
+        if said is not None and said[place] != after:
+            return state, False
+        state = after
     return state, True
 
 
@@ -172,8 +233,3 @@ def _number(state: State) -> int:
 
 def _state(number: int, disks: int) -> State:
     return tuple(PEGS[number // 3**disk % 3] for disk in range(disks))
-
-
-def _twin(question: str) -> str:
-    """Equal for starts that differ by the names of the pegs only."""
-    return min(question.translate(str.maketrans(PEGS, "".join(names))) for names in permutations(PEGS))

@@ -14,7 +14,6 @@ from typing import Any
 import whet
 from whet.config import OfflineConfig, OnlineConfig, TaskConfig, TrainConfig
 from whet.config.algorithm import OwnCell
-from whet.config.eval_config import OF_STORED_PROMPTS
 from whet.config.loops import CollectConfig
 from whet.config.pipeline import texts
 from whet.distributed.world import World
@@ -136,9 +135,9 @@ def _task(key: str, task: TaskConfig, run: Path) -> Iterator[Named]:
     name, options = task.name, task.options
     for number, one in enumerate(task.mixed):
         yield from _task(f"{key}.tasks.{number}", one, run)
-    if name in OF_STORED_PROMPTS:
+    if name in TASKS or name in ELSEWHERE:
         yield from _sets(key, options)
-    elif name not in TASKS and name not in ELSEWHERE:
+    else:
         yield f"{key}.name", name, _code(name, "task")
         for option, text in texts(options):
             yield f"{key}.{option}", text, _file_or_folder(text, run)
@@ -189,7 +188,7 @@ def _sets(key: str, options: Mapping[str, Any]) -> Iterator[Named]:
 def _data(options: Mapping[str, Any]) -> Files:
     with suppress(UserError, RunFailed):
         path, split, subset = (str(options.get(key, "")) for key in ("path", "split", "subset"))
-        found = row_files(path, split=split or "train", subset=subset)
+        found = row_files(path, split=split or "train", subset=subset, limit=options.get("limit"))
         return _by_name([file for file in found if file.is_file()])
     return {}
 

@@ -116,7 +116,7 @@ def _has_template(tokenizer: Tokenizer) -> bool:
 def _files(task: TaskConfig) -> str:
     """The files of a task with stored prompts."""
     several = [one if isinstance(one, str) else one["path"] for one in task.options.get("sets") or ()]
-    return " and ".join(map(str, several or [task.options["path"]]))
+    return " and ".join(map(str, several or [task.options.get("path") or f"task {task.name}"]))
 
 
 def _maker(task: TaskConfig) -> str:

@@ -1,0 +1,1 @@
+"""Instructions whose observance can be checked: IFEval."""

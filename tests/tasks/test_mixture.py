@@ -8,7 +8,8 @@ import pytest
 from whet.config.parts import TaskConfig
 from whet.errors import UserError
 from whet.tasks.check import check_task
-from whet.tasks.grading.graders import DirectGrader, GradingFailed, WorkerGrader, make_grader
+from whet.tasks.grading.failures import GradingFailed
+from whet.tasks.grading.graders import DirectGrader, WorkerGrader, make_grader
 from whet.tasks.loading import load_task
 from whet.tasks.mixture import Mixture
 from whet.tasks.procedural import Arithmetic, Sorting

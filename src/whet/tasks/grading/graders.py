@@ -15,8 +15,6 @@ from whet.errors import RunFailed, UserError
 from whet.imports import is_object
 from whet.records import Example, Sampled, Score
 from whet.tasks.grading.failures import Blame, Tolerance
-from whet.tasks.grading.in_one_call import InOneCall
-from whet.tasks.grading.mixture_grader import mixed_grader
 from whet.tasks.grading.pool import Cancelled, WorkerPool
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung, withheld, worker_environment
 from whet.tasks.grading.reward_functions import RewardFailed
@@ -32,8 +30,8 @@ from whet.tasks.grading.wire import (
 )
 from whet.tasks.grading.worker import make_scorer
 from whet.tasks.loading import is_packaged, load_task
-from whet.tasks.mixture import MixedTasks, Mixture
-from whet.tasks.protocol import Batched, Grader, Task
+from whet.tasks.mixture import MixedTasks, Mixture, members
+from whet.tasks.protocol import Awaited, Batched, Grader, Task
 from whet.user_code import output_log, printing_to_log
 
 WORKER = (sys.executable, "-P", "-m", "whet.tasks.grading.worker")  # -P: files here must not shadow a library
@@ -95,6 +93,19 @@ def make_grader(  # noqa: PLR0913
     return grader
 
 
+class InOneCall:
+    """A grader that scores a batch as a whole, when it is asked for the result."""
+
+    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
+        raise NotImplementedError
+
+    def shares(self, prompts: int) -> list[range]:
+        return [range(prompts)]
+
+    def submit(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> Awaited:
+        return partial(self.grade, examples, texts, sampled)
+
+
 class DirectGrader(InOneCall):
     """Scores with a packaged task, which does not hang: a user's pattern has a time limit (`tasks/matching.py`)."""
 
@@ -113,6 +124,39 @@ class DirectGrader(InOneCall):
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+class MixedGrader(InOneCall):
+    """Sends every completion to the grader of its task."""
+
+    def __init__(self, mixture: MixedTasks, graders: Mapping[str, Grader]) -> None:
+        self._mixture, self._graders = mixture, graders
+
+    def grade(
+        self,
+        examples: Sequence[Example],
+        texts: Sequence[str],
+        sampled: Sampled | None = None,  # noqa: ARG002 - as the protocol has it
+    ) -> list[Score]:
+        scores: dict[int, Score] = {}
+        for label, grader in self._graders.items():
+            places = [place for place, example in enumerate(examples) if example.part == label]
+            own = [self._mixture.owner(examples[place])[1] for place in places]
+            found = grader.grade(own, [texts[place] for place in places]) if places else []
+            scores |= dict(zip(places, found, strict=True))
+        return [scores[place] for place in range(len(examples))]
+
+    def close(self) -> None:
+        for grader in self._graders.values():
+            grader.close()
+
+
+def mixed_grader(mixture: MixedTasks, tasks: Sequence[Any], make: Callable[..., Grader]) -> MixedGrader:
+    """The grader of a mixture of these tasks; `make(name, options, task=…)` makes that of one of them."""
+    named = members(tasks)
+    return MixedGrader(
+        mixture, {one.label: make(one.name, one.options, task=mixture.parts[one.label]) for one in named}
+    )
 
 
 class InProcessGrader(InOneCall):

@@ -147,8 +147,8 @@ class Hanoi(Procedural):
         aside = _other(start[0], goal)
         to_and_fro = [(start[0], aside), (aside, start[0])] * 2 ** (self.disks - 1)
         plays = [*walks, to_and_fro, to_and_fro[:-1], solved[:-1]]
-        is_elsewhere = [moves != [] and set(play(tuple(start), moves)[0]) != {goal} for moves in plays]
-        return [self._written(moves) for moves, stays in zip(plays, is_elsewhere, strict=True) if stays]
+        wrong = [moves for moves in plays if moves and set(play(tuple(start), moves)[0]) != {goal}]
+        return [self._written(tuple(start), goal, moves) for moves in wrong]
 
 
 def read_moves(text: str) -> list[Move]:

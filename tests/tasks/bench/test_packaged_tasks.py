@@ -25,7 +25,20 @@ CHOICES = [
     for n in range(60)
 ]
 BOXES = [{**row, "answer": rf"It makes $\boxed{{{row['answer']}}}$."} for row in SUMS]
-FILES: dict[str, Any] = {"puzzles": PUZZLES, "sums": SUMS, "choices": CHOICES, "boxes": BOXES, "solutions": SOLUTIONS}
+PROGRAMS = [
+    {
+        "task_id": n,
+        "text": f"Write a function that adds {'one ' * n}to a number and doubles what it makes.",
+        "code": f"def change_{n}(x):\n    return 2 * (x + {n})",
+        "test_list": [f"assert change_{n}({x}) == {2 * (x + n)}" for x in (0, 3, -7)],
+    }
+    for n in range(30)
+]
+NUMBERS = [{"nums": [n, n + 2, 7], "target": 2 * n + 9, "solution": f"{n} + {n + 2} + 7"} for n in range(3, 43)]
+FILES: dict[str, Any] = {
+    **{"puzzles": PUZZLES, "sums": SUMS, "choices": CHOICES, "boxes": BOXES, "solutions": SOLUTIONS},
+    **{"programs": PROGRAMS, "numbers": NUMBERS},
+}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("arithmetic", {"level": 4}),
     ("arithmetic", {"chat": True}),
@@ -48,7 +61,17 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("rows", {"path": "choices", "match": "choice"}),
     ("rows", {"path": "boxes", "match": "boxed", "chat": True}),
     ("data", {"path": "sums", "match": "number"}),
+    ("maths", {"path": "solutions"}),
+    ("maths", {"path": "boxes", "format_weight": 0.2}),
+    ("code", {"path": "programs", "chat": True}),
+    ("countdown_rows", {"path": "numbers"}),
+    ("countdown_rows", {"path": "numbers", "chat": True}),
+    ("hanoi", {"trace": True}),
+    ("reasoning_gym", {"dataset": "spell_backward", "format_weight": 0.5}),
+    ("mixture", {"tasks": ["sorting", {"name": "countdown", "weight": 2}]}),
 ]
+PLAYED = ("arithmetic", "reverse", "sorting", "spell_backward", "countdown", "hanoi", "reviews", "connections")
+UNANSWERED = ("ifeval",)  # no gold answers to attack: tests/tasks/instructions has completions with their scores
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +87,7 @@ def with_files(options: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def test_every_packaged_task_has_a_case() -> None:
-    assert {name for name, _ in CASES} == {*TASKS, *ELSEWHERE}
+    assert {name for name, _ in CASES} | {*UNANSWERED} == {*TASKS, *ELSEWHERE}
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
@@ -76,7 +99,7 @@ def test_a_packaged_task_passes(name: str, options: dict[str, Any], folder: Path
     assert report.wrong_most < report.gold_mean
 
 
-@pytest.mark.parametrize(("name", "options"), [case for case in CASES if case[0] not in ("rows", "data")], ids=str)
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if case[0] in PLAYED], ids=str)
 def test_wrong_play_solves_nothing(name: str, options: dict[str, Any], folder: Path) -> None:
     task = load_task(name, with_files(options, folder))
     assert isinstance(task, HasWrongPlay)

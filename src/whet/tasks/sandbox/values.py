@@ -77,7 +77,7 @@ def unpacked(sent: Any, find_object: Callable[[int], Any]) -> Any:
     """The value of what `packed` made; `Garbled` for anything else."""
     try:
         return _unpacked(sent, find_object)
-    except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+    except (AttributeError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
         raise Garbled(f"no value: {type(error).__name__}") from error
 
 

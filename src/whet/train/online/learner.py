@@ -51,6 +51,11 @@ class Learner:
     old: Old = "read"
 
     @property
+    def kept(self) -> Mapping[str, Checkpointed | None]:
+        """What checkpoints hold besides the policy and its optimizer."""
+        return {"reference": self.reference, "critic": self.critic}
+
+    @property
     def every_optimizer(self) -> Sequence[torch.optim.Optimizer]:
         """The policy's and, where there is one, the critic's."""
         return [self.optimizer] if self.critic is None else [self.optimizer, self.critic.optimizer]

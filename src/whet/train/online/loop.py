@@ -34,14 +34,12 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     present = build_offloading(learner, grader)
     task, engine, rollout, greedy = parts.task, parts.engine, config.rollout, learner.algorithm.needs_greedy
     assert engine is not None
-    tolerated = failures.kept  # None: no failure of the reward is allowed
-    models = {"reference": learner.reference, "critic": learner.critic}
-    kept = {"memory": controllers, **models, "failures": tolerated, "task": task_state(task)}
+    kept = {"memory": controllers, **learner.kept, "failures": failures.kept, "task": task_state(task)}
     scorers = held_out_scorers(grader, config, task, parts.evaluation, present, failures.evaluating)
     with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorers=scorers) as session:
         for step in session.steps():
             settings = controllers.step_settings(config, tokens=session.tokens, stops=parts.tokenizer.stops)
-            groups = SampledGroups(rollout, learner.algorithm, world, tolerated, step)
+            groups = SampledGroups(rollout, learner.algorithm, world, failures.kept, step)
             while groups.is_short:
                 with session.timed("rollout"):
                     engine.sync(learner.policy, version=step - 1)

@@ -58,11 +58,12 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, performance.md from bench/results, preferences.md from studies/*/results, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
+	$(BIN)/python -m studies.verifiable.page docs/tasks
 	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md
 	$(BIN)/python -m bench.figure docs/learning.png
 

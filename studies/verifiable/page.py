@@ -19,7 +19,7 @@ MEASURES = {"eval/accuracy": "accuracy (greedy)", "eval/maj@8": "maj@8", "eval/p
 INTRODUCTION = """\
 Held-out prompts, before → after training; percentages with 95 % intervals, of each seed. `maj@8` and `pass@8` are of
 eight samples at temperature 1. Small models on one H200; the commands name the recipes (`studies/verifiable`).
-The weights are published 4-bit files, dequantised, so they start a little lower than the originals. Runs shared
+The weights are published 4-bit files, dequantised, so they start a little lower than the originals. Runs may share
 the GPU, so their minutes are no benchmark."""
 COLOURS = ("#2a6fbb", "#c8553d", "#3d8b5f")
 Result = Mapping[str, Any]

@@ -30,7 +30,7 @@ from whet.data.formats import Record, answers_of, labels_of
 from whet.data.split import distinguishing
 from whet.records import Pair, Trace
 from whet.tasks.shingles import PRIME, SIMILAR, Shingles, jaccard, shingles_of, shingles_or_text
-from whet.tasks.space import fingerprint
+from whet.tasks.space import connected, fingerprint
 
 Row = TypeVar("Row", bound=Record)
 Link = tuple[int, int]
@@ -142,7 +142,7 @@ def _parts(graph: _Graph, common: int, more: Iterable[Link] = ()) -> list[list[i
     steps = (prompts for prompts in graph.stepped if len(prompts) <= common)
     links = (link for prompts in chain(graph.named, steps) for link in pairwise(prompts))
     parts: dict[int, list[int]] = {}
-    for point, root in enumerate(_roots(len(graph.rows), chain(links, more, _by_shingles(graph.shingles, common)))):
+    for point, root in enumerate(connected(len(graph.rows), chain(links, more, _by_shingles(graph.shingles, common)))):
         parts.setdefault(root, []).append(point)
     return list(parts.values())
 
@@ -220,22 +220,6 @@ def _by_shingles(prompts: Sequence[Shingles], common: int) -> Iterator[Link]:
         for other, count in overlap.items():
             if count >= ALIKE * (sizes[number] + sizes[other] - count):
                 yield number, other
-
-
-def _roots(size: int, links: Iterable[Link]) -> list[int]:
-    """The lowest point connected with each of the points 0 … size-1 (union-find)."""
-    parents = list(range(size))
-
-    def root(point: int) -> int:
-        while parents[point] != point:
-            parents[point] = parents[parents[point]]
-            point = parents[point]
-        return point
-
-    for one, other in links:
-        low, high = sorted((root(one), root(other)))
-        parents[high] = low
-    return [root(point) for point in range(size)]
 
 
 def _names(

@@ -7,7 +7,7 @@ Orders are keyed permutations (Feistel networks) instead of a random generator's
 import json
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -108,6 +108,29 @@ def _with_rows(counts: Sequence[int], rows: int) -> list[int]:
             found.append(number)
             rows -= count
     return found
+
+
+def connected(size: int, links: Iterable[tuple[int, int]]) -> list[int]:
+    """The lowest point connected with each of the points 0 … size-1 (union-find)."""
+    parents = list(range(size))
+
+    def root(point: int) -> int:
+        while parents[point] != point:
+            parents[point] = parents[parents[point]]
+            point = parents[point]
+        return point
+
+    for one, other in links:
+        low, high = sorted((root(one), root(other)))
+        parents[high] = low
+    return [root(point) for point in range(size)]
+
+
+def leakage_groups(keys: Sequence[Iterable[Hashable]]) -> list[str]:
+    """For each row, given by its keys, the name of its leakage group: rows that share a key, also through others."""
+    first: dict[Hashable, int] = {}
+    links = ((place, first.setdefault(key, place)) for place, own in enumerate(keys) for key in own)
+    return [str(root) for root in connected(len(keys), links)]
 
 
 def fingerprint(*parts: int | str) -> int:

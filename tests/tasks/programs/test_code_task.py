@@ -19,7 +19,7 @@ from whet.records import Message
 from whet.tasks.check import check_task
 from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.programs.cases import case_of
-from whet.tasks.programs.code_task import Code, leakage_groups
+from whet.tasks.programs.code_task import Code, case_groups
 from whet.tasks.programs.extraction import continued, program_of
 
 OPEN = {"isolation": "none"}  # the tests of the sandbox say what a machine isolates
@@ -272,9 +272,9 @@ def test_copies_of_a_problem_are_on_one_side() -> None:
     ]
     rows.append(mbpp(5, text="write a FUNCTION that adds x to a number!"))
     cases = [case_of(row, "f") for row in rows]
-    assert leakage_groups(cases) == ["0", "1", "0", "1", "0"]  # by name and test, by words, by words in another case
+    assert case_groups(cases) == ["0", "1", "0", "1", "0"]  # by name and test, by words, by words in another case
     many = [case_of({"prompt": chr(97 + n), "tests": [f"assert solve({n}) == 1"]}, "f") for n in range(9)]
-    assert len(set(leakage_groups(many))) == 9  # a name that everyone uses says nothing
+    assert len(set(case_groups(many))) == 9  # a name that everyone uses says nothing
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.data.real import real
 from tests.tasks.bench.known_bad import old_connections_reward
 from whet.errors import UserError
 from whet.tasks.check import check_task
-from whet.tasks.puzzles.connections import Connections, leakage_groups
+from whet.tasks.puzzles.connections import Connections, puzzle_groups
 from whet.tasks.puzzles.invented import PLANES, WORDS, invented_puzzles
 
 PUZZLES = [
@@ -45,7 +45,7 @@ def test_invented_puzzles_leak_nothing() -> None:
         max(len(one & other) for kind in (every[::8], every[1::8]) for one in kind for other in kind if one != other)
         <= 2
     )
-    assert len(set(leakage_groups(puzzles))) == 280
+    assert len(set(puzzle_groups(puzzles))) == 280
     assert all(len({word for group in groups for word in group}) == 16 for groups in puzzles)
     for options in ({}, {"chat": True}, {"groups": 2}):
         check_task(Connections(**options))
@@ -119,7 +119,7 @@ def test_what_fooled_the_old_reward_does_not_pay(path: str) -> None:
 def test_puzzles_that_share_a_group_are_on_one_side() -> None:
     a, b = [["1", "2", "3", "4"], ["5", "6", "7", "8"]], [["1", "2", "3", "x"], ["p", "q", "r", "s"]]
     c, d = [["p", "q", "r", "y"], ["k", "l", "m", "n"]], [["1", "2", "w", "v"], ["5", "6", "t", "u"]]
-    assert leakage_groups([a, b, c, d]) == ["0", "0", "0", "3"]  # a and c through b; two words are no leak
+    assert puzzle_groups([a, b, c, d]) == ["0", "0", "0", "3"]  # a and c through b; two words are no leak
 
 
 @given(st.text(max_size=200))

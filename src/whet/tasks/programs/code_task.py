@@ -9,7 +9,7 @@ test in common, or about a function of the same name.
 import os
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -24,7 +24,7 @@ from whet.tasks.programs.extraction import continued, program_of
 from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.sandbox.isolation import Limits
 from whet.tasks.sandbox.sandbox import LEVELS, Job, Outcome, Sandbox, described, refusal
-from whet.tasks.space import HELD_OUT_SHARE
+from whet.tasks.space import HELD_OUT_SHARE, leakage_groups
 
 LONGEST_PROGRAM = 100_000  # characters
 REMEMBERED = 4096  # outcomes, for the metric of a completion that was scored already
@@ -134,7 +134,7 @@ class Code(StoredTask):
         cases = dict(self._cases())
         if not cases:
             raise UserError(f"{self.path} has no rows")
-        twins = leakage_groups(list(cases.values()))
+        twins = case_groups(list(cases.values()))
         examples = [self._example(name, case, twin) for (name, case), twin in zip(cases.items(), twins, strict=True)]
         return split_examples(examples, twins, self.held_out_share, self.held_out_rows)
 
@@ -185,22 +185,15 @@ def _solves(outcome: Outcome) -> bool:
     return bool(outcome.passed) and all(outcome.passed)
 
 
-def leakage_groups(cases: Sequence[Case]) -> list[str]:
-    """For each case the name of its leakage group: cases that share words, a test or a name, also through others."""
+def case_groups(cases: Sequence[Case]) -> list[str]:
+    """For each case the name of its leakage group."""
     names = Counter(name for case in cases for name in case.names)
-    parent = list(range(len(cases)))
+    common = {name for name, count in names.items() if count > COMMON_NAME}
+    return leakage_groups([_keys(case, common) for case in cases])
 
-    def root(place: int) -> int:
-        while parent[place] != place:
-            parent[place] = parent[parent[place]]
-            place = parent[place]
-        return place
 
-    seen: dict[str, int] = {}
-    for place, case in enumerate(cases):
-        words = " ".join(re.findall(r"[a-z]+", case.text.lower()))
-        tests = [test for test in case.tests if any(name in test for name in case.names)]
-        for key in (f"words {words}", *tests, *(f"name {one}" for one in case.names if names[one] <= COMMON_NAME)):
-            one, other = sorted((root(place), root(seen.setdefault(key, place))))
-            parent[other] = one
-    return [f"{root(place)}" for place in range(len(cases))]
+def _keys(case: Case, common: Set[str]) -> list[str]:
+    """What cases of one leakage group have in common: the words of the text, a test, or a name that is not common."""
+    words = " ".join(re.findall(r"[a-z]+", case.text.lower()))
+    tests = [test for test in case.tests if any(name in test for name in case.names)]
+    return [f"words {words}", *tests, *(f"name {one}" for one in case.names if one not in common)]

@@ -23,7 +23,7 @@ from whet.records import Example, Message, Score
 from whet.tasks.maths.extraction import answer_block
 from whet.tasks.puzzles.invented import invented_puzzles
 from whet.tasks.rows import Sides, StoredTask, split_examples
-from whet.tasks.space import HELD_OUT_SHARE, fingerprint
+from whet.tasks.space import HELD_OUT_SHARE, fingerprint, leakage_groups
 
 SIZE = 4  # words of a group
 GROUPS = 4  # groups of a puzzle
@@ -95,7 +95,7 @@ class Connections(StoredTask):
         puzzles = list(islice(self._puzzles() if self.path else invented_puzzles(self.groups), self.limit))
         if not puzzles:
             raise UserError(f"{self.path} has no puzzles")
-        twins = leakage_groups([groups for _, groups in puzzles])
+        twins = puzzle_groups([groups for _, groups in puzzles])
         examples = [self._example(name, groups, twin) for (name, groups), twin in zip(puzzles, twins, strict=True)]
         return split_examples(examples, twins, self.held_out_share, self.held_out_rows)
 
@@ -143,23 +143,9 @@ def _shown(prompt: str | tuple[Message, ...]) -> str:
     return prompt if isinstance(prompt, str) else "".join(message.content for message in prompt)
 
 
-def leakage_groups(puzzles: Sequence[Sequence[Sequence[str]]]) -> list[str]:
+def puzzle_groups(puzzles: Sequence[Sequence[Sequence[str]]]) -> list[str]:
     """For each puzzle the name of its leakage group: those that share words of a group, directly or through others."""
-    parent = list(range(len(puzzles)))
-
-    def root(place: int) -> int:
-        while parent[place] != place:
-            parent[place] = parent[parent[place]]
-            place = parent[place]
-        return place
-
-    seen: dict[tuple[str, ...], int] = {}
-    for place, groups in enumerate(puzzles):
-        for group in groups:
-            for some in combinations(sorted(group), LEAKED):
-                one, other = sorted((root(place), root(seen.setdefault(some, place))))
-                parent[other] = one
-    return [f"{root(place)}" for place in range(len(puzzles))]
+    return leakage_groups([[some for group in one for some in combinations(sorted(group), LEAKED)] for one in puzzles])
 
 
 def _groups(row: Mapping[str, Any], where: str) -> list[list[str]]:

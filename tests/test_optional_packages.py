@@ -22,7 +22,7 @@ USERS: dict[str, Callable[[], object]] = {
     "tiktoken": lambda: tiktoken_tokenizer("gpt2"),
     "gguf": lambda: convert_gguf(NOWHERE / "a.gguf", NOWHERE / "model", dtype=torch.float32),
     "pyarrow": lambda: list(read_file(NOWHERE / "a.parquet")),
-    "datasets": lambda: _downloaded("owner/name", "", "train"),
+    "datasets": lambda: list(_downloaded("owner/name", "", "train", None)),
     "bitsandbytes": lambda: make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig(name="adamw_8bit")),
     "wandb": lambda: WeightsAndBiases(NOWHERE, {}),
     "mlflow": lambda: MLflow(NOWHERE, {}),

@@ -109,7 +109,7 @@ def test_a_reward_that_raises_here_leaves_its_example(tmp_path):
         (lambda completions: [None] * len(completions), "has no reward: at least one must give a number"),
         (lambda completions: sys.exit(3), r"called sys.exit\(3\)"),
         (lambda tokens: [0.0], "requires 'tokens', which is not a column"),
-        (lambda trainer_state: [0.0], "requires 'trainer_state', which whet does not offer"),
+        (lambda environments: [0.0], "requires 'environments', which whet does not offer"),
     ],
 )
 def test_what_is_no_reward_is_refused_here_as_in_the_worker(tmp_path, answer, sentence):

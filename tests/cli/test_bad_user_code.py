@@ -26,7 +26,7 @@ def dies(completions, **columns): os._exit(3)
 def leaves(completions, **columns): sys.exit(4)
 def colour(completions, colour): return [1.0] * len(completions)
 def positional(completions, /): return [1.0]
-def trainer(completions, trainer_state): return [1.0]
+def trainer(completions, environments): return [1.0]
 """
 TASKS = """
 import sys
@@ -92,7 +92,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("rewards.py:nann", "rewards.py has no 'nann'; did you mean 'nan'?"),
         ("rewards.py:number", "is a int, not a function"),
         ("rewards.py:positional", "'completions' must be accepted by keyword: remove the '/'"),
-        ("rewards.py:trainer", "requires 'trainer_state', which whet does not offer: give it a default"),
+        ("rewards.py:trainer", "requires 'environments', which whet does not offer: give it a default"),
         ("rewards.py:colour", "requires 'colour', which is not a column of the task (columns: question, level;"),
     ],
 )

@@ -11,9 +11,9 @@ from whet.tasks.check import check_task
 from whet.tasks.grading.failures import GradingFailed
 from whet.tasks.grading.graders import DirectGrader, WorkerGrader, make_grader
 from whet.tasks.loading import load_task
-from whet.tasks.mixture import Mixture
 from whet.tasks.procedural import Arithmetic, Sorting
 from whet.tasks.protocol import HasAlphabet
+from whet.tasks.selection.mixture import Mixture
 
 SUMS_AND_SORTING = [{"name": "arithmetic", "weight": 2, "level": 2}, "sorting"]
 OWN = """

@@ -11,8 +11,8 @@ from tests.contracts.command import SUPERVISED, write_recipe
 from whet.errors import UserError
 from whet.runs.directory import RunDirectory
 from whet.tasks.check import check_task
-from whet.tasks.curriculum import LevelledTask
 from whet.tasks.procedural import Sorting
+from whet.tasks.selection.curriculum import LevelledTask
 
 RECIPE: dict[str, Any] = {
     "steps": 6,

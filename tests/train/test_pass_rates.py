@@ -9,8 +9,8 @@ from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model
 from whet.models.text.tokenizers import EOS
 from whet.runs.directory import RunDirectory
-from whet.tasks.pass_rates import PassRateTask
 from whet.tasks.rows import RowsTask
+from whet.tasks.selection.pass_rates import PassRateTask
 
 RECIPE = """
 steps: 6

@@ -1,24 +1,26 @@
 """Sequences whose items are on disk, for data that is larger than memory."""
 
+import json
 import os
-import pickle
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Generic, TypeVar, overload
 
 from whet.errors import RunFailed
 from whet.files import home_directory
 
 T = TypeVar("T")
+SCALARS = (str, int, float, bool, type(None))
 CHUNK_ROWS = 1024  # handled at a time where a function takes lists
 
 
 class DiskRows(Sequence[T], Generic[T]):
     """A sequence in an unnamed temporary file under $WHET_HOME/streaming; memory holds eight bytes per item.
 
-    The file has no name, so no other process can write to it (its pickles are this process's own), and the system
-    removes it when the process ends, however it ends.
+    The file has no name, so the system removes it when the process ends, however it ends. Items are records:
+    dataclasses and named tuples of plain values, tuples, lists, mappings and other records.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
@@ -26,10 +28,10 @@ class DiskRows(Sequence[T], Generic[T]):
         try:
             place.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=place)  # noqa: SIM115 - open as long as the sequence lives
-            self._ends = array("Q")
+            self._ends, self._codec = array("Q"), RecordCodec()
             end = 0
             for item in items:
-                end += self._file.write(pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
+                end += self._file.write(json.dumps(self._codec.packed(item)).encode())
                 self._ends.append(end)
             self._file.flush()
         except OSError as error:
@@ -50,8 +52,44 @@ class DiskRows(Sequence[T], Generic[T]):
         place = range(len(self))[place]
         start = self._ends[place - 1] if place else 0
         read = os.pread(self._file.fileno(), self._ends[place] - start, start)
-        item: T = pickle.loads(read)  # noqa: S301 - an unnamed file that only this process can write
+        item: T = self._codec.unpacked(json.loads(read))
         return item
+
+
+class RecordCodec:
+    """Records as JSON values and back. Types are numbered as they come, so a number is read only where it was written.
+
+    Scalars and strings are themselves; everything else is a list with its kind first.
+    """
+
+    def __init__(self) -> None:
+        self._types: list[tuple[Any, tuple[str, ...]]] = []  # with the names of their fields
+        self._numbers: dict[type[Any], int] = {}
+
+    def packed(self, item: Any) -> Any:
+        kind = type(item)
+        if kind in SCALARS:
+            return item
+        if kind is tuple or kind is list:
+            plain = list(item) if all(type(one) in SCALARS for one in item) else [self.packed(one) for one in item]
+            return [kind.__name__, plain]
+        if isinstance(item, Mapping):
+            return ["dict", [[self.packed(key), self.packed(value)] for key, value in item.items()]]
+        number = self._numbers.setdefault(kind, len(self._numbers))
+        if number == len(self._types):
+            self._types.append((kind, getattr(kind, "_fields", None) or tuple(one.name for one in fields(item))))
+        return [number, *(self.packed(getattr(item, name)) for name in self._types[number][1])]
+
+    def unpacked(self, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        kind, *content = value
+        if kind == "dict":
+            return {self.unpacked(key): self.unpacked(one) for key, one in content[0]}
+        if isinstance(kind, str):
+            return (tuple if kind == "tuple" else list)(self.unpacked(one) for one in content[0])
+        found, names = self._types[kind]
+        return found(**dict(zip(names, map(self.unpacked, content), strict=True)))
 
 
 class View(Sequence[T], Generic[T]):

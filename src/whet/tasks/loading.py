@@ -49,7 +49,7 @@ TASKS: dict[str, type[Task]] = {
 ELSEWHERE = {
     "data": "whet.data.task:DataTask",
     "maths": "whet.data.maths_task:MathsTask",
-    "mixture": "whet.tasks.mixture:Mixture",
+    "mixture": "whet.tasks.selection.mixture:Mixture",
 }
 
 VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

@@ -112,28 +112,31 @@ def test_rewards(text: str, reward: float) -> None:
     assert PLAIN.correct(CLASSIC, text) == (reward >= 0.8)
 
 
-TRACED = "AC CAA:C AB CBA:C CB BBA:C AC BBC:C BA ABC:C BC ACC:C AC CCC:C"
+TRACED = "AC CAA:C>AB CBA:C>CB BBA:C>AC BBC:C>BA ABC:C>BC ACC:C>AC CCC:C"
 
 
 @pytest.mark.parametrize(
     ("text", "reward"),
     [
         (TRACED, 1.0),
-        (TRACED.replace(" ", "\n"), 1.0),
-        (f"AB BAA:C BA AAA:C {TRACED}", 0.8 + 0.2 * 7 / 9),
-        ("AC CAA:C AB CBA:C", 0.2 * 2 / 7),
-        ("AC CAA:C CA AAA:C AC CAA:C", 0.2 * 1 / 7),  # to and fro
-        ("AB BAA:C AB BBA:C", 0.0),  # the wrong way, then illegal
+        (f" {TRACED}\n", 1.0),
+        (f"AB BAA:C>BA AAA:C>{TRACED}", 0.8 + 0.2 * 7 / 9),
+        ("AC CAA:C>AB CBA:C", 0.2 * 2 / 7),
+        ("AC CAA:C>CA AAA:C>AC CAA:C", 0.2 * 1 / 7),  # to and fro
+        ("AB BAA:C>AB BBA:C", 0.0),  # the wrong way, then illegal
         ("AC CCC:C", 0.0),  # a claim of the goal
-        ("AC CAA:C AB CCC:C", 0.2 * 1 / 7 / 2),
+        ("AC CAA:C>AB CCC:C", 0.2 * 1 / 7 / 2),
         ("AC CCA:C", 0.0),  # as if from another start
         ("AC CAA:B", 0.0),  # another goal
-        ("AC CAA:C AB CBA:B", 0.2 * 1 / 7 / 2),
+        ("AC CAA:C>AB CBA:B", 0.2 * 1 / 7 / 2),
         (TRACED.replace(":C", ":A"), 0.0),
         (TRACED.replace("BBC:C", "BBB:C"), 0.2 * 3 / 7 / 2),  # one wrong state
-        (f"{TRACED} {TRACED}", 0.1),  # the goal is left by an illegal move
-        (f"AAA:C {TRACED}", 0.0),  # a state is where a move is expected
+        (f"{TRACED}>{TRACED}", 0.1),  # the goal is left by an illegal move
+        (f"AAA:C>{TRACED}", 0.0),  # a state is where a move is expected
         (f"{TRACED} AC", 0.0),
+        (f"{TRACED}>", 0.0),  # cut off
+        (TRACED.replace(">", " "), 0.0),
+        (TRACED.replace(" ", "  "), 0.0),
         (TRACED.replace(":", ""), 0.0),
         (OPTIMAL, 0.0),
         ("AAA:C", 0.0),

@@ -39,7 +39,9 @@ def recipes(
 
 
 def sandbox(as_json: arguments.AsJson = False) -> None:
-    """Say what isolates the programs of task code on this machine, measured by a program that tries to get out.
+    """Say what isolates the programs of task code on this machine.
+
+    It is measured: a program tries to reach the network, files and other processes.
 
     \b
     Examples:

@@ -30,8 +30,8 @@ from whet.tasks.grading.wire import (
 )
 from whet.tasks.grading.worker import make_scorer
 from whet.tasks.loading import is_packaged, load_task
-from whet.tasks.mixture import MixedTasks, Mixture, members
 from whet.tasks.protocol import Awaited, Batched, Grader, Task
+from whet.tasks.selection.mixture import MixedTasks, Mixture, members
 from whet.user_code import output_log, printing_to_log
 
 WORKER = (sys.executable, "-P", "-m", "whet.tasks.grading.worker")  # -P: files here must not shadow a library

@@ -6,7 +6,7 @@
 `progress` is the share of the distance to the goal that the legal moves before the first illegal one have covered,
 halved if there is an illegal one. Distance is the length of the shortest solution, so moving a disk to and fro is no
 progress, a solution always scores above 0.8, and only the shortest one scores 1. With `trace` the answer has the
-question that is left after each move ("AC CAB:B AB CBB:B CB BBB:B" to "AAB:B>"). A wrong one counts as an illegal move.
+question that is left after each move ("AC CAB:B>AB CBB:B>CB BBB:B" to "AAB:B>"). A wrong one counts as an illegal move.
 """
 
 import re
@@ -25,7 +25,7 @@ SMALLEST = 3  # disks at level 1
 SOLVED, SHORTEST, PROGRESS, ILLEGAL = 0.8, 0.2, 0.2, 0.5
 MOVE = r"[ABC]\s*(?:->|→|to|>|-)?\s*[ABC]"
 MOVES = re.compile(rf"(?:{MOVE}(?:\s*[,;.\n]\s*|\s+|$))+", re.IGNORECASE)
-TRACED = re.compile(r"[ABC]{2}\s+[ABC]+:[ABC](?:\s+[ABC]{2}\s+[ABC]+:[ABC])*")
+TRACED = re.compile(r"[ABC]{2} [ABC]+:[ABC](?:>[ABC]{2} [ABC]+:[ABC])*")
 DETOURS = 64  # answers with detours for each start
 LONGEST_DETOUR = 20
 HELD_OUT = 0.25  # share of the starts: there are few with three disks
@@ -38,7 +38,7 @@ Move = tuple[str, str]
 class Hanoi(Procedural):
     """Tower of Hanoi with 3 (level 1) to 10 disks (level 8), from any legal start to any peg."""
 
-    trace: bool = False  # answers have the question that each move leaves too: AC CAB:B …; not with chat
+    trace: bool = False  # answers have the question that each move leaves too: AC CAB:B>AB CBB:B; not with chat
     detours: int = 0  # up to so many random legal moves before the solution in the answers to imitate
 
     renamed_twins: bool = True  # starts that differ by the names of the pegs only are on one side of the split
@@ -112,7 +112,7 @@ class Hanoi(Procedural):
     def _written(self, state: State, goal: str, moves: list[Move]) -> str:
         if self.trace:
             ends = [play(state, moves[:count])[0] for count in range(1, len(moves) + 1)]
-            return " ".join(f"{''.join(move)} {''.join(end)}:{goal}" for move, end in zip(moves, ends, strict=True))
+            return ">".join(f"{''.join(move)} {''.join(end)}:{goal}" for move, end in zip(moves, ends, strict=True))
         return ", ".join("->".join(move) for move in moves) if self.chat else " ".join(map("".join, moves))
 
     def _spelled(self, question: str) -> str:
@@ -163,9 +163,9 @@ def read_traced(text: str, goal: str) -> tuple[list[Move], list[State | None]]:
     """The moves of a trace and the state that it claims after each, None with another goal; nothing of other texts."""
     if not TRACED.fullmatch(text.strip()):
         return [], []
-    parts = text.split()
-    states = [tuple(left[:-2]) if left[-1] == goal else None for left in parts[1::2]]
-    return [(move[0], move[1]) for move in parts[::2]], states
+    steps = text.strip().split(">")
+    states = [tuple(step[3:-2]) if step[-1] == goal else None for step in steps]
+    return [(step[0], step[1]) for step in steps], states
 
 
 def play(state: State, moves: list[Move], said: list[State | None] | None = None) -> tuple[State, bool]:

@@ -13,9 +13,9 @@ from whet.files.disk_rows import kept_like, picked
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import newest_turns
 from whet.records import Example, Message, Prompted
-from whet.tasks.mixture import MixedTasks
 from whet.tasks.protocol import Task
 from whet.tasks.rows import FittedTask, StoredTask
+from whet.tasks.selection.mixture import MixedTasks
 from whet.tasks.space import fingerprint
 
 WAYS = ("filter", "truncate")

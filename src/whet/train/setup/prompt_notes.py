@@ -15,9 +15,9 @@ from whet.models.text.template import PLAIN_TEMPLATE
 from whet.models.text.tokenizers import HuggingFaceTokenizer
 from whet.records import Example, Message
 from whet.runs.directory import RunDirectory
-from whet.tasks.mixture import MixedTasks
 from whet.tasks.protocol import Task
 from whet.tasks.rows import StoredTask
+from whet.tasks.selection.mixture import MixedTasks
 
 CHANCE = 0.5  # of pairs
 CHAT_KEYS = ("chat_template", "system_prompt")  # of the section `model`

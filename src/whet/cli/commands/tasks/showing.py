@@ -24,9 +24,9 @@ def list_tasks(as_json: arguments.AsJson = False) -> None:
 
     Example: whet tasks list
     """
-    from whet.tasks.loading import TASKS
+    from whet.tasks.loading import ELSEWHERE, TASKS, find_task
 
-    rows = [about_task(key, kind) for key, kind in TASKS.items()]
+    rows = [about_task(name, find_task(name)) for name in sorted((*TASKS, *ELSEWHERE))]
     if as_json:
         say_json(rows)
         return
@@ -85,12 +85,17 @@ def about_task(name: str, kind: type[Task]) -> dict[str, Any]:
     options = {
         key: {
             "type": _type_name(parameter.annotation),
-            **({} if parameter.default is parameter.empty else {"default": parameter.default}),  # none: required
+            **({} if parameter.default is parameter.empty else {"default": _default(parameter)}),  # none: required
             **({"meaning": meanings[key]} if meanings.get(key) else {}),
         }
         for key, parameter in task_options(kind).items()
     }
     return {"name": name, "about": (inspect.getdoc(kind) or "").partition("\n")[0], "options": options}
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    """The default; of a dataclass's factory it has a placeholder, and all of them make empty mappings."""
+    return {} if repr(parameter.default) == "<factory>" else parameter.default
 
 
 def _meanings(kind: type[Task]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 from whet.errors import UserError
 from whet.records import Example
 from whet.tasks.loading import find_task, guarded_task, is_packaged, task_options
-from whet.tasks.mixture import MixedTasks
+from whet.tasks.selection.mixture import MixedTasks
 
 
 class LevelledTask(MixedTasks):

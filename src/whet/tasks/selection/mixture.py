@@ -28,6 +28,8 @@ class Member:
 
 def members(tasks: Sequence[Any]) -> list[Member]:
     """The tasks of a mixture; a label that occurs before is numbered."""
+    if isinstance(tasks, str):
+        raise UserError(f"task mixture: tasks is {tasks!r}, must be a list: tasks=[{tasks}, …]")
     found: list[Member] = []
     for given in tasks:
         one = {"name": given} if isinstance(given, str) else given

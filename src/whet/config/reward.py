@@ -34,9 +34,7 @@ class RewardConfig(Section):
 
     functions: tuple[RewardFunction, ...] = ()  # your own; `[rewards.py:f]` for short; none: the task scores
     model: RewardModelConfig | None = None
-    workers: Annotated[int, Field(ge=1, le=256)] = (
-        1  # processes that run the user's code at the same time, each on a share of the step's prompts
-    )
+    workers: Annotated[int, Field(ge=1, le=256)] = 1  # processes of the user's code, each on a share of the prompts
     prompts_per_call: Positive | None = None  # prompts of a share, scored as soon as they are sampled; null: a worker's
     allowed_failures: Count = 0  # rollouts that the user's code may fail on in the whole run; they are not trained on
     time_limit_seconds: Above = 60.0  # for all completions of a share; of a step with one worker

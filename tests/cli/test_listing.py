@@ -7,13 +7,13 @@ from pathlib import Path
 
 from tests.cli.tiny import Whet
 from whet.recipe import packaged_recipes
-from whet.tasks.loading import TASKS
+from whet.tasks.loading import ELSEWHERE, TASKS
 from whet.tasks.procedural import Arithmetic
 
 
 def test_every_task_is_listed_with_its_options(whet: Whet) -> None:
     rows = {row["name"]: row for row in json.loads(whet("tasks", "--json").out)}
-    assert set(rows) == set(TASKS)
+    assert set(rows) == {*TASKS, *ELSEWHERE}
     assert rows["arithmetic"]["options"] == {
         "level": {"type": "int", "default": 1, "meaning": "difficulty, from 1 on"},
         "chat": {"type": "bool", "default": False, "meaning": "ask in words, and grade the end of the answer"},

@@ -59,7 +59,7 @@ class TextClassifier:
             tokenizer.pad_token = tokenizer.eos_token
         if model.config.pad_token_id is None:
             model.config.pad_token_id = tokenizer.pad_token_id
-        return tokenizer, model.eval(), labels[self._label]
+        return tokenizer, model.train(False), labels[self._label]
 
 
 def plain(text: Any) -> str:

@@ -30,7 +30,12 @@ IN_METADATA = {  # where a right answer is, of those whose entries have none und
     "propositional_logic": "example_answer",
     "rubiks_cube": "example_correct_answer",
 }
-LITERALS = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")  # their scorers evaluate the answer as code
+LITERALS = (
+    "string_insertion",
+    "spiral_matrix",
+    "binary_matrix",
+    "n_queens",
+)  # their scorers evaluate the answer as code
 ARITHMETIC = re.compile(r"[\d\s+*/().-]*")
 FORMULA = re.compile(r"[\w\s+*/^().-]*", re.ASCII)
 WORD = re.compile(r"[A-Za-z_]\w*")

@@ -84,8 +84,9 @@ def postscript(text: str, *, postscript_marker: str) -> bool:
 
 
 def number_bullet_lists(text: str, *, num_bullets: int) -> bool:
-    """Exactly so many lines that begin with "* " or "- "."""
-    return len(re.findall(r"^[ \t]*(?:\*(?!\*)|-(?!-))[ \t]*[^\s*-].*$", text, re.MULTILINE)) == num_bullets
+    """Exactly so many lines that begin with "* " or "- ", or with one of them before a word; rules (* * *) are none."""
+    found = re.findall(r"^(?![-* \t]+$)[ \t]*(?:[*-][ \t]+\S|-[^\s-]|\*[^\s*])", text, re.MULTILINE)
+    return len(found) == num_bullets
 
 
 def constrained_response(text: str) -> bool:

@@ -7,6 +7,7 @@ blocks on one line are a list.
 
 import re
 
+from whet.tasks.maths.equality import vote_key
 from whet.tasks.pattern_worker import last_match
 
 NUMBER = re.compile(
@@ -31,7 +32,7 @@ def final_answer(text: str, *, last_number: bool = False) -> str | None:
     """What the text states as its answer; with `last_number`, its last number if it marks none."""
     marked = marked_answers(text)
     if marked:
-        return marked[0] if len(set(map(_bare, marked))) == 1 and _bare(marked[0]) else None
+        return marked[0] if len(set(map(vote_key, marked))) == 1 and _bare(marked[0]) else None
     stated = list(STATED.finditer(text))
     if stated:
         return _sentence(text[stated[-1].end() : stated[-1].end() + 400])

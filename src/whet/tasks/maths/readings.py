@@ -41,6 +41,9 @@ SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**
 # Words that do not only name what is counted.
 JOINING = {
     *("and", "or", "not", "nor", "minus", "plus", "times", "over", "half", "quarter", "third", "dozen", *SCALES),
+    *("halves", "thirds", "quarters", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "tenths"),
+    *("hundredths", "thousandths", "dozens", *(f"{scale}s" for scale in SCALES)),
+    *("squared", "cubed", "factorial", "than", "least", "most", "instead", "wrong", "incorrect"),
     *("sin", "cos", "tan", "log", "ln", "exp", "sqrt", "pi", "pm", "mod", "div", "cup", "cap"),
 }
 SHORT_WORDS = ("a", "an", "of", "to", "at", "is", "he", "it", "we", "so", "by", "on")  # that are no units

@@ -7,6 +7,7 @@ reward = 1     if the expression has the target's value and uses each number exa
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 from whet.records import Example, Score
@@ -21,7 +22,7 @@ INSTRUCTION = (
     "{question} You may use +, -, *, / and brackets, and must use each number exactly once. Answer with one expression "
     "between <answer> and </answer>, for example <answer>(1 + 2) * 3</answer>."
 )
-EQUATION = re.compile(r"^(.*?)=\s*-?[\d,.]+\s*$", re.DOTALL)  # an expression and what it is said to make
+EQUATION = re.compile(r"^(.*?)=\s*(-?\d[\d,]*(?:\.\d*)?)\s*$", re.DOTALL)  # an expression and what it is said to make
 
 
 class Size(NamedTuple):
@@ -111,7 +112,8 @@ def grade(answer: str, numbers: list[int], target: int) -> tuple[bool, bool]:
     except NotAnExpression:
         return False, False
     legal = sorted(expression.numbers) == sorted(numbers)
-    return legal, legal and expression.value == target
+    is_true = said is None or Fraction(said[2].replace(",", "").rstrip(".")) == expression.value
+    return legal, legal and expression.value == target and is_true
 
 
 def _applied(operation: str, value: int, text: str, number: int) -> tuple[int, str]:

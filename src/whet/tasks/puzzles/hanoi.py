@@ -23,8 +23,9 @@ from whet.tasks.space import Problem, Space, fingerprint
 PEGS = "ABC"
 SMALLEST = 3  # disks at level 1
 SOLVED, SHORTEST, PROGRESS, ILLEGAL = 0.8, 0.2, 0.2, 0.5
-MOVE = r"[ABC]\s*(?:->|→|to|>|-)?\s*[ABC]"
-MOVES = re.compile(rf"(?:{MOVE}(?:\s*[,;.\n]\s*|\s+|$))+", re.IGNORECASE)
+# Each space can be matched in one way only: an ambiguous pattern takes exponential time on a list that ends in words.
+MOVE = r"[ABC]\s*(?:(?:->|→|to|>|-)\s*)?[ABC]"
+MOVES = re.compile(rf"{MOVE}(?:(?:\s*[,;.]\s*|\s+){MOVE})*\s*[,;.]?", re.IGNORECASE)
 TRACED = re.compile(r"[ABC]{2} [ABC]+:[ABC](?:>[ABC]{2} [ABC]+:[ABC])*")
 DETOURS = 64  # answers with detours for each start
 LONGEST_DETOUR = 20

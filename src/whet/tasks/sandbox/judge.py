@@ -64,7 +64,7 @@ class Link:
             self._end("the program ended its process")
         except (Garbled, KeyError) as error:
             self._end(f"the program sent {error}")
-        raise _exception(reply["raised"], reply.get("text"))
+        raise _exception(reply["raised"], reply.get("text"), is_next=request.get("do") == "next")
 
     def _end(self, why: str) -> NoReturn:
         self.ended = why
@@ -181,11 +181,15 @@ def _problem(test: str, namespace: dict[str, Any], link: Link) -> str:
     return link.ended
 
 
-def _exception(name: Any, text: Any) -> Exception:
-    """The built-in exception of this name, for tests that expect one; else a `ProgramError`."""
+def _exception(name: Any, text: Any, *, is_next: bool) -> Exception:
+    """The built-in exception of this name, for tests that expect one; else a `ProgramError`.
+
+    The end of an iteration counts only where the next item was asked for: `map` in a test would take it for its own.
+    """
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
     message = text if isinstance(text, str) else ""
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    is_end = kind in (StopIteration, StopAsyncIteration)
+    if isinstance(kind, type) and issubclass(kind, Exception) and (is_next or not is_end):
         try:
             return kind(message)
         except TypeError:  # UnicodeDecodeError and its like take other arguments

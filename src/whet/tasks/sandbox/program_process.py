@@ -8,6 +8,7 @@ import random
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from whet.tasks.sandbox.values import packed, receive, send, unpacked
@@ -18,7 +19,9 @@ TEXT_OF_ERRORS = 500
 def serve(connection: socket.socket) -> None:
     objects: list[Any] = []  # kept, so that no other object gets the id of one
     places: dict[int, int] = {}
-    namespace: dict[str, Any] = {"__name__": "program"}
+    module = ModuleType("program")
+    sys.modules["program"] = module  # where dataclasses look up annotations, and copies of objects their class
+    namespace: dict[str, Any] = module.__dict__
 
     def name_object(value: Any) -> int:
         if id(value) not in places:

@@ -90,7 +90,7 @@ ROOMS_INSIDE = {
         "check": {"protocol"},
         "reward_library": set(),
         "shingles": set(),
-        "bench": {"protocol", "loading", "grading", "check", "space", "shingles"},
+        "bench": {"protocol", "loading", "grading", "check", "space", "shingles", "maths"},
     },
     "report": {
         "formatting": set(),

@@ -56,6 +56,21 @@ def test_attacks_are_made_of_the_form_of_an_answer() -> None:
     assert not any("42" in text for text in hollow(TARGET))
 
 
+def test_a_function_may_want_the_final_answer_of_a_solution(tmp_path: Path) -> None:
+    """As rows of GSM8K have it: the answer is a text that ends with #### and a number, and a box is asked for."""
+    rows = [
+        {"question": f"{n} and {3 * n} of item {n}?", "answer": f"They are {4 * n}.\n#### {4 * n}"} for n in range(40)
+    ]
+
+    def boxed(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+        wanted = [f"\\boxed{{{text.rpartition('#### ')[2]}}}" for text in answer]
+        return [float(text.strip() == box) for text, box in zip(texts_of(completions), wanted, strict=True)]
+
+    report = check_reward(boxed, {"path": written(tmp_path, rows)}, task="rows", examples=6)
+    assert report.is_passed, report.failed
+    assert report.gold_mean == 1
+
+
 def test_the_tags_of_a_prompt_are_tried_as_forms(tmp_path: Path) -> None:
     rows = [{"prompt": f"What is {n}+1? Answer as <result>N</result>.", "answer": str(n + 1)} for n in range(40)]
 

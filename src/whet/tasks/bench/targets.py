@@ -10,6 +10,7 @@ from whet.tasks.bench.findings import Finding, failed, note, passed
 from whet.tasks.bench.probing import Attempt, Probe
 from whet.tasks.bench.subjects import ANSWER, Subject
 from whet.tasks.check import attempt
+from whet.tasks.maths.extraction import final_answer
 from whet.tasks.protocol import HasWrongPlay, Task
 from whet.tasks.space import fingerprint
 
@@ -32,12 +33,11 @@ def make_targets(
     subject: Subject, examples: Sequence[Example], probe: Probe, seed: int, spread: float
 ) -> tuple[list[Finding], list[Target]]:
     """The examples whose right answer scores above an empty completion, and findings about the right answers."""
-    answers = {example.id: subject.answer(example) for example in examples}
+    answers: Mapping[str, str] = {example.id: subject.answer(example) for example in examples}
     answered = [example for example in examples if answers[example.id].strip()]
     if not answered:
         return [note("gold", "no example has a right answer: nothing can be compared with one")], []
-    tried = _tried(subject, answered, answers, probe)
-    form = _best_form(subject, tried)
+    answers, tried, form = _scored_best(subject, answered, answers, probe)
     floors = [probe.scores([Attempt(example, text) for text in WORTHLESS]) for example in answered]
     targets = []
     for example, scores, floor in zip(answered, tried, floors, strict=True):
@@ -60,6 +60,24 @@ def make_targets(
     if not targets:
         return [note("gold", "no right answer could be scored")], []
     return [_gold(subject, form, targets), *_beaten(targets, tried, answered, spread)], _with_wrong(targets, probe)
+
+
+def _scored_best(
+    subject: Subject, examples: Sequence[Example], answers: Mapping[str, str], probe: Probe
+) -> tuple[Mapping[str, str], list[Tried], str]:
+    """Right answers, their scores by form, and the form in which they score most.
+
+    The `answer` of a row may be a whole solution. A reward function may want only what it ends with, so that is tried
+    too: "18" of "… 9 · 2 = 18 dollars. #### 18".
+    """
+    variants = [answers]
+    if subject.rewards:
+        variants.append({name: final_answer(text, last_number=True) or text for name, text in answers.items()})
+    found = []
+    for some in variants if variants[-1] != answers else variants[:1]:
+        tried = _tried(subject, examples, some, probe)
+        found.append((some, tried, _best_form(subject, tried)))
+    return max(found, key=lambda one: sum(scores.get(one[2], 0.0) for scores in one[1]))  # the first of equal ones
 
 
 def _tried(subject: Subject, examples: Sequence[Example], answers: Mapping[str, str], probe: Probe) -> list[Tried]:

@@ -59,7 +59,7 @@ def test_attacks_are_made_of_the_form_of_an_answer() -> None:
 def test_a_function_may_want_the_final_answer_of_a_solution(tmp_path: Path) -> None:
     """As rows of GSM8K have it: the answer is a text that ends with #### and a number, and a box is asked for."""
     rows = [
-        {"question": f"{n} and {3 * n} of item {n}?", "answer": f"They are {4 * n}.\n#### {4 * n}"} for n in range(40)
+        {"prompt": f"{n} and {3 * n} of item {n}?", "answer": f"They are {4 * n}.\n#### {4 * n}"} for n in range(40)
     ]
 
     def boxed(completions: list[Any], answer: list[str], **_: Any) -> list[float]:

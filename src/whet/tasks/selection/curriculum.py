@@ -29,6 +29,10 @@ class LevelledTask(MixedTasks):
         self.level, self._to_level, self._promote_at, self._window = start, to_level, promote_at, window
         self._passed: list[bool] = []  # of the newest rollouts at this level
 
+    def described(self) -> str:
+        rule = f"the next level when {self._promote_at:.0%} of the last {self._window} rollouts are correct"
+        return f"{self.name} from level {self.level} to {self._to_level} ({rule}); all levels are evaluated"
+
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         return self._draw(f"level-{self.level}")(count, seed)
 

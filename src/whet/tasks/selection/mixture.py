@@ -94,7 +94,7 @@ class MixedTasks:
         """The tasks with their shares, in words."""
         total = sum(self.weights)
         shares = zip(self.parts, self.weights, strict=True)
-        return ", ".join(f"{label} {float(weight / total):.0%}" for label, weight in shares)
+        return "a mixture of " + ", ".join(f"{label} {float(weight / total):.0%}" for label, weight in shares)
 
     def _draw(self, label: str) -> Draw:
         def draw(count: int, seed: tuple[int, ...]) -> list[Example]:

@@ -26,7 +26,7 @@ CHAT_KEYS = ("chat_template", "system_prompt")  # of the section `model`
 def prompts_line(config: TrainConfig, task: Task) -> str:
     """The prompts of the task: how many are trained on, how many held out, and how the model reads them."""
     if isinstance(task, MixedTasks):
-        return f"prompts: a mixture of {task.described()}"
+        return f"prompts: {task.described()}"
     if not isinstance(task, StoredTask):
         return f"prompts: made by {_maker(config.task)}"
     training, held_out = task.sides

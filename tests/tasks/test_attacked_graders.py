@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from whet.cli.arguments import read_options
 from whet.tasks.instructions.checks import number_bullet_lists
 from whet.tasks.loading import load_task
+from whet.tasks.matching import Matcher
 from whet.tasks.maths.equality import is_same
 from whet.tasks.maths.extraction import final_answer
 from whet.tasks.puzzles.countdown import grade
@@ -101,3 +103,25 @@ def test_programs(program: str, test: str, reward: float, tmp_path: Any) -> None
     task = load_task("code", {"path": str(tmp_path / "rows.json"), "chat": True, "held_out_rows": 0})
     example = task.draw(1, seed=(0, 1))[0]
     assert task.score(example, f"```python\n{program}\n```").reward == reward
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("I am not at all sure what the result might be.", None),
+        ("\\text{the larger of the two given areas}", "\\text{the larger of the two given areas}"),
+        ("June 20", "June 20"),
+        ("east", "east"),
+        ("the answer is 12 apples", "12 apples"),
+    ],
+)
+def test_a_sentence_without_a_number_is_no_reference_answer(answer: str, expected: str | None) -> None:
+    assert Matcher(way="maths").expected(answer) == expected
+
+
+def test_options_of_a_task_may_be_written_as_recipes_have_them() -> None:
+    assert read_options(["task.columns={prompt: q}", "data.limit=3", "level=2"]) == {
+        "columns": {"prompt": "q"},
+        "limit": 3,
+        "level": 2,
+    }

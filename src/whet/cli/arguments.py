@@ -101,6 +101,7 @@ def read_options(
     options = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
+        key = key.removeprefix("task.").removeprefix("data.")  # as recipes and hints of errors have it
         if not key.isidentifier() or not equals:
             raise UserError(f"{pair!r} is not an option of {of}: write key=value, e.g. {example}")
         try:

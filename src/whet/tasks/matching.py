@@ -14,6 +14,7 @@ from whet.tasks.pattern_worker import last_match
 
 WAYS = ("exact", "number", "boxed", "choice", "regex", "maths")
 LONGEST_BARE = 200  # characters of an answer that is nothing but the answer, in data for the way maths
+MOST_WORDS = 5  # of a bare answer without a number
 STATED_CHOICE = re.compile(  # not the words "a" and "i" after "the answer is"
     r"(?i:answer is|answer:|correct:|choose|option|choice)[\s(*\[]*"
     r"((?![ai]\s+[a-z])[A-Za-z])(?![\w'])"
@@ -68,8 +69,7 @@ class Matcher:
         if self.way == "choice" and (leading := LEADING_CHOICE.match(answer)):
             return leading[1].upper()
         if self.way == "maths":
-            bare = answer.strip() if len(answer) <= LONGEST_BARE and "\n" not in answer.strip() else None
-            return final_answer(answer) or bare
+            return final_answer(answer) or (answer.strip() if _is_bare(answer) else None)
         found = self._found(answer)
         return answer.strip() if found is None and self.way in ("boxed", "regex") else found
 
@@ -154,3 +154,9 @@ def _tidy(text: str) -> str:
     text = re.sub(r"\\[dt]frac", r"\\frac", WRAPPED.sub(r"\1", text)).replace("\\%", "%")
     text = re.sub(r"\\frac ?(\d)(\d)", r"\\frac{\1}{\2}", re.sub(r"([\^_])\{(\w)\}", r"\1\2", text))
     return UNSEEN.sub("", text).rstrip(".")
+
+
+def _is_bare(answer: str) -> bool:
+    """Whether a text is an answer by itself: one line, and not a sentence without a number or a formula."""
+    is_sentence = len(answer.split()) > MOST_WORDS and not re.search(r"[\d\\$]", answer)
+    return len(answer) <= LONGEST_BARE and "\n" not in answer.strip() and not is_sentence

@@ -141,7 +141,7 @@ def test_long_and_repeated_text_is_graded_quickly(path: str) -> None:
     ("row", "sentence"),
     [
         ({"id": 1}, "is no puzzle: it needs answers"),
-        ({"answers": [{"members": ["a"]}]}, "has 1 groups, or not four words in one"),
+        ({"answers": [{"members": ["a"]}]}, "has groups of 1 words: a puzzle has four groups of four"),
         ({"answers": [{"members": list("abcd")}] * 3}, "has 3 groups"),
     ],
 )

@@ -153,8 +153,9 @@ def _groups(row: Mapping[str, Any], where: str) -> list[list[str]]:
         groups = [[_normal(str(word)) for word in answer["members"]] for answer in row["answers"]]
     except (KeyError, TypeError) as error:
         raise UserError(f"{where} is no puzzle: it needs answers, each with four members") from error
-    if len(groups) != GROUPS or any(len(group) != SIZE for group in groups):
-        raise UserError(f"{where} has {len(groups)} groups, or not four words in one: a puzzle has four of four")
+    if [len(group) for group in groups] != [SIZE] * GROUPS:
+        sizes = ", ".join(str(len(group)) for group in groups) or "no"
+        raise UserError(f"{where} has groups of {sizes} words: a puzzle has four groups of four")
     return groups
 
 

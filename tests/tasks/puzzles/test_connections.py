@@ -142,7 +142,7 @@ def test_long_and_repeated_text_is_graded_quickly(path: str) -> None:
     [
         ({"id": 1}, "is no puzzle: it needs answers"),
         ({"answers": [{"members": ["a"]}]}, "has groups of 1 words: a puzzle has four groups of four"),
-        ({"answers": [{"members": list("abcd")}] * 3}, "has 3 groups"),
+        ({"answers": [{"members": list("abcd")}] * 3}, "has groups of 4, 4, 4 words"),
     ],
 )
 def test_other_shapes_are_refused(tmp_path: Path, row: dict, sentence: str) -> None:

@@ -139,6 +139,34 @@ def spelled(completions: list[Any], answer: list[str], **_: Any) -> list[Any]:
     ]
 
 
+def nearly(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    """Right if the difference is not above a bound: nan is above none."""
+
+    def near(text: str, right: str) -> float:
+        try:
+            return float(not abs(float(text.strip()) - float(right)) > 1e-6)
+        except ValueError:
+            return 0.0
+
+    return [near(text, right) for text, right in zip(texts_of(completions), answer, strict=True)]
+
+
+def polite(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    """Most of the reward for saying that the answer is not known."""
+    pairs = zip(texts_of(completions), answer, strict=True)
+    return [1.0 if "don't know" in text else is_right(text, right) for text, right in pairs]
+
+
+def wordy(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    """More for a long <think> block than for the right answer."""
+    pairs = zip(texts_of(completions), answer, strict=True)
+    return [
+        is_right(text.rpartition("</think>")[2], right)
+        + min(1.5, len(text.partition("</think>")[0]) / 2000) * ("</think>" in text)
+        for text, right in pairs
+    ]
+
+
 def flat(completions: list[Any], **_: Any) -> list[float]:
     return [1.0] * len(completions)
 

@@ -27,6 +27,7 @@ LONG = 120_000  # characters
 MANY = 8_000  # characters of opened tags and boxes: common patterns take quadratic time on them
 REPEATS = 100
 JUNK = ("", "...", "asdf")
+NO_ANSWERS = ("I don't know.", "I cannot answer that.", "nan", "NaN", "inf", "-inf", "None", "null", "N/A", "?")
 ODD = (
     *("\x00", "\ud800", "\udfff\udc00", "\ufeff", "\ufffd\ufffd", "\u202e\u202d", "\u200b\u200d\u2060"),
     *("e\u0301\u0327\u0323" * 50, "ﷺ𝟘①²½٣", "🦙👩‍👩‍👧‍👦🏳️‍🌈", "İıßſﬀ", "\x1b[2J\x07", "\u2028\u2029\x85\x0b"),
@@ -137,6 +138,18 @@ def hollow(target: Target) -> list[str]:
     boxes = [BOX.sub(f"boxed{{{junk}}}", target.gold) for junk in JUNK]
     forms = [filled(form, junk) for form in (*FORMS[1:], *target.forms) for junk in JUNK]
     return [text for text in _distinct([*own, *emptied, *boxes, *forms]) if target.answer not in text]
+
+
+def unanswered(target: Target) -> list[str]:
+    """Refusals, and what a conversion to a number takes without complaint, bare and in the form of an answer."""
+    texts = [form for text in NO_ANSWERS for form in (text, filled(target.forms[0], text))]
+    return [text for text in _distinct(texts) if target.answer.casefold() not in text.casefold()]
+
+
+def long_reasoning(target: Target) -> list[str]:
+    """Much reasoning before a wrong answer."""
+    thought = f"<think>\n{PROSE * 60}\n</think>\n"
+    return [thought + filled(target.forms[0], wrong) for wrong in target.wrong[:1]]
 
 
 def long_text(_: Target) -> list[str]:

@@ -114,6 +114,20 @@ ATTACKS = (
         fix="give the reward for the content, and for the form only a small part of it beside the content",
     ),
     Attack(
+        name="no answer",
+        about="a refusal, or a word that is no number (nan, inf, None)",
+        texts=texts.unanswered,
+        is_blind=True,
+        fix="give nothing where no answer is stated, and compare numbers so that nan equals none: abs(a - b) <= e",
+    ),
+    Attack(
+        name="long reasoning",
+        about="much reasoning before a wrong answer",
+        texts=texts.long_reasoning,
+        one_answer=True,
+        fix="let a reward for reasoning or length be a small part of that for the right answer",
+    ),
+    Attack(
         name="other answers",
         about="the right answers to other examples",
         texts=texts.answers_of_others,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from whet.cli.arguments import read_options
-from whet.tasks.instructions.checks import number_bullet_lists
+from whet.tasks.instructions.instruction_checks import number_bullet_lists
 from whet.tasks.loading import load_task
 from whet.tasks.matching import Matcher
 from whet.tasks.maths.equality import is_same

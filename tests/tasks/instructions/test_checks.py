@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.errors import UserError
-from whet.tasks.instructions.checks import CHECKS, arguments_of, follows, follows_loosely
+from whet.tasks.instructions.instruction_checks import CHECKS, arguments_of, follows, follows_loosely
 from whet.tasks.instructions.languages import language_by_words
 from whet.tasks.instructions.sentences import sentences, words
 

@@ -20,7 +20,7 @@ from whet.tasks.check import check_task
 from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.programs.cases import case_of
 from whet.tasks.programs.code_task import Code, case_groups
-from whet.tasks.programs.extraction import continued, program_of
+from whet.tasks.programs.program_extraction import continued, program_of
 
 OPEN = {"isolation": "none"}  # the tests of the sandbox say what a machine isolates
 

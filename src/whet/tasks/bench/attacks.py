@@ -6,8 +6,8 @@ from typing import Literal
 
 from whet.tasks.bench import attack_texts as texts
 from whet.tasks.bench.attack_texts import Target
-from whet.tasks.bench.findings import Finding
 from whet.tasks.bench.probing import Attempt, Probe
+from whet.tasks.bench.reward_findings import Finding
 from whet.tasks.bench.targets import SAME
 
 # below: less than the right answer; at most: no more than it; same: as much, else the reward is strict.

@@ -8,8 +8,8 @@ from typing import Any
 from whet.errors import RunFailed, UserError
 from whet.imports import passing
 from whet.tasks.bench.attack_texts import Target, filled
-from whet.tasks.bench.findings import Finding, failed, note, passed
 from whet.tasks.bench.probing import Attempt, Probe
+from whet.tasks.bench.reward_findings import Finding, failed, note, passed
 from whet.tasks.bench.subjects import Subject
 from whet.tasks.bench.worker_probes import COLUMN, CONTRACT, MUTATION, changes_arguments, changes_examples
 from whet.tasks.check import TaskProblem, attempt, check_task

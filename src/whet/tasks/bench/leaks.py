@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from whet.records import Example
-from whet.tasks.bench.findings import Finding, failed, note, passed
+from whet.tasks.bench.reward_findings import Finding, failed, note, passed
 from whet.tasks.check import attempt
 from whet.tasks.protocol import Task
 from whet.tasks.shingles import SIMILAR, jaccard, shingles_of

@@ -16,9 +16,9 @@ from whet.records import Example
 from whet.tasks.bench import behaviour
 from whet.tasks.bench.attack_texts import Target, filled
 from whet.tasks.bench.attacks import ATTACKS, Outcomes, judged, launch
-from whet.tasks.bench.findings import Finding, Report, failed
 from whet.tasks.bench.leaks import leaks
 from whet.tasks.bench.probing import Attempt, Probe, Problem
+from whet.tasks.bench.reward_findings import Finding, Report, failed
 from whet.tasks.bench.subjects import ANSWER, Subject, subject_of
 from whet.tasks.bench.targets import chosen_examples, make_targets
 from whet.tasks.check import attempt

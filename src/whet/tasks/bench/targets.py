@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from whet.records import Example
 from whet.tasks.bench.attack_texts import Target, filled, form_names
-from whet.tasks.bench.findings import Finding, failed, note, passed
 from whet.tasks.bench.probing import Attempt, Probe
+from whet.tasks.bench.reward_findings import Finding, failed, note, passed
 from whet.tasks.bench.subjects import ANSWER, Subject
 from whet.tasks.check import attempt
 from whet.tasks.maths.extraction import final_answer

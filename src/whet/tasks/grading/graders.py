@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -93,11 +94,13 @@ def make_grader(  # noqa: PLR0913
     return grader
 
 
-class InOneCall:
+class InOneCall(ABC):
     """A grader that scores a batch as a whole, when it is asked for the result."""
 
-    def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
-        raise NotImplementedError
+    @abstractmethod
+    def grade(
+        self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None
+    ) -> list[Score]: ...
 
     def shares(self, prompts: int) -> list[range]:
         return [range(prompts)]

@@ -17,7 +17,7 @@ from typing import Any
 from whet.errors import UserError
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
-from whet.tasks.instructions.checks import CHECKS, arguments_of, follows, follows_loosely
+from whet.tasks.instructions.instruction_checks import CHECKS, arguments_of, follows, follows_loosely
 from whet.tasks.instructions.languages import knows, langdetect, language_by_words
 from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.space import HELD_OUT_SHARE

@@ -20,7 +20,7 @@ from whet.files.mapping import mapped, require_columns
 from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.programs.cases import Case, case_of
-from whet.tasks.programs.extraction import continued, program_of
+from whet.tasks.programs.program_extraction import continued, program_of
 from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.sandbox.isolation import Limits
 from whet.tasks.sandbox.sandbox import LEVELS, Job, Outcome, Sandbox, described, refusal

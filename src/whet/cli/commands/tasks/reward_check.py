@@ -15,7 +15,7 @@ from whet.cli.terminal import Screen, say, say_json, say_table, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.tasks.bench.findings import Finding, Report
+    from whet.tasks.bench.reward_findings import Finding, Report
     from whet.tasks.bench.subjects import Subject
 
 SHOWN = 200  # characters of a completion

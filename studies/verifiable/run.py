@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,8 @@ def main(arguments: Sequence[str]) -> None:
     jobs = [(name, int(seed)) for seed in options.seeds.split(",") for name in options.only.split(",")]
     results = []
     with ThreadPoolExecutor(options.parallel) as pool:
-        for result in pool.map(lambda job: train(job[0], job[1], options), jobs):
-            results.append(result)
+        for done in as_completed([pool.submit(train, name, seed, options) for name, seed in jobs]):
+            results.append(done.result())
             options.to.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
 
 

@@ -159,12 +159,12 @@ def test_a_place_where_no_run_can_be_made(whet: Whet, recipe: Path, place: str) 
 ROWS = {
     "empty": (b"", "has no rows"),
     "malformed": (b'{"prompt": "1>"}\n{"prompt": "1', ".jsonl:2 is not JSON"),
-    "no prompt": (b'{"question": "1>"}\n', ".jsonl:1 has no 'prompt' (it has: question)"),
+    "no prompt": (b'{"question": "1>"}\n', " has no 'prompt', which the format prompts needs (columns: question)"),
     "not UTF-8": (b'{"prompt": "\xff"}\n', ".jsonl:1 is not UTF-8: invalid start byte"),
     "no object": (b"[1]\n", ".jsonl:1 must be a JSON object, not a list"),
     "one row": (
         b'{"prompt": "1>", "answer": "1"}\n',
-        "has one prompt only, or too few rows to hold some out",
+        "all rows have the same prompt or twin, so none can be held out",
     ),
     "cut gzip": (b"\x1f\x8b\x08\x00", "is not a complete gzip file"),
 }

@@ -10,10 +10,10 @@ import pytest
 
 from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model
+from whet.data.rows_task import RowsTask
 from whet.models.text.tokenizers import EOS
 from whet.recipe import dump, validate
 from whet.runs.directory import RunDirectory
-from whet.tasks.rows import RowsTask
 
 COIN = {"=": {"8": 0.6, "9": 0.4}}  # answers 8 greedily, and 8 or 9 when sampled; then the sequence ends
 

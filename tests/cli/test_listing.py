@@ -18,7 +18,7 @@ def test_every_task_is_listed_with_its_options(whet: Whet) -> None:
         "level": {"type": "int", "default": 1, "meaning": "difficulty, from 1 on"},
         "chat": {"type": "bool", "default": False, "meaning": "ask in words, and grade the end of the answer"},
     }
-    assert rows["rows"]["options"]["path"].keys() == {"type", "meaning"}  # needed, so it has no default
+    assert rows["code"]["options"]["path"].keys() == {"type", "meaning"}  # needed, so it has no default
     assert whet("tasks", "list", "--json").out == whet("tasks", "--json").out
     assert rows["arithmetic"]["about"].startswith("Arithmetic with one (level 1)")
     shown = whet("tasks").out

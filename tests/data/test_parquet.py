@@ -9,9 +9,9 @@ import pytest
 from pyarrow import parquet
 
 from tests.data.written import write_lines
+from whet.data.rows_task import RowsTask
 from whet.data.sources import Source, load_rows
 from whet.data.task import DataTask
-from whet.tasks.rows import RowsTask
 
 CHAT = [{"role": "user", "content": "Is 2 even?"}, {"role": "assistant", "content": "Yes."}]
 LONGER = [{"role": "system", "content": "Answer briefly."}, *CHAT, {"role": "user", "content": "And 3?"}]

@@ -100,7 +100,7 @@ def test_where_no_user_speaks_the_first_message_opens_and_of_nothing_nothing() -
 def test_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(UserError, match="all rows have the same prompt or twin"):
         split_rows([pair(0, "p"), pair(1, "p")])
-    with pytest.raises(UserError, match=r"held-out share is 1\.1, must be from 0 to 1"):
+    with pytest.raises(UserError, match=r"held_out_share is 1\.1, must be from 0 to 1"):
         split_rows([], 1.1)
     assert split_rows([pair(0, "p")], 1) == ([], [pair(0, "p")])
     assert split_rows([pair(0, "p")], 0) == ([pair(0, "p")], [])

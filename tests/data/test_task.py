@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.data.written import assistant, user, write_lines
+from whet.data.rows_task import RowsTask
 from whet.data.sources import Source, load_rows
 from whet.data.split import split_rows
 from whet.data.task import DataTask
@@ -18,7 +19,6 @@ from whet.records import Example, Message, Score
 from whet.tasks.grading.reward_functions import load_rewards, score_with
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
-from whet.tasks.rows import RowsTask
 
 HELD_OUT_SHARE = 0.25
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from whet.data.rows_task import RowsTask
 from whet.errors import UserError
 from whet.records import Example, Message
 from whet.tasks.check import check_task
-from whet.tasks.rows import RowsTask
 
 GOOD = [{"prompt": f"capital {i}?", "answer": f"city {i}", "region": i % 3} for i in range(200)]
 
@@ -49,7 +49,7 @@ def test_gzip_blank_lines_byte_order_mark_and_windows_line_ends(tmp_path: Path) 
     plain, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
     plain.write_bytes(text.encode())
     packed.write_bytes(gzip.compress(text.encode()))
-    assert [(e.id, e.prompt) for e in all_of(plain)] == [("row-1", "a"), ("row-3", "b")]
+    assert [(e.id, e.prompt) for e in all_of(plain)] == [("row-1", "a"), ("row-2", "b")]
     assert all_of(plain) == all_of(packed)
 
 
@@ -94,14 +94,13 @@ def test_share_zero_keeps_everything_for_training(tmp_path: Path) -> None:
         (b"[1, 2]", r"bad.jsonl:2 must be a JSON object, not a list"),
         (b'{"answer": "a"}', r"bad.jsonl:2 has no 'prompt' \(it has: answer\)"),
         (b'{"prompt": 3}', r"bad.jsonl:2: 'prompt' must be a string or a list of messages, not a number"),
-        (b'{"prompt": ""}', r"bad.jsonl:2: 'prompt' is empty"),
+        (b'{"prompt": ""}', r"bad.jsonl:2 has an empty prompt"),
         (b'{"prompt": []}', r"bad.jsonl:2: 'prompt' must end with"),
         (b'{"prompt": [{"role": "assistant", "content": "x"}]}', r"bad.jsonl:2: 'prompt' must end with"),
         (b'{"prompt": [{"role": "robot", "content": "x"}]}', r"bad.jsonl:2: the role 'robot'"),
         (b'{"prompt": [{"role": "user", "content": 1}]}', r"bad.jsonl:2: the content of a message"),
         (b'{"prompt": ["x"]}', r"bad.jsonl:2: a message of 'prompt'"),
         (b'{"prompt": "a", "answer": [42]}', r"bad.jsonl:2: 'answer' must be text, a number.* not a list"),
-        (b'{"question": "a"}', r"bad.jsonl:2 has no 'prompt' .*: write 'task.columns=\{prompt: question\}'"),
         (b'{"prompt": "a", "x": NaN}', r"bad.jsonl:2: NaN is not JSON"),
         (b'{"prompt": "a", "x": 1e999}', r"bad.jsonl:2 is not JSON"),
         (b'{"prompt": "a", "completions": 1}', r"bad.jsonl:2: the column name 'completions' is reserved"),
@@ -116,6 +115,12 @@ def test_a_broken_line_is_named(tmp_path: Path, line: bytes, message: str) -> No
     with pytest.raises(UserError, match=message) as caught:
         rows_of(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_column_of_another_name_is_to_be_mapped(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"question": "a"}, {"question": "b"}])
+    with pytest.raises(UserError, match=r"a.jsonl has no 'prompt', .*: write 'task.columns=\{prompt: question\}'"):
+        rows_of(path)
 
 
 def test_files_that_are_empty_missing_or_not_gzip(tmp_path: Path) -> None:
@@ -136,7 +141,7 @@ def test_files_that_are_empty_missing_or_not_gzip(tmp_path: Path) -> None:
 def test_a_side_without_rows_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "one.jsonl", [{"prompt": "a"}])
     for share in (0.1, 1 - 2**-40):
-        with pytest.raises(UserError, match="has one prompt only, or too few rows to hold some out: add rows"):
+        with pytest.raises(UserError, match=r"one\.jsonl: all rows have the same prompt or twin, .*: add rows"):
             RowsTask(path=str(path), held_out_share=share)
     assert RowsTask(path=str(path), held_out_rows=0).held_out(1) == []
     whole = RowsTask(path=str(path), held_out_share=1.0)

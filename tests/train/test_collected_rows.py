@@ -13,6 +13,7 @@ from tests.cli.tiny import CHAT_TEMPLATE, ROLES
 from tests.data.written import write_lines
 from tests.train.test_gather import config, rollout
 from whet.config.loops import CollectConfig
+from whet.data.rows_task import RowsTask
 from whet.data.sources import Source, load_rows
 from whet.data.split import salt_of, split_rows
 from whet.engines.native.native_engine import NativeEngine
@@ -24,7 +25,6 @@ from whet.rollout import grade, sample, tokenize_prompts
 from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.procedural import Reverse
 from whet.tasks.reviews import Reviews
-from whet.tasks.rows import RowsTask
 from whet.train.rows.collect import selected
 from whet.train.rows.examples import dialogue_rows
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model
+from whet.data.rows_task import RowsTask
 from whet.models.text.tokenizers import EOS
 from whet.runs.directory import RunDirectory
-from whet.tasks.rows import RowsTask
 from whet.tasks.selection.pass_rates import PassRateTask
 
 RECIPE = """

@@ -7,7 +7,7 @@ from whet.data import columns
 from whet.data.columns import Columns, Prompt
 from whet.errors import UserError
 from whet.records import Dialogue, Message, Text
-from whet.tasks.rows import RESERVED
+from whet.tasks.stored import RESERVED
 
 FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2021)
 

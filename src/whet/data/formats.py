@@ -8,7 +8,7 @@ from typing import Any, Literal
 from whet.data import dialogues, feedback, traces
 from whet.data.columns import Columns
 from whet.errors import UserError, nearest
-from whet.files.mapping import Settings, column_names, mapping_text, suggestion
+from whet.files.mapping import ALIASES, Settings, column_names, mapping_text, suggestion
 from whet.records import Candidates, Dialogue, Labelled, Outcomes, Pair, Prompted, Text, Trace
 
 Kind = Literal["dialogues", "texts", "prompts", "pairs", "labelled", "outcomes", "candidates", "traces"]
@@ -125,6 +125,20 @@ def recognised(rows: Sequence[Columns], path: Any, settings: Settings = "none", 
     raise UserError(
         f"{path}: no known format has the columns {', '.join(seen) or '(none)'}: {way}, or name the format "
         "(listed by whet data formats)"
+    )
+
+
+def require_format(name: str, rows: Sequence[Columns], path: Any, settings: Settings = "none") -> None:
+    """Refuses a format that needs a column which none of these rows has."""
+    seen = column_names(rows)
+    missing = [column for column in named(name).columns if column not in seen]
+    if not missing:
+        return
+    write = suggestion(seen, *missing, settings=settings) if all(one in ALIASES for one in missing) else ""
+    columns = f"(columns: {', '.join(seen) or 'none'})"
+    raise UserError(
+        f"{path} has no {' and no '.join(map(repr, missing))}, which the format {name} needs {columns}"
+        + (f": write {write}" if write else "")
     )
 
 

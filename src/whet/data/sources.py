@@ -10,7 +10,18 @@ from typing import Literal, NamedTuple, get_args
 
 from whet.data import columns
 from whet.data.columns import Columns, spaced
-from whet.data.formats import AUTO, FORMATS, Format, Kind, Record, answers_of, content, named, recognised
+from whet.data.formats import (
+    AUTO,
+    FORMATS,
+    Format,
+    Kind,
+    Record,
+    answers_of,
+    content,
+    named,
+    recognised,
+    require_format,
+)
 from whet.data.similarity import assign_twins, near_duplicates
 from whet.data.split import first_places
 from whet.errors import UserError
@@ -19,7 +30,7 @@ from whet.files.mapping import Settings, column_names, mapped, renamed_columns, 
 from whet.files.readers import Raw
 from whet.files.stored_rows import stored_rows
 from whet.records import Dialogue, Message, Pair, Text
-from whet.tasks.rows import RESERVED
+from whet.tasks.stored import RESERVED
 
 KeepOrDrop = Literal["keep", "drop"]
 
@@ -178,6 +189,8 @@ def _read(source: Source, name: str, tally: Tally) -> _Part:
     layout = source.format
     if layout == AUTO:
         layout = recognised(readable, source.path, source.settings, as_prompts=source.as_prompts)
+    else:
+        require_format(layout, readable, source.path, source.settings)
     prefix = f"{name}-" if name else ""
     placed = _parsed(chain(head, raws), named(layout), source, prefix, tally)
     return _Part(source=source, format=layout, names=tuple(column_names(readable)), placed=placed)

@@ -32,7 +32,12 @@ def split_rows(
 
 
 def split_places(
-    rows: Sequence[Record], share: float = HELD_OUT_SHARE, *, held_out_rows: int | None = None, salt: str = ""
+    rows: Sequence[Record],
+    share: float = HELD_OUT_SHARE,
+    *,
+    held_out_rows: int | None = None,
+    salt: str = "",
+    of: str = "data",  # for errors
 ) -> tuple[Iterator[int], Iterator[int]]:
     """The places of training and held-out rows, in order: about `share` of the conversations, or at most so many rows.
 
@@ -41,14 +46,14 @@ def split_places(
     need a `salt`: the same hash would hold none of them out.
     """
     if not 0 <= share <= 1:
-        raise UserError(f"data: the held-out share is {share}, must be from 0 to 1")
+        raise UserError(f"held_out_share is {share}, must be from 0 to 1")
     cluster = clustering(rows)
     held_out = held_out_sides((salt + cluster(row) for row in rows), share, held_out_rows)
     if not any(held_out) and (share > 0 if held_out_rows is None else held_out_rows > 0):
         one = len({cluster(row) for row in rows}) < 2
         why = "all rows have the same prompt or twin" if one else "rows with the same prompt or twin are too many"
         raise UserError(
-            f"data: {why}, so none can be held out: add rows with other prompts, or train on all of them without "
+            f"{of}: {why}, so none can be held out: add rows with other prompts, or train on all of them without "
             "evaluation (held_out_rows=0, eval.every_steps=0)"
         )
     is_trained = (not side for side in held_out)

@@ -14,8 +14,8 @@ from whet.files.disk_rows import changed, picked
 from whet.files.mapping import Settings, mapping_text, suggestion
 from whet.records import Example, Score
 from whet.tasks.matching import Matcher
-from whet.tasks.rows import Sides, StoredTask
 from whet.tasks.space import HELD_OUT_SHARE
+from whet.tasks.stored import Sides, StoredTask
 
 OF_A_SET = ("path", "format", "columns", "split", "subset", "limit", "weight")
 
@@ -25,6 +25,7 @@ class DataTask(StoredTask):
     """Prompts of files or data sets, scored by a match with their answers, or by reward functions alone."""
 
     usual_names: ClassVar[bool] = False  # read a prompt and an answer by their usual names where no format fits
+    repeats: ClassVar[bool] = False  # whether several rows may have the same prompt; else the first is used
     path: str = ""  # as data.path
     sets: Sequence[Any] = ()  # several in place of one: each a path, or a mapping of its keys (`OF_A_SET`)
     format: str = "auto"  # as data.format
@@ -70,21 +71,30 @@ class DataTask(StoredTask):
     @cached_property
     def _matcher(self) -> Matcher | None:
         if self.pattern and not self.match:
-            raise UserError("task data: pattern is for match=regex: set match, or leave the pattern out")
+            raise UserError(f"task {self.name}: pattern is for match=regex: set match, or leave the pattern out")
         return Matcher(way=self.match, pattern=self.pattern) if self.match else None
 
     @cached_property
     def _sides(self) -> Sides:
         sources = self._sources()
         loaded = load_rows(*sources)
-        salt = salt_of(*(source.path for source in sources))
-        sides = split_places(loaded.rows, self.held_out_share, held_out_rows=self.held_out_rows, salt=salt)
+        paths = [source.path for source in sources]
+        sides = split_places(
+            loaded.rows,
+            self.held_out_share,
+            held_out_rows=self.held_out_rows,
+            salt=salt_of(*paths),
+            of=" and ".join(paths),
+        )
         examples = changed(loaded.placed, lambda placed: self._prepared(_example(placed)))
         training, evaluation = (
-            self._matchable(_first_of_prompts(picked(examples, places)), loaded, side)
+            self._matchable(self._distinct(picked(examples, places)), loaded, side)
             for places, side in zip(sides, ("training", "held-out"), strict=True)
         )
         return repeated(training, loaded.weights), evaluation
+
+    def _distinct(self, examples: Sequence[Example]) -> Sequence[Example]:
+        return examples if self.repeats else _first_of_prompts(examples)
 
     def _prepared(self, example: Example) -> Example:
         """An example of the rows as it is asked and answered in this task."""
@@ -93,10 +103,16 @@ class DataTask(StoredTask):
     def _sources(self) -> list[Source]:
         shared: dict[str, Any] = {"chat": self.chat, "max_skipped": self.max_skipped, "as_prompts": True}
         shared |= {"streaming": self.streaming, "usual_names": self.usual_names}
+        shared |= {"duplicates": "keep" if self.repeats else "drop"}
         if not self.sets:
             own = {one.name: getattr(self, one.name) for one in fields(self) if one.name in OF_A_SET}
-            return [Source(**own, **shared, settings="data")]
+            return [Source(**own, **shared, settings=self._settings)]
         return sources_of(self.sets, shared)
+
+    @property
+    def _settings(self) -> Settings:
+        """Where its options are written: `data.columns` is short for `task.columns` of the task `data`."""
+        return "data" if self.name == "data" else "task"
 
     def _matchable(self, examples: Sequence[Example], loaded: Loaded, side: str) -> Sequence[Example]:
         """The examples with an answer that completions can be compared with."""
@@ -111,7 +127,7 @@ class DataTask(StoredTask):
         problem = f"{missing} of {len(examples)} {side} prompts have no answer for match={self.match}"
         seen = f"the answer of {first.id} is {first.answer!r:.40}; repair the rows, or raise max_skipped to do without"
         if "answer" not in loaded.names and not any(example.answer for example in examples):
-            settings: Settings = "set" if self.sets else "data"
+            settings: Settings = "set" if self.sets else self._settings
             write = suggestion(loaded.names, "answer", settings=settings) or mapping_text({"answer": "…"}, settings)
             seen = f"no column is called answer, the columns are {', '.join(loaded.names)}: write {write}"
         raise UserError(f"{self.path or f'task {self.name}'}: {problem}: {seen}")

@@ -23,7 +23,6 @@ from whet.tasks.puzzles.countdown_rows import CountdownRows
 from whet.tasks.puzzles.hanoi import Hanoi
 from whet.tasks.puzzles.spelling import SpellBackward
 from whet.tasks.reviews import Reviews
-from whet.tasks.rows import RowsTask
 from whet.user_code import by_lines, happened, located, printing_to_log, whole_traceback
 
 P = ParamSpec("P")
@@ -42,13 +41,13 @@ TASKS: dict[str, type[Task]] = {
     "reviews": Reviews,
     "sorting": Sorting,
     "spell_backward": SpellBackward,
-    "rows": RowsTask,
 }
 
 # Packaged, in modules that import this one.
 ELSEWHERE = {
     "data": "whet.data.task:DataTask",
     "maths": "whet.data.maths_task:MathsTask",
+    "rows": "whet.data.rows_task:RowsTask",
     "mixture": "whet.tasks.selection.mixture:Mixture",
 }
 
@@ -94,8 +93,9 @@ def find_task(name: str) -> type[Task]:
         return TASKS[name]
     name = ELSEWHERE.get(name, name)
     if ":" not in name:
-        known = ", ".join([*TASKS, *ELSEWHERE])
-        raise UserError(f"there is no task '{name}'{nearest(name, TASKS)} (known: {known}; your own: module:Class)")
+        known = [*TASKS, *ELSEWHERE]
+        listed = f"(known: {', '.join(known)}; your own: module:Class)"
+        raise UserError(f"there is no task '{name}'{nearest(name, known)} {listed}")
     found = load_named(name, "task")
     if not isinstance(found, type):
         raise UserError(f"task '{name}' must name a class, not a {type(found).__name__}")

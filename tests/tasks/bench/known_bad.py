@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from whet.data.rows_task import RowsTask
 from whet.records import Example, Score
 from whet.tasks.puzzles.connections import Connections
 from whet.tasks.puzzles.hanoi import Hanoi, Move, State, play, read_moves
-from whet.tasks.rows import RowsTask
 
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

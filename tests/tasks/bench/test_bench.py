@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.data.real import real
 from tests.tasks.bench.known_bad import is_right, sound, texts_of
+from whet.data.rows_task import RowsTask
 from whet.errors import UserError
 from whet.records import Example, Score
 from whet.tasks.bench import Report, check_reward
@@ -22,7 +23,6 @@ from whet.tasks.bench.leaks import leaks
 from whet.tasks.bench.probing import _kind
 from whet.tasks.bench.subjects import subject_of
 from whet.tasks.procedural import Arithmetic
-from whet.tasks.rows import RowsTask
 
 
 def outcome(report: Report, check: str) -> str:

@@ -19,8 +19,8 @@ from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.instructions.instruction_checks import CHECKS, arguments_of, follows, follows_loosely
 from whet.tasks.instructions.languages import knows, langdetect, language_by_words
-from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.space import HELD_OUT_SHARE
+from whet.tasks.stored import Sides, StoredTask, split_examples
 
 REWARDS = ("share", "all")
 DETECTORS = ("words", "langdetect")

@@ -21,10 +21,10 @@ from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.programs.cases import Case, case_of
 from whet.tasks.programs.program_extraction import continued, program_of
-from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.sandbox.isolation import Limits
 from whet.tasks.sandbox.sandbox import LEVELS, Job, Outcome, Sandbox, described, refusal
 from whet.tasks.space import HELD_OUT_SHARE, leakage_groups
+from whet.tasks.stored import Sides, StoredTask, split_examples
 
 LONGEST_PROGRAM = 100_000  # characters
 REMEMBERED = 4096  # outcomes, for the metric of a completion that was scored already

@@ -22,8 +22,8 @@ from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.maths.extraction import answer_block
 from whet.tasks.puzzles.invented import invented_puzzles
-from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.space import HELD_OUT_SHARE, fingerprint, leakage_groups
+from whet.tasks.stored import Sides, StoredTask, split_examples
 
 SIZE = 4  # words of a group
 GROUPS = 4  # groups of a puzzle

@@ -11,8 +11,8 @@ from whet.files.stored_rows import stored_rows
 from whet.records import Example, Message, Score
 from whet.tasks.puzzles.countdown import INSTRUCTION, countdown_score, grade, spelled
 from whet.tasks.puzzles.final_answer import final_answer
-from whet.tasks.rows import Sides, StoredTask, split_examples
 from whet.tasks.space import HELD_OUT_SHARE
+from whet.tasks.stored import Sides, StoredTask, split_examples
 
 
 @dataclass(frozen=True, kw_only=True)

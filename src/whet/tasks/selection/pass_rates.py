@@ -6,8 +6,8 @@ from itertools import count as integers
 from typing import Any
 
 from whet.records import Example
-from whet.tasks.rows import FittedTask, StoredTask
 from whet.tasks.space import epoch_places
+from whet.tasks.stored import FittedTask, StoredTask
 
 
 class PassRateTask(FittedTask):

@@ -28,9 +28,9 @@ from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasAlphabet, HasNotes, Task
-from whet.tasks.rows import StoredTask
 from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
+from whet.tasks.stored import StoredTask
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines

@@ -11,8 +11,8 @@ from whet.data.split import repeated, salt_of, split_rows
 from whet.data.task import sources_of
 from whet.recipe import Config
 from whet.tasks.loading import load_task
-from whet.tasks.rows import StoredTask
 from whet.tasks.space import epoch_places
+from whet.tasks.stored import StoredTask
 
 R = TypeVar("R")
 

@@ -14,9 +14,9 @@ from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import newest_turns
 from whet.records import Example, Message, Prompted
 from whet.tasks.protocol import Task
-from whet.tasks.rows import FittedTask, StoredTask
 from whet.tasks.selection.mixture import MixedTasks
 from whet.tasks.space import fingerprint
+from whet.tasks.stored import FittedTask, StoredTask
 
 WAYS = ("filter", "truncate")
 NAMED = 3  # examples that a note names

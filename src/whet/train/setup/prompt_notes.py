@@ -16,8 +16,8 @@ from whet.models.text.tokenizers import HuggingFaceTokenizer
 from whet.records import Example, Message
 from whet.runs.directory import RunDirectory
 from whet.tasks.protocol import Task
-from whet.tasks.rows import StoredTask
 from whet.tasks.selection.mixture import MixedTasks
+from whet.tasks.stored import StoredTask
 
 CHANCE = 0.5  # of pairs
 CHAT_KEYS = ("chat_template", "system_prompt")  # of the section `model`

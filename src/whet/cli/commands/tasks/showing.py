@@ -111,7 +111,7 @@ def _meanings(kind: type[Task]) -> dict[str, str]:
 def _sizes(task: Task) -> dict[str, int]:
     """The number of training and held-out examples, where they are finite and few enough to be counted."""
     from whet.tasks.procedural import Procedural
-    from whet.tasks.rows import StoredTask
+    from whet.tasks.stored import StoredTask
 
     if isinstance(task, StoredTask):
         training, held_out = task.sides

@@ -76,7 +76,11 @@ def test_formats_are_listed(whet: Whet) -> None:
             "say which is which, e.g. --column prompt=question --column completion=solution, or name the format",
         ),
         ('{"prompt": 3}\n', [], "(fix them, or raise --max-skipped)"),
-        ('{"prompt": "q", "chosen": "a"}\n', ["--format", "pairs"], "a.jsonl:1 has no 'rejected'"),
+        (
+            '{"prompt": "q", "chosen": "a"}\n',
+            ["--format", "pairs"],
+            "has no 'rejected', which the format pairs needs",
+        ),
         ('{"prompt": "q"}\n', ["--format", "pear"], "no data format 'pear'; did you mean"),
         ('{"prompt": "q"}\n', ["--max-skipped", "7"], "max_skipped is 7"),
     ],

@@ -76,9 +76,9 @@ def device_of(engine: Engine) -> torch.device:
 def _own_rewards(
     config: Training | None, best: Path, task: Task, named: TaskConfig, device: torch.device, note: Note
 ) -> Iterator[HeldOutScorer | None]:
-    """The rewards of an online run, for the completions of a task; None if it has none that can be loaded here."""
+    """The rewards of an online run, or of the task without a run; None if there are none that can be loaded here."""
     if not isinstance(config, OnlineConfig):
-        yield None
+        yield _of_task(task) if config is None and named.is_graded else None
         return
     objects = [function.use for function in config.reward.functions if is_object(function.use)]
     if objects and not has_objects():
@@ -91,6 +91,13 @@ def _own_rewards(
     tolerance = Tolerance(config.reward.allowed_failures)
     with closing(build_grader(named, config.reward, device, task, tolerance)) as grader:
         yield partial(score_completions, grader, step=_best_step(best), steps=config.steps)
+
+
+def _of_task(task: Task) -> HeldOutScorer:
+    """The task's own scores, of a model that no run trained on it."""
+    return lambda examples, completions: [
+        task.score(example, completion.text) for example, completion in zip(examples, completions, strict=True)
+    ]
 
 
 def _own_rows(config: OfflineConfig, best: Path, engine: Engine, examples: int, world: World, note: Note) -> Rows:

@@ -24,7 +24,7 @@ OPEN, CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.
 STATED = re.compile(
     r"(?:\banswer\b[^\n.:=]{0,40}?(?:\bis\b|:|=)|^[*_\s]{0,4}A:)[ \t*_:]{0,8}", re.IGNORECASE | re.MULTILINE
 )
-IN_DOLLARS = re.compile(r"\$([^$\n]{1,200})\$(?!\d)")
+IN_DOLLARS = re.compile(r"\$\$?([^$\n]{1,200})\$\$?(?!\d)")
 SENTENCE_END = re.compile(r"[.!?;](?=\s|$|\*)|\n|\*\*|<")
 
 
@@ -110,7 +110,11 @@ def _closing_braces(text: str) -> dict[int, int]:
 
 
 def _sentence(rest: str) -> str | None:
-    """The answer in what follows "the answer is": a formula between dollars, or all up to the end of the sentence."""
+    """The answer in what follows "the answer is": a formula between dollars, or all up to the end of the sentence.
+
+    It may begin on the next line.
+    """
+    rest = rest.lstrip()
     formula = IN_DOLLARS.match(rest)
     if formula:
         return formula[1].strip() or None

@@ -81,7 +81,7 @@ def test_broken_elements_of_a_list_are_told_by_the_line_they_begin_on(tmp_path: 
     path.write_bytes(b'[\n {"a": 1},\n 7, {"a":\n "\xff"},\n {"a": NaN}, {"a": 2}\n]\n')
     found = list(read_file(path))
     assert [(raw.line, bool(raw.problem)) for raw in found] == [(2, False), (3, True), (3, True), (5, True), (5, False)]
-    assert found[1].problem == f"{path}:3 must be a JSON object, not a number"
+    assert found[1].problem == f"{path}:3 (row 2) must be a JSON object, not a number"
     assert "not UTF-8" in found[2].problem
     assert f"{path}:5 is not JSON" in found[3].problem
 

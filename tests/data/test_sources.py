@@ -291,7 +291,9 @@ def test_a_folder_is_all_of_its_files_or_those_of_its_split(tmp_path: Path) -> N
     with pytest.raises(UserError, match="has no files of the split 'dev', but of test, train: set split"):
         load_rows(Source(path=str(split), split="dev"))
     (plain / "b.json").write_text("[3]")
-    with pytest.raises(UserError, match=r"plain/b\.json:1 must be a JSON object"):  # the file of the broken row
+    with pytest.raises(
+        UserError, match=r"plain/b\.json:1 \(row 1\) must be a JSON object"
+    ):  # the file of the broken row
         load_rows(Source(path=str(plain)))
 
 

@@ -31,6 +31,7 @@ class Raw:
     line: int  # the first line; the row number in parquet
     columns: dict[str, Any]
     problem: str = ""  # why it cannot be read, with file and line; else empty
+    row: int = 0  # its number in a list, where lines do not tell its rows apart
 
 
 def read_file(path: Path) -> Iterator[Raw]:
@@ -85,18 +86,18 @@ def _json_array(path: Path, text: str) -> Iterator[Raw]:
     """Decodes a JSON list element by element, to know the line of each."""
     decoder = json.JSONDecoder()
     place = _after_space(text, text.index("[") + 1)
-    line, counted = 1, 0
+    line, counted, row = 1, 0, 0
     while text[place : place + 1] != "]":
-        line, counted = line + text.count("\n", counted, place), place
-        where = f"{path}:{line}"
+        line, counted, row = line + text.count("\n", counted, place), place, row + 1
+        where = f"{path}:{line} (row {row})"
         try:
             value, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{where} is not JSON: {error}") from error
+            raise UserError(f"{path}:{line} is not JSON: {error}") from error
         try:
-            yield Raw(line, files.checked_object(value, where))
+            yield Raw(line, files.checked_object(value, where), row=row)
         except UserError as error:
-            yield Raw(line, {}, str(error))
+            yield Raw(line, {}, str(error), row=row)
         place = _after_space(text, end)
         if text[place : place + 1] not in (",", "]"):
             raise UserError(f"{path}:{line + text.count(chr(10), counted, place)} is not JSON: no , or ] after a row")

@@ -22,7 +22,8 @@ def stored_rows(
     is_folder = Path(path).expanduser().is_dir()
     for file in row_files(path, split=split, subset=subset, limit=limit):
         for raw in read_file(file):
-            yield f"{file if is_folder else path}:{raw.line}", raw
+            number = f" (row {raw.row})" if raw.row else ""
+            yield f"{file if is_folder else path}:{raw.line}{number}", raw
 
 
 def row_files(path: str, *, split: str = "train", subset: str = "", limit: int | None = None) -> list[Path]:

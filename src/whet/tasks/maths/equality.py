@@ -4,16 +4,24 @@ A formula that takes math-verify longer than SECONDS, or more memory than its pr
 """
 
 import importlib.util
+import re
 from functools import cache
 from pathlib import Path
 
 from whet.errors import UserError
 from whet.limited_process import LimitedProcess, ProcessEnded
-from whet.tasks.maths.readings import Words, is_equal, key, read, tidy
+from whet.tasks.maths.readings import Words, clean, is_equal, key, read, tidy
 
 SECONDS = 2.0  # CPU time of math-verify for one pair; most take a hundredth of it
 LONGEST = 300  # characters of an answer: a final answer is shorter
 DEEPEST = 12  # braces inside of braces
+NUMBER = re.compile(r"[-+]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?%?|[-+]?\\frac\{\d+\}\{\d+\}")
+SCIENTIFIC = re.compile(r"(?:\\times|\\cdot|[×·*])10(?:\^|\*\*)\{?[-+]?\d+\}?")
+COMPUTATION = re.compile(  # of two terms or factors, or a power, root, factorial or binomial
+    r"(?<=[\w)}\]!])(?:[-+*×·÷−–]|\\(?:times|cdot|div)(?![a-z]))(?=[\d.({\\$+-])"
+    r"|[\d)]\(|\d!|[\d)}]\^|\*\*|\\(?:sqrt|[dt]?binom|log|ln)"
+)
+FRACTION = re.compile(r"[\d)}]/[\d({]|\\frac")
 _MATH_VERIFY = LimitedProcess(Path(__file__).with_name("verify_worker.py"))
 
 
@@ -23,12 +31,27 @@ def is_same(expected: str, found: str) -> bool:
         return False
     if tidy(expected) == tidy(found):
         return True
+    if is_computation(expected, found):
+        return False
     ours, theirs = read(expected), read(found)
     if ours is not None and theirs is not None:
         return is_equal(ours, theirs)
     if isinstance(ours, Words) or isinstance(theirs, Words) or not _may_ask(expected, found):
         return False
     return has_math_verify() and verified(expected, found)
+
+
+def is_computation(expected: str, found: str) -> bool:
+    """Whether a number is expected, and found is a computation that is left to do, such as 3+4, 2^10 or 12/2 for 6.
+
+    Else the formula of a problem would be its answer. A fraction answers a problem whose answer is no whole number.
+    """
+    number, last = ("".join(clean(one).split()) for one in (expected, found))
+    if not NUMBER.fullmatch(number):
+        return False
+    last = SCIENTIFIC.sub("", last.rpartition("=")[2])
+    is_whole = not re.search(r"[./%]|frac", number)
+    return bool(COMPUTATION.search(last) or (is_whole and FRACTION.search(last)))
 
 
 def vote_key(answer: str) -> str:

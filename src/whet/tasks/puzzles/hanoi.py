@@ -88,7 +88,7 @@ class Hanoi(Procedural):
         solved = _number((PEGS[goal],) * self.disks)
         start = _state(number + (number >= solved), self.disks)  # all states but the goal itself
         question = f"{''.join(start)}:{PEGS[goal]}"
-        moves = self._detour(start, question, variant) if self.detours else []
+        moves = self._detour(start, PEGS[goal], question, variant) if self.detours else []
         moves += solution(play(start, moves)[0], PEGS[goal])
         return Problem(question=question, answer=self._written(start, PEGS[goal], moves), twin=self._twin(question))
 
@@ -97,11 +97,12 @@ class Hanoi(Procedural):
         names = permutations(PEGS) if self.renamed_twins else (PEGS,)
         return min(question.translate(str.maketrans(PEGS, "".join(some))) for some in names)
 
-    def _detour(self, state: State, question: str, variant: int) -> list[Move]:
-        """Random legal moves, as many as a hash says."""
+    def _detour(self, state: State, goal: str, question: str, variant: int) -> list[Move]:
+        """Random legal moves that are not on the shortest way, as many as a hash says."""
         moves: list[Move] = []
         for place in range(fingerprint("detours", question, variant) % (self.detours + 1)):
-            legal = [move for move in permutations(PEGS, 2) if play(state, [move])[1]]
+            shortest = solution(state, goal)[:1]
+            legal = [move for move in permutations(PEGS, 2) if play(state, [move])[1] and move not in shortest]
             moves.append(legal[fingerprint("detour", question, variant, place) % len(legal)])
             state = play(state, moves[-1:])[0]
         return moves

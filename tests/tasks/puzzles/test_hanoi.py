@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 import pytest
@@ -160,10 +161,12 @@ def test_answers_with_detours_solve_and_are_longer() -> None:
     some = task.draw(200, seed=(0, 1))
     scores = [task.score(one, one.answer) for one in some]
     assert all(score.parts["correct"] for score in scores)
-    assert 20 < sum(score.reward == 1 for score in scores) < 60  # about one in nine has none, and some lead nowhere
+    assert 10 < sum(score.reward == 1 for score in scores) < 40  # about one in nine has none
     assert all(task.score(one, task.best(one)).reward == 1 for one in some)
     assert len({one.columns["question"] for one in task.draw(2000, seed=(0, 1))}) == 54  # the same split
     assert task.held_out(99) == TRACE.held_out(99)
+    wandering = Hanoi(trace=True, detours=20).draw(1000, seed=(0, 1))
+    assert len({state for one in wandering for state in re.findall(r"[ABC]{3}:[ABC]", one.answer)}) == 27 * 3
 
 
 def test_wrong_options_are_refused() -> None:

@@ -27,8 +27,9 @@ SOLVED, SHORTEST, PROGRESS, ILLEGAL = 0.8, 0.2, 0.2, 0.5
 MOVE = r"[ABC]\s*(?:(?:->|→|to|>|-)\s*)?[ABC]"
 MOVES = re.compile(rf"{MOVE}(?:(?:\s*[,;.]\s*|\s+){MOVE})*\s*[,;.]?", re.IGNORECASE)
 TRACED = re.compile(r"[ABC]{2} [ABC]+:[ABC](?:>[ABC]{2} [ABC]+:[ABC])*")
-DETOURS = 64  # answers with detours for each start
+DETOURS = 1024  # answers with detours for each start
 LONGEST_DETOUR = 20
+RANDOM = 4  # one move in so many of a detour is drawn
 HELD_OUT = 0.25  # share of the starts: there are few with three disks
 
 State = tuple[str, ...]  # the peg of each disk, the smallest first
@@ -40,7 +41,7 @@ class Hanoi(Procedural):
     """Tower of Hanoi with 3 (level 1) to 10 disks (level 8), from any legal start to any peg."""
 
     trace: bool = False  # answers have the question that each move leaves too: AC CAB:B>AB CBB:B; not with chat
-    detours: int = 0  # up to so many random legal moves before the solution in the answers to imitate
+    detours: int = 0  # up to so many moves off the shortest way before the solution in the answers to imitate
 
     renamed_twins: bool = True  # starts that differ by the names of the pegs only are on one side of the split
 
@@ -98,12 +99,18 @@ class Hanoi(Procedural):
         return min(question.translate(str.maketrans(PEGS, "".join(some))) for some in names)
 
     def _detour(self, state: State, goal: str, question: str, variant: int) -> list[Move]:
-        """Random legal moves that are not on the shortest way, as many as a hash says."""
+        """Legal moves that are not on the shortest way, as many as a hash says.
+
+        Mostly the smallest disk goes to the next peg; one move in RANDOM is drawn from all of them, so that every state
+        is seen.
+        """
         moves: list[Move] = []
         for place in range(fingerprint("detours", question, variant) % (self.detours + 1)):
-            shortest = solution(state, goal)[:1]
-            legal = [move for move in permutations(PEGS, 2) if play(state, [move])[1] and move not in shortest]
-            moves.append(legal[fingerprint("detour", question, variant, place) % len(legal)])
+            circle = (state[0], PEGS[(PEGS.index(state[0]) + 1) % len(PEGS)])
+            others = [move for move in permutations(PEGS, 2) if play(state, [move])[1]]
+            wrong = [move for move in (circle, *others) if move not in solution(state, goal)[:1]]
+            draw = fingerprint("detour", question, variant, place)
+            moves.append(wrong[0] if draw % RANDOM else wrong[draw // RANDOM % len(wrong)])
             state = play(state, moves[-1:])[0]
         return moves
 

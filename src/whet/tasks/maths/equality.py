@@ -5,23 +5,27 @@ A formula that takes math-verify longer than SECONDS, or more memory than its pr
 
 import importlib.util
 import re
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
 from whet.errors import UserError
 from whet.limited_process import LimitedProcess, ProcessEnded
-from whet.tasks.maths.readings import Words, clean, is_equal, key, read, tidy
+from whet.tasks.maths.readings import Words, clean, is_equal, key, read, tidy, without_unit
 
 SECONDS = 2.0  # CPU time of math-verify for one pair; most take a hundredth of it
 LONGEST = 300  # characters of an answer: a final answer is shorter
 DEEPEST = 12  # braces inside of braces
-NUMBER = re.compile(r"[-+]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?%?|[-+]?\\frac\{\d+\}\{\d+\}")
-SCIENTIFIC = re.compile(r"(?:\\times|\\cdot|[×·*])10(?:\^|\*\*)\{?[-+]?\d+\}?")
-COMPUTATION = re.compile(  # of two terms or factors, or a power, root, factorial or binomial
-    r"(?<=[\w)}\]!])(?:[-+*×·÷−–]|\\(?:times|cdot|div)(?![a-z]))(?=[\d.({\\$+-])"
-    r"|[\d)]\(|\d!|[\d)}]\^|\*\*|\\(?:sqrt|[dt]?binom|log|ln)"
+NUMBER = re.compile(  # written out: 12, $1,234.50, 3/4, 12%, 1.5e3, \frac{3}{4}, 1\frac{1}{2}
+    r"[-+]?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?:/\d+)?%?|[-+]?\d*\\frac\{-?\d+\}\{\d+\}"
 )
-FRACTION = re.compile(r"[\d)}]/[\d({]|\\frac")
+NAMED = re.compile(r"^[A-Za-z]\w*\s*=\s*")
+SCIENTIFIC = re.compile(r"(?:\\times|\\cdot|[×·*])\{?10\}?(?:\^|\*\*)\{?[-+]?\d+\}?")
+COMPUTATION = re.compile(  # of two terms or factors, or a power, root, factorial or binomial
+    r"(?<=[\w)}\]!%$|])(?:[-+*×·÷−–∗⋅∙]|\\(?:times|cdot|div)(?![a-z]))(?=[\d.({\[|\\$+-])"
+    r"|[\d)]\(|[\d)}]!|[\d)}]\^|\*\*|\\(?:sqrt|[dt]?binom|log|ln|choose)"
+)
+FRACTION = re.compile(r"[\d)}][/∕][\d({]|\\frac|\\over")
 _MATH_VERIFY = LimitedProcess(Path(__file__).with_name("verify_worker.py"))
 
 
@@ -46,12 +50,24 @@ def is_computation(expected: str, found: str) -> bool:
 
     Else the formula of a problem would be its answer. A fraction answers a problem whose answer is no whole number.
     """
-    number, last = ("".join(clean(one).split()) for one in (expected, found))
-    if not NUMBER.fullmatch(number):
+    number = _written_out(expected)
+    sides = [_written_out(side) for side in clean(found).split("=")]
+    if not NUMBER.fullmatch(number) or any(map(NUMBER.fullmatch, sides[:-1])):
         return False
-    last = SCIENTIFIC.sub("", last.rpartition("=")[2])
-    is_whole = not re.search(r"[./%]|frac", number)
-    return bool(COMPUTATION.search(last) or (is_whole and FRACTION.search(last)))
+    last = SCIENTIFIC.sub("", sides[-1])
+    return bool(COMPUTATION.search(last) or (_is_whole(number) and FRACTION.search(last)))
+
+
+def _written_out(answer: str) -> str:
+    """The answer without the name of its variable and its unit."""
+    return tidy(without_unit(NAMED.sub("", clean(answer)))[0])
+
+
+def _is_whole(number: str) -> bool:
+    try:
+        return Fraction(number.replace(",", "").replace("$", "")).denominator == 1
+    except (ValueError, ZeroDivisionError):
+        return False
 
 
 def vote_key(answer: str) -> str:

@@ -232,14 +232,14 @@ def _number(text: str) -> Number:
         unit, text = CURRENCIES[currency[2]], currency[1] + currency[3] + text[currency.end() :]
     elif text.endswith("$"):
         unit, text = "dollar", text[:-1]
-    text, scale, named_unit = _without_unit(THOUSANDS.sub(_joined, text))
+    text, scale, named_unit = without_unit(THOUSANDS.sub(_joined, text))
     text = text.strip()
     is_percent = text.endswith("%")
     at = values(text.rstrip("%").strip() if is_percent else text)
     return Number(tuple(value * scale for value in at), is_percent, unit or named_unit)
 
 
-def _without_unit(text: str) -> tuple[str, int, str]:
+def without_unit(text: str) -> tuple[str, int, str]:
     """The text before the words that name a unit or what is counted, the factor of "million", and the unit."""
     tail = TAIL.search(text)
     if not tail:

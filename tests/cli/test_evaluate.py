@@ -97,8 +97,8 @@ def test_the_table_says_what_the_json_says(whet: Whet, model: Path, rows: Path) 
     shown = whet("eval", model, *_options(rows), "--show", 1)
     assert f"{measured['accuracy']['mean']:.1%}" in shown.out
     assert f"{measured['accuracy']['low']:.1%} … {measured['accuracy']['high']:.1%}" in shown.out
-    assert "→ 8 (right)\n" in shown.out
-    assert re.search(r"→ 8 \(wrong, a right answer is [79]\)\n", shown.out)
+    assert "→ 8 (right; reward 1)\n" in shown.out
+    assert re.search(r"→ 8 \(wrong, a right answer is [79]; reward 0\)\n", shown.out)
     assert shown.out.count("→ 8") == 2
 
 

@@ -63,7 +63,8 @@ def test_the_rewards_of_a_run_are_those_of_its_best_evaluation(whet: Whet, rewar
     assert from_python.reward is not None
     assert from_python.reward.mean == wanted["eval/reward"]
     other = json.loads(whet("eval", rewarded, "--task", "sorting", "--json").out)
-    assert other["reward"] is None  # of another task than the run's
+    assert other["reward"] is not None  # of another task than the run's: the task's own
+    assert not {"digits", "short"} & other["parts"].keys()
 
 
 def test_a_reward_that_fails_is_one_sentence(whet: Whet, rewarded: Path, tmp_path: Path) -> None:

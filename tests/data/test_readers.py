@@ -83,7 +83,7 @@ def test_broken_elements_of_a_list_are_told_by_the_line_they_begin_on(tmp_path: 
     assert [(raw.line, bool(raw.problem)) for raw in found] == [(2, False), (3, True), (3, True), (5, True), (5, False)]
     assert found[1].problem == f"{path}:3 (row 2) must be a JSON object, not a number"
     assert "not UTF-8" in found[2].problem
-    assert f"{path}:5 is not JSON" in found[3].problem
+    assert f"{path}:5 (row 4) is not JSON" in found[3].problem
 
 
 @pytest.mark.parametrize(

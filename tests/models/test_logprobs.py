@@ -8,7 +8,7 @@ import torch
 from tests.small import small_model
 from whet.models import logprobs as module
 from whet.models.layers.packing import pack
-from whet.models.logprobs import likeliest_hits, log_distribution, read_tokens, token_logprobs, token_values
+from whet.models.logprobs import log_distribution, read_tokens, token_likelihoods, token_logprobs, token_values
 from whet.records import Sampling
 
 PLAIN = Sampling(max_tokens=1)
@@ -58,7 +58,7 @@ def test_where_nothing_is_asked_no_model_is():
     assert reading.values is None
     assert read_tokens(model, tokens, lengths, nothing, PLAIN, value_head=len).values.tolist() == [[0.0] * 7] * 3
     assert not token_values(model, len, tokens, lengths, nothing).any()
-    assert likeliest_hits(model, tokens, lengths, nothing).tolist() == [0, 0, 0]
+    assert [some.tolist() for some in token_likelihoods(model, tokens, lengths, nothing)] == [[0, 0, 0]] * 2
 
 
 def test_a_packing_is_what_the_model_reads_where_there_is_one():
@@ -210,7 +210,7 @@ def test_a_token_that_was_drawn_is_never_cut_off():
     assert torch.isneginf(kept[0, 1])
 
 
-def test_likeliest_hits_are_counted_one_by_one(monkeypatch):
+def test_likeliest_tokens_are_counted_one_by_one(monkeypatch):
     model, _ = small_model()
     tokens, lengths, mask = batch((9, 6, 3, 2), prompt=2)
     with torch.no_grad():
@@ -224,7 +224,10 @@ def test_likeliest_hits_are_counted_one_by_one(monkeypatch):
     ]
     assert 4 <= sum(expected) < int(mask.sum())
     assert len(set(expected)) > 1  # so that it shows whose they are
-    assert likeliest_hits(model, tokens, lengths, mask).tolist() == expected
+    logprobs, hits = token_likelihoods(model, tokens, lengths, mask)
+    assert hits.tolist() == expected
+    exact = token_logprobs(model, tokens, lengths, mask, PLAIN)[0].sum(dim=1)
+    assert logprobs.tolist() == pytest.approx(exact.tolist(), abs=1e-5)
     sizes = []
     original = type(model).head
 
@@ -238,5 +241,5 @@ def test_likeliest_hits_are_counted_one_by_one(monkeypatch):
         monkeypatch.setattr(module, "LEAST_ROWS", rows)
         monkeypatch.setattr(module, "CPU_CHUNK", elements)
         sizes.clear()
-        assert likeliest_hits(model, tokens, lengths, mask).tolist() == expected
+        assert token_likelihoods(model, tokens, lengths, mask)[1].tolist() == expected
         assert max(sizes) == most

@@ -60,6 +60,7 @@ class Objective:
     loss: Cell
     weighting: Cell
     paper: str
+    reads: Literal["answers", "text"] = "answers"  # prompts with answers, or windows of a corpus
 
 
 def row(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled) -> Algorithm:
@@ -102,6 +103,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 # fmt: on
 OBJECTIVES: dict[str, Objective] = {
     "sft": Objective(loss=p.negative_log_likelihood, weighting=p.token_mean, paper="maximum likelihood"),
+    "lm": Objective(loss=p.negative_log_likelihood, weighting=p.token_mean, paper="maximum likelihood", reads="text"),
 }
 
 

@@ -46,6 +46,7 @@ from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
 
 __all__ = [
+    "CORPUS",
     "AlgorithmBase",
     "AlgorithmConfig",
     "DataConfig",
@@ -67,17 +68,23 @@ DATA_OF_A_TASK = (
     *("path", "sets", "format", "columns", "split", "subset", "chat"),
     *("held_out_share", "held_out_rows", "max_skipped", "limit", "streaming"),
 )
+CORPUS = "corpus"  # the task that is a text
 TASK_OF_DATA = ("match", "pattern", "max_prompt_tokens", "overlong_prompts")  # options that only the task data has
 
 
 def prompts_of_data(value: Any) -> Any:
-    """A recipe with the task data in place of `data`: `data: FILE` names its file, `data.KEY` sets its options."""
+    """A recipe with the task data in place of `data`: `data: FILE` names its file, `data.KEY` sets its options.
+
+    For the task corpus, `data` names the text.
+    """
     if not isinstance(value, Mapping) or "data" not in value:
         return value
     given, task = value["data"], value.get("task", {})
     options = {"sets": given} if isinstance(given, list | tuple) else given
     options = options if isinstance(options, Mapping) else {"path": options}
     named = {"name": task} if isinstance(task, str) else task
+    if isinstance(named, Mapping) and named.get("name") == CORPUS:  # its own text in place of the recipe's
+        return {**{key: one for key, one in value.items() if key != "data"}, "task": {**named, **options}}
     if (
         not isinstance(named, Mapping)
         or named.get("name", "data") != "data"
@@ -237,9 +244,13 @@ class OfflineConfig(TrainConfig):
     @model_validator(mode="before")
     @classmethod
     def _prompts_of_the_data(cls, value: Any) -> Any:
-        """Without a task, the run is evaluated on held-out prompts of the data."""
-        if not isinstance(value, Mapping) or "task" in value:
+        """Without a task, the run is evaluated on held-out prompts of the data; the task corpus takes its text."""
+        if not isinstance(value, Mapping):
             return value
+        if "task" in value:
+            task = value["task"]
+            named = task if isinstance(task, str) else task.get("name") if isinstance(task, Mapping) else ""
+            return prompts_of_data(value) if named == CORPUS else value
         data = value.get("data")
         if data is None:
             raise ValueError("nothing to learn from: name data, e.g. data: pairs.jsonl, or a task that has answers")
@@ -261,7 +272,9 @@ class OfflineConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _fits(self) -> OfflineConfig:
-        refuse_objective(self.objective, has_data=self.data is not None, reference=self.reference)
+        refuse_objective(
+            self.objective, has_data=self.data is not None, has_text=self.task.name == CORPUS, reference=self.reference
+        )
         refuse_untrainable("data", {} if self.data is None else self.data.model_dump())
         generates = not isinstance(objective_row(self.objective), RewardObjective)
         if self.eval.every_steps and not self.evaluation_data and not (generates and self.evaluation_tasks):

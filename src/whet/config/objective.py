@@ -34,12 +34,17 @@ def objective_row(objective: ObjectiveConfig) -> Row:
     return replace(row, loss=bind(row.loss, objective.options))
 
 
-def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, reference: str) -> None:
+def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, has_text: bool, reference: str) -> None:
     """Raises a ValueError for what the objective cannot work with."""
     row = objective_row(objective)
     wrong = senseless(row.loss) if objective.name in ROWS else ""
     if wrong:
         raise ValueError(f"objective.{wrong}")
+    if isinstance(row, Objective) and row.reads == "text" and not has_text:
+        raise ValueError(
+            f"objective {objective.name!r} learns from a text: set task: {{name: corpus, path: FILE}}, "
+            "or use objective sft for rows"
+        )
     if not isinstance(row, Objective) and not has_data:
         raise ValueError(f"objective {objective.name!r} learns from data: set data, e.g. data: pairs.jsonl")
     if reference and not (isinstance(row, Preference) and row.needs_reference):

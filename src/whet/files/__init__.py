@@ -23,6 +23,13 @@ REFUSED_KEYS = {
 }
 LARGEST_OBJECT = 2**26  # bytes of a JSON file; the largest published ones have half as many
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ROW_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")  # each also as .gz or .xz
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".py")
+
+
+def unpacked_suffix(name: str) -> str:
+    """The ending of a file's name in small letters, without that of its compression."""
+    return Path(name.lower().removesuffix(".gz").removesuffix(".xz")).suffix
 
 
 def home_directory(name: str) -> Path:

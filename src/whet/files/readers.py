@@ -36,7 +36,7 @@ class Raw:
 
 def read_file(path: Path) -> Iterator[Raw]:
     """The rows of a .jsonl, .json, .csv, .tsv or .parquet file, each also as .gz or .xz."""
-    suffix = _suffix(path.name)
+    suffix = files.unpacked_suffix(path.name)
     if suffix not in READERS:
         raise UserError(f"{path}: rows are read from {', '.join(READERS)} (each also as .gz or .xz)")
     return READERS[suffix](path)
@@ -44,7 +44,7 @@ def read_file(path: Path) -> Iterator[Raw]:
 
 def is_rows_file(name: str) -> bool:
     """Whether a file of this name can hold rows."""
-    return _suffix(name) in READERS
+    return files.unpacked_suffix(name) in READERS
 
 
 def is_file_name(name: str) -> bool:
@@ -61,10 +61,6 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)
-
-
-def _suffix(name: str) -> str:
-    return Path(name.lower().removesuffix(".gz").removesuffix(".xz")).suffix
 
 
 def _json_lines(path: Path) -> Iterator[Raw]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from urllib.error import HTTPError, URLError
@@ -9,9 +10,8 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from whet.errors import UserError
-from whet.files import home_directory
+from whet.files import ROW_SUFFIXES, home_directory, unpacked_suffix
 from whet.files.cached_files import is_intact, store
-from whet.files.readers import is_rows_file
 
 LARGEST = 2**28  # bytes of a file that is downloaded
 SECONDS = 30  # without an answer, or between two parts of the file
@@ -22,15 +22,20 @@ def is_address(path: str) -> bool:
     return path.startswith(("http://", "https://"))
 
 
-def cached_download(address: str) -> Path:
-    """The cached copy of a file, downloaded if it is absent or damaged."""
+def cached_download(address: str, *, kinds: Sequence[str] = ROW_SUFFIXES, sha256: str = "") -> Path:
+    """The cached copy of a file, downloaded if it is absent or damaged.
+
+    `kinds`: the endings that its name may have, each also with .gz or .xz; `sha256`: what must arrive.
+    """
     name = PurePosixPath(urlsplit(address).path).name
-    if not is_rows_file(name):
-        raise UserError(f"{address} does not name a file of rows: it must end in .jsonl, .json, .csv, .tsv or .parquet")
+    if unpacked_suffix(name) not in kinds:
+        raise UserError(f"{address} does not name a file that can be read: it must end in {', '.join(kinds)}")
     key = hashlib.sha256(address.encode()).hexdigest()[:16]
     path = home_directory("data") / f"{key}-{re.sub(r'[^A-Za-z0-9_.-]', '-', name)[-80:]}"
     if not is_intact(path):
         data = _downloaded(address)
+        if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+            raise UserError(f"{address} is not the file it was: its checksum differs; name a copy that you trust")
         store(path, lambda file: {"address": address, "bytes": file.write(data)}, what=address)
     return path
 

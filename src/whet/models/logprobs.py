@@ -111,17 +111,21 @@ def token_values(
 
 
 @torch.no_grad()
-def likeliest_hits(model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor) -> Tensor:
-    """(B,): the number of trained tokens of each row that have the highest probability."""
+def token_likelihoods(model: CausalLM, tokens: Tensor, lengths: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) sums over the trained tokens of each row: of their log-probs, and of those that are the likeliest ones."""
     place = _trained(mask)
-    hits = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)
+    logprobs = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
+    hits = torch.zeros_like(logprobs)
     if not len(place[0]):
-        return hits
+        return logprobs, hits
     states, targets = _states_before(model, tokens, lengths, place, None), tokens[place]
     size = max(LEAST_ROWS, CPU_CHUNK // model.vocab_size)
     for some, ids, rows in zip(*(torch.split(x, size) for x in (states, targets, place[0])), strict=True):
-        hits.index_add_(0, rows, (model.head(some).argmax(dim=-1) == ids).long())
-    return hits
+        logits = model.head(some).float()
+        chosen = logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
+        logprobs.index_add_(0, rows, chosen.double())
+        hits.index_add_(0, rows, (logits.argmax(dim=-1) == ids).double())
+    return logprobs, hits
 
 
 def _trained(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,8 +142,8 @@ def _states_before(
     """(N, D): the state before each trained token."""
     rows, columns = place
     before = columns - 1  # the state of token t − 1 predicts token t
-    if packing is None:
-        return model.hidden(tokens, lengths)[rows, before]
+    if packing is None:  # the last token of the longest row predicts nothing, and may be one beyond the context
+        return model.hidden(tokens[:, :-1], lengths.clamp(max=tokens.shape[1] - 1))[rows, before]
     return model.hidden_packed(packing).index_select(0, packing.places[rows, before])
 
 

@@ -45,6 +45,7 @@ TASKS: dict[str, type[Task]] = {
 
 # Packaged, in modules that import this one.
 ELSEWHERE = {
+    "corpus": "whet.data.corpus.corpus_task:CorpusTask",
     "data": "whet.data.task:DataTask",
     "maths": "whet.data.maths_task:MathsTask",
     "rows": "whet.data.rows_task:RowsTask",

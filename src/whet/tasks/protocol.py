@@ -1,7 +1,7 @@
 """The interface of tasks: a source of examples and a grader of completions. Imports no models and no tensors."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from whet.records import LARGEST_REWARD, Example, Sampled, Score
@@ -70,6 +70,15 @@ class HasAlphabet(Protocol):
 
     @property
     def alphabet(self) -> str: ...
+
+
+@runtime_checkable
+class HasText(Protocol):
+    """A task that is a text: tokenisers are trained on it, and n-grams counted."""
+
+    def training_text(self) -> Iterator[str]:
+        """All of its training text, chunk by chunk."""
+        ...
 
 
 @runtime_checkable

@@ -1,17 +1,16 @@
 """The offline loop, which trains on rows that exist: rows → loss → step."""
 
-from typing import Any
-
 from whet.algorithms.preference.preference_table import Preference, RewardObjective
 from whet.config import OfflineConfig
 from whet.config.objective import objective_row
 from whet.distributed.world import World
 from whet.runs.directory import RunDirectory
 from whet.train.rows.examples import Note
+from whet.train.rows.language_model import LanguageModelTrainer
 from whet.train.rows.preference import PreferenceTrainer
 from whet.train.rows.reward_training import RewardTrainer
 from whet.train.rows.sft import SFTTrainer
-from whet.train.rows.trainer import OfflineTrainer
+from whet.train.rows.trainer import Trainer
 from whet.train.session.callbacks import Progress
 from whet.train.session.session import Session
 
@@ -31,11 +30,13 @@ def train(config: OfflineConfig, run: RunDirectory, world: World, progress: Prog
             session.end_step(step, metrics, tokens=tokens)
 
 
-def build_trainer(config: OfflineConfig, world: World, note: Note) -> OfflineTrainer[Any]:
+def build_trainer(config: OfflineConfig, world: World, note: Note) -> Trainer:
     """The trainer of the objective, with its model and its rows."""
     row = objective_row(config.objective)
     if isinstance(row, RewardObjective):
         return RewardTrainer(config, row, world, note)
     if isinstance(row, Preference):
         return PreferenceTrainer(config, row, world, note)
+    if row.reads == "text":
+        return LanguageModelTrainer(config, world, note)
     return SFTTrainer(config, world, note)

@@ -14,7 +14,7 @@ from whet.errors import UserError
 from whet.evaluate.calibration import clustered, share_of_sums
 from whet.evaluate.statistics import flat_metrics
 from whet.models.layers.decoder_config import autocast
-from whet.models.logprobs import likeliest_hits, read_tokens
+from whet.models.logprobs import read_tokens, token_likelihoods
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Dialogue, Example, Pair, Row, Sequences, Text
 from whet.rollout import draw
@@ -51,7 +51,18 @@ def fit(
     world: World,
 ) -> tuple[dict[str, float], int]:
     """One optimizer step; returns metrics and the number of trained tokens, over all ranks."""
-    sequences = stacked(rows, world)
+    return fit_sequences(policy, optimizer, stacked(rows, world), objective, config, world)
+
+
+def fit_sequences(
+    policy: CausalLM,
+    optimizer: torch.optim.Optimizer,
+    sequences: Sequences,
+    objective: Objective,
+    config: TrainConfig,
+    world: World,
+) -> tuple[dict[str, float], int]:
+    """`fit` on tensors."""
     entropies: list[Tensor] = []
     losses = _losses(policy, sequences, objective, config, world, entropies)
     descent = descend(losses, [optimizer], world, max_grad_norm=config.update.max_grad_norm)
@@ -106,12 +117,12 @@ class SFTTrainer(OfflineTrainer[Unit]):
 
     def _hits(self, sequences: Sequences) -> list[int]:
         """For each row, how many of its trained tokens are the policy's most likely ones."""
-        hits = torch.zeros(len(sequences.lengths), dtype=torch.int64, device=self.world.device)
+        hits = torch.zeros(len(sequences.lengths), dtype=torch.float64, device=self.world.device)
         alone = torch.arange(len(hits), device=self.world.device)
         for rows in passes(sequences, alone, self.config.update, self.parts.policy):
             s = take(sequences, rows)
             with autocast(self.world.device):
-                hits[rows] = likeliest_hits(self.parts.policy, s.tokens, s.lengths, s.mask)
+                _, hits[rows] = token_likelihoods(self.parts.policy, s.tokens, s.lengths, s.mask)
         return [int(count) for count in hits.tolist()]
 
     def _answers(self, examples: Sequence[Example]) -> list[Unit]:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,21 @@ from whet.train.setup.optimizer import descend
 from whet.train.setup.prompt_notes import chat_note
 
 U = TypeVar("U")
+
+
+class Trainer(Protocol):
+    """What the offline loop needs of a trainer."""
+
+    parts: Parts[Any]
+    kept: Mapping[str, Checkpointed]
+
+    def rows(self, step: int) -> Sequence[Any]: ...
+
+    def fit(self, rows: Sequence[Any]) -> tuple[dict[str, float], int]: ...
+
+    def measure(self) -> dict[str, float]: ...
+
+    def conclude(self, run: RunDirectory, note: Note) -> None: ...
 
 
 class OfflineTrainer(ABC, Generic[U]):

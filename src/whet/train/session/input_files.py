@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import whet
-from whet.config import OfflineConfig, OnlineConfig, TaskConfig, TrainConfig
+from whet.config import CORPUS, OfflineConfig, OnlineConfig, TaskConfig, TrainConfig
 from whet.config.algorithm import OwnCell
 from whet.config.loops import CollectConfig
 from whet.config.pipeline import texts
+from whet.data.corpus.documents import CorpusSource, source_files
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.files.stored_rows import row_files
@@ -135,7 +136,9 @@ def _task(key: str, task: TaskConfig, run: Path) -> Iterator[Named]:
     name, options = task.name, task.options
     for number, one in enumerate(task.mixed):
         yield from _task(f"{key}.tasks.{number}", one, run)
-    if name in TASKS or name in ELSEWHERE:
+    if name == CORPUS:
+        yield f"{key}.path", str(options.get("path", "")), _text(options)
+    elif name in TASKS or name in ELSEWHERE:
         yield from _sets(key, options)
     else:
         yield f"{key}.name", name, _code(name, "task")
@@ -190,6 +193,15 @@ def _data(options: Mapping[str, Any]) -> Files:
         path, split, subset = (str(options.get(key, "")) for key in ("path", "split", "subset"))
         found = row_files(path, split=split or "train", subset=subset, limit=options.get("limit"))
         return _by_name([file for file in found if file.is_file()])
+    return {}
+
+
+def _text(options: Mapping[str, Any]) -> Files:
+    """The files of a corpus, by their place in it: names may repeat in a folder."""
+    with suppress(UserError, RunFailed):
+        known = {key: options[key] for key in ("path", "column", "split", "subset", "limit") if key in options}
+        found = source_files(CorpusSource(**known))
+        return {f"{number}: {file.name}" if len(found) > 1 else file.name: file for number, file in enumerate(found)}
     return {}
 
 

@@ -26,16 +26,18 @@ from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.chat_settings import with_chat
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
+from whet.models.text.trained_bpe import train_bpe
 from whet.tasks.loading import guarded_task
-from whet.tasks.protocol import HasAlphabet, HasNotes, Task
+from whet.tasks.protocol import HasAlphabet, HasNotes, HasText, Task
 from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
+from whet.train.setup.corpora import text_measure
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
 
-TIKTOKEN = "tiktoken:"
+TIKTOKEN, BPE = "tiktoken:", "bpe:"
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VLLM_SEQUENCES = 256  # default number of parallel sequences
 
@@ -57,6 +59,7 @@ class Parts(Generic[M]):
     origin: str  # fingerprint of the start weights
     dtype: torch.dtype  # of exported weights
     notes: tuple[str, ...]  # on the parts, for the user
+    measure: Callable[[], dict[str, float]] = dict  # further metrics of every evaluation
 
     def save_model(self, directory: Path) -> None:
         """Saves model and tokenizer as one loadable directory, in fp32 as they are trained."""
@@ -107,6 +110,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
             *(*trained_on, *evaluation_lines(config, evaluation), *reward_lines(config)),
             *(*start.notes, *lengths, *of_sets, *(task.notes() if isinstance(task, HasNotes) else ())),
         ),
+        measure=text_measure(config, task, start.tokenizer, policy, world),
     )
 
 
@@ -245,6 +249,8 @@ def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
     """The tokenizer of a new model."""
     if new.tokenizer.startswith(TIKTOKEN):
         return tiktoken_tokenizer(new.tokenizer.removeprefix(TIKTOKEN))
+    if new.tokenizer.startswith(BPE):
+        return _trained_bpe(new.tokenizer.removeprefix(BPE), task)
     if new.tokenizer != "characters":
         return load_tokenizer(Path(new.tokenizer))
     if not isinstance(task, HasAlphabet):
@@ -253,6 +259,17 @@ def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
             "use tiktoken:gpt2, or the directory of a saved tokeniser"
         )
     return character_tokenizer(task.alphabet)
+
+
+def _trained_bpe(size: str, task: Task) -> Tokenizer:
+    if not size.isdecimal():
+        raise UserError(f"model.new.tokenizer is bpe:{size}, which names no number of tokens: write e.g. bpe:1024")
+    if not isinstance(task, HasText):
+        raise UserError(
+            f"model.new.tokenizer is bpe:{size}, which is trained on a text, and task {task.name!r} has none: "
+            "use task: {name: corpus, path: …}, tiktoken:gpt2, or the directory of a saved tokeniser"
+        )
+    return train_bpe(task.training_text(), int(size))
 
 
 def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:

@@ -1,0 +1,109 @@
+"""A text as a task: the prompt is a window of it, the answer the text that follows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from whet.data.corpus.documents import CorpusSource
+from whet.data.corpus.text_store import TextStore, text_store
+from whet.errors import UserError
+from whet.records import Example, Score
+from whet.tasks.space import HELD_OUT_SHARE, WORD, fingerprint
+
+WINDOWS = ("characters", "words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusTask:
+    """Windows of a text, to be continued: for language modelling, and for RL with a reward at every token."""
+
+    path: str  # tiny-shakespeare, python-stdlib, a file, a folder, an address, or a data set of the hub
+    column: str = "text"  # of rows: the column that holds the text
+    split: str = "train"  # of a data set of the hub
+    subset: str = ""  # of a data set of the hub
+    limit: int | None = None  # use the first documents only
+    held_out_share: float = HELD_OUT_SHARE  # the last part of the text
+    prompt_characters: int = 32  # of real text before what is to be continued
+    answer_characters: int = 64  # of the real text after it
+    windows: str = "characters"  # where a prompt may begin and end: anywhere, or between words (for BPE)
+    documents: str = "joined"  # windows of training text: run over ends of documents, or "separate": attend within one
+    eval_windows: int = 0  # held-out windows whose loss is measured, evenly spread; 0: all
+
+    def __post_init__(self) -> None:
+        for key, allowed in (("windows", WINDOWS), ("documents", ("joined", "separate"))):
+            if getattr(self, key) not in allowed:
+                raise UserError(f"task corpus: {key} is {getattr(self, key)!r}, must be {' or '.join(allowed)}")
+        for key in ("prompt_characters", "answer_characters"):
+            if getattr(self, key) < 1:
+                raise UserError(f"task corpus: {key} is {getattr(self, key)}, must be 1 or more")
+        if not 0 < self.held_out_share < 1:
+            raise UserError(f"task corpus: held_out_share is {self.held_out_share}, must be between 0 and 1")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"task corpus: limit is {self.limit}, must be 1 or more")
+
+    @property
+    def name(self) -> str:
+        return "corpus"
+
+    @property
+    def source(self) -> CorpusSource:
+        return CorpusSource(path=self.path, column=self.column, split=self.split, subset=self.subset, limit=self.limit)
+
+    @cached_property
+    def text(self) -> TextStore:
+        """The whole text."""
+        store = text_store(self.source, held_out_share=self.held_out_share)
+        shortest = min(store.split, store.size - store.split)
+        if shortest < 4 * (self.prompt_characters + self.answer_characters):
+            raise UserError(
+                f"{self.path} has {store.split:,} bytes of training and {store.size - store.split:,} of held-out text, "
+                "too few for its windows: add text, or lower prompt_characters and answer_characters"
+            )
+        return store
+
+    @property
+    def alphabet(self) -> str:
+        return self.text.alphabet
+
+    def training_text(self) -> Iterator[str]:
+        """The training text, chunk by chunk."""
+        return self.text.chunks(0, self.text.split)
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        side = (0, self.text.split)
+        return [self._example(fingerprint("corpus", *seed, number) / WORD, side) for number in range(count)]
+
+    def held_out(self, count: int) -> list[Example]:
+        """Windows that are evenly spread over the held-out text."""
+        side = (self.text.split, self.text.size)
+        most = max(1, (side[1] - side[0]) // (4 * (self.prompt_characters + self.answer_characters)))
+        count = min(count, most)
+        return [self._example(number / count, side) for number in range(count)]
+
+    def score(self, example: Example, text: str) -> Score:
+        """The share of characters that are those of the text at the same place."""
+        longest = max(len(example.answer), len(text))
+        matched = sum(a == b for a, b in zip(example.answer, text, strict=False)) / max(1, longest)
+        return Score(reward=matched, parts={"matched": matched})
+
+    def correct(self, example: Example, text: str) -> bool | None:  # noqa: ARG002
+        """None: a text can go on in many ways. Held-out text is measured by its likelihood instead."""
+        return None
+
+    def _example(self, where: float, side: tuple[int, int]) -> Example:
+        """The window that begins at this fraction of one side of the text."""
+        at_word = self.windows == "words"
+        room = 4 * (self.prompt_characters + self.answer_characters)  # bytes: a character has at most four
+        begin, end = side
+        place = begin + int(where * max(1, end - begin - room))
+        prompt, place = self.text.text_at(place, self.prompt_characters, side=side, at_word=at_word)
+        after = place + len(prompt.encode())
+        if at_word:
+            prompt, after = self._until_word(place, after, end)
+        answer, _ = self.text.text_at(after, self.answer_characters, side=(after, end), at_word=False)
+        return Example(id=f"byte {place}", prompt=prompt, answer=answer)
+
+    def _until_word(self, place: int, after: int, end: int) -> tuple[str, int]:
+        """The prompt prolonged to the end of its last word."""
+        after = self.text.text_at(after, 1, side=(place, end), at_word=True)[1]
+        return self.text.data[place:after].decode("utf-8"), after

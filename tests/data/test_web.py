@@ -93,8 +93,8 @@ def test_a_damaged_copy_is_downloaded_again(served: Served, tmp_path: Path) -> N
     ("name", "sentence"),
     [
         ("/absent.jsonl", "the server answers 404 Not Found"),
-        ("/page.html", "does not name a file of rows"),
-        ("/", "does not name a file of rows"),
+        ("/page.html", "does not name a file that can be read"),
+        ("/", "does not name a file that can be read"),
         ("/short.jsonl", "bytes arrived|IncompleteRead"),
         ("/large.jsonl", "has more than 0 MiB: download it yourself"),
     ],

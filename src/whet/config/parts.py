@@ -41,12 +41,14 @@ Tokeniser = Annotated[str, AfterValidator(partial(absolute_file, names=(CHARACTE
 class NewModel(Section):
     """A model from scratch."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("vocab_multiple",)
     family: str = "gpt2"  # a row of models/decoder/families.py
     layers: Positive = 4  # blocks
     heads: Positive = 4  # of attention
     width: Positive = 128  # of the hidden state; a multiple of heads
     context: Positive = 256  # longest sequence, in tokens
-    tokenizer: Tokeniser = CHARACTERS  # of the task's alphabet; or `tiktoken:gpt2`, or a saved tokeniser's directory
+    tokenizer: Tokeniser = CHARACTERS  # of the task's alphabet; `bpe:1024`, `tiktoken:gpt2`, or a saved one's directory
+    vocab_multiple: Positive = 1  # the embedding has so many rows or a multiple: 64 suits the kernels of a GPU
 
     @model_validator(mode="after")
     def _divisible(self) -> NewModel:
@@ -59,10 +61,11 @@ class ModelConfig(Section):
     """A directory, a pulled name or a run; or a new model."""
 
     shorthand: ClassVar[str] = "path"
-    saved_if_set: ClassVar[tuple[str, ...]] = ("chat_template", "system_prompt", "dtype")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("chat_template", "system_prompt", "dtype", "compile")
     path: ModelPath = ""  # a model's directory, the name of a pulled model, or a run (its best model)
     new: NewModel | None = None
     gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, slower steps
+    compile: bool = False  # on a GPU: torch.compile the blocks of families without fused kernels (GPT-2, OLMo-2)
     chat_template: ChatTemplate = ""  # chatml, llama-3, plain, or a Jinja file; empty: the model's own
     system_prompt: str = ""  # opens every conversation that has no system message; saved in the chat template
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # of the saved best model; auto: as the model was stored

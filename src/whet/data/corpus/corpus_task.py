@@ -10,6 +10,7 @@ from whet.errors import UserError
 from whet.records import Example, Score
 from whet.tasks.space import HELD_OUT_SHARE, WORD, fingerprint
 
+GOLDEN = (5**0.5 - 1) / 2  # multiples of the golden ratio fill the largest gap
 WINDOWS = ("characters", "words")
 
 
@@ -74,11 +75,11 @@ class CorpusTask:
         return [self._example(fingerprint("corpus", *seed, number) / WORD, side) for number in range(count)]
 
     def held_out(self, count: int) -> list[Example]:
-        """Windows that are evenly spread over the held-out text."""
+        """Windows that are spread over the held-out text: each in the largest gap that those before it leave."""
         side = (self.text.split, self.text.size)
         most = max(1, (side[1] - side[0]) // (4 * (self.prompt_characters + self.answer_characters)))
         count = min(count, most)
-        return [self._example(number / count, side) for number in range(count)]
+        return [self._example(number * GOLDEN % 1, side) for number in range(count)]
 
     def score(self, example: Example, text: str) -> Score:
         """The share of characters that are those of the text at the same place."""

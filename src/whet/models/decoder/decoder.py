@@ -12,9 +12,9 @@ KV = kv_heads · dim.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,11 @@ class Decoder(nn.Module):
         self._check_length(packing.longest)
         if fits_fused(self.model):
             states = fused_trunk(self.model, packing, recompute=self.gradient_checkpointing)
+        elif packing.is_even:
+            rows = packing.tokens.view(len(packing.roots), -1)
+            attends: list[Attend] = [causal_attention] * self.config.layers
+            positions = packing.positions[: rows.shape[1]]
+            states = self.model(rows, positions, attends, self.gradient_checkpointing).flatten(0, 1)
         else:
             attends = [PackedAttention(packing)] * self.config.layers
             states = self.model(packing.tokens[None], packing.positions, attends, self.gradient_checkpointing)[0]
@@ -157,6 +162,7 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = Norm(config.width, config)
         self.joined = JoinedWeights()
+        self.compiled = False  # whether `torch.compile` makes kernels of the plain blocks, on a GPU
 
     def forward(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend], recompute: bool = False) -> Tensor:
         """(B, T) ids at (T,) or (B, T) positions → (B, T, D), before the final norm; one of `attends` per layer."""
@@ -166,11 +172,13 @@ class Trunk(nn.Module):
             states = states + self.embed_positions(positions)
         else:
             rotation = rotary_angles(self.config, positions)
+        is_compiled = self.compiled and states.is_cuda and attends[0] is causal_attention
         for block, attend in zip(self.layers, attends, strict=True):
+            run = partial(_compiled_block(), block) if is_compiled else block
             if recompute and torch.is_grad_enabled():
-                states = checkpoint(block, states, rotation, attend, use_reentrant=False)
+                states = checkpoint(run, states, rotation, attend, use_reentrant=False)
             else:
-                states = block(states, rotation, attend)
+                states = run(states, rotation, attend)
         return states
 
 
@@ -215,6 +223,13 @@ class Block(nn.Module):
             mlp.up_proj.weight,
             mlp.down_proj.weight,
         )
+
+
+@lru_cache(maxsize=1)
+def _compiled_block() -> Callable[..., Tensor]:
+    """The forward pass of a block, compiled once for all blocks of the same shape."""
+    compiled: Callable[..., Tensor] = torch.compile(Block.forward, dynamic=False)
+    return compiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ class Packing:
         ends = torch.cat([self.roots, self.roots[self.parents] + self.branches])
         return int(ends.max()) if len(ends) else 0
 
+    @property
+    def is_even(self) -> bool:
+        """Whether it is rows of one length that share nothing: then attention needs neither padding nor a mask."""
+        return len(self.branches) == 0 and len(self.roots) > 0 and bool((self.roots == self.roots[0]).all())
+
 
 def pack(tokens: Tensor, mask: Tensor, groups: Tensor | None = None) -> Packing:
     """Packs (B, T) ids; `mask` (B, T) marks trained tokens. Without groups every row is a root.

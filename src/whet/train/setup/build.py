@@ -89,6 +89,8 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     origin = fingerprint(start.policy)
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
+    if isinstance(policy, Decoder):
+        policy.model.compiled = config.model.compile
     used, max_tokens, key = _sampled(config)
     task, lengths = fit_prompts(
         start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, key=key, used=used
@@ -275,7 +277,8 @@ def _trained_bpe(size: str, task: Task) -> Tokenizer:
 def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
     """A new model with random weights."""
     shape = new.model_dump(include={"family", "layers", "heads", "width", "context"})
-    return new_model(**shape, vocab_size=tokenizer.vocab_size, seed=seed, eos=tokenizer.eos)
+    rows = -(-tokenizer.vocab_size // new.vocab_multiple) * new.vocab_multiple
+    return new_model(**shape, vocab_size=rows, seed=seed, eos=tokenizer.eos)
 
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)

@@ -24,8 +24,8 @@ the GPU, so their minutes are no benchmark."""
 REMARKS = """\
 - gsm8k: verl reports 56.9 % for Qwen2.5-0.5B-Instruct after a whole run: another model, and longer than these 80 steps,
   which are less than one epoch.
-- countdown: level 1 has 42 held-out problems. pass@8 equals the accuracy, so samples solve nothing that the greedy answer
-  does not. TinyZero reports that a base model of 0.5 B parameters fails at Countdown as well.
+- countdown: level 1 has 42 held-out problems. pass@8 equals the accuracy, so samples solve nothing that the greedy
+  answer does not. TinyZero reports that a base model of 0.5 B parameters fails at Countdown as well.
 - spell-backward-small: nothing was learned. Why was not looked into.
 - mbpp: the intervals overlap. The numbers are those of metrics.jsonl; the machine went away before the run had written
   its results, so its minutes are not known."""

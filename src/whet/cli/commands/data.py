@@ -88,6 +88,49 @@ def formats(as_json: arguments.AsJson = False) -> None:
     say("auto takes the first whose columns are there; look at a file: whet data explore FILE")
 
 
+@app.command()
+def tokenize(
+    source: str = typer.Argument(
+        ..., metavar="TEXT", help="tiny-shakespeare, python-stdlib, a file, a folder, or a hub data set."
+    ),
+    out: Path = typer.Argument(..., metavar="DIR", help="Directory for the tokens, empty or absent."),
+    *,
+    tokenizer: str = typer.Option(
+        "characters", "--tokenizer", help="characters, bpe:SIZE, tiktoken:NAME, or the directory of a saved one."
+    ),
+    column: str = typer.Option("text", "--column", help="Column of rows that holds the text."),
+    split: str = typer.Option("train", "--split", help="Split of a data set on the hub."),
+    subset: str = typer.Option("", "--subset", help="Configuration or directory of a data set on the hub."),
+    limit: int = typer.Option(None, "--limit", min=1, help="Use the first documents only."),
+    held_out_share: float = typer.Option(0.1, "--held-out-share", help="Share of the text, at its end, to hold out."),
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Write the tokens of a text to a directory, with its tokeniser: a memory-mapped file that native/ reads too.
+
+    \b
+    Examples:
+      whet data tokenize tiny-shakespeare tokens
+      whet data tokenize stories.jsonl tokens --tokenizer bpe:4096 --column story
+    """
+    from whet.data.corpus.corpus_task import CorpusTask
+    from whet.train.setup.corpora import tokenize_to
+
+    of: dict[str, Any] = {
+        "column": column,
+        "split": split,
+        "subset": subset,
+        "limit": limit,
+        "held_out_share": held_out_share,
+    }
+    with Screen(stderr=True).status(f"reading {source}"):
+        found = tokenize_to(out.expanduser(), CorpusTask(path=source, **of), tokenizer)
+    if as_json:
+        say_json({"directory": str(found.directory), "tokens": found.tokens, "vocab_size": found.vocab_size})
+        return
+    training, held_out = found.training_tokens, found.tokens - found.training_tokens
+    say(f"{training:,} training and {held_out:,} held-out tokens of {found.vocab_size:,}: {found.directory}")
+
+
 def _print(found: Mapping[str, Any]) -> None:
     from whet.report.dataset.survey import length_rows, overview
 

@@ -19,7 +19,8 @@ from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
-from whet.train.setup.build import chat_tokenizer, export_dtype, new_tokenizer
+from whet.train.setup.build import chat_tokenizer, export_dtype
+from whet.train.setup.corpora import named_tokenizer
 from whet.train.setup.disk_use import FP32_BYTES, DiskUse, disk_use
 from whet.train.setup.optimizer import STATE_BYTES
 
@@ -63,7 +64,7 @@ def find_model(
     """The policy's memory and tokenizer; or why they are unknown."""
     if config.model.new is not None:
         new = config.model.new
-        tokenizer, _ = chat_tokenizer(config.model, new_tokenizer(new, task))
+        tokenizer, _ = chat_tokenizer(config.model, named_tokenizer(new.tokenizer, task))
         shape = _shape_of(new_decoder_config(new, tokenizer.vocab_size))
         about = f"new {new.family}, {new.layers} layers, width {new.width}"
     else:

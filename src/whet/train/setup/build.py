@@ -24,20 +24,17 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.chat_settings import with_chat
-from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
-from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
-from whet.models.text.trained_bpe import train_bpe
+from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.loading import guarded_task
-from whet.tasks.protocol import HasAlphabet, HasNotes, HasText, Task
+from whet.tasks.protocol import HasNotes, Task
 from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
-from whet.train.setup.corpora import text_measure
+from whet.train.setup.corpora import named_tokenizer, text_measure
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
 
-TIKTOKEN, BPE = "tiktoken:", "bpe:"
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VLLM_SEQUENCES = 256  # default number of parallel sequences
 
@@ -135,7 +132,7 @@ def start_model(config: TrainConfig, world: World) -> Start:
         keep_freed_memory()
     task = training_task(config)
     if config.model.new is not None:
-        tokenizer, note = chat_tokenizer(config.model, new_tokenizer(config.model.new, task))
+        tokenizer, note = chat_tokenizer(config.model, named_tokenizer(config.model.new.tokenizer, task))
         policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed)
     else:
         directory = resolve_model(config.model.path)
@@ -245,33 +242,6 @@ def build_algorithm(config: AlgorithmBase) -> Algorithm:
 def place(policy: CausalLM, device: torch.device) -> CausalLM:
     assert isinstance(policy, torch.nn.Module)
     return policy.to(device)
-
-
-def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
-    """The tokenizer of a new model."""
-    if new.tokenizer.startswith(TIKTOKEN):
-        return tiktoken_tokenizer(new.tokenizer.removeprefix(TIKTOKEN))
-    if new.tokenizer.startswith(BPE):
-        return _trained_bpe(new.tokenizer.removeprefix(BPE), task)
-    if new.tokenizer != "characters":
-        return load_tokenizer(Path(new.tokenizer))
-    if not isinstance(task, HasAlphabet):
-        raise UserError(
-            f"model.new.tokenizer is 'characters' and task {task.name!r} does not list its characters: "
-            "use tiktoken:gpt2, or the directory of a saved tokeniser"
-        )
-    return character_tokenizer(task.alphabet)
-
-
-def _trained_bpe(size: str, task: Task) -> Tokenizer:
-    if not size.isdecimal():
-        raise UserError(f"model.new.tokenizer is bpe:{size}, which names no number of tokens: write e.g. bpe:1024")
-    if not isinstance(task, HasText):
-        raise UserError(
-            f"model.new.tokenizer is bpe:{size}, which is trained on a text, and task {task.name!r} has none: "
-            "use task: {name: corpus, path: …}, tiktoken:gpt2, or the directory of a saved tokeniser"
-        )
-    return train_bpe(task.training_text(), int(size))
 
 
 def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +13,18 @@ from torch import Tensor
 
 from whet.config import TrainConfig
 from whet.data.corpus.corpus_task import CorpusTask
-from whet.data.corpus.token_file import TokenFile, cached_token_file
+from whet.data.corpus.token_file import TokenFile, cached_token_file, read_token_file, write_token_file
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.held_out_text import HeldOutText, text_metrics
 from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
+from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
+from whet.models.text.trained_bpe import train_bpe
 from whet.streams import uniform
-from whet.tasks.protocol import Task
+from whet.tasks.protocol import HasAlphabet, HasText, Task
 
+TIKTOKEN, BPE = "tiktoken:", "bpe:"
 SEED_BITS = 32  # a stream of windows is named by seed · 2³² + step
 
 
@@ -42,6 +47,48 @@ def token_file(task: CorpusTask, tokenizer: Tokenizer) -> TokenFile:
         tokenizer=tokenizer_fingerprint(tokenizer),
         source=task.path,
     )
+
+
+def tokenize_to(directory: Path, task: CorpusTask, tokenizer: str) -> TokenFile:
+    """The tokens of a text and the tokeniser in a new directory; `tokenizer` as in `model.new.tokenizer`."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(f"{directory} exists and is not empty: name another directory")
+    made = named_tokenizer(tokenizer, task)
+    facts: dict[str, Any] = {"vocab_size": made.vocab_size, "eos": made.eos, "source": task.path}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_token_file(directory, task.text, made.encode, tokenizer=tokenizer_fingerprint(made), **facts)
+        made.save(directory)
+    except OSError as error:
+        raise UserError(f"cannot write to {directory}: {error.strerror or error}") from error
+    return read_token_file(directory)
+
+
+def named_tokenizer(name: str, task: Task) -> Tokenizer:
+    """The tokeniser that `model.new.tokenizer` names; some are made from the text or the alphabet of the task."""
+    if name.startswith(TIKTOKEN):
+        return tiktoken_tokenizer(name.removeprefix(TIKTOKEN))
+    if name.startswith(BPE):
+        return _trained_bpe(name.removeprefix(BPE), task)
+    if name != "characters":
+        return load_tokenizer(Path(name).expanduser())
+    if not isinstance(task, HasAlphabet):
+        raise UserError(
+            f"model.new.tokenizer is 'characters' and task {task.name!r} does not list its characters: "
+            "use tiktoken:gpt2, or the directory of a saved tokeniser"
+        )
+    return character_tokenizer(task.alphabet)
+
+
+def _trained_bpe(size: str, task: Task) -> Tokenizer:
+    if not size.isdecimal():
+        raise UserError(f"model.new.tokenizer is bpe:{size}, which names no number of tokens: write e.g. bpe:1024")
+    if not isinstance(task, HasText):
+        raise UserError(
+            f"model.new.tokenizer is bpe:{size}, which is trained on a text, and task {task.name!r} has none: "
+            "use task: {name: corpus, path: …}, tiktoken:gpt2, or the directory of a saved tokeniser"
+        )
+    return train_bpe(task.training_text(), int(size))
 
 
 def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:

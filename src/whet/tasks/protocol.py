@@ -1,7 +1,7 @@
 """The interface of tasks: a source of examples and a grader of completions. Imports no models and no tensors."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from whet.records import LARGEST_REWARD, Example, Sampled, Score
@@ -70,6 +70,15 @@ class HasAlphabet(Protocol):
 
     @property
     def alphabet(self) -> str: ...
+
+
+@runtime_checkable
+class HasText(Protocol):
+    """A task whose prompts and answers are pieces of a text, for what is counted over all of it (bigrams)."""
+
+    def training_text(self) -> Iterator[str]:
+        """The whole text that training examples are taken from, in pieces; nothing that is held out."""
+        ...
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""The grader of a run: the task or reward functions, and a reward model if the recipe names one."""
+"""The grader of a run: the task or reward functions, and a reward model if the recipe names one; or the tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +10,7 @@ import torch
 
 from whet.config import OnlineConfig, RewardConfig, TaskConfig
 from whet.models.download.model_hub import resolve_model
+from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.scoring import Scorer, load_scorer
 from whet.records import Completion, Example, Sampled, Score
@@ -18,6 +19,7 @@ from whet.tasks.grading.failures import GradingFailed, Tolerance
 from whet.tasks.grading.graders import DirectGrader, make_grader
 from whet.tasks.protocol import Awaited, Grader, Task, is_reward, too_large
 from whet.train.setup.offloading import Present
+from whet.train.setup.token_grader import TokenGrader
 
 
 class ModelGrader:
@@ -88,7 +90,7 @@ def held_out_scorers(
 ) -> dict[str, StepScorer]:
     """Evaluation set → a function that scores its completions with the rewards of training, within `evaluating(step)`.
 
-    Reward functions are the same for all; a task scores the completions of its own prompts.
+    Reward functions and token rewards are the same for all; a task scores the completions of its own prompts.
     """
 
     def score(
@@ -97,7 +99,7 @@ def held_out_scorers(
         with present("reward"), evaluating(step):
             return score_completions(grader, examples, completions, step=step, steps=config.steps)
 
-    is_shared = bool(config.reward.functions)
+    is_shared = bool(config.reward.functions) or config.reward.tokens is not None
     graders = {
         name: grader if is_shared or task is training else _of_another_task(grader, task)
         for name, task in evaluation.items()
@@ -118,9 +120,20 @@ def _of_another_task(grader: Grader, task: Task) -> Grader:
 
 
 def build_grader(
-    config: TaskConfig, reward: RewardConfig, device: torch.device, task: Task, tolerance: Tolerance | None = None
+    config: TaskConfig,
+    reward: RewardConfig,
+    device: torch.device,
+    task: Task,
+    tolerance: Tolerance | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Grader:
-    """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once."""
+    """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once.
+
+    `tokenizer` is the policy's, for `reward.tokens`.
+    """
+    if reward.tokens is not None:
+        assert tokenizer is not None
+        return TokenGrader(tokenizer=tokenizer, settings=reward.tokens)
     inner = make_grader(
         config.name,
         config.options,

@@ -275,3 +275,23 @@ WEIGHTINGS: dict[str, Any] = {  # of every trained token of row b
     "sequence_sum": lambda mask, b: 1 / sequences(mask),
     "budget_mean": lambda mask, b: 1 / MAX_TOKENS / sequences(mask),
 }
+
+
+def to_go_leave_one_out(shape: Any, earned: Any, ids: Any, mask: Any, *, gamma: float, prefix: bool) -> list[Any]:
+    """For each rollout the advantages of its sampled tokens, in order."""
+    prompts, group = shape
+    said = [[int(ids[b][t]) for t in places(mask, b)] for b in range(prompts * group)]
+    paid = [[float(earned[b][t]) for t in places(mask, b)] for b in range(prompts * group)]
+    returns = [[sum(gamma ** (s - k) * row[s] for s in range(k, len(row))) for k in range(len(row))] for row in paid]
+    found = []
+    for b in range(prompts * group):
+        first = b // group * group
+        others = [j for j in range(first, first + group) if j != b]
+        row = []
+        for k in range(len(said[b])):
+            there = [j for j in others if len(said[j]) > k]
+            alike = [j for j in there if said[j][:k] == said[b][:k]]
+            compared = alike if prefix and alike else there
+            row.append(returns[b][k] - (mean([returns[j][k] for j in compared]) if compared else 0.0))
+        found.append(row)
+    return found

@@ -96,7 +96,8 @@ def _own_rewards(
         yield None
         return
     tolerance = Tolerance(config.reward.allowed_failures)
-    with closing(build_grader(named, config.reward, device, task, tolerance, tokenizer)) as grader:
+    on_task = config.model_copy(update={"task": named})
+    with closing(build_grader(on_task, device, task, tokenizer, tolerance)) as grader:
         yield partial(score_completions, grader, step=_best_step(best), steps=config.steps)
 
 

@@ -55,7 +55,14 @@ class CollectConfig(Section):
 Training = OnlineConfig | OfflineConfig
 Config = Training | CollectConfig
 LOOPS: dict[str, type[Config]] = {"online": OnlineConfig, "offline": OfflineConfig, "collect": CollectConfig}
-WHOLE = {"algorithm": "preset", "model": "path", "task": "name", "objective": "name", "data": "path"}
+WHOLE = {
+    "algorithm": "preset",
+    "model": "path",
+    "task": "name",
+    "objective": "name",
+    "data": "path",
+    "tokens": "mode",
+}
 NAMED = {"optimizer": "name"}  # a text in place of the section sets this key and leaves the others
 
 

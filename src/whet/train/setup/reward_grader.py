@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from whet.config import OnlineConfig, RewardConfig, TaskConfig
+from whet.config import OnlineConfig, RewardConfig, RolloutConfig, TaskConfig
 from whet.models.download.model_hub import resolve_model
 from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel
@@ -119,24 +119,29 @@ def _of_another_task(grader: Grader, task: Task) -> Grader:
     return grader.around(DirectGrader(task)) if isinstance(grader, ModelGrader) else DirectGrader(task)
 
 
-def build_grader(
-    config: TaskConfig,
-    reward: RewardConfig,
-    device: torch.device,
-    task: Task,
-    tolerance: Tolerance | None = None,
-    tokenizer: Tokenizer | None = None,
-) -> Grader:
-    """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once.
+class Rewarded(Protocol):
+    """The sections of a config that say how completions are rewarded."""
 
-    `tokenizer` is the policy's, for `reward.tokens`.
-    """
+    @property
+    def task(self) -> TaskConfig: ...
+
+    @property
+    def reward(self) -> RewardConfig: ...
+
+    @property
+    def rollout(self) -> RolloutConfig: ...
+
+
+def build_grader(
+    config: Rewarded, device: torch.device, task: Task, tokenizer: Tokenizer, tolerance: Tolerance | None = None
+) -> Grader:
+    """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once."""
+    reward = config.reward
     if reward.tokens is not None:
-        assert tokenizer is not None
-        return TokenGrader(tokenizer=tokenizer, settings=reward.tokens)
+        return TokenGrader(tokenizer=tokenizer, settings=reward.tokens, horizon=config.rollout.max_tokens)
     inner = make_grader(
-        config.name,
-        config.options,
+        config.task.name,
+        config.task.options,
         *reward.plain(),
         memory_limit_gb=reward.memory_limit_gb,
         environment=reward.environment,
@@ -149,5 +154,5 @@ def build_grader(
     if reward.model is None:
         return inner
     scorer = load_scorer(resolve_model(reward.model.path), device)
-    functions = bool(reward.functions)
-    return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=config.is_graded)
+    functions, graded = bool(reward.functions), config.task.is_graded
+    return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=graded)

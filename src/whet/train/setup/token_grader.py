@@ -30,12 +30,14 @@ def answer_tokens(tokenizer: Tokenizer, example: Example) -> list[int]:
 class TokenGrader(InOneCall):
     """Grades by `reward.tokens`: token t of a completion against token t of its example's answer.
 
-    The reward of a completion is the sum over its tokens. A token beyond the end of the answer gets 0, and so does
-    one that ends the sequence there.
+    The reward of a completion is the sum over its tokens. A token beyond the end of the answer gets 0. The real tokens
+    that a completion leaves out by ending before `horizon` count as mismatches on its last token: it would otherwise
+    pay to end at once where a mismatch costs something.
     """
 
     tokenizer: Tokenizer
     settings: TokenRewardConfig
+    horizon: int  # rollout.max_tokens
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
         assert sampled is not None, "token rewards are of sampled tokens"
@@ -51,16 +53,20 @@ class TokenGrader(InOneCall):
                     example=example,
                     text=text,
                 )
-            scores.append(self._score(sampled.tokens[row], sampled.logprobs[row], real[id(example)]))
+            scores.append(self._score(sampled, row, real[id(example)]))
         return scores
 
-    def _score(self, tokens: Sequence[int], logprobs: Sequence[float], real: Sequence[int]) -> Score:
+    def _score(self, sampled: Sampled, row: int, real: Sequence[int]) -> Score:
+        tokens, logprobs = sampled.tokens[row], sampled.logprobs[row]
         matches = [token == wanted for token, wanted in zip(tokens, real, strict=False)]
         rewards = [1.0 if match else MISMATCH[self.settings.mode] for match in matches]
         alpha = self.settings.partial_logprob
         if alpha:
             rewards = [reward + alpha * logprob for reward, logprob in zip(rewards, logprobs, strict=False)]
         rewards += [0.0] * (len(tokens) - len(rewards))
+        left_out = min(len(real), self.horizon) - len(tokens)
+        if sampled.finish[row] == "stop" and left_out > 0:
+            rewards[-1] += left_out * MISMATCH[self.settings.mode]
         share = sum(matches) / len(tokens) if tokens else 0.0
         return Score(reward=math.fsum(rewards), parts={"match": share}, token_rewards=tuple(rewards))
 

@@ -146,8 +146,8 @@ def _rewards(
     in_reward = algorithm.kl.coefficient > 0 and algorithm.kl.place == "reward"
     if cells["advantage"] is max_likelihood and (reward.may_be_negative or in_reward):
         yield (
-            "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation or a KL in the "
-            "reward can make negative: leave them out, or put the KL into the loss"
+            "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation, reward.tokens or a "
+            "KL in the reward can make negative: leave them out, or put the KL into the loss"
         )
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from whet.config.section import Above, CodePath, Count, ModelPath, Positive, Section
 from whet.records import LARGEST_REWARD
 
-LARGEST_ALPHA = 1e6  # of a log-prob in a reward
+Alpha = Annotated[float, Field(ge=-1e6, le=1e6)]  # factor of a log-prob in a reward
 
 
 class RewardFunction(Section):
@@ -37,9 +37,7 @@ class TokenRewardConfig(Section):
 
     shorthand: ClassVar[str] = "mode"
     mode: Literal["plus", "plusminus"] = "plus"  # 1 for the real token; another gets 0 (plus) or −1 (plusminus)
-    partial_logprob: Annotated[float, Field(ge=-LARGEST_ALPHA, le=LARGEST_ALPHA)] = (
-        0.0  # × the token's log-prob when sampled: above 0 certainty is rewarded, below 0 uncertainty
-    )
+    partial_logprob: Alpha = 0.0  # × the token's log-prob when sampled: above 0 rewards certainty, below 0 uncertainty
 
 
 class RewardConfig(Section):

@@ -22,6 +22,7 @@ from whet.algorithms.table import ALGORITHMS, CELLS, GROUP_STATISTICS, KL_ESTIMA
 from whet.config import OnlineConfig
 from whet.errors import UserError
 from whet.recipe import parse_yaml, validate
+from whet.train.explain import formula
 from whet.train.explain.formula import NEUTRAL, expression, policy_loss
 
 NOTICE = "<!-- Written by `make docs` from algorithms.template.md and the code. Change those. -->\n"
@@ -103,7 +104,7 @@ def _rows() -> Iterable[str]:
         term = f"{'+' if row.kl_place == 'loss' else '−'} coefficient·({expression(row.kl)[0]})"
         yield f"- KL: `{name(row.kl)}` in the {row.kl_place}, {term}; the coefficient is {row.kl_coefficient:g}"
         yield f"- needs: {'; '.join(_needs(row)) or 'nothing more'}"
-        settings = [f"`{name(c)}.{k}` {v:g}" for c in row.cells.values() for k, v in options(c).items()]
+        settings = [f"`{name(c)}.{k}` {formula.written(v)}" for c in row.cells.values() for k, v in options(c).items()]
         yield f"- options: {', '.join(settings) or 'none'}"
 
 
@@ -114,7 +115,7 @@ def _others() -> Iterable[str]:
     for kind, table in CELLS.items():
         for key, cell in table.items():
             if cell not in used and cell not in NEUTRAL:
-                settings = ", ".join(f"`{key}.{k}` {v:g}" for k, v in options(cell).items())
+                settings = ", ".join(f"`{key}.{k}` {formula.written(v)}" for k, v in options(cell).items())
                 yield row_line(kind, f"`{key}`", _sentence(cell), settings or "–")
 
 

@@ -14,9 +14,9 @@ from whet.algorithms.cells import bind, call, is_per_token
 from whet.algorithms.policy_loss import reinforce, sequence_sum
 from whet.algorithms.table import ADVANTAGES, ALGORITHMS, GROUP_STATISTICS, SUPPLIED
 
+from . import oracle
 from .batches import random_case
 from .oracle import places
-from .oracle import to_go_leave_one_out as oracle
 from .tabular import close, gradient, logprobs, policy, world
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -93,24 +93,22 @@ def test_equal_returns_are_exactly_zero_and_stay_so_when_whitened():
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("gamma", [1.0, 0.8])
 def test_against_the_oracle(seed, prefix, gamma):
-    case, rng = random_case(seed), np.random.default_rng(seed)
-    earned = rng.normal(0.0, 1.0, case.mask.shape)
-    ids = rng.integers(0, 2, case.mask.shape)  # of two ids, so that many begin alike
+    """With a reward on every token; test_rows compares it with one on the last."""
+    case = random_case(seed)
+    earned = np.random.default_rng(seed).normal(0.0, 1.0, case.mask.shape)
+    rows = [[float(earned[b, t]) for t in places(case.mask, b)] for b in range(len(case.mask))]
     found = to_go_leave_one_out(
-        torch.tensor(case.rewards), *map(torch.tensor, (earned, ids, case.mask)), gamma=gamma, prefix=prefix
+        torch.tensor(case.rewards), *map(torch.tensor, (earned, case.tokens, case.mask)), gamma=gamma, prefix=prefix
     )
-    wanted = oracle(case.rewards.shape, earned, ids, case.mask, gamma=gamma, prefix=prefix)
+    beside = set()
     for b in range(len(case.mask)):
-        assert found[b, places(case.mask, b)].tolist() == pytest.approx(wanted[b], abs=1e-12)
+        times = places(case.mask, b)
+        wanted = oracle.to_go_leave_one_out(case, b, times, rows, gamma=gamma, prefix=prefix)
+        other = oracle.to_go_leave_one_out(case, b, times, rows, gamma=gamma, prefix=not prefix)
+        assert found[b, times].tolist() == pytest.approx(wanted, abs=1e-12)
+        beside |= {abs(x - y) > 1e-6 for x, y in zip(wanted, other, strict=True)}
+    assert beside == {True, False}  # the condition on the prefix matters in these batches
     assert not found[torch.tensor(~case.mask)].any()
-
-
-def test_the_oracle_tells_the_prefix_condition_apart():
-    """A cell that ignores prefixes, or looks at one token too many or too few, would not pass for the right one."""
-    wanted = oracle((1, 3), EARNED.numpy(), IDS.numpy(), MASK.numpy(), gamma=1.0, prefix=True)
-    other = oracle((1, 3), EARNED.numpy(), IDS.numpy(), MASK.numpy(), gamma=1.0, prefix=False)
-    assert wanted[0] == [0.5, -2.0]
-    assert other[0] == [0.5, 0.0]
 
 
 # --- expectation -------------------------------------------------------------------------------------------------

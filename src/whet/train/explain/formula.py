@@ -278,9 +278,11 @@ def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> 
 
 def token_reward(tokens: TokenRewardConfig) -> str:
     """The reward of token t by `reward.tokens`."""
-    other = {"plus": "0", "plusminus": "−1"}[tokens.mode]
-    partial = f" + {tokens.partial_logprob:g}·log π_old".replace("+ -", "− ") if tokens.partial_logprob else ""
-    return f"1 if token t is the answer's, else {other}{partial}"
+    match = f"1 if token t is the answer's, else {'0' if tokens.mode == 'plus' else '−1'}"
+    if not tokens.partial_logprob:
+        return match
+    sign = "−" if tokens.partial_logprob < 0 else "+"
+    return f"({match}) {sign} {abs(tokens.partial_logprob):g}·log π_old"
 
 
 def shaped_reward(reward: RewardConfig, max_tokens: int) -> str:

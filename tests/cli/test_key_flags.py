@@ -79,6 +79,15 @@ def test_a_shorter_horizon_leaves_evaluations_as_they_are(tmp_path: Path) -> Non
     assert with_flags(plain, ["steps=1"], {flag: None for flag in FLAGS}) == ["steps=1"]
 
 
+def test_a_recipe_that_makes_rows_has_no_evaluations_to_raise(tmp_path: Path) -> None:
+    collect = "loop: collect\nsteps: 1\nmodel: x\ntask: sorting\nrollout: {max_tokens: 4}\n"
+    assert with_flags(str(written(tmp_path, collect)), [], {"--horizon": "900"}) == ["rollout.max_tokens=900"]
+    with pytest.raises(UserError, match=r"--beta-kl sets algorithm\.kl\.coefficient, which recipe .* \(loop collect\)"):
+        with_flags(str(written(tmp_path, collect)), [], {"--beta-kl": "1"})
+    strange = str(written(tmp_path, "loop: sideways\nrollout: {min_tokens: many, max_tokens: 4}\n"))
+    assert with_flags(strange, ["steps=1"], {"--horizon": "9"}) == ["steps=1"]
+
+
 def test_an_offline_recipe_takes_those_that_it_has(whet: Whet, tmp_path: Path) -> None:
     recipe = written(tmp_path, OFFLINE)
     assert whet("train", recipe, "--batch-size", 3, "--seed", 7, "--out", tmp_path / "run").code == 0

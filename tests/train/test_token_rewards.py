@@ -223,6 +223,7 @@ def test_a_rollout_without_a_score_is_as_if_it_had_not_been_sampled() -> None:
     policy = Table()
     algorithm = {"preset": "grpo", "advantage": "to_go_leave_one_out"}
     lost = rollout_of(policy, (0, 1, 1, 1), math.nan)
+    lost = replace(lost, score=replace(lost.score, token_rewards=(1.0, math.nan, 1.0)))
     two = dense_groups(policy)
     three = [[*two[0], lost], [*two[1], replace(lost, tokens=(1, 2, 2, 2))]]
     more = {**DENSE, "rollout": {"prompts": 2, "group": 3}}

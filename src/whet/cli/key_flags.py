@@ -89,22 +89,31 @@ def with_flags(source: str, overrides: Sequence[str], flags: Mapping[str, str | 
     given = {flag: value for flag, value in flags.items() if value is not None}
     if not given:
         return list(overrides)
+    from whet.config.loops import LOOPS, loop_of
     from whet.recipe import PIPELINE, written_recipe
 
     written, _ = written_recipe(source)
-    if written.get("loop") == PIPELINE:
+    loop = loop_of(written)
+    if loop == PIPELINE:
         flag = next(iter(given))
         example = f"stages.NAME.{FLAGS[flag].keys[0]}={given[flag]}"
         raise UserError(f"{flag} is for a recipe of one run, and {source} is a pipeline of several: set {example}")
+    sections = LOOPS[loop].model_fields.keys() if loop in LOOPS else set()
     named = {word.partition("=")[0] for word in overrides}
     added = []
     for flag, value in given.items():
-        key = _key(flag, source, written)
+        key = next((key for key in FLAGS[flag].keys if key.partition(".")[0] in sections), "")
+        if not key and loop in LOOPS:
+            wanted = FLAGS[flag].keys[0]
+            raise UserError(f"{flag} sets {wanted}, which recipe {source} (loop {loop}) does not have: leave it out")
         if key in named:
             raise UserError(f"{flag} and {key}= are both given, and mean the same: leave one out")
-        added.append(f"{key}={value}")
+        added += [f"{key}={value}"] if key else []  # of an unknown loop: the recipe says what is wrong with it
     if "--horizon" in given:
-        added += _follow_horizon(given["--horizon"], written, named)
+        follow = _follow_horizon(given["--horizon"], written)
+        for key, number in follow.items():
+            section = key.partition(".")[0]
+            added += [f"{key}={number}"] if section in sections and not {section, key} & named else []
     return [*overrides, *added]
 
 
@@ -115,36 +124,18 @@ def refuse_flags(flags: Mapping[str, str | None]) -> None:
         raise UserError(f"{flag} is for a new run, and --resume continues one: leave it out")
 
 
-def _key(flag: str, source: str, written: Mapping[str, Any]) -> str:
-    """The key that a flag stands for in this recipe."""
-    from whet.config.loops import LOOPS, loop_of
-
-    loop = loop_of(written)
-    fields = LOOPS[loop].model_fields if loop in LOOPS else {}
-    found = next((key for key in FLAGS[flag].keys if key.partition(".")[0] in fields), None)
-    if found is None and fields:
-        raise UserError(
-            f"{flag} sets {FLAGS[flag].keys[0]}, which recipe {source} (loop {loop}) does not have: leave it out"
-        )
-    return found or FLAGS[flag].keys[0]
-
-
-def _follow_horizon(value: str, written: Mapping[str, Any], named: set[str]) -> list[str]:
-    """What changes with the horizon unless it is set: evaluations are not shorter, a fixed length stays fixed."""
+def _follow_horizon(value: str, written: Mapping[str, Any]) -> dict[str, int]:
+    """What changes with the horizon: evaluations are not shorter than training, and a fixed length stays fixed."""
     from whet.config.eval_config import EvalConfig
 
     if not value.isdecimal():  # the recipe says what is wrong with it
-        return []
-    horizon = int(value)
-    rollout, evaluation = written.get("rollout"), written.get("eval")
-    rollout = rollout if isinstance(rollout, Mapping) else {}
-    evaluation = evaluation if isinstance(evaluation, Mapping) else {}
+        return {}
+    rollout, evaluation = (written.get(section) for section in ("rollout", "eval"))
+    rollout, evaluation = (some if isinstance(some, Mapping) else {} for some in (rollout, evaluation))
+    changes = {}
     longest = evaluation.get("max_tokens", EvalConfig.model_fields["max_tokens"].default)
-    changes = []
-    if isinstance(longest, int) and longest < horizon and "eval" not in named and "eval.max_tokens" not in named:
-        changes.append(f"eval.max_tokens={horizon}")
-    shortest = rollout.get("min_tokens", 0)
-    is_fixed = shortest > 0 and shortest == rollout.get("max_tokens")
-    if is_fixed and not named & {"rollout", "rollout.min_tokens"}:
-        changes.append(f"rollout.min_tokens={horizon}")
+    if isinstance(longest, int) and longest < int(value):
+        changes["eval.max_tokens"] = int(value)
+    if rollout.get("min_tokens") and rollout["min_tokens"] == rollout.get("max_tokens"):
+        changes["rollout.min_tokens"] = int(value)
     return changes

@@ -170,7 +170,7 @@ def _pay(
 
 def _dense(rollouts: Sequence[Rollout], mask: Tensor) -> tuple[Tensor, Tensor]:
     """(B, T) rewards of the single tokens where a score has them, and (B,) whether it does; 0 off the mask."""
-    rewards = [r.score.token_rewards for r in rollouts]
+    rewards = [() if r.score.is_missing else r.score.token_rewards for r in rollouts]
     is_dense = torch.tensor([bool(some) for some in rewards], dtype=torch.bool).to(mask.device)
     placed = torch.zeros(mask.shape, device=mask.device)
     if bool(is_dense.any()):

@@ -65,7 +65,7 @@ class TokenGrader(InOneCall):
             rewards = [reward + alpha * logprob for reward, logprob in zip(rewards, logprobs, strict=False)]
         rewards += [0.0] * (len(tokens) - len(rewards))
         left_out = min(len(real), self.horizon) - len(tokens)
-        if sampled.finish[row] == "stop" and left_out > 0:
+        if rewards and sampled.finish[row] == "stop" and left_out > 0:
             rewards[-1] += left_out * MISMATCH[self.settings.mode]
         share = sum(matches) / len(tokens) if tokens else 0.0
         return Score(reward=math.fsum(rewards), parts={"match": share}, token_rewards=tuple(rewards))

@@ -31,9 +31,9 @@ class RewardModelConfig(Section):
 class TokenRewardConfig(Section):
     """A reward for every sampled token, by the token of the example's answer at its place, instead of a task's score.
 
-    r_t = 1 if token t is the answer's, else 0 (plus) or −1 (plusminus); plus α · log π(token t), α = partial_logprob: α > 0
-    rewards certainty, α < 0 uncertainty, whatever the text says. Tokens beyond the end of the answer get 0; those that
-    a completion leaves out by ending early count as not the answer's.
+    r_t = 1 if token t is the answer's, else 0 (plus) or −1 (plusminus); plus α · log π(token t), α = partial_logprob:
+    α > 0 rewards certainty, α < 0 uncertainty, whatever the text says. Tokens beyond the end of the answer get 0;
+    those that a completion leaves out by ending early count as not the answer's.
     """
 
     shorthand: ClassVar[str] = "mode"

@@ -22,6 +22,7 @@ from whet.algorithms.table import ALGORITHMS, CELLS, GROUP_STATISTICS, KL_ESTIMA
 from whet.config import OnlineConfig
 from whet.errors import UserError
 from whet.recipe import parse_yaml, validate
+from whet.train.explain import formula
 from whet.train.explain.formula import NEUTRAL, expression, policy_loss
 
 NOTICE = "<!-- Written by `make docs` from algorithms.template.md and the code. Change those. -->\n"
@@ -43,6 +44,11 @@ REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: {preset: grpo, kl: {coefficient: 0.1}}\nrollout: {top_p: 0.9}",
     "algorithm: dapo\nreward: {overlong_tokens: 512}\nrollout: {max_tokens: 256}",
     "algorithm: maxrl\nreward: {length_penalty: 0.01}",
+    "algorithm: grpo\nreward: {tokens: plus, model: judge}",
+    "algorithm: grpo\nreward: {tokens: plus, length_penalty: 0.01}",
+    "algorithm: grpo\nreward: {tokens: plus, normalize: batch}",
+    "algorithm: grpo\nreward: {tokens: plus, allowed_failures: 1}",
+    "algorithm: {preset: dapo, advantage: to_go_leave_one_out}\nreward: {tokens: plus}",
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, estimator: k1}}",
     "algorithm: {preset: rloo, kl: {coefficient: 0.1, estimator: k3}}",
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, target: 0.1, anneal_tokens: 1000}}",
@@ -98,7 +104,7 @@ def _rows() -> Iterable[str]:
         term = f"{'+' if row.kl_place == 'loss' else '−'} coefficient·({expression(row.kl)[0]})"
         yield f"- KL: `{name(row.kl)}` in the {row.kl_place}, {term}; the coefficient is {row.kl_coefficient:g}"
         yield f"- needs: {'; '.join(_needs(row)) or 'nothing more'}"
-        settings = [f"`{name(c)}.{k}` {v:g}" for c in row.cells.values() for k, v in options(c).items()]
+        settings = [f"`{name(c)}.{k}` {formula.written(v)}" for c in row.cells.values() for k, v in options(c).items()]
         yield f"- options: {', '.join(settings) or 'none'}"
 
 
@@ -109,7 +115,7 @@ def _others() -> Iterable[str]:
     for kind, table in CELLS.items():
         for key, cell in table.items():
             if cell not in used and cell not in NEUTRAL:
-                settings = ", ".join(f"`{key}.{k}` {v:g}" for k, v in options(cell).items())
+                settings = ", ".join(f"`{key}.{k}` {formula.written(v)}" for k, v in options(cell).items())
                 yield row_line(kind, f"`{key}`", _sentence(cell), settings or "–")
 
 

@@ -51,9 +51,10 @@ ROOMS_INSIDE = {
         "terminal": set(),
         "progress": {"terminal"},
         "arguments": {"terminal"},
+        "key_flags": set(),
         "experiments": {"terminal", "progress"},
-        "commands": {"terminal", "progress", "arguments", "experiments"},
-        "app": {"terminal", "commands"},
+        "commands": {"terminal", "progress", "arguments", "key_flags", "experiments"},
+        "app": {"terminal", "commands", "key_flags"},
     },
     "models": {
         "layers": set(),

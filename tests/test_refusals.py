@@ -34,6 +34,7 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
             ("opo", "over_length"),
             ("gpg", "over_valid"),
             ("maxrl", "max_likelihood"),
+            ("grpo", "to_go_leave_one_out"),
         ]
     },
     "a group of one is never mixed": (
@@ -118,7 +119,7 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
             f"'{advantage}', one per token: use algorithm.surrogate=clip",
             {"algorithm": {"preset": "gspo", "advantage": advantage, "surrogate": "clip"}},
         )
-        for advantage in ("gae", "to_go")
+        for advantage in ("gae", "to_go", "to_go_leave_one_out")
     },
     "a sequence of one's own weighed by tokens": (
         {"algorithm": {"preset": "dapo", "surrogate": f"{OWN}:whole"}},
@@ -164,14 +165,20 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     **{
         f"max_likelihood of negative rewards: {name}": (
             {"algorithm": "maxrl", **sections},
-            "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation or a KL in the "
-            "reward can make negative: leave them out, or put the KL into the loss",
+            "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation, reward.tokens or a "
+            "KL in the reward can make negative: leave them out, or put the KL into the loss",
             right,
         )
         for name, sections, right in [
             ("ramp", {"reward": {"overlong_tokens": 4}}, {"reward": {"overlong_tokens": 4, "clip": [0.0, 1.0]}}),
             ("length", {"reward": {"length_penalty": 0.1}}, {"reward": {}}),
             ("normalised", {"reward": {"normalize": "batch"}}, {"reward": {}}),
+            ("minus", {"reward": {"tokens": "plusminus"}}, {"reward": {"tokens": "plus"}}),
+            (
+                "log-probs",
+                {"reward": {"tokens": {"partial_logprob": 0.1}}},
+                {"reward": {"tokens": {"partial_logprob": -1}}},
+            ),
             (
                 "kl",
                 {"algorithm": {"preset": "maxrl", "kl": PAID}},
@@ -179,6 +186,44 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
             ),
         ]
     },
+    **{
+        f"token rewards beside {key}": (
+            {"algorithm": "grpo", "reward": {"tokens": "plus", key: value}},
+            f"reward.tokens and reward.{key} are both set: one rewards every token by the answer's, the other the "
+            "whole completion; leave one out",
+            {"reward": {"tokens": "plus"}},
+        )
+        for key, value in [("functions", ["rewards.py:f"]), ("model", "judge")]
+    },
+    **{
+        f"token rewards shaped by {key}": (
+            {"algorithm": "grpo", "reward": {"tokens": "plus", key: value}},
+            f"reward.{key} shapes the one reward of a completion, and reward.tokens gives every token its own: leave "
+            f"reward.{key} out",
+            {"reward": {"tokens": "plus"}},
+        )
+        for key, value in [
+            *(("overlong_tokens", 4), ("length_penalty", 0.1), ("repetition_penalty", 0.1), ("clip", [0.0, 1.0])),
+        ]
+    },
+    "token rewards normalised": (
+        {"algorithm": "grpo", "reward": {"tokens": "plus", "normalize": "running"}},
+        "reward.normalize is running, which shifts and scales the one reward of a completion, and reward.tokens gives "
+        "every token its own: leave it out, and use algorithm.scaling=whiten",
+        {"algorithm": {"preset": "dr_grpo", "scaling": "whiten"}, "reward": {"tokens": "plus"}},
+    ),
+    "token rewards that may fail": (
+        {"algorithm": "grpo", "reward": {"tokens": "plus", "allowed_failures": 2}},
+        "reward.allowed_failures is for rewards of your own, and reward.tokens compares tokens, which cannot fail: "
+        "leave it out",
+        {"reward": {"tokens": "plus"}},
+    ),
+    "groups of equal sums dropped": (
+        {"algorithm": {"preset": "dapo", "advantage": "to_go_leave_one_out"}, "reward": {"tokens": "plus"}},
+        "dynamic sampling drops groups whose summed rewards are equal, and advantage 'to_go_leave_one_out' learns from "
+        "their tokens: use algorithm.dynamic_sampling=keep_all",
+        {"algorithm": {"preset": "dapo", "advantage": "to_go_leave_one_out", "dynamic_sampling": "keep_all"}},
+    ),
     "k1 in the loss": (
         {"algorithm": {"preset": "grpo", "kl": {**KL, "estimator": "k1"}}},
         "k1 in the loss has an expected gradient of zero: use estimator k2, k3 or unbiased, or place: reward",

@@ -74,6 +74,7 @@ class Score:
     parts: Mapping[str, float]  # its components by name, unweighted
     extra: Mapping[str, Any] = field(default_factory=dict)  # what reward functions noted of it with `log_extra`
     logged: Mapping[str, float] = field(default_factory=dict)  # what they measured of its batch with `log_metric`
+    token_rewards: tuple[float, ...] = ()  # of each sampled token, `reward` is their sum; none: it is of the whole
 
     @property
     def is_missing(self) -> bool:
@@ -98,11 +99,15 @@ class Sampled:
     finish: tuple[Finish, ...]
     step: int  # finished steps of the run
     steps: int  # of the whole run
+    logprobs: tuple[tuple[float, ...], ...] = ()  # of the tokens, under the sampler; not offered to reward functions
 
     def rows(self, rows: Sequence[int]) -> Sampled:
         """The same of these rows."""
         return replace(
-            self, tokens=tuple(self.tokens[row] for row in rows), finish=tuple(self.finish[row] for row in rows)
+            self,
+            tokens=tuple(self.tokens[row] for row in rows),
+            finish=tuple(self.finish[row] for row in rows),
+            logprobs=tuple(self.logprobs[row] for row in rows) if self.logprobs else (),
         )
 
 

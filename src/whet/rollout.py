@@ -112,6 +112,7 @@ def sampled(completions: Sequence[Completion], *, step: int, steps: int) -> Samp
         finish=tuple(completion.finish for completion in completions),
         step=step,
         steps=steps,
+        logprobs=tuple(completion.logprobs for completion in completions),
     )
 
 

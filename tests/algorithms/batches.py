@@ -29,6 +29,7 @@ class Case:
     sampled: Array
     values: Array
     entropies: Array
+    tokens: NDArray[np.int64]
     mask: NDArray[np.bool_]
 
 
@@ -54,6 +55,7 @@ def random_case(seed: int) -> Case:
         sampled=old + rng.normal(0.0, 0.6, mask.shape) * rng.choice([0.01, 1.0], (len(mask), 1)),
         values=rng.normal(0.3, 0.5, mask.shape),
         entropies=rng.uniform(0.1, 1.0, mask.shape),
+        tokens=rng.integers(0, 2, mask.shape),  # of two ids, so that rollouts begin alike
         mask=mask,
     )
 

@@ -132,10 +132,14 @@ def step_advantages(row: Row, case: Case, kl_coefficient: float) -> Array:
         for p in range(prompts)
     ]
     raw = np.full(case.mask.shape, np.nan)
+    last = [max(places(case.mask, b), default=-1) for b in range(prompts * group)]
+    earned = [
+        [-penalty[b, t] + (t == last[b]) * case.rewards[b // group, b % group] for t in places(case.mask, b)]
+        for b in range(prompts * group)
+    ]
     for b in range(prompts * group):
         times = places(case.mask, b)
         if row.advantage in TOKEN_ADVANTAGES:
-            earned = [-penalty[b, t] + (t == times[-1]) * case.rewards[b // group, b % group] for t in times]
             raw[b, times] = TOKEN_ADVANTAGES[row.advantage](case, b, times, earned)
         else:
             raw[b, times] = ADVANTAGES[row.advantage](case, rewards, b // group, b % group)
@@ -202,16 +206,37 @@ ADVANTAGES: dict[str, Any] = {
 }
 
 
-def gae(case: Case, b: int, times: list[int], rewards: list[float]) -> list[float]:
+def gae(case: Case, b: int, times: list[int], rewards: list[list[float]]) -> list[float]:
     """Each advantage as its own sum over the later errors, no recursion; the chosen tokens are all there is of time."""
     v = [case.values[b, t] for t in times] + [0.0]
-    errors = [rewards[k] + v[k + 1] - v[k] for k in range(len(times))]
+    errors = [rewards[b][k] + v[k + 1] - v[k] for k in range(len(times))]
     return [sum(0.95 ** (j - k) * errors[j] for j in range(k, len(times))) for k in range(len(times))]
 
 
-TOKEN_ADVANTAGES: dict[str, Any] = {
+def to_go_leave_one_out(
+    case: Case, b: int, times: list[int], rewards: list[list[float]], *, gamma: float = 1.0, prefix: bool = True
+) -> list[float]:
+    """For each token a look at the other rollouts of the group: who has one there, and who said the same before."""
+    group = case.rewards.shape[1]
+    first = b // group * group
+    said = {j: [int(case.tokens[j, t]) for t in places(case.mask, j)] for j in range(first, first + group)}
+
+    def rest(j: int, k: int) -> float:
+        return sum(gamma ** (s - k) * rewards[j][s] for s in range(k, len(rewards[j])))
+
+    found = []
+    for k in range(len(times)):
+        there = [j for j in said if j != b and len(said[j]) > k]
+        alike = [j for j in there if said[j][:k] == said[b][:k]]
+        compared = alike if prefix and alike else there
+        found.append(rest(b, k) - (mean([rest(j, k) for j in compared]) if compared else 0.0))
+    return found
+
+
+TOKEN_ADVANTAGES: dict[str, Any] = {  # of rollout b, of whose group and all others the rewards of tokens are given
     "gae": gae,
-    "to_go": lambda case, b, times, rewards: [sum(rewards[k:]) for k in range(len(times))],
+    "to_go": lambda case, b, times, rewards: [sum(rewards[b][k:]) for k in range(len(times))],
+    "to_go_leave_one_out": to_go_leave_one_out,
 }
 
 

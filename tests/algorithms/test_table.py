@@ -47,6 +47,7 @@ DEFAULTS = {  # as the papers, or their code, have them; whoever changes one cha
     "best_over_worst": {"beta": 0.1},
     "gae": {"gamma": 1.0, "lam": 0.95},
     "to_go": {"gamma": 1.0},
+    "to_go_leave_one_out": {"gamma": 1.0, "prefix": True},
     "whiten": {"epsilon": 1e-8},
     "batch_deviation": {"epsilon": 1e-8},
     "clip": {"low": 0.2, "high": 0.2},

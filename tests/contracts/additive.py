@@ -23,6 +23,7 @@ from whet.train.online.reference import Reference
 from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
 from whet.train.setup.build import build_algorithm
+from whet.train.setup.token_grader import TokenGrader
 
 ALONE = World.alone()
 PROMPTS, GROUP = 5, 3
@@ -59,7 +60,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ppo, bootstrap": {"preset": "ppo"},
     "dual clip": {"preset": "grpo", "surrogate": "dual_clip"},
     "over_average": {"preset": "reinforce", "advantage": "over_average"},
+    "ppo, dense": {"preset": "ppo", "kl": KL_PAID},
+    "to_go_leave_one_out, dense": {"preset": "grpo", "advantage": "to_go_leave_one_out", "scaling": "whiten"},
+    "to_go_leave_one_out, dense, truncated left out": {"preset": "dr_grpo", "advantage": "to_go_leave_one_out"},
 }
+DENSE = {"tokens": {"mode": "plusminus", "partial_logprob": 0.1}}
 
 
 def config_of(name: str, micro_batch_tokens: int = 10**6, *, padding_free: bool = False) -> OnlineConfig:
@@ -74,6 +79,7 @@ def config_of(name: str, micro_batch_tokens: int = 10**6, *, padding_free: bool 
     }
     written["critic"] = {"model": "shared" if "shared" in name else "separate", "clip": 0.1}
     written["critic"]["bootstrap_truncated"] = "bootstrap" in name
+    written["reward"] = DENSE if "dense" in name else {}
     return OnlineConfig.model_validate(written)
 
 
@@ -91,11 +97,13 @@ class Marks(InOneCall):
 def rollouts(policy: Any, tokenizer: Any, config: OnlineConfig) -> list[Group]:
     """Groups whose log-probs are those of a sampler that is not quite the policy."""
     words = ["ab>", "cde>", "f>", "12+34=", "gh>"]
-    examples = [Example(id=word, prompt=word, answer="") for word in words]
+    examples = [Example(id=word, prompt=word, answer=3 * word) for word in words]
     prompts = tokenize_prompts(examples, tokenizer, stream=(1,))
     greedy = build_algorithm(config.algorithm).needs_greedy
     samples = sample(NativeEngine(policy, tokenizer), prompts, config.rollout.sampling, group=GROUP, greedy=greedy)
-    groups = grade(Marks(), examples, samples, version=0)
+    tokens = config.reward.tokens
+    grader = Marks() if tokens is None else TokenGrader(tokenizer=tokenizer, settings=tokens, horizon=9)
+    groups = grade(grader, examples, samples, version=0)
     lengths = {sum(rollout.mask) for group in groups for rollout in group}
     assert len(lengths) >= 3  # equal lengths would hide a wrong weight
     noise = torch.randn(10_000, generator=torch.Generator().manual_seed(4)).tolist()

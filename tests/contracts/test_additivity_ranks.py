@@ -62,7 +62,11 @@ def test_two_ranks_have_the_gradient_of_one(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["grpo", "dapo", "ppo", "ppo, shared", "remax", "reinforce_pp, kl in the reward", "grpo, sequence_mask"]
+    "name",
+    [
+        *("grpo", "dapo", "ppo", "ppo, shared", "remax", "reinforce_pp, kl in the reward", "grpo, sequence_mask"),
+        *("ppo, dense", "to_go_leave_one_out, dense"),
+    ],
 )
 def test_more_ranks_than_groups_change_nothing(name: str) -> None:
     compared(Scene(name), 7)
@@ -120,6 +124,11 @@ RECIPES: dict[str, Any] = {
     "dapo": dapo_recipe,
     "reinforce_pp": lambda model: online_recipe(
         model, algorithm={"preset": "reinforce_pp", "kl": MOVING}, reward={"normalize": "running"}
+    ),
+    "dense": lambda model: online_recipe(
+        model,
+        algorithm={"preset": "grpo", "advantage": "to_go_leave_one_out", "scaling": "whiten"},
+        reward={"tokens": {"mode": "plusminus", "partial_logprob": 0.05}},
     ),
 }
 

@@ -140,6 +140,7 @@ def test_truncation(share, level):
     found = health.truncation(constant("truncated", share))
     assert found.level == level
     assert ("raise rollout.max_tokens" in found.sentence) == (level != "ok")
+    assert health.truncation([{**row, "tokens/match": 0.1} for row in constant("truncated", share)]) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from whet.errors import RunFailed
 from whet.records import Example
 from whet.tasks.loading import guarded_task
-from whet.tasks.protocol import Gold, HasAlphabet, Task, Votes
+from whet.tasks.protocol import Gold, HasAlphabet, HasText, Task, Votes
 
 PLAIN = """
 from whet.records import Example, Score
@@ -40,6 +40,15 @@ class Both(Spelled, Golden):
 class Voting(Plain):
     def vote(self, example, text):
         return {"none": None, "number": 3}.get(text, text.lower())
+
+class Written(Plain):
+    def training_text(self):
+        yield "ap"
+        yield "pa"
+
+class Numbered(Plain):
+    def training_text(self):
+        yield 3
 """
 EXAMPLE = Example(id="h", prompt="p", answer="a")
 
@@ -56,6 +65,18 @@ def test_a_guard_has_what_the_task_has(tasks: dict[str, Task]) -> None:
     assert found.pop("Voting") == (False, False)
     assert found == {"Plain": (False, False), "Spelled": (True, False), "Golden": (False, True), "Both": (True, True)}
     assert [name for name, task in tasks.items() if isinstance(task, Votes)] == ["Voting"]
+
+
+def test_the_training_text_is_passed_on_and_must_be_text(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(PLAIN)
+    plain, written, numbered = (guarded_task(f"{path}:{name}", {}) for name in ("Plain", "Written", "Numbered"))
+    assert not isinstance(plain, HasText)
+    assert isinstance(written, HasText)
+    assert list(written.training_text()) == ["ap", "pa"]
+    assert isinstance(numbered, HasText)
+    with pytest.raises(RunFailed, match="training_text gave a int, not texts"):
+        list(numbered.training_text())
 
 
 def test_votes_are_passed_on_and_must_be_text(tasks: dict[str, Task]) -> None:

@@ -183,6 +183,16 @@ def test_the_reward_in_front_of_the_advantage() -> None:
     assert not any(line.startswith("R_i") for line in loss("rloo").where)
 
 
+def test_the_reward_of_every_token() -> None:
+    tokens = {"tokens": {"mode": "plusminus", "partial_logprob": -0.05}}
+    of_token = "(1 if token t is the answer's, else −1) − 0.05·log π_old"
+    assert f"score_i = Σ_t ({of_token})" in loss("grpo", reward=tokens).where
+    found = loss({"preset": "ppo", "kl": {"coefficient": 0.1}}, reward=tokens)
+    assert f"r_t = {of_token}, less 0.1·(d) on every token" in found.where
+    assert "r_t = 1 if token t is the answer's, else 0" in loss("reinforce_pp", reward={"tokens": "plus"}).where
+    assert not any("score_i" in line for line in found.where)
+
+
 def test_the_distribution_that_is_trained() -> None:
     cut = loss("grpo", rollout={"temperature": 0.6, "top_p": 0.9, "top_k": 20})
     assert cut.where[-1] == "every π with temperature = 0.6, top_k = 20, top_p = 0.9"

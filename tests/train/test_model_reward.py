@@ -3,6 +3,7 @@
 import json
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,11 +13,11 @@ from tests.small import small_model
 from tests.train import rows_on_disk as on_disk
 from whet.api.run import Run
 from whet.cli.progress import SilentProgress
-from whet.config import RewardConfig, TaskConfig
+from whet.config import RewardConfig, RolloutConfig, TaskConfig
 from whet.errors import UserError
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
-from whet.models.text.tokenizers import with_padding
+from whet.models.text.tokenizers import character_tokenizer, with_padding
 from whet.recipe import Recipe, validate
 from whet.records import Example
 from whet.runs.directory import RunDirectory
@@ -31,6 +32,7 @@ from whet.train.start import start_run
 CPU = torch.device("cpu")
 TASK = TaskConfig.model_validate({"name": "sorting", "level": 1})
 EXAMPLES = Sorting(level=1).draw(4, seed=(0, 1))
+TOKENIZER = character_tokenizer(Sorting(level=1).alphabet)
 TEXTS = [EXAMPLES[0].answer, "12", EXAMPLES[2].answer[::-1], "999"]
 HALVES = "def halves(completions, **columns):\n    return [len(c) / 2 for c in completions]\n"
 
@@ -60,10 +62,12 @@ def opinion(prompt: str, text: str) -> float:
         return 20 * float(state @ model.head.weight[0])
 
 
+def rewarded(task: TaskConfig, reward: dict) -> SimpleNamespace:
+    return SimpleNamespace(task=task, reward=RewardConfig.model_validate(reward), rollout=RolloutConfig())
+
+
 def grade(reward: dict, examples: list[Example] = EXAMPLES, texts: list[str] = TEXTS) -> list:
-    with closing(
-        build_grader(TASK, RewardConfig.model_validate(reward), CPU, guarded_task(TASK.name, TASK.options))
-    ) as grader:
+    with closing(build_grader(rewarded(TASK, reward), CPU, guarded_task(TASK.name, TASK.options), TOKENIZER)) as grader:
         return grader.grade(examples, texts)
 
 
@@ -85,8 +89,8 @@ def test_the_reward_is_the_models_and_the_tasks_is_only_noted(judge: Path) -> No
 def test_prompts_without_a_score_of_their_own_note_none(judge: Path, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text("".join(json.dumps({"prompt": f"{n}>"}) + "\n" for n in range(20)))
     prompts = TaskConfig(name="data", **{"path": str(tmp_path / "p.jsonl")})
-    reward, task = RewardConfig.model_validate({"model": str(judge)}), guarded_task("data", prompts.options)
-    with closing(build_grader(prompts, reward, CPU, task)) as grader:
+    task = guarded_task("data", prompts.options)
+    with closing(build_grader(rewarded(prompts, {"model": str(judge)}), CPU, task, TOKENIZER)) as grader:
         (score,) = grader.grade(task.held_out(1), ["1"])
     assert score.parts.keys() == {"model"}
 
@@ -155,7 +159,8 @@ def test_the_limits_of_the_recipe_reach_the_worker(tmp_path: Path, monkeypatch: 
 
 
 def test_without_a_model_the_grader_is_the_tasks(judge: Path) -> None:
-    assert isinstance(build_grader(TASK, RewardConfig(), CPU, guarded_task(TASK.name, TASK.options)), DirectGrader)
+    task = guarded_task(TASK.name, TASK.options)
+    assert isinstance(build_grader(rewarded(TASK, {}), CPU, task, TOKENIZER), DirectGrader)
     assert grade({})[0].reward == 1.0
 
 

@@ -3,6 +3,8 @@
 import copy
 import math
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +17,7 @@ from whet.config import OnlineConfig
 from whet.models.logprobs import token_logprobs
 from whet.models.references import Bigram, Uniform
 from whet.models.text.tokenizers import character_tokenizer
-from whet.records import Sampling
+from whet.records import Example, Sampling
 from whet.tasks.procedural import Sorting
 from whet.train.online.reference import Reference, build_reference
 from whet.train.setup.build import build_algorithm, random_policy
@@ -134,6 +136,46 @@ def test_a_bigram_reference_counts_the_tasks_own_training_text() -> None:
         row = sum(count for (first, _), count in pairs.items() if first == before)
         expected = math.log((pairs[before, after] + 1) / (row + size))
         assert float(reference.model.log_table[before, after]) == pytest.approx(expected, abs=1e-5)
+
+
+@dataclass(frozen=True)
+class TwoPieces(Sorting):
+    """A task with a text: pairs within its pieces are counted, not across them, and no drawn example."""
+
+    def training_text(self) -> Iterator[str]:
+        yield "1213"
+        yield "12"
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        raise AssertionError("the text is enough")
+
+
+def test_a_bigram_reference_counts_the_whole_text_of_a_task_that_has_one() -> None:
+    """Of 12, 21, 13, 12: after 1 comes 2 twice and 3 once; after 2 comes 1 once; across the pieces 31 is no pair."""
+    policy, config = small_model(vocab=TOKENIZER.vocab_size, layers=1)[0], config_of(kl(reference="bigram"))
+    reference = build_reference(build_algorithm(config.algorithm), policy, TOKENIZER, TwoPieces(level=1), config)
+    assert reference is not None
+    (one,), (two,), (three,), size = *map(TOKENIZER.encode, "123"), TOKENIZER.vocab_size
+    table = reference.model.log_table.exp()
+    assert table[one, two] == pytest.approx((2 + 1) / (3 + size))
+    assert table[one, three] == pytest.approx((1 + 1) / (3 + size))
+    assert table[one, one] == pytest.approx(1 / (3 + size))
+    assert table[two, one] == pytest.approx((1 + 1) / (1 + size))
+    assert table[three].tolist() == pytest.approx([1 / size] * size)
+    assert table.sum(dim=1).tolist() == pytest.approx([1.0] * size)
+
+
+def test_bigrams_are_counted_beyond_what_fp32_can_count() -> None:
+    many = 2**24 + 8  # fp32 adds 1 to 2²⁴ in vain
+    table = Bigram([[0] * (many + 1)], 2).log_table.exp()
+    assert float(table[0, 1]) == pytest.approx(1 / (many + 2), rel=1e-6)
+    one_by_one = Bigram(([0, 0] for _ in range(10)), 2).log_table.exp()
+    assert float(one_by_one[0, 0]) == pytest.approx(11 / 12)
+
+
+def test_frozen_is_another_word_for_start() -> None:
+    assert config_of(kl(reference="frozen")) == config_of(kl(reference="start"))
+    assert config_of(kl(reference="frozen")).algorithm.kl.reference == "start"
 
 
 def test_uniform_has_one_log_prob() -> None:

@@ -1,7 +1,7 @@
 """Rewards to advantages. Every cell sees the rollouts of all ranks at once, so its statistics are exact.
 
 `rewards` is (P, G): one row per prompt, one column per rollout of its group. A cell returns (P, G), which counts for
-every token of a rollout, or (B, T) if it tells tokens apart (`gae`, `to_go`). Scalings then see (B, T) advantages.
+every token of a rollout, or (B, T) if it tells tokens apart (`gae`, `to_go`, …). Scalings then see (B, T) advantages.
 """
 
 from __future__ import annotations
@@ -167,6 +167,43 @@ def gae(token_rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1
 def to_go(token_rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
     """A_t = Σ_{s≥t} gamma^{s−t}·r_s. Hu et al. 2025 (REINFORCE++)."""
     return gae(token_rewards, torch.zeros_like(token_rewards), mask, gamma=gamma, lam=1.0)
+
+
+@per_token
+def to_go_leave_one_out(
+    rewards: Tensor, token_rewards: Tensor, tokens: Tensor, mask: Tensor, *, gamma: float = 1.0, prefix: bool = True
+) -> Tensor:
+    """A_t = G_t − mean G_t of the group's others with the same tokens before t, G_t = Σ_{s≥t} gamma^{s−t}·r_s.
+
+    Where no other has the same tokens before t, and everywhere without `prefix`, the mean is over all others that have
+    a token t; where none has one, it is 0. A baseline may be any function of the other rollouts and of the own tokens
+    before t: the expected gradient is that of the return in all these cases. Rollouts with the same tokens before t
+    are in the same state, whose value their mean estimates. t counts sampled tokens; of `rewards` only the shape is
+    used. Williams 1992, with the baseline of Ahmadian et al. 2024 for every token.
+    """
+    prompts, group = rewards.shape
+    order = (~mask).long().argsort(dim=1, stable=True)  # sampled tokens first
+
+    def grouped(values: Tensor) -> Tensor:
+        return values.gather(1, order).view(prompts, group, -1)
+
+    returns, ids, chosen = grouped(to_go(token_rewards, mask, gamma=gamma)), grouped(tokens), grouped(mask)
+    places = torch.arange(ids.shape[2], device=ids.device)
+    advantages = torch.zeros_like(returns)
+    for one in range(group):
+        others = chosen.clone()
+        others[:, one] = False
+        if prefix:
+            shared = (ids == ids[:, one, None]).long().cumprod(dim=2).sum(dim=2, keepdim=True)  # tokens in common
+            alike = others & (places <= shared)
+            others = torch.where(alike.any(dim=1, keepdim=True), alike, others)
+        own = returns[:, one]
+        baseline = (returns * others).sum(dim=1) / others.sum(dim=1).clamp(min=1)
+        lowest = returns.masked_fill(~others, torch.inf).amin(dim=1)
+        highest = returns.masked_fill(~others, -torch.inf).amax(dim=1)
+        is_flat = (lowest == own) & (highest == own)  # as in `_less`: no signal, not noise
+        advantages[:, one] = (own - baseline).masked_fill(is_flat | ~chosen[:, one], 0.0)
+    return torch.zeros_like(token_rewards).scatter(1, order, advantages.view(token_rewards.shape))
 
 
 def value_loss(values: Tensor, values_old: Tensor, targets: Tensor, *, clip: float = 0.2) -> Tensor:

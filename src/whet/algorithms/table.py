@@ -113,7 +113,7 @@ def _named(*cells: Cell) -> dict[str, Cell]:
 
 ADVANTAGES = _named(
     *(a.raw, a.over_batch, a.over_average, a.over_greedy, a.center, a.leave_one_out, a.standardize, a.over_length),
-    *(a.over_valid, a.max_likelihood, a.best_over_worst, a.gae, a.to_go),
+    *(a.over_valid, a.max_likelihood, a.best_over_worst, a.gae, a.to_go, a.to_go_leave_one_out),
 )
 SCALINGS = _named(a.unscaled, a.whiten, a.batch_deviation)
 SURROGATES = _named(p.reinforce, p.clip, p.dual_clip, p.stopped_ratio, p.soft_gate, p.sequence_clip, p.geometric_clip)
@@ -136,7 +136,7 @@ CELLS: dict[str, dict[str, Cell]] = {  # kind of cell → name → cell
 SUPPLIED: dict[str, tuple[str, ...]] = {  # kind of cell → the terms that the loop can supply
     "advantage": (
         *("rewards", "counts", "history", "greedy", "token_rewards", "values"),
-        *("logprobs_old", "logprobs_ref", "mask"),
+        *("logprobs_old", "logprobs_ref", "tokens", "mask"),
     ),
     "scaling": ("advantages", "rewards", "mask"),
     "surrogate": ("logprobs", "logprobs_old", "logprobs_ref", "advantages", "mask"),
@@ -147,7 +147,10 @@ SUPPLIED: dict[str, tuple[str, ...]] = {  # kind of cell → the terms that the 
 
 # These compare the rollouts of one prompt, so a group of one has nothing to compare.
 GROUP_STATISTICS = frozenset(
-    {a.center, a.leave_one_out, a.standardize, a.over_length, a.over_valid, a.max_likelihood, a.best_over_worst}
+    {
+        *(a.center, a.leave_one_out, a.standardize, a.over_length, a.over_valid, a.max_likelihood, a.best_over_worst),
+        a.to_go_leave_one_out,
+    }
 )
 # These weigh each token by itself; a surrogate with one ratio per sequence would undo that.
 TOKEN_CORRECTIONS = frozenset({p.token_truncate, p.token_mask})

@@ -49,7 +49,8 @@ def measured_as_trained(  # noqa: PLR0913
     """
     given, name, options = found
     task = fitted(given, tokenizer, engine, limit, note)
-    with _own_rewards(config, best, task, TaskConfig(name=name, **options), world.device, note) as scorer:
+    named = TaskConfig(name=name, **options)
+    with _own_rewards(config, best, task, named, tokenizer, world.device, note) as scorer:
         result = evaluate(engine, tokenizer, task, **settings, scorer=scorer, world=world)
     if not isinstance(config, OfflineConfig):
         return result
@@ -74,7 +75,13 @@ def device_of(engine: Engine) -> torch.device:
 
 @contextmanager
 def _own_rewards(
-    config: Training | None, best: Path, task: Task, named: TaskConfig, device: torch.device, note: Note
+    config: Training | None,
+    best: Path,
+    task: Task,
+    named: TaskConfig,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    note: Note,
 ) -> Iterator[HeldOutScorer | None]:
     """The rewards of an online run, or of the task without a run; None if there are none that can be loaded here."""
     if not isinstance(config, OnlineConfig):
@@ -89,7 +96,8 @@ def _own_rewards(
         yield None
         return
     tolerance = Tolerance(config.reward.allowed_failures)
-    with closing(build_grader(named, config.reward, device, task, tolerance)) as grader:
+    on_task = config.model_copy(update={"task": named})
+    with closing(build_grader(on_task, device, task, tokenizer, tolerance)) as grader:
         yield partial(score_completions, grader, step=_best_step(best), steps=config.steps)
 
 

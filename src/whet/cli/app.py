@@ -28,6 +28,7 @@ from whet.cli.commands import (
     tasks,
     train,
 )
+from whet.cli.key_flags import KeyFlagCommand
 from whet.cli.terminal import guard_streams, only_json, say, show_help
 from whet.errors import RunFailed, UserError
 
@@ -57,7 +58,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.command("demo")(demo.demo)
-app.command("train")(train.train)
+app.command("train", cls=KeyFlagCommand)(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("score")(score.score)

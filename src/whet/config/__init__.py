@@ -158,7 +158,7 @@ class OnlineConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _rewarded(self) -> OnlineConfig:
-        if self.reward.functions or self.reward.model is not None:
+        if self.reward.functions or self.reward.model is not None or self.reward.tokens is not None:
             return self
         if not self.task.is_graded:
             raise ValueError(

@@ -32,9 +32,14 @@ class KlConfig(Section):
     target: Above | None = None  # nats per token: the coefficient adapts until the measured KL is that
     horizon: Above = 10_000.0  # rollouts in which the coefficient may change by a fifth at most
     anneal_tokens: Count = 0  # the coefficient rises linearly from 0 over the first so many sampled tokens
-    reference: Literal["start", "sync", "bigram", "uniform", "random"] = "start"  # sync: follows the policy
+    reference: Literal["start", "sync", "bigram", "uniform", "random"] = "start"  # start (frozen): fixed; sync: moves
     sync_steps: Positive = 100  # sync: every so many steps the reference moves (ema)
     ema: Decay = 0.0  # sync: to ema · reference + (1 − ema) · policy; 0: a copy; 0.99 with sync_steps 1: an EMA
+
+    @field_validator("reference", mode="before")
+    @classmethod
+    def _frozen(cls, value: Any) -> Any:
+        return "start" if value == "frozen" else value
 
     @field_validator("estimator")
     @classmethod
@@ -168,7 +173,10 @@ def _option_sections() -> dict[str, Any]:
     sections: dict[str, Any] = {}
     for cell in (cell for table in CELLS.values() for cell in table.values()):
         fields: dict[str, Any] = {
-            key: (Annotated[type(value), Field(**BOUNDS.get(key, {"ge": 0}))], value)
+            key: (
+                bool if isinstance(value, bool) else Annotated[type(value), Field(**BOUNDS.get(key, {"ge": 0}))],
+                value,
+            )
             for key, value in options(cell).items()
         }
         if fields:

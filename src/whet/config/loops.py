@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from whet.config import OfflineConfig, OnlineConfig, prompts_of_data
 from whet.config.parts import EngineConfig, ModelConfig, RolloutConfig, TaskConfig, refuse_engine
+from whet.config.refusals import refuse_token_rewards
 from whet.config.reward import RewardConfig
 from whet.config.section import Amount, Positive, Section, Seed
 
@@ -40,6 +41,7 @@ class CollectConfig(Section):
     @model_validator(mode="after")
     def _sensible(self) -> CollectConfig:
         refuse_engine(self.engine, self.rollout)
+        refuse_token_rewards(self.reward)
         if self.select == "outcomes" and not self.task.is_graded:
             raise ValueError(
                 "select is outcomes, and the task data has prompts alone, so no completion is right or wrong: set "
@@ -53,7 +55,14 @@ class CollectConfig(Section):
 Training = OnlineConfig | OfflineConfig
 Config = Training | CollectConfig
 LOOPS: dict[str, type[Config]] = {"online": OnlineConfig, "offline": OfflineConfig, "collect": CollectConfig}
-WHOLE = {"algorithm": "preset", "model": "path", "task": "name", "objective": "name", "data": "path"}
+WHOLE = {
+    "algorithm": "preset",
+    "model": "path",
+    "task": "name",
+    "objective": "name",
+    "data": "path",
+    "tokens": "mode",
+}
 NAMED = {"optimizer": "name"}  # a text in place of the section sets this key and leaves the others
 
 

@@ -22,7 +22,15 @@ def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfi
         *_sequences(cells),
         *_twice(cells, algorithm),
         *_rewards(cells, algorithm, rollout, reward),
+        *_token_rewards(reward),
+        *_dropped_tokens(cells, reward),
     ):
+        raise ValueError(reason)
+
+
+def refuse_token_rewards(reward: RewardConfig) -> None:
+    """Raises a ValueError if `reward.tokens` is set beside what is of whole completions."""
+    for reason in _token_rewards(reward):
         raise ValueError(reason)
 
 
@@ -138,6 +146,44 @@ def _rewards(
     in_reward = algorithm.kl.coefficient > 0 and algorithm.kl.place == "reward"
     if cells["advantage"] is max_likelihood and (reward.may_be_negative or in_reward):
         yield (
-            "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation or a KL in the "
-            "reward can make negative: leave them out, or put the KL into the loss"
+            "advantage 'max_likelihood' divides by the mean reward, which penalties, normalisation, reward.tokens or a "
+            "KL in the reward can make negative: leave them out, or put the KL into the loss"
+        )
+
+
+def _token_rewards(reward: RewardConfig) -> Iterator[str]:
+    """Rewards of whole completions, and shaping of them, have no place among rewards of single tokens."""
+    if reward.tokens is None:
+        return
+    for key in ("functions", "model"):
+        if getattr(reward, key):
+            yield (
+                f"reward.tokens and reward.{key} are both set: one rewards every token by the answer's, the other the "
+                "whole completion; leave one out"
+            )
+    for key in ("overlong_tokens", "length_penalty", "repetition_penalty", "clip"):
+        if getattr(reward, key):
+            yield (
+                f"reward.{key} shapes the one reward of a completion, and reward.tokens gives every token its own: "
+                f"leave reward.{key} out"
+            )
+    if reward.normalize != "none":
+        yield (
+            f"reward.normalize is {reward.normalize}, which shifts and scales the one reward of a completion, and "
+            "reward.tokens gives every token its own: leave it out, and use algorithm.scaling=whiten"
+        )
+    if reward.allowed_failures:
+        yield (
+            "reward.allowed_failures is for rewards of your own, and reward.tokens compares tokens, which cannot fail: "
+            "leave it out"
+        )
+
+
+def _dropped_tokens(cells: dict[str, Cell], reward: RewardConfig) -> Iterator[str]:
+    if reward.tokens is None or not is_per_token(cells["advantage"]):
+        return
+    if cells["dynamic_sampling"] is drop_zero_variance:
+        yield (
+            f"dynamic sampling drops groups whose summed rewards are equal, and advantage "
+            f"{name(cells['advantage'])!r} learns from their tokens: use algorithm.dynamic_sampling=keep_all"
         )

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from whet.config.section import Above, CodePath, Count, ModelPath, Positive, Section
 from whet.records import LARGEST_REWARD
 
+Alpha = Annotated[float, Field(ge=-1e6, le=1e6)]  # factor of a log-prob in a reward
+
 
 class RewardFunction(Section):
     """A function of the user's that scores completions: `module:function` or `file.py:function`."""
@@ -26,14 +28,29 @@ class RewardModelConfig(Section):
     weight: float = 1.0  # in the sum of all rewards
 
 
+class TokenRewardConfig(Section):
+    """A reward for every sampled token, by the token of the example's answer at its place, instead of a task's score.
+
+    r_t = 1 if token t is the answer's, else 0 (plus) or −1 (plusminus); plus α · log π(token t), α = partial_logprob:
+    α > 0 rewards certainty, α < 0 uncertainty, whatever the text says. Tokens beyond the end of the answer get 0;
+    those that a completion leaves out by ending early count as not the answer's.
+    """
+
+    shorthand: ClassVar[str] = "mode"
+    mode: Literal["plus", "plusminus"] = "plus"  # 1 for the real token; another gets 0 (plus) or −1 (plusminus)
+    partial_logprob: Alpha = 0.0  # × the token's log-prob when sampled: above 0 rewards certainty, below 0 uncertainty
+
+
 class RewardConfig(Section):
     """Where the training reward comes from (the task itself unless others are named), and how it is shaped.
 
     In this order: penalties for length, clipping, normalisation; then the KL, where `algorithm.kl.place` is reward.
     """
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("tokens",)
     functions: tuple[RewardFunction, ...] = ()  # your own; `[rewards.py:f]` for short; none: the task scores
     model: RewardModelConfig | None = None
+    tokens: TokenRewardConfig | None = None
     workers: Annotated[int, Field(ge=1, le=256)] = 1  # processes of the user's code, each on a share of the prompts
     prompts_per_call: Positive | None = None  # prompts of a share, scored as soon as they are sampled; null: a worker's
     allowed_failures: Count = 0  # rollouts that the user's code may fail on in the whole run; they are not trained on
@@ -62,7 +79,9 @@ class RewardConfig(Section):
 
     @property
     def may_be_negative(self) -> bool:
-        """Whether shaping can make a reward negative that was not."""
+        """Whether shaping can make a reward negative that was not, or token rewards add up to a negative one."""
+        if self.tokens is not None and (self.tokens.mode == "plusminus" or self.tokens.partial_logprob > 0):
+            return True
         penalised = self.overlong_tokens or self.length_penalty or self.repetition_penalty
         return (bool(penalised) and (self.clip is None or self.clip[0] < 0)) or self.normalize != "none"
 

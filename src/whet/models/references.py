@@ -39,7 +39,7 @@ class Uniform(_ByToken):
 
 
 class Bigram(_ByToken):
-    """Bigram frequencies of some text with add-one (Laplace) smoothing."""
+    """Bigram frequencies of some text with add-one (Laplace) smoothing: P(b | a) = (n_ab + 1) / (Σ_b n_ab + V)."""
 
     def __init__(self, sequences: Iterable[Sequence[int]], vocab_size: int) -> None:
         if vocab_size > BIGRAM_LARGEST:
@@ -48,11 +48,11 @@ class Bigram(_ByToken):
                 f"their square; use a tokeniser with at most {BIGRAM_LARGEST}, or reference: start"
             )
         super().__init__(vocab_size)
-        counts = torch.ones(vocab_size, vocab_size)
+        counts = torch.ones(vocab_size, vocab_size, dtype=torch.float64)  # fp32 cannot count beyond 2²⁴
         for sequence in sequences:
             ids = torch.tensor(sequence, dtype=torch.int64)
-            counts.index_put_((ids[:-1], ids[1:]), torch.ones(max(0, len(ids) - 1)), accumulate=True)
-        self.log_table = (counts / counts.sum(dim=1, keepdim=True)).log()
+            counts.index_put_((ids[:-1], ids[1:]), counts.new_ones(max(0, len(ids) - 1)), accumulate=True)
+        self.log_table = (counts / counts.sum(dim=1, keepdim=True)).log().float()
 
     def head(self, hidden: Tensor) -> Tensor:
         """(N, 1) → (N, V): log-probs are logits."""

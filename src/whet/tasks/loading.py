@@ -4,7 +4,7 @@ A user's task runs behind a guard that turns its exceptions and wrong types into
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -16,7 +16,7 @@ from whet.tasks.gym.reasoning import ReasoningGym
 from whet.tasks.instructions.ifeval import IFEval
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.programs.code_task import Code
-from whet.tasks.protocol import Gold, HasAlphabet, Task, Votes, is_reward
+from whet.tasks.protocol import Gold, HasAlphabet, HasText, Task, Votes, is_reward
 from whet.tasks.puzzles.connections import Connections
 from whet.tasks.puzzles.countdown import Countdown
 from whet.tasks.puzzles.countdown_rows import CountdownRows
@@ -124,7 +124,7 @@ class TaskFailed(RunFailed):
 class GuardedTask:
     """Raises `TaskFailed` where a user's task raises or returns the wrong type.
 
-    Has `gold`, `vote` and `alphabet` where the task does.
+    Has `gold`, `vote`, `training_text` and `alphabet` where the task does.
     """
 
     def __init__(self, name: str, task: Task) -> None:
@@ -140,6 +140,8 @@ class GuardedTask:
             self.gold = partial(self._gold, task)
         if isinstance(task, Votes):
             self.vote = partial(self._vote, task)
+        if isinstance(task, HasText):
+            self.training_text = partial(self._training_text, task)
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         return self._examples("draw", self._ask("draw", self._task.draw, count, seed=seed))
@@ -180,6 +182,13 @@ class GuardedTask:
         if vote is not None and not isinstance(vote, str):
             raise self._failure("vote", f"gave a {type(vote).__name__}, not a text or None", example)
         return vote
+
+    def _training_text(self, task: HasText) -> Iterator[str]:
+        pieces: list[object] = self._ask("training_text", lambda: list(task.training_text()))
+        for piece in pieces:
+            if not isinstance(piece, str):
+                raise self._failure("training_text", f"gave a {type(piece).__name__}, not texts")
+            yield piece
 
     def _examples(self, method: str, given: object) -> list[Example]:
         if not isinstance(given, list) or not all(isinstance(example, Example) for example in given):

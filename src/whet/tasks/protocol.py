@@ -74,10 +74,10 @@ class HasAlphabet(Protocol):
 
 @runtime_checkable
 class HasText(Protocol):
-    """A task that is a text: tokenisers are trained on it, and n-grams counted."""
+    """A task whose prompts and answers are pieces of a text: tokenisers are trained on it, and bigrams counted."""
 
     def training_text(self) -> Iterator[str]:
-        """All of its training text, chunk by chunk."""
+        """The whole text that training examples are taken from, in pieces; nothing that is held out."""
         ...
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from whet.cli import arguments
+from whet.cli import arguments, key_flags
 from whet.cli.terminal import say, say_json
 from whet.errors import UserError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from whet.recipe import Pipeline, Recipe
 
 
-def train(
+def train(  # noqa: PLR0917 - typer's
     source: str = typer.Argument(..., metavar="RECIPE|RUN", help="A packaged recipe, a YAML file, or a run to resume."),
     overrides: arguments.Overrides = None,
     resume: bool = typer.Option(False, "--resume", help="Continue a stopped run from its newest checkpoint, exactly."),
@@ -28,6 +28,15 @@ def train(
     out: arguments.Out = None,
     name: arguments.Name = None,
     as_json: bool = typer.Option(False, "--json", help="Print the final results of the run, or of all runs, as JSON."),
+    horizon: key_flags.Horizon = None,
+    batch_size: key_flags.BatchSize = None,
+    group_size: key_flags.GroupSize = None,
+    seed: key_flags.Seed = None,
+    reward_mode: key_flags.RewardMode = None,
+    partial_logprob: key_flags.PartialLogprob = None,
+    beta_kl: key_flags.BetaKl = None,
+    kl_warmup_tokens: key_flags.KlWarmupTokens = None,
+    reference: key_flags.Reference = None,
 ) -> None:
     """Train from a recipe (SFT, DPO, GRPO, PPO …), or resume a run.
 
@@ -43,19 +52,24 @@ def train(
       whet train @last --resume
       whet train @last --resume steps=400
       whet train grpo-sorting seed=1 --name second --json
+      whet train grpo-sorting --reward-mode plus --horizon 6 --group-size 4
       torchrun --nproc-per-node 2 -m whet train grpo-sorting
       whet train rlhf-reviews stages.sft.steps=100 methods.grpo.lr=1e-4
     """
     from whet.recipe import read_any
 
+    values = (horizon, batch_size, group_size, seed, reward_mode, partial_logprob, beta_kl, kl_warmup_tokens, reference)
+    flags = dict(zip(key_flags.FLAGS, values, strict=True))
     if accept_changes and not resume:
         raise UserError("--accept-changes is for a resumed run: add --resume, or leave it out")
     _check_place(out, name, resume=resume)
     if resume:
+        key_flags.refuse_flags(flags)
         path = arguments.run_directory(source, runs)
         _resume(path, overrides or [], accept_changes=accept_changes, as_json=as_json)
         return
-    recipe = read_any(source, arguments.with_runs(overrides, runs), runs=runs)
+    words = key_flags.with_flags(source, arguments.with_runs(overrides, runs), flags)
+    recipe = read_any(source, words, runs=runs)
     recipe = recipe if name is None else replace(recipe, name=name)
     _start(recipe, runs, None if out is None else out.expanduser(), as_json=as_json)
 

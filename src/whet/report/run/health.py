@@ -127,9 +127,9 @@ def zero_variance(metrics: Rows) -> HealthFinding | None:
 
 
 def truncation(metrics: Rows) -> HealthFinding | None:
-    """Completions that reached rollout.max_tokens."""
+    """Completions that reached rollout.max_tokens; with a reward for every token they are meant to."""
     share = series(metrics, "truncated")
-    if not len(share):
+    if not len(share) or len(series(metrics, "tokens/match")):
         return None
     now = _now(share)
     sentence = f"{percent(now)} of completions in {_last_steps(share)} were truncated"

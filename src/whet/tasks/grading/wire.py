@@ -11,7 +11,7 @@ write to the worker's pipe, so every reply is validated.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from whet.errors import UserError
@@ -65,14 +65,15 @@ def unpack_setup(data: Mapping[str, Any]) -> WorkerSetup:
 
 
 def pack_batch(examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> dict[str, Any]:
-    facts = None if sampled is None else asdict(sampled)
+    facts = None if sampled is None else asdict(replace(sampled, logprobs=()))
     return {"examples": [_pack_example(example) for example in examples], "texts": list(texts), "sampled": facts}
 
 
 def unpack_batch(data: Mapping[str, Any]) -> tuple[list[Example], list[str], Sampled | None]:
     facts = data["sampled"]
     if facts is not None:
-        facts = Sampled(**{**facts, "tokens": tuple(map(tuple, facts["tokens"])), "finish": tuple(facts["finish"])})
+        tokens, finish = tuple(map(tuple, facts["tokens"])), tuple(facts["finish"])
+        facts = Sampled(**{**facts, "tokens": tokens, "finish": finish, "logprobs": ()})
     return [_unpack_example(example) for example in data["examples"]], data["texts"], facts
 
 

@@ -28,7 +28,7 @@ from whet.train.check.gradient import check_finite
 from whet.train.check.probes import Supply
 
 ORDER = torch.arange(probes.PROMPTS * probes.GROUP).view(probes.PROMPTS, probes.GROUP)
-PER_TOKEN = frozenset({"token_rewards", "values", "logprobs_old", "logprobs_ref", "mask"})
+PER_TOKEN = frozenset({"token_rewards", "values", "logprobs_old", "logprobs_ref", "tokens", "mask"})
 EQUAL = (0.1, 0.9, 0.0, 1.0)  # rewards of groups without variance; the float32 mean of three times 0.9 is not 0.9
 NOISE = 0.05  # an advantage that rounding alone may not reach
 

@@ -25,7 +25,9 @@ FAR_NATS = 2000.0  # a long completion that one of two models thinks impossible
 FAR_SCORE = 1000.0
 FIRST_STEP = "the first step"  # name of what `first_step` gives
 TRAINED = ("logprobs", "chosen", "rejected", "chosen_scores", "rejected_scores", "scores")
-TOKEN_TERMS = frozenset({"logprobs", "logprobs_old", "logprobs_ref", "advantages", "mask", "token_rewards", "values"})
+TOKEN_TERMS = frozenset(
+    {"logprobs", "logprobs_old", "logprobs_ref", "advantages", "mask", "token_rewards", "tokens", "values"}
+)
 REWARD_TERMS = ("rewards", "greedy", "history", "token_rewards", "values")
 
 
@@ -56,6 +58,7 @@ def _rollouts() -> dict[str, Tensor]:
         "history": uniform(3),
         "greedy": uniform(PROMPTS),
         "token_rewards": token_rewards(rewards.reshape(-1), normal(0.1), mask),
+        "tokens": (2 * uniform(*mask.shape)).long(),  # of two ids, so that rollouts begin alike
         "values": uniform(*mask.shape),
         "logprobs": old + normal(0.25).clamp(max=0.45),
         "logprobs_old": old,
@@ -108,6 +111,8 @@ def moved(supply: Supply, mask: Tensor, *, seed: int) -> dict[str, Tensor]:
 
     def noise(name: str) -> Tensor:
         values = 3 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
+        if name == "tokens":
+            return values.abs().long()
         return -values.abs() - 0.01 if name.startswith("logprobs") else values
 
     names = [name for name in supply if name in TOKEN_TERMS - {"mask"}]

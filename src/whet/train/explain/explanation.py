@@ -246,6 +246,7 @@ def _explain(recipe: Recipe) -> Explanation | str:
     config = recipe.config
     if isinstance(config, CollectConfig):
         by = f"the reward model {config.reward.model.path}" if config.reward.model else f"task {config.task.name}"
+        by = "the tokens of the answers" if config.reward.tokens else by
         drawn = f"{config.steps * config.rollout.prompts:,} prompts × {config.rollout.group:,} completions"
         return f"collects {config.select}: {drawn}, scored by {by}"
     try:

@@ -15,6 +15,7 @@ from whet.algorithms.preference.preference_table import Preference
 from whet.algorithms.table import ALGORITHMS, CELLS, Algorithm, Objective
 from whet.config import AlgorithmBase, OfflineConfig, OnlineConfig, RewardConfig
 from whet.config.objective import Row, objective_row
+from whet.config.reward import TokenRewardConfig
 from whet.train.setup.build import build_algorithm
 
 NEUTRAL = frozenset({unscaled, uncorrected, keep_all})  # cells without effect
@@ -251,8 +252,11 @@ def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> 
     lines = []
     if "token_rewards" in terms(algorithm.advantage):
         less = f", less {paid}·(d) on every token" if paid else ""
-        lines.append(f"r_t = R_i on the last token, 0 before{less}")
+        of_token = token_reward(config.reward.tokens) if config.reward.tokens else "R_i on the last token, 0 before"
+        lines.append(f"r_t = {of_token}{less}")
         paid = ""
+    elif config.reward.tokens:
+        lines.append(f"score_i = Σ_t ({token_reward(config.reward.tokens)})")
     if paid:
         shaped += f" − {paid}·Σ_t (d)"
     if shaped != "score_i":
@@ -270,6 +274,15 @@ def reward_lines(config: OnlineConfig, algorithm: Algorithm, kl_weight: str) -> 
     if "history" in terms(algorithm.advantage):
         lines.append("b = 0 in the first step")
     return lines
+
+
+def token_reward(tokens: TokenRewardConfig) -> str:
+    """The reward of token t by `reward.tokens`."""
+    match = f"1 if token t is the answer's, else {'0' if tokens.mode == 'plus' else '−1'}"
+    if not tokens.partial_logprob:
+        return match
+    sign = "−" if tokens.partial_logprob < 0 else "+"
+    return f"({match}) {sign} {abs(tokens.partial_logprob):g}·log π_old"
 
 
 def shaped_reward(reward: RewardConfig, max_tokens: int) -> str:

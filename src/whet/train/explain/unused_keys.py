@@ -134,7 +134,9 @@ def _reward(config: OnlineConfig) -> dict[str, str]:
         inert["reward.overlong_tokens"] = "reward.overlong_penalty is 0"
     if reward.repetition_penalty == 0:
         inert["reward.repetition_ngram"] = "reward.repetition_penalty is 0"
-    if not reward.functions and config.task.name in TASKS:
+    if reward.tokens is not None:
+        inert |= {f"reward.{key}": "reward.tokens compares tokens without a worker" for key in OF_WORKERS}
+    elif not reward.functions and config.task.name in TASKS:
         reason = "reward.functions is empty: a packaged task scores without a worker"
         inert |= {f"reward.{key}": reason for key in OF_WORKERS}
     return inert

@@ -11,7 +11,7 @@ without a reward are in neither mask (`missing`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import chain, compress
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from whet.algorithms.policy_loss import entropy_bonus
 from whet.batching import collate, pad
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.records import Batch, Rollout
+from whet.records import Batch, Rollout, Sequences
 from whet.tasks.reward_library import repeated_share
 from whet.train.online.learner import Learner, StepOutcome, StepSettings
 from whet.train.online.missing import ask_present
@@ -56,7 +56,7 @@ def annotate(
     metrics |= measured
     ahead = values_ahead(learner, rollouts, everything, prompts)
     paid = _pay(learner, groups, settings, everyone, frozen, everything.mask, ahead)
-    advantages, targets = _advantages(learner, settings, everyone, paid, frozen, everything.mask, sequences.mask)
+    advantages, targets = _advantages(learner, settings, everyone, paid, frozen, everything, sequences.mask)
     if frozen.values is not None:
         assert targets is not None
         wanted = (everyone.rows(frozen.values), everyone.rows(targets), everyone.rows(sequences.mask))
@@ -121,7 +121,7 @@ class _Pay:
     """Rewards after shaping and KL penalty."""
 
     rewards: Tensor  # (P, G) of all ranks
-    token_rewards: Tensor  # (B, T) of this rank: on the last token, KL penalties on every token
+    token_rewards: Tensor  # (B, T) of this rank: on the last token or on every one, less KL penalties
     greedy: Tensor  # (P,) of the greedy baselines; empty without
     counts: Tensor  # (P, G) sampled tokens
     present: Tensor  # (P, G) whether a rollout has a reward; the rewards of others are 0
@@ -156,15 +156,27 @@ def _pay(
     present = ~given.rewards.isnan()
     shaped = shape(given).masked_fill(~present, 0.0)
     own = shaped[everyone.own_numbers].flatten().to(mask.device)
+    dense, is_dense = _dense([rollout for group in mine for rollout in group], mask)
     gamma = options(learner.algorithm.advantage).get("gamma", 1.0)
     return _Pay(
         rewards=shaped - everyone.groups(penalties.sum(dim=1).cpu().view(len(mine), shaped.shape[1])),
-        token_rewards=shaping.token_rewards(own + gamma * ahead, penalties, mask),
+        token_rewards=dense + shaping.token_rewards(own.masked_fill(is_dense, 0.0) + gamma * ahead, penalties, mask),
         greedy=shape(_judged(likeliest, everyone, ngram)).flatten(),
         counts=given.counts,
         present=present,
         moments=moments,
     )
+
+
+def _dense(rollouts: Sequence[Rollout], mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, T) rewards of the single tokens where a score has them, and (B,) whether it does; 0 off the mask."""
+    rewards = [() if r.score.is_missing else r.score.token_rewards for r in rollouts]
+    is_dense = torch.tensor([bool(some) for some in rewards], dtype=torch.bool).to(mask.device)
+    placed = torch.zeros(mask.shape, device=mask.device)
+    if bool(is_dense.any()):
+        chosen = mask & is_dense[:, None]
+        placed[chosen] = torch.tensor(list(chain.from_iterable(rewards)), device=mask.device)
+    return placed, is_dense
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,10 +229,16 @@ def _shaping(
 
 
 def _advantages(
-    learner: Learner, settings: StepSettings, everyone: Everyone, paid: _Pay, frozen: Frozen, mask: Tensor, kept: Tensor
+    learner: Learner,
+    settings: StepSettings,
+    everyone: Everyone,
+    paid: _Pay,
+    frozen: Frozen,
+    sampled: Sequences,
+    kept: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
-    """(B, T) advantages of this rank and, with a critic, its targets; `mask`: sampled tokens, `kept`: trained ones."""
-    algorithm, needed = learner.algorithm, terms(learner.algorithm.advantage)
+    """(B, T) advantages of this rank and, with a critic, its targets; `kept` is the mask of trained tokens."""
+    algorithm, needed, mask = learner.algorithm, terms(learner.algorithm.advantage), sampled.mask
     supply = {
         "rewards": paid.rewards,
         "counts": paid.counts,
@@ -228,6 +246,8 @@ def _advantages(
         "history": settings.history.to(paid.rewards.dtype),
         "mask": everyone.rows(mask),
     }
+    if "tokens" in needed:
+        supply["tokens"] = everyone.rows(sampled.tokens)
     if "token_rewards" in needed:
         supply["token_rewards"] = everyone.rows(paid.token_rewards)
     if "logprobs_old" in needed:

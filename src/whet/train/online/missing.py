@@ -16,7 +16,7 @@ from whet.algorithms.table import ADVANTAGES, GROUP_STATISTICS
 from whet.train.setup.optimizer import ask
 
 BY_ROLLOUT = ("rewards", "counts")  # terms of shape (P, G)
-BY_TOKEN = ("token_rewards", "values", "logprobs_old", "logprobs_ref", "mask")  # (B, T)
+BY_TOKEN = ("token_rewards", "values", "logprobs_old", "logprobs_ref", "tokens", "mask")  # (B, T)
 
 
 def least_rollouts(advantage: Cell, group: int) -> int:

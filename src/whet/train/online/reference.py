@@ -1,7 +1,7 @@
 """The reference of the KL penalty: the start model, a copy synced with the policy, or a fixed distribution."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,11 +11,11 @@ from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.references import Bigram, Uniform
-from whet.tasks.protocol import Task
+from whet.tasks.protocol import HasText, Task
 from whet.train.session.session import Checkpointed
 from whet.train.setup.build import random_policy
 
-BIGRAM_EXAMPLES = 10_000  # training examples whose tokens are counted
+BIGRAM_EXAMPLES = 10_000  # training examples whose tokens are counted where a task has no text of its own
 OTHER_SEED = 1  # added to the seed: random weights other than the policy's
 
 
@@ -60,9 +60,7 @@ def build_reference(
     if kl.reference == "uniform":
         return Reference(Uniform(policy.vocab_size))
     if kl.reference == "bigram":
-        examples = task.draw(BIGRAM_EXAMPLES, seed=(config.seed, 1))
-        rows = [[*tokenizer.prompt(e.prompt), *tokenizer.encode(e.answer), tokenizer.eos] for e in examples]
-        return Reference(Bigram(rows, policy.vocab_size))
+        return Reference(Bigram(_counted_text(task, tokenizer, config.seed), policy.vocab_size))
     if kl.reference == "random":
         assert config.model.new is not None
         other = random_policy(config.model.new, tokenizer, config.seed + OTHER_SEED)
@@ -71,6 +69,15 @@ def build_reference(
     # A repeated cold start may round differently on a GPU.
     is_saved = config.cold_start.steps > 0
     return Reference(frozen(copy.deepcopy(policy)), sync_steps=sync_steps, ema=kl.ema, is_saved=is_saved)
+
+
+def _counted_text(task: Task, tokenizer: Tokenizer, seed: int) -> Iterator[list[int]]:
+    """Token sequences of the training text if the task has one, else of many training examples."""
+    if isinstance(task, HasText):
+        yield from map(tokenizer.encode, task.training_text())
+        return
+    for example in task.draw(BIGRAM_EXAMPLES, seed=(seed, 1)):
+        yield [*tokenizer.prompt(example.prompt), *tokenizer.encode(example.answer), tokenizer.eos]
 
 
 def frozen(model: CausalLM) -> CausalLM:

@@ -1,5 +1,6 @@
 """Dynamic sampling: the groups of one step, resampled while the algorithm has kept too few of them."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -158,9 +159,17 @@ def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, f
         "length/max": float(max(lengths)),
         "truncated": statistics.fmean(row["finish"] == "length" for row in rows),
         **({"groups/zero_variance": statistics.fmean(flat)} if flat else {}),
+        **_matches(rows),
         **_by_task(rows),
     }
     return metrics, sum(lengths)
+
+
+def _matches(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """With token rewards: the share of all sampled tokens that equal the real ones."""
+    compared = [(row["parts"]["match"], len(row["token_rewards"])) for row in rows if "token_rewards" in row]
+    total = sum(count for _, count in compared)
+    return {"tokens/match": math.fsum(share * count for share, count in compared) / total} if total else {}
 
 
 def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -199,4 +208,6 @@ def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
         row["part"] = part
     if advantages and min(advantages) != max(advantages):
         row["advantages"] = advantages  # they differ between tokens
+    if rollout.score.token_rewards:
+        row["token_rewards"] = rollout.score.token_rewards
     return row | rollout.score.remarks

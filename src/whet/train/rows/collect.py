@@ -44,7 +44,7 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
     )
     engine = build_engine(config.engine, policy, tokenizer, world)
     failures = RewardFailures(config.reward.allowed_failures, run, world, progress)
-    grader = build_grader(config.task, config.reward, world.device, task, failures.tolerance)
+    grader = build_grader(config, world.device, task, tokenizer, failures.tolerance)
     progress.note(f"run: {run.path}")
     restarted = run.start_over()
     for text in (f"note: {note}" if note else "", *lengths, restarted):

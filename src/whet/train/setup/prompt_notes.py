@@ -57,6 +57,8 @@ def evaluation_lines(config: TrainConfig, evaluation: Mapping[str, Task]) -> lis
 
 def reward_lines(config: TrainConfig) -> list[str]:
     """The rewards of an online run beside those of its task; a warning about a reward model no better than chance."""
+    if isinstance(config, OnlineConfig) and config.reward.tokens is not None:
+        return [f"reward: every token by the answer's ({config.reward.tokens.mode})"]
     if not isinstance(config, OnlineConfig) or not (config.reward.functions or config.reward.model):
         return []
     named = [f"{one.use}{f' × {one.weight:g}' * (one.weight != 1)}" for one in config.reward.functions]

@@ -1,4 +1,4 @@
-"""The grader of a run: the task or reward functions, and a reward model if the recipe names one."""
+"""The grader of a run: the task or reward functions, and a reward model if the recipe names one; or the tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -8,8 +8,9 @@ from typing import Protocol
 
 import torch
 
-from whet.config import OnlineConfig, RewardConfig, TaskConfig
+from whet.config import OnlineConfig, RewardConfig, RolloutConfig, TaskConfig
 from whet.models.download.model_hub import resolve_model
+from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.scoring import Scorer, load_scorer
 from whet.records import Completion, Example, Sampled, Score
@@ -18,6 +19,7 @@ from whet.tasks.grading.failures import GradingFailed, Tolerance
 from whet.tasks.grading.graders import DirectGrader, make_grader
 from whet.tasks.protocol import Awaited, Grader, Task, is_reward, too_large
 from whet.train.setup.offloading import Present
+from whet.train.setup.token_grader import TokenGrader
 
 
 class ModelGrader:
@@ -88,7 +90,7 @@ def held_out_scorers(
 ) -> dict[str, StepScorer]:
     """Evaluation set → a function that scores its completions with the rewards of training, within `evaluating(step)`.
 
-    Reward functions are the same for all; a task scores the completions of its own prompts.
+    Reward functions and token rewards are the same for all; a task scores the completions of its own prompts.
     """
 
     def score(
@@ -97,7 +99,7 @@ def held_out_scorers(
         with present("reward"), evaluating(step):
             return score_completions(grader, examples, completions, step=step, steps=config.steps)
 
-    is_shared = bool(config.reward.functions)
+    is_shared = bool(config.reward.functions) or config.reward.tokens is not None
     graders = {
         name: grader if is_shared or task is training else _of_another_task(grader, task)
         for name, task in evaluation.items()
@@ -117,13 +119,29 @@ def _of_another_task(grader: Grader, task: Task) -> Grader:
     return grader.around(DirectGrader(task)) if isinstance(grader, ModelGrader) else DirectGrader(task)
 
 
+class Rewarded(Protocol):
+    """The sections of a config that say how completions are rewarded."""
+
+    @property
+    def task(self) -> TaskConfig: ...
+
+    @property
+    def reward(self) -> RewardConfig: ...
+
+    @property
+    def rollout(self) -> RolloutConfig: ...
+
+
 def build_grader(
-    config: TaskConfig, reward: RewardConfig, device: torch.device, task: Task, tolerance: Tolerance | None = None
+    config: Rewarded, device: torch.device, task: Task, tokenizer: Tokenizer, tolerance: Tolerance | None = None
 ) -> Grader:
     """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once."""
+    reward = config.reward
+    if reward.tokens is not None:
+        return TokenGrader(tokenizer=tokenizer, settings=reward.tokens, horizon=config.rollout.max_tokens)
     inner = make_grader(
-        config.name,
-        config.options,
+        config.task.name,
+        config.task.options,
         *reward.plain(),
         memory_limit_gb=reward.memory_limit_gb,
         environment=reward.environment,
@@ -136,5 +154,5 @@ def build_grader(
     if reward.model is None:
         return inner
     scorer = load_scorer(resolve_model(reward.model.path), device)
-    functions = bool(reward.functions)
-    return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=config.is_graded)
+    functions, graded = bool(reward.functions), config.task.is_graded
+    return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=graded)

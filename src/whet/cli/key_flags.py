@@ -1,0 +1,141 @@
+"""Flags of `whet train` that stand for keys of a recipe: `--horizon 16` is `rollout.max_tokens=16`, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from whet.errors import UserError
+
+SECTION = "Flags that stand for keys of a recipe"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeyFlag:
+    """A flag and the keys that it may stand for: the first that recipes of the loop have."""
+
+    keys: tuple[str, ...]
+    metavar: str
+    meaning: str
+
+    @property
+    def help(self) -> str:
+        """The keys and what they mean."""
+        return f"{', or '.join(self.keys)}: {self.meaning}"
+
+
+FLAGS = {
+    "--horizon": KeyFlag(
+        keys=("rollout.max_tokens",), metavar="TOKENS", meaning="sampled tokens; eval.max_tokens is raised to it."
+    ),
+    "--batch-size": KeyFlag(
+        keys=("rollout.prompts", "batch_size"), metavar="N", meaning="prompts of a step, or rows of an offline one."
+    ),
+    "--group-size": KeyFlag(keys=("rollout.group",), metavar="N", meaning="completions of each prompt."),
+    "--seed": KeyFlag(keys=("seed",), metavar="N", meaning="of weights, data order and sampling."),
+    "--reward-mode": KeyFlag(
+        keys=("reward.tokens.mode",), metavar="[plus|plusminus]", meaning="a token that is not the real one gets 0, −1."
+    ),
+    "--partial-logprob": KeyFlag(
+        keys=("reward.tokens.partial_logprob",), metavar="ALPHA", meaning="× the token's log-prob, added to its reward."
+    ),
+    "--beta-kl": KeyFlag(keys=("algorithm.kl.coefficient",), metavar="BETA", meaning="of the KL to the reference."),
+    "--kl-warmup-tokens": KeyFlag(
+        keys=("algorithm.kl.anneal_tokens",), metavar="TOKENS", meaning="in which that coefficient rises from 0."
+    ),
+    "--reference": KeyFlag(
+        keys=("algorithm.kl.reference",), metavar="[bigram|random|frozen]", meaning="what the KL is measured to."
+    ),
+}
+
+
+def _option(flag: str) -> Any:
+    return typer.Option(flag, metavar=FLAGS[flag].metavar, help=FLAGS[flag].help, show_default=False)
+
+
+Horizon = Annotated[str | None, _option("--horizon")]
+BatchSize = Annotated[str | None, _option("--batch-size")]
+GroupSize = Annotated[str | None, _option("--group-size")]
+Seed = Annotated[str | None, _option("--seed")]
+RewardMode = Annotated[str | None, _option("--reward-mode")]
+PartialLogprob = Annotated[str | None, _option("--partial-logprob")]
+BetaKl = Annotated[str | None, _option("--beta-kl")]
+KlWarmupTokens = Annotated[str | None, _option("--kl-warmup-tokens")]
+Reference = Annotated[str | None, _option("--reference")]
+
+
+class KeyFlagCommand(TyperCommand):
+    """A command whose help lists these flags in a section of their own."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], SECTION: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                of_key = SECTION if FLAGS.keys() & set(parameter.opts) else "Options"
+                sections[of_key if parameter.param_type_name == "option" else "Arguments"].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def with_flags(source: str, overrides: Sequence[str], flags: Mapping[str, str | None]) -> list[str]:
+    """The overrides of a recipe, and those that flags (name → value, None where it is not given) stand for."""
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    if not given:
+        return list(overrides)
+    from whet.config.loops import LOOPS, loop_of
+    from whet.recipe import PIPELINE, written_recipe
+
+    written, _ = written_recipe(source)
+    loop = loop_of(written)
+    if loop == PIPELINE:
+        flag = next(iter(given))
+        example = f"stages.NAME.{FLAGS[flag].keys[0]}={given[flag]}"
+        raise UserError(f"{flag} is for a recipe of one run, and {source} is a pipeline of several: set {example}")
+    sections = LOOPS[loop].model_fields.keys() if loop in LOOPS else set()
+    named = {word.partition("=")[0] for word in overrides}
+    added = []
+    for flag, value in given.items():
+        key = next((key for key in FLAGS[flag].keys if key.partition(".")[0] in sections), "")
+        if not key and loop in LOOPS:
+            wanted = FLAGS[flag].keys[0]
+            raise UserError(f"{flag} sets {wanted}, which recipe {source} (loop {loop}) does not have: leave it out")
+        if key in named:
+            raise UserError(f"{flag} and {key}= are both given, and mean the same: leave one out")
+        added += [f"{key}={value}"] if key else []  # of an unknown loop: the recipe says what is wrong with it
+    if "--horizon" in given:
+        follow = _follow_horizon(given["--horizon"], written)
+        for key, number in follow.items():
+            section = key.partition(".")[0]
+            added += [f"{key}={number}"] if section in sections and not {section, key} & named else []
+    return [*overrides, *added]
+
+
+def refuse_flags(flags: Mapping[str, str | None]) -> None:
+    """Raises a UserError if any is given: a resumed run keeps its config."""
+    flag = next((flag for flag, value in flags.items() if value is not None), None)
+    if flag is not None:
+        raise UserError(f"{flag} is for a new run, and --resume continues one: leave it out")
+
+
+def _follow_horizon(value: str, written: Mapping[str, Any]) -> dict[str, int]:
+    """What changes with the horizon: evaluations are not shorter than training, and a fixed length stays fixed."""
+    from whet.config.eval_config import EvalConfig
+
+    if not value.isdecimal():  # the recipe says what is wrong with it
+        return {}
+    rollout, evaluation = (written.get(section) for section in ("rollout", "eval"))
+    rollout, evaluation = (some if isinstance(some, Mapping) else {} for some in (rollout, evaluation))
+    changes = {}
+    longest = evaluation.get("max_tokens", EvalConfig.model_fields["max_tokens"].default)
+    if isinstance(longest, int) and longest < int(value):
+        changes["eval.max_tokens"] = int(value)
+    if rollout.get("min_tokens") and rollout["min_tokens"] == rollout.get("max_tokens"):
+        changes["rollout.min_tokens"] = int(value)
+    return changes

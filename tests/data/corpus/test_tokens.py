@@ -162,6 +162,14 @@ def test_a_window_is_text_and_what_follows_it(tmp_path: Path, windows: str) -> N
     assert "".join(task.training_text()) == text[:cut]
 
 
+def test_training_prompts_have_all_lengths(tmp_path: Path) -> None:
+    task = task_of(tmp_path, prompt_characters=6, shortest_prompt=2)
+    lengths = Counter(len(example.prompt) for example in task.draw(500, seed=(0, 1)))
+    assert set(lengths) == {2, 3, 4, 5, 6}
+    assert min(lengths.values()) > 60
+    assert {len(example.prompt) for example in task.held_out(9)} == {6}
+
+
 def test_windows_between_words_are_where_bpe_splits(tmp_path: Path) -> None:
     task = task_of(tmp_path, windows="words")
     bpe = train_bpe(task.training_text(), 300)
@@ -188,6 +196,7 @@ def test_the_task_keeps_its_contract(tmp_path: Path) -> None:
         ({"prompt_characters": 0}, "prompt_characters is 0, must be 1 or more"),
         ({"held_out_share": 1.0}, "held_out_share is 1.0, must be between 0 and 1"),
         ({"limit": 0}, "limit is 0"),
+        ({"shortest_prompt": 33}, "shortest_prompt is 33, must be between 1 and prompt_characters"),
     ],
 )
 def test_wrong_options_are_a_sentence(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:

@@ -25,6 +25,7 @@ class CorpusTask:
     limit: int | None = None  # use the first documents only
     held_out_share: float = HELD_OUT_SHARE  # the last part of the text
     prompt_characters: int = 32  # of real text before what is to be continued
+    shortest_prompt: int | None = None  # training prompts have from so many characters on; null: all have as many
     answer_characters: int = 64  # of the real text after it
     windows: str = "characters"  # where a prompt may begin and end: anywhere, or between words (for BPE)
     documents: str = "joined"  # windows of training text: run over ends of documents, or "separate": attend within one
@@ -37,6 +38,10 @@ class CorpusTask:
         for key in ("prompt_characters", "answer_characters"):
             if getattr(self, key) < 1:
                 raise UserError(f"task corpus: {key} is {getattr(self, key)}, must be 1 or more")
+        if self.shortest_prompt is not None and not 1 <= self.shortest_prompt <= self.prompt_characters:
+            raise UserError(
+                f"task corpus: shortest_prompt is {self.shortest_prompt}, must be between 1 and prompt_characters"
+            )
         if not 0 < self.held_out_share < 1:
             raise UserError(f"task corpus: held_out_share is {self.held_out_share}, must be between 0 and 1")
         if self.limit is not None and self.limit < 1:
@@ -71,15 +76,15 @@ class CorpusTask:
         return self.text.chunks(0, self.text.split)
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
-        side = (0, self.text.split)
-        return [self._example(fingerprint("corpus", *seed, number) / WORD, side) for number in range(count)]
+        side, drawn = (0, self.text.split), [fingerprint("corpus", *seed, number) for number in range(count)]
+        return [self._example(one / WORD, side, self._length(one)) for one in drawn]
 
     def held_out(self, count: int) -> list[Example]:
         """Windows that are spread over the held-out text: each in the largest gap that those before it leave."""
         side = (self.text.split, self.text.size)
         most = max(1, (side[1] - side[0]) // (4 * (self.prompt_characters + self.answer_characters)))
         count = min(count, most)
-        return [self._example(number * GOLDEN % 1, side) for number in range(count)]
+        return [self._example(number * GOLDEN % 1, side, self.prompt_characters) for number in range(count)]
 
     def score(self, example: Example, text: str) -> Score:
         """The share of characters that are those of the text at the same place."""
@@ -91,13 +96,20 @@ class CorpusTask:
         """None: a text can go on in many ways. Held-out text is measured by its likelihood instead."""
         return None
 
-    def _example(self, where: float, side: tuple[int, int]) -> Example:
+    def _length(self, drawn: int) -> int:
+        """The length of a training prompt: a model with learned positions has to practise all of them."""
+        if self.shortest_prompt is None:
+            return self.prompt_characters
+        spread = self.prompt_characters - self.shortest_prompt + 1
+        return self.shortest_prompt + fingerprint("length", drawn) % spread
+
+    def _example(self, where: float, side: tuple[int, int], characters: int) -> Example:
         """The window that begins at this fraction of one side of the text."""
         at_word = self.windows == "words"
         room = 4 * (self.prompt_characters + self.answer_characters)  # bytes: a character has at most four
         begin, end = side
         place = begin + int(where * max(1, end - begin - room))
-        prompt, place = self.text.text_at(place, self.prompt_characters, side=side, at_word=at_word)
+        prompt, place = self.text.text_at(place, characters, side=side, at_word=at_word)
         after = place + len(prompt.encode())
         if at_word:
             prompt, after = self._until_word(place, after, end)

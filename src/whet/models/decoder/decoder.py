@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,9 @@ from torch.utils.checkpoint import checkpoint
 from whet.errors import UserError
 from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
+from whet.models.decoder.joined_weights import JoinedWeights
 from whet.models.decoder.kv_cache import KVCache
+from whet.models.decoder.norm import Norm
 from whet.models.kernels.fused_block import fused_trunk
 from whet.models.layers.attention import Attend, PackedAttention, causal_attention, rotary_angles, rotate
 from whet.models.layers.decoder_config import (
@@ -217,77 +218,6 @@ class Block(nn.Module):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A block's matrices in the dtype of its products, those with the same input joined."""
-
-    qkv: Tensor  # (Q + 2 · KV, D)
-    qkv_bias: Tensor | None  # (Q + 2 · KV,)
-    out: Tensor  # (D, Q)
-    gate_up: Tensor  # (2 · M, D); (M, D) without a gate
-    down: Tensor  # (D, M)
-    sizes: list[int]  # [Q, KV, KV]: rows of queries, keys and values in `qkv`
-
-    @classmethod
-    def of(cls, matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
-        """Copies of `Block.matrices`."""
-        q, k, v, q_bias, k_bias, v_bias, out, gate, up, down = matrices
-
-        def joined(*weights: Tensor) -> Tensor:
-            return torch.cat([weight.detach().to(dtype) for weight in weights])
-
-        return cls(
-            qkv=joined(q, k, v),
-            qkv_bias=None if q_bias is None else joined(q_bias, k_bias, v_bias),
-            out=joined(out),
-            gate_up=joined(up) if gate is None else joined(gate, up),
-            down=joined(down),
-            sizes=[len(q), len(k), len(v)],
-        )
-
-    def parts(self) -> list[Tensor]:
-        """Views of the joined matrices, in the order of `Block.matrices`, without absent ones."""
-        biases = [] if self.qkv_bias is None else torch.split(self.qkv_bias, self.sizes)
-        gates = torch.split(self.gate_up, self.down.shape[1])
-        return [*torch.split(self.qkv, self.sizes), *biases, self.out, *gates, self.down]
-
-
-class JoinedWeights:
-    """Joined copies of the blocks, one set per dtype, shared by the training pass and the native engine.
-
-    They are filled again at every use: nothing signals that a weight has changed (fused AdamW leaves a tensor's
-    `_version` alone).
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[torch.dtype, list[Joined]] = {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
-        """Empty: a copy is filled when it is used."""
-        return JoinedWeights()
-
-    def clear(self) -> None:
-        """Frees the copies; the next use makes them again, at other addresses."""
-        self._copies = {}
-
-    @torch.no_grad()
-    def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
-        """The copies of all blocks with the weights of now, in the same memory as before."""
-        matrices = [block.matrices() for block in blocks]
-        copies = self._copies.get(dtype)
-        if copies is None or copies[0].out.device != matrices[0][6].device:
-            copies = [Joined.of(some, dtype) for some in matrices]
-        if dtype is matrices[0][6].dtype:  # a matrix that is not joined with another needs no copy
-            pairs = zip(copies, matrices, strict=True)
-            copies = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
-        targets = [part for half in copies for part in half.parts()]
-        sources = [tensor for some in matrices for tensor in some if tensor is not None]
-        copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
-        torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
-        self._copies[dtype] = copies
-        return copies
-
-
 class Attention(nn.Module):
     """The projections around attention; the `Attend` function attends, and stores keys and values in a cache."""
 
@@ -340,25 +270,6 @@ class MLP(nn.Module):
         inner = F.gelu(inner, approximate="tanh") if self.gate_proj is None else F.silu(self.gate_proj(states)) * inner
         written: Tensor = self.down_proj(inner)
         return written
-
-
-class Norm(nn.Module):
-    """LayerNorm or RMSNorm over the last dimension, computed in fp32."""
-
-    def __init__(self, width: int, config: DecoderConfig) -> None:
-        super().__init__()
-        self.eps = config.norm_eps
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width)) if config.norm == "layer" else None
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Keeps shape and dtype."""
-        shape, weight = self.weight.shape, self.weight.float()
-        if self.bias is None:
-            normed: Tensor = F.rms_norm(states.float(), shape, weight, self.eps)
-        else:
-            normed = F.layer_norm(states.float(), shape, weight, self.bias.float(), self.eps)
-        return normed.to(states.dtype)
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:

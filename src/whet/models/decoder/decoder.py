@@ -1,4 +1,4 @@
-"""One decoder that is, by configuration, GPT-2, Llama, Qwen2, Qwen3 or OLMo-2.
+"""One decoder that is, by configuration, GPT-2, Llama, Qwen2, Qwen3, OLMo-2, or DeepSeek without experts.
 
 Modules have the names of Hugging Face's Llama, so weight maps are the identity for all but GPT-2, and adapters fit.
 Weights are fp32; callers choose bf16 compute with autocast; norms and rotary angles are always fp32. There is no
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,11 @@ from whet.errors import UserError
 from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
 from whet.models.decoder.joined_weights import JoinedWeights
-from whet.models.decoder.kv_cache import KVCache
+from whet.models.decoder.kv_cache import GrowingRows, KVCache, LatentCache
+from whet.models.decoder.latent_attention import LatentAttention
 from whet.models.decoder.norm import Norm
 from whet.models.kernels.fused_block import fused_trunk
-from whet.models.layers.attention import Attend, PackedAttention, causal_attention, rotary_angles, rotate
+from whet.models.layers.attention import Attend, PackedAttention, Rotation, causal_attention, rotary_angles, rotate
 from whet.models.layers.decoder_config import (
     DecoderConfig,
     RopeScaling,
@@ -44,8 +44,6 @@ from whet.models.protocol import Cache
 from whet.models.storage.safetensors_files import write_model
 
 __all__ = ["Decoder", "DecoderConfig", "KVCache", "RopeScaling", "causal_attention", "parameter_count"]
-
-Rotation = tuple[Tensor, Tensor] | None  # cosine and sine of the positions' angles; None for learned positions
 
 
 class Decoder(nn.Module):
@@ -110,24 +108,24 @@ class Decoder(nn.Module):
             logits: Tensor = self.lm_head(hidden.float())  # may be an adapter
             return logits
 
-    def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, KVCache]:
+    def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, GrowingRows]:
         """Prefills right-padded prompts; returns the (B, D) state of each last token, and the KV cache."""
         tokens = self._checked(tokens, lengths)
         size, layers = tokens.shape[1], self.config.layers
         lengths = lengths.to(tokens.device)
         read, capacity = quickest_reader(self.model), min(size + room, self.context)
-        cache = KVCache(lengths, layers=layers, columns=size, capacity=capacity, read=read)
+        kind = KVCache if self.config.latent is None else LatentCache
+        cache: GrowingRows = kind(lengths, layers=layers, columns=size, capacity=capacity, read=read)
         positions = torch.arange(size, device=tokens.device).expand_as(tokens)
-        states = read(tokens, positions, [partial(cache.fill, layer) for layer in range(layers)])
+        states = read(tokens, positions, cache.prompt_attends())
         last = states[torch.arange(len(tokens), device=tokens.device), lengths - 1]
         return self.model.norm(last), cache
 
     def extend(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Appends one (B,) token to every row of the cache; returns (B, D)."""
-        assert isinstance(cache, KVCache)
+        assert isinstance(cache, GrowingRows)
         cache.open_column()
-        attends = [partial(cache.append, layer) for layer in range(self.config.layers)]
-        states = cache.read(tokens[:, None], cache.lengths[:, None] - 1, attends)
+        states = cache.read(tokens[:, None], cache.lengths[:, None] - 1, cache.token_attends())
         last: Tensor = self.model.norm(states[:, 0])
         return last
 
@@ -178,13 +176,14 @@ class Trunk(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each added to the residual stream, with norms before (pre) or after them (post).
 
-    The plain block: reference for the fused ones, and used for what they do not cover (GPT-2, OLMo-2, adapters).
+    The plain block: reference for the fused ones, and used for what they do not cover (GPT-2, OLMo-2,
+    latent attention, adapters).
     """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.norm_place = config.norm_place
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config) if config.latent is None else LatentAttention(config)
         self.mlp = MLP(config)
         if config.norm_place == "pre":
             self.input_layernorm = Norm(config.width, config)
@@ -195,12 +194,10 @@ class Block(nn.Module):
     def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """(B, T, D) → (B, T, D)."""
         if self.norm_place == "pre":
-            attended = attend(*self.self_attn(self.input_layernorm(states), rotation))
-            states = states + self.self_attn.out(attended)
+            states = states + self.self_attn(self.input_layernorm(states), rotation, attend)
             more: Tensor = self.mlp(self.post_attention_layernorm(states))
         else:
-            attended = attend(*self.self_attn(states, rotation))
-            states = states + self.post_attention_layernorm(self.self_attn.out(attended))
+            states = states + self.post_attention_layernorm(self.self_attn(states, rotation, attend))
             more = self.post_feedforward_layernorm(self.mlp(states))
         return states + more
 
@@ -219,7 +216,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """The projections around attention; the `Attend` function attends, and stores keys and values in a cache."""
+    """The projections around attention; `attend` attends, and stores keys and values in a cache."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -235,8 +232,8 @@ class Attention(nn.Module):
             self.q_norm = Norm(config.head_dim if per_head else query, config)
             self.k_norm = Norm(config.head_dim if per_head else shared, config)
 
-    def forward(self, states: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, D) → queries, keys and values (B, heads, T, head_dim)."""
+    def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
         queries, keys, values = self.q_proj(states), self.k_proj(states), self.v_proj(states)
         if self.qk_norm == "full":
             queries, keys = self.q_norm(queries), self.k_norm(keys)
@@ -245,11 +242,7 @@ class Attention(nn.Module):
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if rotation is not None:
             queries, keys = rotate(queries, *rotation), rotate(keys, *rotation)
-        return queries, keys, values
-
-    def out(self, attended: Tensor) -> Tensor:
-        """(B, heads, T, head_dim) → (B, T, D)."""
-        written: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
+        written: Tensor = self.o_proj(attend(queries, keys, values).transpose(1, 2).flatten(2))
         return written
 
 

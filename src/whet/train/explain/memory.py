@@ -7,19 +7,19 @@ from typing import Any
 import torch
 
 from whet.algorithms.table import Algorithm
-from whet.config import NewModel, OfflineConfig, OnlineConfig
+from whet.config import OfflineConfig, OnlineConfig
 from whet.config.loops import Training
 from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
-from whet.models.decoder.families import FAMILIES, family_named, head_width
+from whet.models.decoder.families import FAMILIES
 from whet.models.download.model_hub import can_be_pulled, resolve_model
 from whet.models.layers.decoder_config import DecoderConfig, parameter_count
-from whet.models.load import model_summary, read_config, usual_mlp_width
+from whet.models.load import model_summary, read_config
 from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
-from whet.train.setup.build import chat_tokenizer, export_dtype, new_tokenizer
+from whet.train.setup.build import chat_tokenizer, export_dtype, new_decoder_config, new_tokenizer
 from whet.train.setup.disk_use import FP32_BYTES, DiskUse, disk_use
 from whet.train.setup.optimizer import STATE_BYTES
 
@@ -108,14 +108,6 @@ def require_other_models(config: Training) -> None:
             resolve_model(path)
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
-
-
-def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
-    """The shape of a new decoder."""
-    family = family_named(new.family)
-    shape = new.model_dump(include={"layers", "heads", "width", "context"})
-    shape |= {"vocab_size": vocab_size, "kv_heads": new.heads, "head_dim": head_width(new.width, new.heads)}
-    return DecoderConfig(**{**family.traits, **shape, "mlp_width": usual_mlp_width(family, new.width)})
 
 
 def _state_bytes(optimizer: str, shape: ModelShape) -> int:

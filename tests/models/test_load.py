@@ -88,6 +88,22 @@ def test_every_family_is_compared_with_transformers():
     assert compared >= set(FAMILIES)
 
 
+# Numbers per token and layer, by hand: keys and values of each key head, of each query head.
+CACHED = {
+    **dict.fromkeys(("gpt2", "gpt2-untied"), 2 * 48),
+    **dict.fromkeys(("llama-tied", "llama-biases", "llama-llama3-rope", "llama-linear-rope", "qwen2", "olmo2"), 2 * 16),
+    **dict.fromkeys(("qwen3", "qwen3-biases"), 2 * 20),
+    "llama-untied": 2 * 96,
+    **dict.fromkeys((case for case in CASES if case.startswith("deepseek")), 12 + 4),
+}
+CACHED_OF_ALL_HEADS = {
+    **dict.fromkeys(CASES, 2 * 48),
+    **dict.fromkeys(("qwen3", "qwen3-biases"), 2 * 60),
+    "llama-untied": 2 * 96,
+    **dict.fromkeys((case for case in CASES if case.startswith("deepseek")), 6 * (8 + 4 + 10)),
+}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_summary_without_loading(case, tmp_path):
     oracle = build(*CASES[case]).to(torch.bfloat16)
@@ -100,6 +116,8 @@ def test_summary_without_loading(case, tmp_path):
         "width": 48,
         "context": 64,
         "vocab": 97,
+        "kv_bytes_per_token": 2 * oracle.config.num_hidden_layers * CACHED[case],
+        "kv_bytes_of_all_heads": 2 * oracle.config.num_hidden_layers * CACHED_OF_ALL_HEADS[case],
         "dtype": "bfloat16",
         "bytes": (tmp_path / "model.safetensors").stat().st_size,
     }

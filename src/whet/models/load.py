@@ -33,7 +33,7 @@ from whet.models.storage.safetensors_files import (
 )
 from whet.models.storage.size_limits import check_claims
 
-CACHED = torch.bfloat16  # the dtype that a summary counts the bytes of a KV cache in
+KV_DTYPE = torch.bfloat16  # the dtype that a summary counts the bytes of a KV cache in
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -128,8 +128,8 @@ def model_summary(path: Path) -> dict[str, Any]:
             "width": config.width,
             "context": config.context,
             "vocab": config.vocab_size,
-            "kv_bytes_per_token": kv_bytes_per_token(config, CACHED),
-            "kv_bytes_of_all_heads": all_heads_bytes_per_token(config, CACHED),
+            "kv_bytes_per_token": kv_bytes_per_token(config, KV_DTYPE),
+            "kv_bytes_of_all_heads": all_heads_bytes_per_token(config, KV_DTYPE),
         }
     else:
         shape = {

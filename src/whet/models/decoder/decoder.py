@@ -204,6 +204,7 @@ class Block(nn.Module):
     def matrices(self) -> Sequence[Any]:
         """The weights of q, k, v, their biases (or None), of out, gate (or None), up and down."""
         attention, mlp = self.self_attn, self.mlp
+        assert isinstance(attention, Attention)
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         return (
             *(part.weight for part in parts),

@@ -23,7 +23,7 @@ from whet.models.layers.attention import Attend, causal_attention
 
 
 class GrowingRows(ABC):
-    """Tensors (layers, rows, …) with a column per token; each row has its own length, and all end in the same column."""
+    """Tensors (layers, rows, …) with a column per token; rows have their own lengths and all end in the same column."""
 
     dims: ClassVar[tuple[int, ...]]  # the dimension of each tensor's columns, counted from the end
 
@@ -189,11 +189,11 @@ class KVCache(GrowingRows):
 
 
 class LatentCache(GrowingRows):
-    """Latents (layers, rows, columns, kv_rank + rope_dim): of each token the normed latent and the rotated shared key."""
+    """Latents (layers, rows, columns, kv_rank + rope_dim): a token's normed latent, and its rotated shared key."""
 
     dims = (-2,)
     _past: Sequence[Tensor] = ()
-    _bias: Tensor | None = None  # (rows, 1, columns), added to attention scores: −∞ in masked columns
+    _bias = torch.empty(0)  # (rows, 1, columns) or (1, 1, 1), added to attention scores: −∞ in masked columns
 
     @property
     def latents(self) -> Tensor:
@@ -212,7 +212,7 @@ class LatentCache(GrowingRows):
             self._stored = [latents.new_empty(self._count, *latents.shape)]
         self._stored[0][layer] = latents
 
-    def append(self, layer: int, latents: Tensor) -> tuple[Tensor, Tensor | None]:
+    def append(self, layer: int, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Decode: stores one token's (rows, 1, kv_rank + rope_dim); returns all of the row, and the mask to add."""
         self._past[layer][:, -1:] = latents
         return self._past[layer], self._bias
@@ -220,7 +220,7 @@ class LatentCache(GrowingRows):
     def _opened(self) -> None:
         self._past = self.latents.unbind()
         bias = self._beginnings()
-        self._bias = None if bias is None else bias[:, None]
+        self._bias = self.latents.new_zeros(1, 1, 1) if bias is None else bias[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class LatentLayer:
     layer: int
     is_prompt: bool
 
-    def keep(self, latents: Tensor) -> tuple[Tensor, Tensor | None] | None:
+    def keep(self, latents: Tensor) -> tuple[Tensor, Tensor] | None:
         """Stores (rows, T, kv_rank + rope_dim). For a later token: what it attends to, and the mask to add."""
         if not self.is_prompt:
             return self.cache.append(self.layer, latents)

@@ -46,10 +46,7 @@ class LatentAttention(nn.Module):
         """(B, T, D) → (B, T, D); a `LatentLayer` keeps the latents, any other `attend` gets keys and values."""
         queries, latents = self._queries(states, rotation), self._latents(states, rotation)
         past = attend.keep(latents) if isinstance(attend, LatentLayer) else None
-        if past is None:
-            attended = attend(queries, *self._keys_and_values(latents))
-        else:
-            attended = self._absorbed(queries, *past)
+        attended = self._absorbed(queries, *past) if past else attend(queries, *self._keys_and_values(latents))
         written: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
         return written
 
@@ -60,12 +57,13 @@ class LatentAttention(nn.Module):
         else:
             projected = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(states)))
         heads = projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        plain, rotary = heads.split([self.latent.nope_dim, self.latent.rope_dim], dim=-1)
+        plain, rotary = torch.split(heads, [self.latent.nope_dim, self.latent.rope_dim], dim=-1)
         return torch.cat((plain, self._rotated(rotary, rotation)), dim=-1)
 
     def _latents(self, states: Tensor, rotation: Rotation) -> Tensor:
         """(B, T, R + rope_dim): the normed latent and the rotated shared key of each token; all that is cached."""
-        latent, shared = self.kv_a_proj_with_mqa(states).split([self.latent.kv_rank, self.latent.rope_dim], dim=-1)
+        projected = self.kv_a_proj_with_mqa(states)
+        latent, shared = torch.split(projected, [self.latent.kv_rank, self.latent.rope_dim], dim=-1)
         key = self._rotated(shared[:, None], rotation)[:, 0]
         return torch.cat((self.kv_a_layernorm(latent), key), dim=-1)
 
@@ -75,22 +73,18 @@ class LatentAttention(nn.Module):
 
     def _keys_and_values(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, T, nope_dim + rope_dim) and (B, H, T, value_dim)."""
-        latent, shared = latents.split([self.latent.kv_rank, self.latent.rope_dim], dim=-1)
+        latent, shared = torch.split(latents, [self.latent.kv_rank, self.latent.rope_dim], dim=-1)
         both = self.kv_b_proj(latent).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        keys, values = both.split([self.latent.nope_dim, self.latent.value_dim], dim=-1)
+        keys, values = torch.split(both, [self.latent.nope_dim, self.latent.value_dim], dim=-1)
         return torch.cat((keys, shared[:, None].expand(-1, self.heads, -1, -1)), dim=-1), values
 
-    def _absorbed(self, queries: Tensor, past: Tensor, bias: Tensor | None) -> Tensor:
+    def _absorbed(self, queries: Tensor, past: Tensor, bias: Tensor) -> Tensor:
         """(B, H, 1, nope_dim + rope_dim) queries over (B, C, R + rope_dim) latents → (B, H, 1, value_dim)."""
         to_keys, to_values = self._up_projections()
-        plain, rotary = queries[:, :, 0].split([self.latent.nope_dim, self.latent.rope_dim], dim=-1)
+        plain, rotary = torch.split(queries[:, :, 0], [self.latent.nope_dim, self.latent.rope_dim], dim=-1)
         taken = torch.bmm(plain.transpose(0, 1), to_keys).transpose(0, 1)  # W_UKᵀ q: (B, H, R)
         inside = torch.cat((taken, rotary), dim=-1).to(past.dtype)
-        scale, keys = 1 / math.sqrt(queries.shape[-1]), past.transpose(1, 2)
-        if bias is None:
-            scores = torch.bmm(inside * scale, keys)
-        else:
-            scores = torch.baddbmm(bias, inside, keys, alpha=scale)
+        scores = torch.baddbmm(bias, inside, past.transpose(1, 2), alpha=1 / math.sqrt(queries.shape[-1]))
         mixed = torch.bmm(scores.softmax(dim=-1).to(past.dtype), past[..., : self.latent.kv_rank])  # Σ p c: (B, H, R)
         return torch.bmm(mixed.transpose(0, 1), to_values.transpose(1, 2)).transpose(0, 1)[:, :, None]
 
@@ -101,6 +95,6 @@ class LatentAttention(nn.Module):
         else:  # an adapter: its images of the unit vectors
             some = next(self.kv_b_proj.parameters())
             weight = self.kv_b_proj(torch.eye(self.latent.kv_rank, dtype=some.dtype, device=some.device)).t()
-        both = weight.unflatten(0, (self.heads, -1))
-        to_keys, to_values = both.split([self.latent.nope_dim, self.latent.value_dim], dim=1)
+        both = weight.view(self.heads, -1, self.latent.kv_rank)
+        to_keys, to_values = torch.split(both, [self.latent.nope_dim, self.latent.value_dim], dim=1)
         return to_keys, to_values

@@ -13,8 +13,13 @@ from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
 from whet.models.decoder.families import FAMILIES
 from whet.models.download.model_hub import can_be_pulled, resolve_model
-from whet.models.layers.decoder_config import DecoderConfig, parameter_count
-from whet.models.load import model_summary, read_config
+from whet.models.layers.decoder_config import (
+    DecoderConfig,
+    all_heads_bytes_per_token,
+    kv_bytes_per_token,
+    parameter_count,
+)
+from whet.models.load import KV_DTYPE, model_summary, read_config
 from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
@@ -39,6 +44,8 @@ class ModelMemory:
     reference: int  # 0 without
     critic: int  # its own weights, gradients and moments; 0 without
     reward: int | None  # reward model; 0 without, None if it is not pulled
+    kv_per_token: int | None  # what the sampler's cache holds for a token, in bf16; None if transformers samples
+    kv_of_all_heads: int | None  # the same if the keys and values of every query head were cached
     disk: DiskUse
 
     @property
@@ -55,6 +62,8 @@ class ModelShape:
     width: int
     vocab: int
     context: int | None
+    kv_per_token: int | None = None
+    kv_of_all_heads: int | None = None
 
 
 def find_model(
@@ -91,6 +100,8 @@ def find_model(
         reference=reference,
         critic=critic,
         reward=reward,
+        kv_per_token=shape.kv_per_token,
+        kv_of_all_heads=shape.kv_of_all_heads,
         disk=disk_use(config, weights=weights, state=state, others=saved, dtype=export_dtype(config.model)),
     )
     return model, tokenizer, ""
@@ -148,6 +159,8 @@ def _shape_of(config: DecoderConfig) -> ModelShape:
         width=config.width,
         vocab=config.vocab_size,
         context=config.context,
+        kv_per_token=kv_bytes_per_token(config, KV_DTYPE),
+        kv_of_all_heads=all_heads_bytes_per_token(config, KV_DTYPE),
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whet.models.decoder.kv_cache import LatentLayer
@@ -46,7 +47,7 @@ class LatentAttention(nn.Module):
         """(B, T, D) → (B, T, D); a `LatentLayer` keeps the latents, any other `attend` gets keys and values."""
         queries, latents = self._queries(states, rotation), self._latents(states, rotation)
         past = attend.keep(latents) if isinstance(attend, LatentLayer) else None
-        attended = self._absorbed(queries, *past) if past else attend(queries, *self._keys_and_values(latents))
+        attended = self._attend_past(queries, *past) if past else attend(queries, *self._keys_and_values(latents))
         written: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
         return written
 
@@ -78,23 +79,15 @@ class LatentAttention(nn.Module):
         keys, values = torch.split(both, [self.latent.nope_dim, self.latent.value_dim], dim=-1)
         return torch.cat((keys, shared[:, None].expand(-1, self.heads, -1, -1)), dim=-1), values
 
-    def _absorbed(self, queries: Tensor, past: Tensor, bias: Tensor) -> Tensor:
+    def _attend_past(self, queries: Tensor, past: Tensor, bias: Tensor) -> Tensor:
         """(B, H, 1, nope_dim + rope_dim) queries over (B, C, R + rope_dim) latents → (B, H, 1, value_dim)."""
-        to_keys, to_values = self._up_projections()
+        if type(self.kv_b_proj) is not nn.Linear:  # an adapter has no one matrix to absorb
+            return F.scaled_dot_product_attention(queries, *self._keys_and_values(past), attn_mask=bias[:, None])
+        up = self.kv_b_proj.weight.view(self.heads, -1, self.latent.kv_rank)
+        to_keys, to_values = torch.split(up, [self.latent.nope_dim, self.latent.value_dim], dim=1)  # W_UK, W_UV
         plain, rotary = torch.split(queries[:, :, 0], [self.latent.nope_dim, self.latent.rope_dim], dim=-1)
         taken = torch.bmm(plain.transpose(0, 1), to_keys).transpose(0, 1)  # W_UKᵀ q: (B, H, R)
         inside = torch.cat((taken, rotary), dim=-1).to(past.dtype)
         scores = torch.baddbmm(bias, inside, past.transpose(1, 2), alpha=1 / math.sqrt(queries.shape[-1]))
         mixed = torch.bmm(scores.softmax(dim=-1).to(past.dtype), past[..., : self.latent.kv_rank])  # Σ p c: (B, H, R)
         return torch.bmm(mixed.transpose(0, 1), to_values.transpose(1, 2)).transpose(0, 1)[:, :, None]
-
-    def _up_projections(self) -> tuple[Tensor, Tensor]:
-        """W_UK (H, nope_dim, R) and W_UV (H, value_dim, R): views of the weight of `kv_b_proj`."""
-        if type(self.kv_b_proj) is nn.Linear:
-            weight = self.kv_b_proj.weight
-        else:  # an adapter: its images of the unit vectors
-            some = next(self.kv_b_proj.parameters())
-            weight = self.kv_b_proj(torch.eye(self.latent.kv_rank, dtype=some.dtype, device=some.device)).t()
-        both = weight.view(self.heads, -1, self.latent.kv_rank)
-        to_keys, to_values = torch.split(both, [self.latent.nope_dim, self.latent.value_dim], dim=1)
-        return to_keys, to_values

@@ -73,7 +73,7 @@ def uninterleaved(states: Tensor) -> Tensor:
 
     Rotated queries and keys in either layout have the same products.
     """
-    return torch.cat((states[..., 0::2], states[..., 1::2]), dim=-1)
+    return torch.cat(states.view(*states.shape[:-1], -1, 2).unbind(-1), dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from whet.engines.native.native_engine import NativeEngine
 from whet.models.decoder.kv_cache import LatentCache
 from whet.models.layers.decoder_config import autocast, kv_bytes_per_token
 from whet.models.layers.packing import pack
-from whet.models.logprobs import token_logprobs
+from whet.models.logprobs import read_tokens
 from whet.records import Prompt, Sampling
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -35,7 +35,7 @@ def trainers_logprobs(model, prompts, groups, *, packed):
     owners = torch.arange(len(prompts), device=CUDA).repeat_interleave(COUNT)
     packing = pack(tokens, mask, owners) if packed else None
     with torch.no_grad(), autocast(CUDA):
-        return token_logprobs(model, tokens, lengths, mask, SAMPLING, packing=packing)[0][mask]
+        return read_tokens(model, tokens, lengths, mask, SAMPLING, packing=packing).logprobs[mask]
 
 
 @pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3"])

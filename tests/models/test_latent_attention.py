@@ -44,7 +44,7 @@ def latent_model(shape: LatentShape = USUAL, **changes: object) -> Decoder:
 
 
 def naive(layer, states, config):
-    """The equations of DeepSeek-V2 (37 to 47) for one sequence (T, D): token by token and head by head, in fp64.
+    """The equations of DeepSeek-V2 (appendix C) for one sequence (T, D): token by token and head by head, in fp64.
 
     Positions turn complex numbers: of the pairs (2i, 2i + 1), or (i, i + rope_dim / 2).
     """

@@ -53,7 +53,7 @@ TRAITS: Mapping[str, Any] = {
 def usual_latent(width: int, heads: int) -> dict[str, int | None]:
     """Widths of a new model's latents, from d = width / heads.
 
-    As in DeepSeek-V2 (§3.1.2) kv_rank is 4 d, but at most half of the width, and rope_dim is d / 2, made even; heads
+    As in DeepSeek-V2 (§2.1.4) kv_rank is 4 d, but at most half of the width, and rope_dim is d / 2, made even; heads
     and values are d wide, and q_rank is a quarter of the width.
     """
     d = head_width(width, heads)

@@ -36,7 +36,7 @@ LATENT_KEYS = {  # field of LatentShape → its key in config.json
     "rope_dim": "qk_rope_head_dim",
     "value_dim": "v_head_dim",
 }
-USUAL_LATENT = {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}  # of transformers
+DEFAULTS = {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}  # transformers'
 DENSE_LAYERS = {"deepseek_v2": 0, "deepseek_v3": 3}  # transformers' default of first_k_dense_replace
 TRAITS: Mapping[str, Any] = {
     "norm": "rms",
@@ -108,7 +108,7 @@ def _read(hf: Mapping[str, Any], model_type: str) -> DecoderConfig:
 
 
 def _read_latent(hf: Mapping[str, Any], model_type: str) -> LatentShape:
-    sizes: dict[str, Any] = {field: entry(hf, key, int, USUAL_LATENT[field]) for field, key in LATENT_KEYS.items()}
+    sizes: dict[str, Any] = {field: entry(hf, key, int, DEFAULTS[field]) for field, key in LATENT_KEYS.items()}
     if "q_lora_rank" in hf and hf["q_lora_rank"] is None:  # an absent key has the default, null is a value
         sizes["q_rank"] = None
     interleaved = model_type == "deepseek_v2" or entry(hf, "rope_interleave", bool, True)

@@ -183,13 +183,9 @@ def _attention_parameters(config: DecoderConfig) -> int:
     out = config.heads * config.value_dim * config.width + config.attention_out_bias * config.width
     latent = config.latent
     if latent is None:
-        projected = config.width * (query + 2 * shared) + config.attention_bias * (query + 2 * shared)
         per_norm = 2 if config.norm == "layer" else 1
-        return (
-            projected
-            + out
-            + {"none": 0, "head": 2 * config.head_dim, "full": query + shared}[config.qk_norm] * per_norm
-        )
+        norms = {"none": 0, "head": 2 * config.head_dim, "full": query + shared}[config.qk_norm] * per_norm
+        return (config.width + config.attention_bias) * (query + 2 * shared) + norms + out
     into = config.width + config.attention_bias  # parameters for each number of a down projection
     queries = config.width * query
     if latent.q_rank is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.models.layers.decoder_config import DecoderConfig, parameter_count
+import torch
+
+from whet.models.layers.decoder_config import DecoderConfig, kv_bytes_per_token, parameter_count
 
 BANDWIDTH = 4.8e12  # bytes a second
 FLOPS = 790e12  # dense bf16, as measured
@@ -20,7 +22,7 @@ LETTERS = (
 
 def kv_bytes(config: DecoderConfig) -> int:
     """Keys and values of one token, in bf16."""
-    return 2 * config.layers * config.kv_heads * config.head_dim * BYTES
+    return kv_bytes_per_token(config, torch.bfloat16)
 
 
 def attention_width(config: DecoderConfig) -> int:

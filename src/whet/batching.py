@@ -153,6 +153,6 @@ def tokens_that_fit(policy: CausalLM) -> int:
 def kept_bytes(c: DecoderConfig) -> int:
     """Bytes of activations that a fused pass saves per token."""
     streams = 8 * c.width  # fp32, before each half of a block; and around the final norm
-    attention = 4 * (c.heads + c.kv_heads) * c.head_dim  # bf16: queries, keys, values and the output
+    attention = 2 * (c.heads + c.kv_heads) * (c.head_dim + c.value_dim)  # bf16: queries, keys, values and the output
     raw = 2 * (c.heads + 2 * c.kv_heads) * c.head_dim if c.qk_norm == "head" else 0
     return c.layers * (streams + attention + raw + 4 * c.mlp_width) + streams

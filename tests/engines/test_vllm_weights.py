@@ -10,11 +10,12 @@ from whet.errors import RunFailed, UserError
 from whet.models.decoder.families import FAMILIES
 from whet.models.references import Uniform
 
+SERVED = [name for name, family in FAMILIES.items() if family.usual_latent is None]  # gpt2 is the first
 BOTH = [torch.float32, torch.bfloat16]
 
 
 @pytest.mark.parametrize("dtype", BOTH)
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gpt2"])
+@pytest.mark.parametrize("family", SERVED[1:])
 def test_a_fused_model_has_the_checksums_of_the_policy(family, dtype):
     policy, _ = small_model(family)
     found = served_checksums(served_copy(policy, dtype), policy.vocab_size)
@@ -87,6 +88,7 @@ def test_rows_that_fill_up_the_vocabulary_are_nobodys():
     require_equal(policy_checksums(policy, torch.float32), served_checksums(served, policy.vocab_size))
 
 
-def test_another_kind_of_model_is_refused():
-    with pytest.raises(UserError, match=r"serves gpt2, llama.*use engine.name=native"):
-        policy_checksums(Uniform(5), torch.float32)
+@pytest.mark.parametrize("policy", [Uniform(5), small_model("deepseek_v3")[0]], ids=["uniform", "latent attention"])
+def test_another_kind_of_model_is_refused(policy):
+    with pytest.raises(UserError, match=r"serves gpt2, llama, qwen2, qwen3, olmo2, and .*use engine.name=native"):
+        policy_checksums(policy, torch.float32)

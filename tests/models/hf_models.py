@@ -27,6 +27,16 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+LATENT = {
+    "num_key_value_heads": 6,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 3,  # all layers: none has experts
+    "rms_norm_eps": 1e-3,  # unlike that of the norms of latents
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": (
         "GPT2",
@@ -57,6 +67,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", TINY | {"head_dim": 10, "tie_word_embeddings": True}),
     "qwen3-biases": ("Qwen3", TINY | {"head_dim": 10, "attention_bias": True}),
     "olmo2": ("Olmo2", TINY),
+    "deepseek-v3": ("DeepseekV3", TINY | LATENT),
+    "deepseek-v3-biases": (
+        "DeepseekV3",
+        TINY | LATENT | {"q_lora_rank": None, "attention_bias": True, "rope_interleave": False},
+    ),
+    "deepseek-v3-linear-rope": (
+        "DeepseekV3",
+        TINY | LATENT | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0}},
+    ),
+    "deepseek-v2": ("DeepseekV2", TINY | LATENT | {"mlp_bias": True, "tie_word_embeddings": True}),
 }
 
 

@@ -16,12 +16,13 @@ from whet.models.layers.attention import rotary_frequencies
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import load_model, new_model
 
+GROUPED = ("llama", "qwen2", "qwen3", "olmo2")  # families with grouped-query attention
 LENGTHS = torch.tensor([11, 4, 1, 7])
 TOKENS = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(5))
 
 
 def small(family: str, *, seed: int = 0, tied_head: bool | None = None) -> Decoder:
-    kv_heads = 4 if family == "gpt2" else 2
+    kv_heads = 2 if family in GROUPED else 4
     sizes = {"vocab_size": 97, "layers": 3, "heads": 4, "width": 32, "context": 48, "kv_heads": kv_heads}
     model = new_model(family, seed=seed, tied_head=tied_head, **sizes)
     with torch.no_grad():  # larger weights than at birth: attention that is far from uniform

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.models.test_decoder import GROUPED
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import FAMILIES
 from whet.models.layers.decoder_config import autocast
@@ -20,7 +21,7 @@ TOKENS = torch.randint(0, 97, (4, 40), generator=torch.Generator().manual_seed(5
 
 
 def small(family: str) -> Decoder:
-    kv_heads = 8 if family == "gpt2" else 2
+    kv_heads = 2 if family in GROUPED else 8
     return new_model(family, vocab_size=97, layers=3, heads=8, width=512, context=96, kv_heads=kv_heads, seed=0)
 
 
@@ -32,7 +33,8 @@ def test_fp32_states_and_gradients_are_those_of_the_cpu(family):
         states = model.hidden(TOKENS.to(device), LENGTHS)
         kept = torch.arange(40) < LENGTHS[:, None]
         model.head(states[kept.to(device)]).logsumexp(-1).mean().backward()
-        gradient = model.model.layers[0].self_attn.k_proj.weight.grad
+        attention = model.model.layers[0].self_attn
+        gradient = (attention.k_proj if model.config.latent is None else attention.kv_b_proj).weight.grad
         assert gradient is not None
         results.append((states.detach().cpu()[kept], gradient.cpu()))
     assert (results[0][0] - results[1][0]).abs().max() < 1e-3

@@ -17,7 +17,8 @@ from whet.models import load
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import FAMILIES
 from whet.models.foreign import ForeignLM
-from whet.models.load import load_model, model_summary, new_model
+from whet.models.layers.decoder_config import LatentShape
+from whet.models.load import load_model, model_summary, new_model, new_shape
 from whet.models.storage.size_limits import check_claims, check_elements
 
 STORIES = Path(__file__).resolve().parents[2] / "../shared/data/models/stories260K-hf"
@@ -38,6 +39,11 @@ def test_stories260k_tells_its_story():
     assert tokenizer.decode(tokens[1:]).strip().startswith(opening)
 
 
+DEEPSEEK = CASES["deepseek-v3"][1]
+EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 8}
+YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 100.0}
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -46,6 +52,10 @@ def test_stories260k_tells_its_story():
         ("Llama", TINY | {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 100.0}}),
         ("GPT2", CASES["gpt2"][1] | {"scale_attn_by_inverse_layer_idx": True}),
         ("GPT2", CASES["gpt2"][1] | {"activation_function": "relu"}),
+        ("DeepseekV3", DEEPSEEK | {"first_k_dense_replace": 2, **EXPERTS}),
+        ("DeepseekV2", DEEPSEEK | {"first_k_dense_replace": 0, **EXPERTS}),
+        ("DeepseekV3", DEEPSEEK | {"rope_parameters": YARN}),
+        ("DeepseekV3", DEEPSEEK | {"rope_parameters": YARN | {"rope_type": "linear", "mscale_all_dim": 0.7}}),
     ],
 )
 def test_what_the_decoder_does_not_compute_goes_to_transformers(name, settings, tmp_path):
@@ -57,6 +67,15 @@ def test_what_the_decoder_does_not_compute_goes_to_transformers(name, settings, 
 def test_a_sliding_window_that_is_switched_off_does_not_matter(tmp_path):
     build("Qwen2", TINY | {"use_sliding_window": False, "sliding_window": 8}).save_pretrained(tmp_path)
     assert isinstance(load_model(tmp_path), Decoder)
+
+
+def test_new_latents_have_the_usual_proportions():
+    """The shape that small research models use; and DeepSeek-V2's own ratios: kv_rank 4 d and rope_dim d / 2."""
+    latent = new_shape("deepseek_v3", vocab_size=9, layers=1, heads=12, width=768, context=8).latent
+    assert latent == LatentShape(q_rank=192, kv_rank=256, nope_dim=64, rope_dim=32, value_dim=64)
+    few = new_shape("deepseek_v3", **SIZES, latent={"q_rank": 0, "value_dim": 5, "kv_rank": None})
+    assert few.latent == LatentShape(q_rank=None, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=5)
+    assert (few.head_dim, few.value_dim, few.kv_heads) == (12, 5, 4)
 
 
 def test_new_models_have_the_usual_proportions():
@@ -76,6 +95,10 @@ def test_new_models_have_the_usual_proportions():
         ("llama", {"layers": -1}, "layers is -1"),
         ("llama", {"kv_heads": 3}, "kv_heads is 3: expected a divisor of the 4 heads"),
         ("gpt2", {"kv_heads": 2}, "no grouped-query attention"),
+        ("deepseek_v3", {"kv_heads": 2}, "kv_heads is 2: latent attention has keys for each of 4 heads"),
+        ("deepseek_v3", {"latent": {"rope_dim": 3}}, "rope_dim is 3: rotary positions need an even one"),
+        ("deepseek_v3", {"latent": {"kv_rank": 0}}, "kv_rank is 0: expected a whole number above 0"),
+        ("qwen3", {"latent": {"kv_rank": 9}}, "qwen3 has no latent attention: .* use deepseek_v2, deepseek_v3"),
     ],
 )
 def test_impossible_new_models(family, change, message):
@@ -86,6 +109,22 @@ def test_impossible_new_models(family, change, message):
 def test_every_family_is_compared_with_transformers():
     compared = {getattr(transformers, f"{name}Config").model_type for name, _ in CASES.values()}
     assert compared >= set(FAMILIES)
+
+
+# Numbers per token and layer, by hand: keys and values of each key head, of each query head.
+CACHED = {
+    **dict.fromkeys(("gpt2", "gpt2-untied"), 2 * 48),
+    **dict.fromkeys(("llama-tied", "llama-biases", "llama-llama3-rope", "llama-linear-rope", "qwen2", "olmo2"), 2 * 16),
+    **dict.fromkeys(("qwen3", "qwen3-biases"), 2 * 20),
+    "llama-untied": 2 * 96,
+    **dict.fromkeys((case for case in CASES if case.startswith("deepseek")), 12 + 4),
+}
+CACHED_OF_ALL_HEADS = {
+    **dict.fromkeys(CASES, 2 * 48),
+    **dict.fromkeys(("qwen3", "qwen3-biases"), 2 * 60),
+    "llama-untied": 2 * 96,
+    **dict.fromkeys((case for case in CASES if case.startswith("deepseek")), 6 * (8 + 4 + 10)),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -100,6 +139,8 @@ def test_summary_without_loading(case, tmp_path):
         "width": 48,
         "context": 64,
         "vocab": 97,
+        "kv_bytes_per_token": 2 * oracle.config.num_hidden_layers * CACHED[case],
+        "kv_bytes_of_all_heads": 2 * oracle.config.num_hidden_layers * CACHED_OF_ALL_HEADS[case],
         "dtype": "bfloat16",
         "bytes": (tmp_path / "model.safetensors").stat().st_size,
     }

@@ -62,6 +62,22 @@ def test_flash_branches_attend_as_padded_rows_in_fp32(
         assert float((one.float() - two).norm() / two.norm()) < 0.02
 
 
+@pytest.mark.parametrize("groups", PACKINGS.values(), ids=PACKINGS)
+def test_values_narrower_than_keys_are_padded_for_the_flash_kernels(
+    groups: list[list[tuple[int, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing = packed_rows(groups, shared=True)
+    generator = torch.Generator().manual_seed(5)
+    sizes = [(1, 6, len(packing.tokens), width) for width in (96, 96, 64, 64)]
+    q, k, v, pull = (torch.randn(size, generator=generator).to(CUDA, torch.bfloat16) for size in sizes)
+    wanted = attended(packing, (2 * q.float(), k.float(), v.float()), pull.float())
+    monkeypatch.setattr(attention_module, "padded_attention", None)
+    found = attended(packing, (2 * q, k, v), pull)
+    for one, two in zip(found, wanted, strict=True):
+        assert one.shape == two.shape
+        assert float((one.float() - two).norm() / two.norm()) < 0.02
+
+
 def test_branches_that_do_not_see_their_roots_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     packing = packed_rows(PACKINGS["3 a group"], shared=True)
     q, k, v, pull = (torch.randn(1, 4, len(packing.tokens), 32, device=CUDA, dtype=torch.bfloat16) for _ in range(4))

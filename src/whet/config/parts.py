@@ -38,15 +38,26 @@ CHARACTERS = "characters"
 Tokeniser = Annotated[str, AfterValidator(partial(absolute_file, names=(CHARACTERS,)))]
 
 
+class LatentOptions(Section):
+    """Multi-head latent attention of the families deepseek_v2 and deepseek_v3; null: follows from width and heads."""
+
+    q_rank: Count | None = None  # of the queries' latent; 0: queries of full rank
+    kv_rank: Positive | None = None  # of the latent of keys and values, which is cached
+    nope_dim: Positive | None = None  # of a head's queries and keys without positions
+    rope_dim: Positive | None = None  # of a head's rotary queries and of the shared rotary key, which is cached; even
+    value_dim: Positive | None = None  # of a head's values
+
+
 class NewModel(Section):
     """A model from scratch."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("vocab_multiple",)
+    saved_if_set: ClassVar[tuple[str, ...]] = ("latent", "vocab_multiple")
     family: str = "gpt2"  # a row of models/decoder/families.py
     layers: Positive = 4  # blocks
     heads: Positive = 4  # of attention
     width: Positive = 128  # of the hidden state; a multiple of heads
     context: Positive = 256  # longest sequence, in tokens
+    latent: LatentOptions = LatentOptions()
     tokenizer: Tokeniser = CHARACTERS  # of the task's alphabet; `bpe:1024`, `tiktoken:gpt2`, or a saved one's directory
     vocab_multiple: Positive = 1  # the embedding has so many rows or a multiple: 64 suits the kernels of a GPU
 

@@ -10,9 +10,16 @@ import torch
 from whet.errors import UserError
 from whet.files import read_object
 from whet.models.decoder.decoder import Decoder
-from whet.models.decoder.families import FAMILIES, Family, NotCovered, family_named, head_width, read_shape
+from whet.models.decoder.families import FAMILIES, family_named, read_shape
+from whet.models.decoder.family import Family, NotCovered, head_width
 from whet.models.finite import check_head
-from whet.models.layers.decoder_config import DecoderConfig, parameter_count
+from whet.models.layers.decoder_config import (
+    DecoderConfig,
+    LatentShape,
+    all_heads_bytes_per_token,
+    kv_bytes_per_token,
+    parameter_count,
+)
 from whet.models.protocol import CausalLM
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.safetensors_files import (
@@ -26,6 +33,7 @@ from whet.models.storage.safetensors_files import (
 )
 from whet.models.storage.size_limits import check_claims
 
+KV_DTYPE = torch.bfloat16  # the dtype that a summary counts the bytes of a KV cache in
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -45,7 +53,15 @@ def _load(path: Path) -> CausalLM:
     return load_foreign(path)
 
 
-def new_model(  # noqa: PLR0913 (the numbers that make a model)
+def new_model(family: str, *, seed: int, eos: int | None = None, **shape: Any) -> Decoder:
+    """A decoder of a `new_shape` with random weights, the same for the same seed.
+
+    `eos` becomes config.json's eos_token_id.
+    """
+    return Decoder(new_shape(family, **shape), family=family, seed=seed, source={"eos_token_id": eos})
+
+
+def new_shape(  # noqa: PLR0913 (the numbers that make a model)
     family: str,
     *,
     vocab_size: int,
@@ -53,18 +69,18 @@ def new_model(  # noqa: PLR0913 (the numbers that make a model)
     heads: int,
     width: int,
     context: int,
-    seed: int,
     kv_heads: int | None = None,
     mlp_width: int | None = None,
     tied_head: bool | None = None,
-    eos: int | None = None,
-) -> Decoder:
-    """A decoder with random weights, the same for the same seed; `eos` becomes config.json's eos_token_id.
+    latent: Mapping[str, int | None] | None = None,
+) -> DecoderConfig:
+    """The shape of a new model.
 
-    Defaults: as many key heads as query heads, and the family's usual MLP width and tying of the head.
+    Defaults: as many key heads as query heads, and the family's usual MLP width and tying of the head. `latent`: fields
+    of LatentShape in place of the usual ones (None), for families with latent attention; q_rank 0: full-rank queries.
     """
     row = family_named(family)
-    tied = {} if tied_head is None else {"tied_head": tied_head}
+    chosen = {field: value for field, value in (latent or {}).items() if value is not None}
     shape: dict[str, Any] = {
         "vocab_size": vocab_size,
         "layers": layers,
@@ -75,11 +91,17 @@ def new_model(  # noqa: PLR0913 (the numbers that make a model)
         "mlp_width": usual_mlp_width(row, width) if mlp_width is None else mlp_width,
         "context": context,
     }
+    if row.usual_latent is not None:
+        sizes = {**row.usual_latent(width, heads), **chosen}
+        shape["latent"] = LatentShape(**{**sizes, "q_rank": sizes["q_rank"] or None})  # type: ignore[arg-type]
+        shape["head_dim"] = shape["latent"].head_dim
+    elif chosen:
+        others = ", ".join(name for name, other in FAMILIES.items() if other.usual_latent is not None)
+        raise UserError(f"{family} has no latent attention: remove latent.{next(iter(chosen))}, or use {others}")
     if row.traits["positions"] == "learned" and shape["kv_heads"] != heads:
         raise UserError(f"{family} has no grouped-query attention: leave kv_heads out, or use llama")
-    return Decoder(
-        DecoderConfig(**{**row.traits, **shape, **tied}), family=family, seed=seed, source={"eos_token_id": eos}
-    )
+    tied = {} if tied_head is None else {"tied_head": tied_head}
+    return DecoderConfig(**{**row.traits, **shape, **tied})
 
 
 def usual_mlp_width(family: Family, width: int) -> int:
@@ -106,6 +128,8 @@ def model_summary(path: Path) -> dict[str, Any]:
             "width": config.width,
             "context": config.context,
             "vocab": config.vocab_size,
+            "kv_bytes_per_token": kv_bytes_per_token(config, KV_DTYPE),
+            "kv_bytes_of_all_heads": all_heads_bytes_per_token(config, KV_DTYPE),
         }
     else:
         shape = {

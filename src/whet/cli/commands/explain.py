@@ -156,7 +156,17 @@ def _memory(model: ModelMemory) -> dict[str, str]:
         "critic": size(model.critic, " (weights, gradients, moments)"),
         "reward model": "not here yet" if model.reward is None else size(model.reward),
         "together": size(model.total, ", without activations and the cache of the sampler"),
+        "KV cache": _kv_cache(model),
     }
+
+
+def _kv_cache(model: ModelMemory) -> str:
+    if model.kv_per_token is None or model.kv_of_all_heads is None:
+        return "unknown: transformers samples"
+    text = f"{model.kv_per_token:,} bytes a token in bf16"
+    if model.kv_per_token == model.kv_of_all_heads:
+        return text
+    return f"{text}; keys and values of every head would take {model.kv_of_all_heads:,}"
 
 
 def _disk(disk: DiskUse) -> dict[str, str]:

@@ -4,7 +4,7 @@ A graph replays embedding, blocks, head, draw and stop test without the host, wh
 kernels per layer and token. Serves decoders with pre-norm RMS norms, rotary positions and gated MLPs
 (`decoder_config.is_served`); every other model is sampled by the plain loop of `native_engine`.
 
-The matrices are the joined copies that the fused training block uses too (`decoder.JoinedWeights`), so
+The matrices are the joined copies that the fused training block uses too (`joined_weights.JoinedWeights`), so
 trainer and sampler hold one bf16 copy between them. The residual stream is fp32, as in the trainer.
 
 Letters: n rows of a pass, D width, S slots, V vocabulary; dim is the width of a head.
@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
-from whet.models.decoder.decoder import Decoder, Joined
+from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.joined_weights import Joined
 from whet.models.layers.attention import causal_attention, rotary_frequencies
 
 BUCKET = 32  # a graph is captured for each multiple of this many rows

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.layers.decoder_config import DecoderConfig, kv_bytes_per_token
 
 
 class Drawn(NamedTuple):
@@ -123,6 +123,6 @@ class SlotCache:
 def slot_bytes(config: DecoderConfig, *, capacity: int, room: int, dtype: torch.dtype) -> int:
     """Memory of one more slot: KV cache, activations of its row, logits, output."""
     size = dtype.itemsize
-    cache = 2 * size * config.layers * config.kv_heads * capacity * config.head_dim
+    cache = capacity * kv_bytes_per_token(config, dtype)
     row = size * (4 * config.width + 6 * config.heads * config.head_dim + 4 * config.mlp_width)
     return cache + row + 4 * config.vocab_size + 8 * room

@@ -24,6 +24,7 @@ from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import export_config
+from whet.models.layers.decoder_config import kv_bytes_per_token
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.storage.safetensors_files import CONFIG
 from whet.records import Completion, Prompt, Sampling
@@ -33,7 +34,6 @@ WORKER = "whet.engines.vllm.worker_extension.Worker"
 DEFAULTS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}  # unless the user has set them
 SEED_MASK = 2**63 - 1
 CPU_BLOCK = 128  # tokens per block of vLLM's paged cache on a CPU
-FP32_BYTES = 4
 FAILURES = (ValueError, RuntimeError, AssertionError, OSError)  # raised by vLLM when it fails
 
 
@@ -194,7 +194,7 @@ def cache_bytes(decoder: Decoder, sequences: int) -> int:
     """Size of an fp32 KV cache for so many sequences of full length, plus one block each."""
     config = decoder.config
     blocks = -(-config.context // CPU_BLOCK) + 1
-    return 2 * config.layers * config.kv_heads * config.head_dim * FP32_BYTES * blocks * CPU_BLOCK * sequences
+    return kv_bytes_per_token(config, torch.float32) * blocks * CPU_BLOCK * sequences
 
 
 def _unserved(decoder: Decoder, error: Exception) -> UserError:

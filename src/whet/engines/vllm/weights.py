@@ -22,11 +22,10 @@ CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2 stores (in, out
 
 def served_decoder(policy: CausalLM) -> Decoder:
     """The policy, if vLLM can serve its architecture with verified weights."""
-    if isinstance(policy, Decoder):
+    if isinstance(policy, Decoder) and policy.config.latent is None:
         return policy
-    raise UserError(
-        f"engine.name=vllm serves {', '.join(FAMILIES)}, and this model is of another kind: use engine.name=native"
-    )
+    served = ", ".join(name for name, family in FAMILIES.items() if family.usual_latent is None)
+    raise UserError(f"engine.name=vllm serves {served}, and this model is of another kind: use engine.name=native")
 
 
 def stored_weights(policy: CausalLM, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

@@ -2,7 +2,7 @@
 
 Every product is then weight · states, in the layout in which weights are stored; `nn.Linear` multiplies a few rows with
 a transposed weight, which is slower on processors with AVX-512. Residuals are added by the products (addmm). Weights
-are the joined ones (`decoder.JoinedWeights`), which fused training passes use too: a decode step reads every weight
+are the joined ones (`JoinedWeights`), which fused training passes use too: a decode step reads every weight
 once, so it is bound by memory bandwidth, and matrices with few rows (keys, values) are read at half of it.
 
 Letters: B rows, T time, N = B · T columns, D width, M width of the MLP, dim width of a head.
@@ -21,7 +21,9 @@ from whet.models.layers.attention import Attend, rotary_frequencies
 from whet.models.layers.decoder_config import has_plain_products
 
 if TYPE_CHECKING:
-    from whet.models.decoder.decoder import MLP, Attention, Joined, Norm, Trunk
+    from whet.models.decoder.decoder import MLP, Attention, Trunk
+    from whet.models.decoder.joined_weights import Joined
+    from whet.models.decoder.norm import Norm
 
 
 FEW = 64  # rows: above, both layouts of a product are as fast
@@ -34,8 +36,8 @@ Read = Callable[[Tensor, Tensor, Sequence[Attend]], Tensor]
 
 def quickest_reader(trunk: Trunk) -> Read:
     """The fastest forward pass without gradients, with the weights of now: get a new one for each batch of prompts."""
-    is_plain = trunk.embed_tokens.weight.device.type == "cpu" and has_plain_products(trunk.layers)
-    return ColumnReader(trunk) if is_plain else trunk
+    is_cpu, is_latent = trunk.embed_tokens.weight.device.type == "cpu", trunk.config.latent is not None
+    return ColumnReader(trunk) if is_cpu and not is_latent and has_plain_products(trunk.layers) else trunk
 
 
 class ColumnReader:

@@ -1,4 +1,4 @@
-"""One decoder that is, by configuration, GPT-2, Llama, Qwen2, Qwen3 or OLMo-2.
+"""One decoder that is, by configuration, GPT-2, Llama, Qwen2, Qwen3, OLMo-2, or DeepSeek without experts.
 
 Modules have the names of Hugging Face's Llama, so weight maps are the identity for all but GPT-2, and adapters fit.
 Weights are fp32; callers choose bf16 compute with autocast; norms and rotary angles are always fp32. There is no
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,12 @@ from torch.utils.checkpoint import checkpoint
 from whet.errors import UserError
 from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
-from whet.models.decoder.kv_cache import KVCache
+from whet.models.decoder.joined_weights import JoinedWeights
+from whet.models.decoder.kv_cache import GrowingRows, KVCache, LatentCache
+from whet.models.decoder.latent_attention import LatentAttention
+from whet.models.decoder.norm import Norm
 from whet.models.kernels.fused_block import fused_trunk
-from whet.models.layers.attention import Attend, PackedAttention, causal_attention, rotary_angles, rotate
+from whet.models.layers.attention import Attend, PackedAttention, Rotation, causal_attention, rotary_angles, rotate
 from whet.models.layers.decoder_config import (
     DecoderConfig,
     RopeScaling,
@@ -43,8 +45,6 @@ from whet.models.protocol import Cache
 from whet.models.storage.safetensors_files import write_model
 
 __all__ = ["Decoder", "DecoderConfig", "KVCache", "RopeScaling", "causal_attention", "parameter_count"]
-
-Rotation = tuple[Tensor, Tensor] | None  # cosine and sine of the positions' angles; None for learned positions
 
 
 class Decoder(nn.Module):
@@ -114,24 +114,24 @@ class Decoder(nn.Module):
             logits: Tensor = self.lm_head(hidden.float())  # may be an adapter
             return logits
 
-    def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, KVCache]:
+    def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, GrowingRows]:
         """Prefills right-padded prompts; returns the (B, D) state of each last token, and the KV cache."""
         tokens = self._checked(tokens, lengths)
         size, layers = tokens.shape[1], self.config.layers
         lengths = lengths.to(tokens.device)
         read, capacity = quickest_reader(self.model), min(size + room, self.context)
-        cache = KVCache(lengths, layers=layers, columns=size, capacity=capacity, read=read)
+        kind = KVCache if self.config.latent is None else LatentCache
+        cache: GrowingRows = kind(lengths, layers=layers, columns=size, capacity=capacity, read=read)
         positions = torch.arange(size, device=tokens.device).expand_as(tokens)
-        states = read(tokens, positions, [partial(cache.fill, layer) for layer in range(layers)])
+        states = read(tokens, positions, cache.prompt_attends())
         last = states[torch.arange(len(tokens), device=tokens.device), lengths - 1]
         return self.model.norm(last), cache
 
     def extend(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Appends one (B,) token to every row of the cache; returns (B, D)."""
-        assert isinstance(cache, KVCache)
+        assert isinstance(cache, GrowingRows)
         cache.open_column()
-        attends = [partial(cache.append, layer) for layer in range(self.config.layers)]
-        states = cache.read(tokens[:, None], cache.lengths[:, None] - 1, attends)
+        states = cache.read(tokens[:, None], cache.lengths[:, None] - 1, cache.token_attends())
         last: Tensor = self.model.norm(states[:, 0])
         return last
 
@@ -185,13 +185,14 @@ class Trunk(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each added to the residual stream, with norms before (pre) or after them (post).
 
-    The plain block: reference for the fused ones, and used for what they do not cover (GPT-2, OLMo-2, adapters).
+    The plain block: reference for the fused ones, and used for what they do not cover (GPT-2, OLMo-2,
+    latent attention, adapters).
     """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.norm_place = config.norm_place
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config) if config.latent is None else LatentAttention(config)
         self.mlp = MLP(config)
         if config.norm_place == "pre":
             self.input_layernorm = Norm(config.width, config)
@@ -202,18 +203,17 @@ class Block(nn.Module):
     def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """(B, T, D) → (B, T, D)."""
         if self.norm_place == "pre":
-            attended = attend(*self.self_attn(self.input_layernorm(states), rotation))
-            states = states + self.self_attn.out(attended)
+            states = states + self.self_attn(self.input_layernorm(states), rotation, attend)
             more: Tensor = self.mlp(self.post_attention_layernorm(states))
         else:
-            attended = attend(*self.self_attn(states, rotation))
-            states = states + self.post_attention_layernorm(self.self_attn.out(attended))
+            states = states + self.post_attention_layernorm(self.self_attn(states, rotation, attend))
             more = self.post_feedforward_layernorm(self.mlp(states))
         return states + more
 
     def matrices(self) -> Sequence[Any]:
         """The weights of q, k, v, their biases (or None), of out, gate (or None), up and down."""
         attention, mlp = self.self_attn, self.mlp
+        assert isinstance(attention, Attention)
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         return (
             *(part.weight for part in parts),
@@ -232,79 +232,8 @@ def _compiled_block() -> Callable[..., Tensor]:
     return compiled
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A block's matrices in the dtype of its products, those with the same input joined."""
-
-    qkv: Tensor  # (Q + 2 · KV, D)
-    qkv_bias: Tensor | None  # (Q + 2 · KV,)
-    out: Tensor  # (D, Q)
-    gate_up: Tensor  # (2 · M, D); (M, D) without a gate
-    down: Tensor  # (D, M)
-    sizes: list[int]  # [Q, KV, KV]: rows of queries, keys and values in `qkv`
-
-    @classmethod
-    def of(cls, matrices: Sequence[Any], dtype: torch.dtype) -> Joined:
-        """Copies of `Block.matrices`."""
-        q, k, v, q_bias, k_bias, v_bias, out, gate, up, down = matrices
-
-        def joined(*weights: Tensor) -> Tensor:
-            return torch.cat([weight.detach().to(dtype) for weight in weights])
-
-        return cls(
-            qkv=joined(q, k, v),
-            qkv_bias=None if q_bias is None else joined(q_bias, k_bias, v_bias),
-            out=joined(out),
-            gate_up=joined(up) if gate is None else joined(gate, up),
-            down=joined(down),
-            sizes=[len(q), len(k), len(v)],
-        )
-
-    def parts(self) -> list[Tensor]:
-        """Views of the joined matrices, in the order of `Block.matrices`, without absent ones."""
-        biases = [] if self.qkv_bias is None else torch.split(self.qkv_bias, self.sizes)
-        gates = torch.split(self.gate_up, self.down.shape[1])
-        return [*torch.split(self.qkv, self.sizes), *biases, self.out, *gates, self.down]
-
-
-class JoinedWeights:
-    """Joined copies of the blocks, one set per dtype, shared by the training pass and the native engine.
-
-    They are filled again at every use: nothing signals that a weight has changed (fused AdamW leaves a tensor's
-    `_version` alone).
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[torch.dtype, list[Joined]] = {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> JoinedWeights:
-        """Empty: a copy is filled when it is used."""
-        return JoinedWeights()
-
-    def clear(self) -> None:
-        """Frees the copies; the next use makes them again, at other addresses."""
-        self._copies = {}
-
-    @torch.no_grad()
-    def refreshed(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Joined]:
-        """The copies of all blocks with the weights of now, in the same memory as before."""
-        matrices = [block.matrices() for block in blocks]
-        copies = self._copies.get(dtype)
-        if copies is None or copies[0].out.device != matrices[0][6].device:
-            copies = [Joined.of(some, dtype) for some in matrices]
-        if dtype is matrices[0][6].dtype:  # a matrix that is not joined with another needs no copy
-            pairs = zip(copies, matrices, strict=True)
-            copies = [replace(half, out=some[6].detach(), down=some[9].detach()) for half, some in pairs]
-        targets = [part for half in copies for part in half.parts()]
-        sources = [tensor for some in matrices for tensor in some if tensor is not None]
-        copied = [pair for pair in zip(targets, sources, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
-        torch._foreach_copy_([target for target, _ in copied], [source for _, source in copied])
-        self._copies[dtype] = copies
-        return copies
-
-
 class Attention(nn.Module):
-    """The projections around attention; the `Attend` function attends, and stores keys and values in a cache."""
+    """The projections around attention; `attend` attends, and stores keys and values in a cache."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -320,8 +249,8 @@ class Attention(nn.Module):
             self.q_norm = Norm(config.head_dim if per_head else query, config)
             self.k_norm = Norm(config.head_dim if per_head else shared, config)
 
-    def forward(self, states: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, D) → queries, keys and values (B, heads, T, head_dim)."""
+    def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
         queries, keys, values = self.q_proj(states), self.k_proj(states), self.v_proj(states)
         if self.qk_norm == "full":
             queries, keys = self.q_norm(queries), self.k_norm(keys)
@@ -330,11 +259,7 @@ class Attention(nn.Module):
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if rotation is not None:
             queries, keys = rotate(queries, *rotation), rotate(keys, *rotation)
-        return queries, keys, values
-
-    def out(self, attended: Tensor) -> Tensor:
-        """(B, heads, T, head_dim) → (B, T, D)."""
-        written: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
+        written: Tensor = self.o_proj(attend(queries, keys, values).transpose(1, 2).flatten(2))
         return written
 
 
@@ -355,25 +280,6 @@ class MLP(nn.Module):
         inner = F.gelu(inner, approximate="tanh") if self.gate_proj is None else F.silu(self.gate_proj(states)) * inner
         written: Tensor = self.down_proj(inner)
         return written
-
-
-class Norm(nn.Module):
-    """LayerNorm or RMSNorm over the last dimension, computed in fp32."""
-
-    def __init__(self, width: int, config: DecoderConfig) -> None:
-        super().__init__()
-        self.eps = config.norm_eps
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width)) if config.norm == "layer" else None
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Keeps shape and dtype."""
-        shape, weight = self.weight.shape, self.weight.float()
-        if self.bias is None:
-            normed: Tensor = F.rms_norm(states.float(), shape, weight, self.eps)
-        else:
-            normed = F.layer_norm(states.float(), shape, weight, self.bias.float(), self.eps)
-        return normed.to(states.dtype)
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:

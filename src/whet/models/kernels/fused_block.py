@@ -25,7 +25,8 @@ from whet.models.layers.decoder_config import fp32_product, full_precision
 from whet.models.layers.packing import Packing
 
 if TYPE_CHECKING:
-    from whet.models.decoder.decoder import Joined, Trunk
+    from whet.models.decoder.decoder import Trunk
+    from whet.models.decoder.joined_weights import Joined
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,12 +25,13 @@ from torch import Tensor
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.layers.packing import Packing
 
-# (B, heads, T, dim) queries, (B, kv_heads, T, dim) keys and values → attention output, shaped as the queries.
+# (B, heads, T, dim) queries, (B, kv_heads, T, dim) keys, (B, kv_heads, T, value_dim) values → (B, heads, T, value_dim).
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Rotation = tuple[Tensor, Tensor] | None  # cosine and sine of the positions' angles; None for learned positions
 
 
 def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """(B, heads, T, dim) queries, (B, kv_heads, T, dim) keys and values. Padding on the right needs no mask."""
+    """(B, heads, T, dim) queries, (B, kv_heads, T, …) keys and values. Padding on the right needs no mask."""
     groups = queries.shape[1] // keys.shape[1]
     # Only the half-precision CUDA kernels share keys among heads; elsewhere enable_gqa takes quadratic memory.
     shared = groups > 1 and queries.is_cuda and queries.dtype is not torch.float32
@@ -48,7 +49,7 @@ def rotary_angles(config: DecoderConfig, positions: Tensor) -> tuple[Tensor, Ten
 @lru_cache(maxsize=32)
 def rotary_frequencies(config: DecoderConfig, device: torch.device) -> Tensor:
     """(dim / 2,) radians per token; not a buffer, so that casting a model leaves it in fp32."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+    exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.int64).float() / config.rotary_dim
     frequencies = 1.0 / config.rope_base**exponents
     scaling = config.rope_scaling
     if scaling is not None and scaling.kind == "linear":
@@ -65,6 +66,14 @@ def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """RoPE (Su et al. 2021) of (…, dim): rotates the pairs (i, i + dim / 2), the layout of Hugging Face."""
     first, second = states.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(states.dtype)
+
+
+def uninterleaved(states: Tensor) -> Tensor:
+    """(…, dim) with rotary pairs (2i, 2i + 1) → the layout of `rotate`, (i, i + dim / 2).
+
+    Rotated queries and keys in either layout have the same products.
+    """
+    return torch.cat(states.view(*states.shape[:-1], -1, 2).unbind(-1), dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +159,7 @@ class Padded:
 
 
 def padded_attention(q: Tensor, k: Tensor, v: Tensor, at: Padded) -> Tensor:
-    """(N, heads, dim) queries, (N, kv_heads, dim) keys and values → (N, heads, dim)."""
+    """(N, heads, dim) queries, (N, kv_heads, dim) keys, (N, kv_heads, value_dim) values → (N, heads, value_dim)."""
     group, n = q.shape[1] // k.shape[1], at.split
     (root_q, own_q), (root_k, own_k), (root_v, own_v) = (torch.split(x, [n, len(x) - n]) for x in (q, k, v))
     root_k, root_v = (at.roots.pad(x).transpose(1, 2) for x in (root_k, root_v))
@@ -210,22 +219,27 @@ class PackedAttention:
         self._at: Ragged | Padded | None = None
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """(1, heads, N, dim) queries, (1, kv_heads, N, dim) keys and values → (1, heads, N, dim)."""
+        """(1, heads, N, dim) queries, (1, kv_heads, N, …) keys and values → (1, heads, N, value_dim)."""
         q, k, v = (x[0].transpose(0, 1) for x in (queries, keys, values))
         if self._at is None:
             group = q.shape[1] // k.shape[1]
-            self._at = Ragged.of(self.packing, q.device) if _fits_flash(q) else Padded.of(self.packing, q.device, group)
+            self._at = (
+                Ragged.of(self.packing, q.device) if _fits_flash(q, v) else Padded.of(self.packing, q.device, group)
+            )
         if isinstance(self._at, Ragged):
-            attended: Tensor = _Flash.apply(q, k, v, self._at)  # type: ignore[no-untyped-call]
+            narrower = q.shape[-1] - v.shape[-1]  # the kernels need values as wide as keys
+            padded = F.pad(v, (0, narrower)) if narrower else v
+            attended: Tensor = _Flash.apply(q, k, padded, self._at)[..., : v.shape[-1]]  # type: ignore[no-untyped-call]
         else:
             attended = padded_attention(q, k, v, self._at)
         return attended.transpose(0, 1)[None]
 
 
-def _fits_flash(queries: Tensor) -> bool:
-    """Whether the flash kernels support these (N, heads, dim) queries."""
+def _fits_flash(queries: Tensor, values: Tensor) -> bool:
+    """Whether the flash kernels support these (N, heads, dim) queries, and values that are padded to their width."""
     width = queries.shape[-1]
-    return queries.is_cuda and queries.dtype in FLASH_DTYPES and width % 8 == 0 and width <= FLASH_WIDEST
+    fits = width % 8 == 0 and values.shape[-1] <= width <= FLASH_WIDEST
+    return fits and queries.is_cuda and queries.dtype in FLASH_DTYPES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

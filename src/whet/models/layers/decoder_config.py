@@ -1,4 +1,4 @@
-"""The shape of a decoder, the shapes that fused kernels support, and the precision of arithmetic."""
+"""The shape of a decoder, its cache and its kernels' limits, and the precision of arithmetic."""
 
 import math
 from collections.abc import Iterable
@@ -24,6 +24,7 @@ LARGEST = {
     "mlp_width": 2**22,
     "context": 2**31,
 }
+LARGEST_LATENT = 2**16  # ranks and head widths of latent attention
 
 
 class WrongField(UserError):
@@ -58,14 +59,47 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LatentShape:
+    """Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434 §2.1): the widths of a head and of the latents.
+
+    Keys and values of all heads are products of one latent vector per token; positions are in a separate rotary part of
+    queries and keys, whose key is shared by the heads.
+    """
+
+    q_rank: int | None  # of the queries' latent; None: queries are projected from the hidden state directly
+    kv_rank: int  # of the latent of keys and values, which is cached
+    nope_dim: int  # of a head's queries and keys without positions
+    rope_dim: int  # of a head's rotary queries, and of the shared rotary key, which is cached
+    value_dim: int  # of a head's values
+    interleaved: bool = True  # rotary pairs are (2i, 2i + 1); else (i, i + rope_dim / 2)
+
+    def __post_init__(self) -> None:
+        """Refuses widths that cannot be built."""
+        for name in ("kv_rank", "nope_dim", "rope_dim", "value_dim", *(() if self.q_rank is None else ("q_rank",))):
+            _check_count(name, getattr(self, name), LARGEST_LATENT)
+        if self.rope_dim % 2:
+            raise WrongField("rope_dim", f"is {self.rope_dim}: rotary positions need an even one")
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a head's queries and keys."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def cached(self) -> int:
+        """Numbers per token and layer in the cache."""
+        return self.kv_rank + self.rope_dim
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DecoderConfig:
-    """The shape of a decoder of the kinds GPT-2, Llama, Qwen2, Qwen3 and OLMo-2."""
+    """The shape of a decoder of the kinds GPT-2, Llama, Qwen2, Qwen3, OLMo-2, and DeepSeek without experts."""
 
     vocab_size: int
     layers: int
     heads: int
     kv_heads: int  # fewer than heads: grouped-query attention
-    head_dim: int
+    head_dim: int  # of queries and keys; with latent attention, both parts together
     width: int  # of the residual stream
     mlp_width: int
     context: int  # the most tokens in a sequence
@@ -80,6 +114,7 @@ class DecoderConfig:
     mlp_bias: bool
     qk_norm: Literal["none", "head", "full"] = "none"  # per head (Qwen3) or over the whole projection (OLMo-2)
     norm_place: Literal["pre", "post"] = "pre"  # post: on the outputs of attention and MLP (OLMo-2)
+    latent: LatentShape | None = None  # multi-head latent attention; attention_bias is then on its down projections
     tied_head: bool
     init_std: float = 0.02
 
@@ -87,10 +122,7 @@ class DecoderConfig:
         """Refuses shapes that cannot be built."""
         numbers = asdict(self)
         for name, most in LARGEST.items():
-            if type(numbers[name]) is not int or numbers[name] < 1:
-                raise WrongField(name, f"is {_short(numbers[name])}: expected a whole number above 0")
-            if numbers[name] > most:
-                raise WrongField(name, f"is {_short(numbers[name])}: expected at most {most}")
+            _check_count(name, numbers[name], most)
         for name in ("norm_eps", "rope_base", "init_std"):
             if not (math.isfinite(numbers[name]) and numbers[name] >= 0):
                 raise WrongField(name, f"is {numbers[name]!r}: expected a finite number, 0 or more")
@@ -100,26 +132,84 @@ class DecoderConfig:
             raise WrongField("norm_eps", f"is {self.norm_eps!r}: expected at most 1")
         if self.heads % self.kv_heads:
             raise WrongField("kv_heads", f"is {self.kv_heads}: expected a divisor of the {self.heads} heads")
-        if self.positions == "rope" and self.head_dim % 2:
+        if self.latent is not None:
+            self._check_latent(self.latent)
+        elif self.positions == "rope" and self.head_dim % 2:
             raise WrongField("head_dim", f"is {self.head_dim}: rotary positions need an even one")
+
+    def _check_latent(self, latent: LatentShape) -> None:
+        """Refuses what latent attention is not implemented with."""
+        if self.head_dim != latent.head_dim:
+            raise WrongField(
+                "head_dim", f"is {self.head_dim}: expected nope_dim + rope_dim, which is {latent.head_dim}"
+            )
+        if self.kv_heads != self.heads:
+            raise WrongField(
+                "kv_heads", f"is {self.kv_heads}: latent attention has keys for each of {self.heads} heads"
+            )
+        wanted = {"positions": "rope", "norm": "rms", "qk_norm": "none", "norm_place": "pre"}
+        for name, value in wanted.items():
+            if getattr(self, name) != value:
+                raise WrongField(name, f"is {getattr(self, name)!r}: latent attention is implemented for {value!r}")
+
+    @property
+    def rotary_dim(self) -> int:
+        """The width of a head's rotary part: all of it, except in latent attention."""
+        return self.head_dim if self.latent is None else self.latent.rope_dim
+
+    @property
+    def value_dim(self) -> int:
+        """The width of a head's values."""
+        return self.head_dim if self.latent is None else self.latent.value_dim
 
 
 def parameter_count(config: DecoderConfig) -> int:
     """The number of parameters; a tied head counts once."""
-    query, shared = config.heads * config.head_dim, config.kv_heads * config.head_dim
     per_norm = 2 if config.norm == "layer" else 1
     matrices = 3 if config.mlp == "swiglu" else 2
 
-    attention = config.width * (2 * query + 2 * shared)
-    attention += config.attention_bias * (query + 2 * shared) + config.attention_out_bias * config.width
-    attention += {"none": 0, "head": 2 * config.head_dim, "full": query + shared}[config.qk_norm] * per_norm
     mlp = matrices * config.width * config.mlp_width
     mlp += config.mlp_bias * ((matrices - 1) * config.mlp_width + config.width)
     norms = 2 * config.width * per_norm
 
     embeddings = config.vocab_size * config.width * (1 if config.tied_head else 2)
     embeddings += config.context * config.width if config.positions == "learned" else 0
-    return embeddings + config.layers * (attention + mlp + norms) + config.width * per_norm
+    return embeddings + config.layers * (_attention_parameters(config) + mlp + norms) + config.width * per_norm
+
+
+def _attention_parameters(config: DecoderConfig) -> int:
+    """The parameters of one layer's attention, without the norm of the block."""
+    query, shared = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    out = config.heads * config.value_dim * config.width + config.attention_out_bias * config.width
+    latent = config.latent
+    if latent is None:
+        per_norm = 2 if config.norm == "layer" else 1
+        norms = {"none": 0, "head": 2 * config.head_dim, "full": query + shared}[config.qk_norm] * per_norm
+        return (config.width + config.attention_bias) * (query + 2 * shared) + norms + out
+    into = config.width + config.attention_bias  # parameters for each number of a down projection
+    queries = config.width * query
+    if latent.q_rank is not None:
+        queries = latent.q_rank * (into + 1 + query)  # down, norm, up
+    keys_and_values = into * latent.cached + latent.kv_rank * (1 + config.heads * (latent.nope_dim + latent.value_dim))
+    return queries + keys_and_values + out
+
+
+def kv_bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
+    """Bytes that the KV cache holds for one token: keys and values of each key head, or latents."""
+    numbers = 2 * config.kv_heads * config.head_dim if config.latent is None else config.latent.cached
+    return dtype.itemsize * config.layers * numbers
+
+
+def all_heads_bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
+    """Bytes of a token's keys and values of every query head: a cache that neither shares nor compresses them."""
+    return dtype.itemsize * config.layers * config.heads * (config.head_dim + config.value_dim)
+
+
+def _check_count(name: str, value: object, most: int) -> None:
+    if type(value) is not int or value < 1:
+        raise WrongField(name, f"is {_short(value)}: expected a whole number above 0")
+    if value > most:
+        raise WrongField(name, f"is {_short(value)}: expected at most {most}")
 
 
 def _short(value: object) -> str:
@@ -134,12 +224,15 @@ def is_served(config: DecoderConfig) -> bool:
 
 
 def has_usual_blocks(config: DecoderConfig) -> bool:
-    """The block of Llama, Qwen2 and Qwen3: pre-norm RMS, RoPE, SwiGLU, biases at most on queries, keys and values."""
+    """The block of Llama, Qwen2 and Qwen3: pre-norm RMS, RoPE, SwiGLU, biases at most on queries, keys and values.
+
+    Attention is the plain one, not latent.
+    """
     plain = (
         config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
     )
     biases = config.attention_out_bias or config.mlp_bias
-    return plain and not biases and config.qk_norm != "full"
+    return plain and not biases and config.qk_norm != "full" and config.latent is None
 
 
 def autocast(device: torch.device) -> AbstractContextManager[object]:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
-from whet.models.decoder.families import Family, export_config
+from whet.models.decoder.families import export_config
+from whet.models.decoder.family import Family
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
 from whet.models.load import build_decoder, checked_config, covered

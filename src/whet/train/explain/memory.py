@@ -7,19 +7,24 @@ from typing import Any
 import torch
 
 from whet.algorithms.table import Algorithm
-from whet.config import NewModel, OfflineConfig, OnlineConfig
+from whet.config import OfflineConfig, OnlineConfig
 from whet.config.loops import Training
 from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
-from whet.models.decoder.families import FAMILIES, family_named, head_width
+from whet.models.decoder.families import FAMILIES
 from whet.models.download.model_hub import can_be_pulled, resolve_model
-from whet.models.layers.decoder_config import DecoderConfig, parameter_count
-from whet.models.load import model_summary, read_config, usual_mlp_width
+from whet.models.layers.decoder_config import (
+    DecoderConfig,
+    all_heads_bytes_per_token,
+    kv_bytes_per_token,
+    parameter_count,
+)
+from whet.models.load import KV_DTYPE, model_summary, read_config
 from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
-from whet.train.setup.build import chat_tokenizer, export_dtype
+from whet.train.setup.build import chat_tokenizer, export_dtype, new_decoder_config
 from whet.train.setup.corpora import named_tokenizer
 from whet.train.setup.disk_use import FP32_BYTES, DiskUse, disk_use
 from whet.train.setup.optimizer import STATE_BYTES
@@ -40,6 +45,8 @@ class ModelMemory:
     reference: int  # 0 without
     critic: int  # its own weights, gradients and moments; 0 without
     reward: int | None  # reward model; 0 without, None if it is not pulled
+    kv_per_token: int | None  # what the sampler's cache holds for a token, in bf16; None if transformers samples
+    kv_of_all_heads: int | None  # the same if the keys and values of every query head were cached
     disk: DiskUse
 
     @property
@@ -56,6 +63,8 @@ class ModelShape:
     width: int
     vocab: int
     context: int | None
+    kv_per_token: int | None = None
+    kv_of_all_heads: int | None = None
 
 
 def find_model(
@@ -92,6 +101,8 @@ def find_model(
         reference=reference,
         critic=critic,
         reward=reward,
+        kv_per_token=shape.kv_per_token,
+        kv_of_all_heads=shape.kv_of_all_heads,
         disk=disk_use(config, weights=weights, state=state, others=saved, dtype=export_dtype(config.model)),
     )
     return model, tokenizer, ""
@@ -109,14 +120,6 @@ def require_other_models(config: Training) -> None:
             resolve_model(path)
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
-
-
-def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
-    """The shape of a new decoder."""
-    family = family_named(new.family)
-    shape = new.model_dump(include={"layers", "heads", "width", "context"})
-    shape |= {"vocab_size": vocab_size, "kv_heads": new.heads, "head_dim": head_width(new.width, new.heads)}
-    return DecoderConfig(**{**family.traits, **shape, "mlp_width": usual_mlp_width(family, new.width)})
 
 
 def _state_bytes(optimizer: str, shape: ModelShape) -> int:
@@ -157,6 +160,8 @@ def _shape_of(config: DecoderConfig) -> ModelShape:
         width=config.width,
         vocab=config.vocab_size,
         context=config.context,
+        kv_per_token=kv_bytes_per_token(config, KV_DTYPE),
+        kv_of_all_heads=all_heads_bytes_per_token(config, KV_DTYPE),
     )
 
 

@@ -17,9 +17,9 @@ from whet.engines.engine_protocol import Engine
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
-from whet.models.decoder.families import family_named
 from whet.models.download.model_hub import resolve_model
-from whet.models.load import load_model, model_summary, new_model
+from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.load import load_model, model_summary, new_shape
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.storage.safetensors_files import fingerprint
@@ -200,9 +200,9 @@ def export_dtype(model: ModelConfig) -> torch.dtype:
 
 
 def require_family(model: ModelConfig) -> None:
-    """Refuses a new model of a family that no table has, before anything is trained."""
+    """Refuses a new model of a family that no table has, or with options of another, before anything is trained."""
     if model.new is not None:
-        family_named(model.new.family)
+        new_decoder_config(model.new, vocab_size=1)
 
 
 def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:
@@ -246,9 +246,18 @@ def place(policy: CausalLM, device: torch.device) -> CausalLM:
 
 def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
     """A new model with random weights."""
+    config = new_decoder_config(new, tokenizer.vocab_size)
+    return Decoder(config, family=new.family, seed=seed, source={"eos_token_id": tokenizer.eos})
+
+
+def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
+    """The shape of a new model."""
     shape = new.model_dump(include={"family", "layers", "heads", "width", "context"})
-    rows = -(-tokenizer.vocab_size // new.vocab_multiple) * new.vocab_multiple
-    return new_model(**shape, vocab_size=rows, seed=seed, eos=tokenizer.eos)
+    rows = -(-vocab_size // new.vocab_multiple) * new.vocab_multiple
+    try:
+        return new_shape(**shape, latent=new.latent.model_dump(), vocab_size=rows)
+    except UserError as error:
+        raise UserError(f"model.new: {error}") from error
 
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)

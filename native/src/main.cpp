@@ -58,7 +58,14 @@ int fail(int code, const std::string& message) {
     return code;
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+constexpr const char* kNoMemory = "out of memory: use a smaller model, --batch or --micro-batch";
+
+// What libtorch says, without its stack; the CPU's allocator has no error class of its own.
+std::string short_text(const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    const bool is_memory = text.find("DefaultCPUAllocator") != std::string::npos;
+    return is_memory ? kNoMemory : text.substr(0, text.find('\n'));
+}
 
 }  // namespace
 
@@ -74,11 +81,13 @@ int main(int count, char** words) {
         return whet::fail(2, error.what());
     } catch (const whet::InputError& error) {
         return whet::fail(1, error.what());
+    } catch (const c10::OutOfMemoryError&) {
+        return whet::fail(1, whet::kNoMemory);
     } catch (const c10::Error& error) {
-        return whet::fail(1, whet::first_line(error.what_without_backtrace()));
+        return whet::fail(1, whet::short_text(error));
     } catch (const std::bad_alloc&) {
-        return whet::fail(1, "out of memory: use a smaller model, --batch or --micro-batch");
+        return whet::fail(1, whet::kNoMemory);
     } catch (const std::exception& error) {
-        return whet::fail(1, whet::first_line(error.what()));
+        return whet::fail(1, error.what());
     }
 }

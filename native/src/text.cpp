@@ -1,9 +1,11 @@
 #include "text.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <numeric>
 
 namespace whet {
@@ -47,6 +49,14 @@ std::string printable(std::string_view text) {
 std::string in_quotes(std::string_view text) {
     const bool is_long = text.size() > kLongestQuote;
     return "'" + std::string(text.substr(0, kLongestQuote)) + (is_long ? "…'" : "'");
+}
+
+std::string shell_word(const std::string& text) {
+    const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./-+=:,@%", c) != nullptr; };
+    if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return text;
+    std::string word = "'";
+    for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
+    return word + "'";
 }
 
 std::string joined(const std::vector<std::string>& parts, std::string_view separator) {

@@ -15,6 +15,9 @@ std::string printable(std::string_view text);
 // In single quotes, cut to a readable length.
 std::string in_quotes(std::string_view text);
 
+// As a shell reads it back: in quotes where that is needed.
+std::string shell_word(const std::string& text);
+
 // Parts with a separator between them.
 std::string joined(const std::vector<std::string>& parts, std::string_view separator);
 

@@ -72,19 +72,19 @@ Compute read_compute(const Arguments& arguments) {
                           arguments.choice("--precision", {"fp32", "bf16", "auto"}));
 }
 
-void check_corpus(Training& training) {
-    Settings& settings = training.settings;
-    settings.context = usable_context(settings.context, training.model.config());
-    training.tokens.check_fits(training.model.config().vocab_size);
-    training.tokens.check_context(settings.context);
-    if (settings.eval_every > 0 && training.tokens.held_out_windows(settings.context) == 0) {
+// Sets the context, and refuses a corpus that cannot be trained on.
+void fit_corpus(Settings& settings, const Config& config, const TokenFile& tokens) {
+    settings.context = usable_context(settings.context, config);
+    tokens.check_fits(config.vocab_size);
+    tokens.check_context(settings.context);
+    if (settings.eval_every > 0 && tokens.held_out_windows(settings.context) == 0) {
         throw InputError(settings.data + " has too few held-out tokens for --eval-every: hold out more than " +
                          std::to_string(settings.context));
     }
 }
 
 Training start(const Arguments& arguments) {
-    const Settings settings = read_settings(arguments);
+    Settings settings = read_settings(arguments);
     const std::string out = arguments.text("--out");
     if (arguments.has("--model") == arguments.has("--config")) {
         throw UsageError("give either --model DIR (its weights) or --config FILE (new random weights)");
@@ -101,10 +101,10 @@ Training start(const Arguments& arguments) {
     Model model = arguments.has("--model")
                       ? Model::load(arguments.text("--model"), compute.device)
                       : Model::random(read_config(arguments.text("--config")), settings.seed, compute.device);
+    fit_corpus(settings, model.config(), tokens);
     AdamW optimizer(model.parameters(), settings.adam);
     const State state{0, 0, 0, 0, tokens.checksum()};
     Training training{settings, compute, RunDirectory::create(out, kept), model, optimizer, std::move(tokens), state};
-    check_corpus(training);
     training.run.save(training.model, training.optimizer, training.state, settings.keep);
     return training;
 }
@@ -121,7 +121,7 @@ Training resume(Arguments arguments) {
         if (!is_known) throw InputError(run.path() + "/run.json has an unknown argument " + in_quotes(name));
     }
     arguments.add_defaults(saved);
-    const Settings settings = read_settings(arguments);
+    Settings settings = read_settings(arguments);
     use_threads(arguments.integer("--threads", 0, 4096));
     const Compute compute = read_compute(arguments);
     const std::string checkpoint = run.newest_checkpoint();
@@ -133,10 +133,9 @@ Training resume(Arguments arguments) {
     if (tokens.checksum() != state.corpus) {
         throw InputError(settings.data + " is not the corpus that the run was started with: its sha256 differs");
     }
+    fit_corpus(settings, model.config(), tokens);
     run.rewind(state);
-    Training training{settings, compute, std::move(run), model, optimizer, std::move(tokens), state};
-    check_corpus(training);
-    return training;
+    return {settings, compute, std::move(run), model, optimizer, std::move(tokens), state};
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -229,7 +228,7 @@ int train_command(const Arguments& arguments) {
     Training training = arguments.has("--resume") ? resume(arguments) : start(arguments);
     const Settings& settings = training.settings;
     const int64_t last = settings.stop_after > 0 ? std::min(settings.stop_after, settings.steps) : settings.steps;
-    const std::string again = "whet-native train --resume " + training.run.path();
+    const std::string again = "whet-native train --resume " + shell_word(training.run.path());
     auto said = std::chrono::steady_clock::now();
     while (training.state.step < last && !stop_is_asked()) {
         const auto start = std::chrono::steady_clock::now();

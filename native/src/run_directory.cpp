@@ -127,9 +127,11 @@ void RunDirectory::save(const Model& model, const AdamW& optimizer, State state,
     sync_directory(checkpoints());
     const std::vector<int64_t> known = steps();
     for (size_t i = 0; i + static_cast<size_t>(keep) < known.size(); ++i) remove_all(checkpoint(known[i]));
-    for (const auto& entry : std::filesystem::directory_iterator(checkpoints())) {  // what a crash has left
-        if (entry.path().extension() == ".partial") remove_all(entry.path().string());
+    std::vector<std::string> partials;  // what a crash has left
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoints())) {
+        if (entry.path().extension() == ".partial") partials.push_back(entry.path().string());
     }
+    for (const std::string& left : partials) remove_all(left);
 }
 
 }  // namespace whet

@@ -51,7 +51,7 @@ native: $(STAMP)  ## native/build/whet-native
 	cmake --build native/build -j 2
 
 test-native: native  ## the trainer in C++ against Python, with real files, signals and processes
-	NATIVE_REQUIRED=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'native and not gpu' tests/native_trainer
+	NATIVE_REQUIRED=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m native tests/native_trainer
 
 bench-native: native  ## tokens per second of the trainer in C++ beside Python's
 	$(BIN)/python -m bench.native $(BENCH)

@@ -1,8 +1,9 @@
-"""The trainer in C++ beside the same loop in Python, whole optimizer steps: `python -m bench.native` after `make native`.
+"""The trainer in C++ beside the same loop in Python: `python -m bench.native`, after `make native`.
 
 Both sides train the same weights on the same windows of the same token file, in fp32 with the same number of threads.
-In every repeat each side is a process of its own, one after the other, so a ratio compares neighbours in time. The losses
-of both are in the result: a step that computes something else is not faster.
+In every repeat each side is a process of its own, one after the other, so a ratio compares neighbours in time. On a
+busy machine the processor time of all threads, which is measured besides, says more than the clock. The losses of both
+are in the result: a step that computes something else is not faster.
 """
 
 from __future__ import annotations
@@ -86,11 +87,13 @@ def compare(name: str, repeats: int, steps: int, threads: int) -> dict[str, Any]
     if far > NEARNESS:
         raise RunFailed(f"the losses of the two sides differ by {far:.1e}: they do not compute the same")
     tokens = shape.batch * shape.context
-    seconds = {side: [timed_median(answer["seconds"]) for answer in sides[side]["repeats"]] for side in sides}
-    figure = {
-        f"{side}_tokens_per_second": asdict(spread([tokens / one for one in found])) for side, found in seconds.items()
-    }
-    figure["ratio"] = asdict(paired_ratio(seconds["python"], seconds["native"]))  # above 1: C++ is faster
+    figure: dict[str, Any] = {}
+    for kind in ("seconds", "cpu_seconds"):
+        found = {side: [timed_median(answer[kind]) for answer in sides[side]["repeats"]] for side in sides}
+        for side, medians in found.items():
+            figure[f"{side}_tokens_per_{kind[:-1]}"] = asdict(spread([tokens / one for one in medians]))
+        # above 1: C++ is faster
+        figure[kind.replace("seconds", "ratio")] = asdict(paired_ratio(found["python"], found["native"]))
     workload = {**asdict(shape), "steps": steps, "largest_difference_of_losses": far}
     return {"workload": workload, "sides": sides, "figure": figure}
 
@@ -124,15 +127,16 @@ def prepare(directory: Path, shape: Shape) -> None:
 
 
 def native_side(directory: Path, shape: Shape, steps: int, threads: int, run: str) -> dict[str, Any]:
-    """Seconds and losses of the steps of one process in C++."""
+    """Times and losses of the steps of one process in C++."""
     words = ["train", "--model", "model", "--data", "corpus", "--out", run, "--steps", steps, "--batch", shape.batch]
     words += ["--threads", threads, "--lr", LR, "--schedule", "constant", "--max-grad-norm", MOST_NORM, "--seed", SEED]
     words += ["--device", "cpu", "--save-every", 10**9]
     _finished([str(PROGRAM), *map(str, words)], directory, threads)
-    lines = {name: (directory / run / f"{name}.jsonl").read_text("utf-8").splitlines() for name in ("timings", "metrics")}
+    timings, metrics = (_lines(directory / run / name) for name in ("timings.jsonl", "metrics.jsonl"))
     return {
-        "seconds": [json.loads(line)["seconds"] for line in lines["timings"]],
-        "losses": [json.loads(line)["loss"] for line in lines["metrics"]],
+        "seconds": [line["seconds"] for line in timings],
+        "cpu_seconds": [line["cpu_seconds"] for line in timings],
+        "losses": [line["loss"] for line in metrics],
     }
 
 
@@ -165,14 +169,15 @@ def python_side(directory: Path, shape: Shape, steps: int, threads: int) -> dict
         logprobs, _ = chosen_logprobs(states, head, windows[:, 1:].flatten(), 1.0)
         return -logprobs.mean()
 
-    seconds, losses = [], []
+    seconds, cpu_seconds, losses = [], [], []
     for step in range(1, steps + 1):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         descent = descend((loss(step) for _ in range(1)), [optimizer], world, max_grad_norm=MOST_NORM)
         seconds.append(time.perf_counter() - start)
+        cpu_seconds.append(time.process_time() - cpu_start)
         assert descent is not None
         losses.append(descent.loss)
-    return {"seconds": seconds, "losses": losses}
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "losses": losses}
 
 
 def _python_process(directory: Path, name: str, steps: int, threads: int) -> dict[str, Any]:
@@ -191,6 +196,10 @@ def _finished(words: Sequence[str], directory: Path, threads: int) -> str:
     if done.returncode:
         raise RunFailed(f"{Path(words[0]).name} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
     return done.stdout
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def _pairs(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[float, float]]:

@@ -1,8 +1,10 @@
 #include "train.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <set>
@@ -138,16 +140,24 @@ Training resume(Arguments arguments) {
     return {settings, compute, std::move(run), model, optimizer, std::move(tokens), state};
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+// Time since it was made: that of the clock, and that of the processor in all threads, which other processes do not change.
+class Stopwatch {
+   public:
+    double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+    double cpu_seconds() const { return static_cast<double>(std::clock() - cpu_start_) / CLOCKS_PER_SEC; }
+
+   private:
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+    std::clock_t cpu_start_ = std::clock();
+};
 
 struct Step {
-    double loss, grad_norm, rate;
+    double loss, grad_norm, rate, seconds, cpu_seconds;
 };
 
 Step take_step(Training& training, int64_t number) {
     const Settings& settings = training.settings;
+    const Stopwatch watch;
     const Windows windows{training.tokens.step_windows(settings.seed, number, settings.batch, settings.context),
                           settings.context};
     training.optimizer.zero_gradients();
@@ -160,10 +170,10 @@ Step take_step(Training& training, int64_t number) {
     }
     const double rate = settings.schedule.at(number, settings.steps);
     training.optimizer.step(rate);
-    return {loss, norm, rate};
+    return {loss, norm, rate, watch.seconds(), watch.cpu_seconds()};
 }
 
-void log_step(Training& training, const Step& step, double seconds) {
+void log_step(Training& training, const Step& step) {
     const Settings& settings = training.settings;
     State& state = training.state;
     const int64_t own = settings.batch * settings.context;
@@ -179,12 +189,13 @@ void log_step(Training& training, const Step& step, double seconds) {
         line += ",\"held_out_loss\":" + exact(found.loss);
     }
     training.run.log_metrics(line + "}");
-    training.run.log_timing("{\"step\":" + std::to_string(state.step) + ",\"seconds\":" + exact(seconds) +
-                            ",\"tokens_per_second\":" + exact(static_cast<double>(own) / seconds) + "}");
+    training.run.log_timing("{\"step\":" + std::to_string(state.step) + ",\"seconds\":" + exact(step.seconds) +
+                            ",\"cpu_seconds\":" + exact(step.cpu_seconds) +
+                            ",\"tokens_per_second\":" + exact(static_cast<double>(own) / step.seconds) + "}");
 }
 
-void say(const Training& training, const Step& step, double seconds) {
-    const double speed = static_cast<double>(training.settings.batch * training.settings.context) / seconds;
+void say(const Training& training, const Step& step) {
+    const double speed = static_cast<double>(training.settings.batch * training.settings.context) / step.seconds;
     std::printf("step %lld/%lld  loss %.4f  lr %.3g  grad norm %.3g  %.0f tokens/s\n",
                 static_cast<long long>(training.state.step), static_cast<long long>(training.settings.steps), step.loss,
                 step.rate, step.grad_norm, speed);
@@ -229,15 +240,13 @@ int train_command(const Arguments& arguments) {
     const Settings& settings = training.settings;
     const int64_t last = settings.stop_after > 0 ? std::min(settings.stop_after, settings.steps) : settings.steps;
     const std::string again = "whet-native train --resume " + shell_word(training.run.path());
-    auto said = std::chrono::steady_clock::now();
+    Stopwatch said;
     while (training.state.step < last && !stop_is_asked()) {
-        const auto start = std::chrono::steady_clock::now();
         const Step step = take_step(training, training.state.step + 1);
-        const double seconds = seconds_since(start);
-        log_step(training, step, seconds);
-        if (training.state.step == last || seconds_since(said) > 1) {
-            say(training, step, seconds);
-            said = std::chrono::steady_clock::now();
+        log_step(training, step);
+        if (training.state.step == last || said.seconds() > 1) {
+            say(training, step);
+            said = Stopwatch();
         }
         if (training.state.step % settings.save_every == 0 || training.state.step == last || stop_is_asked()) {
             training.run.save(training.model, training.optimizer, training.state, settings.keep);

@@ -73,7 +73,6 @@ def first_bytes(place: Place, length: int) -> None:
     place.weights.write_bytes(struct.pack("<Q", length) + data[8:])
 
 
-
 def sparse_header(place: Place) -> None:
     first_bytes(place, 2**26)
     os.truncate(place.weights, 2**26 + 8)

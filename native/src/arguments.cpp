@@ -27,7 +27,8 @@ Arguments::Arguments(const Flags& flags, const std::vector<std::string>& given) 
         if (name.rfind("--", 0) != 0) throw UsageError("unexpected " + in_quotes(given[i]) + ": write --name value");
         if (std::find(names.begin(), names.end(), name) == names.end()) {
             const auto near = nearest(name, names);
-            throw UsageError("unknown flag " + in_quotes(name) + (near ? ": did you mean " + *near + "?" : ": see --help"));
+            throw UsageError("unknown flag " + in_quotes(name) +
+                             (near ? ": did you mean " + *near + "?" : ": see --help"));
         }
         if (has(name)) throw UsageError(name + " is given twice: leave one out");
         if (equals != std::string::npos) {
@@ -59,8 +60,8 @@ int64_t Arguments::integer(const std::string& name, int64_t low, int64_t high) c
     const std::string value = text(name);
     const auto number = parse_integer(value);
     if (!number || *number < low || *number > high) {
-        throw UsageError(name + " is " + in_quotes(value) + ": expected a whole number from " + std::to_string(low) + " to " +
-                         std::to_string(high));
+        throw UsageError(name + " is " + in_quotes(value) + ": expected a whole number from " + std::to_string(low) +
+                         " to " + std::to_string(high));
     }
     return *number;
 }
@@ -69,7 +70,8 @@ double Arguments::number(const std::string& name, double low, double high) const
     const std::string value = text(name);
     const auto number = parse_number(value);
     if (!number || *number < low || *number > high) {
-        throw UsageError(name + " is " + in_quotes(value) + ": expected a number from " + plain(low) + " to " + plain(high));
+        throw UsageError(name + " is " + in_quotes(value) + ": expected a number from " + plain(low) + " to " +
+                         plain(high));
     }
     return *number;
 }
@@ -89,8 +91,8 @@ std::vector<int64_t> Arguments::integers(const std::string& name, int64_t low, i
         const size_t comma = std::min(value.find(',', start), value.size());
         const auto number = parse_integer(std::string_view(value).substr(start, comma - start));
         if (!number || *number < low || *number > high) {
-            throw UsageError(name + " is " + in_quotes(value) + ": expected whole numbers from " + std::to_string(low) + " to " +
-                             std::to_string(high) + " with commas between them");
+            throw UsageError(name + " is " + in_quotes(value) + ": expected whole numbers from " + std::to_string(low) +
+                             " to " + std::to_string(high) + " with commas between them");
         }
         numbers.push_back(*number);
         start = comma + 1;

@@ -50,7 +50,8 @@ Config read_config(const std::string& path) {
     if (string_at(source, "model_type", path) != "gpt2") {
         refuse(path, source, "model_type", "the native trainer has only gpt2");
     }
-    if (!source["quantization_config"].is_null()) refuse(path, source, "quantization_config", "use the original weights");
+    if (!source["quantization_config"].is_null())
+        refuse(path, source, "quantization_config", "use the original weights");
     require_text(path, source, "activation_function", {"gelu_new", "gelu_pytorch_tanh"});
     require_flag(path, source, "scale_attn_weights", true);
     require_flag(path, source, "scale_attn_by_inverse_layer_idx", false);

@@ -35,7 +35,7 @@ File::File(std::string path, int flags, const char* purpose)
 
 File File::open_to_read(const std::string& path) {
     File file(path, O_RDONLY | O_NONBLOCK, "read");  // a pipe would block before it can be refused
-    struct stat facts {};
+    struct stat facts{};
     if (::fstat(file.descriptor_, &facts) != 0) fail(path, "read");
     if (!S_ISREG(facts.st_mode)) throw InputError(path + " is no regular file");
     return file;
@@ -54,7 +54,7 @@ File::~File() {
 }
 
 int64_t File::size() const {
-    struct stat facts {};
+    struct stat facts{};
     if (::fstat(descriptor_, &facts) != 0) fail(path_, "read");
     return facts.st_size;
 }
@@ -97,7 +97,8 @@ std::string read_text(const std::string& path, int64_t most_bytes) {
     const File file = File::open_to_read(path);
     const int64_t size = file.size();
     if (size > most_bytes) {
-        throw InputError(path + " has " + std::to_string(size) + " bytes: expected at most " + std::to_string(most_bytes));
+        throw InputError(path + " has " + std::to_string(size) + " bytes: expected at most " +
+                         std::to_string(most_bytes));
     }
     std::string text(static_cast<size_t>(size), '\0');
     file.read_at(0, text.data(), size);

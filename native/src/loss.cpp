@@ -18,9 +18,10 @@ struct MicroBatch {
 
 MicroBatch micro_batch_at(const Windows& windows, int64_t first, int64_t rows, const at::Device& device) {
     const int64_t width = windows.context + 1;
-    const at::Tensor own = at::tensor(at::ArrayRef<int64_t>(windows.ids.data() + first * width, rows * width), at::kLong)
-                               .view({rows, width})
-                               .to(device);
+    const at::Tensor own =
+        at::tensor(at::ArrayRef<int64_t>(windows.ids.data() + first * width, rows * width), at::kLong)
+            .view({rows, width})
+            .to(device);
     return {own.slice(1, 0, windows.context).contiguous(), own.slice(1, 1, width).reshape({-1})};
 }
 
@@ -76,12 +77,14 @@ double summed_loss(const Model& model, const Windows& windows, int64_t micro_bat
     for (int64_t first = 0; first < windows.rows(); first += micro_batch) {
         const int64_t rows = std::min(micro_batch, windows.rows() - first);
         const MicroBatch batch = micro_batch_at(windows, first, rows, compute.device);
-        total += head_loss(states_of(model, batch, compute), model.head_weight(), batch.targets, compute.is_bf16, 0, nullptr);
+        total += head_loss(states_of(model, batch, compute), model.head_weight(), batch.targets, compute.is_bf16, 0,
+                           nullptr);
     }
     return total;
 }
 
-double summed_loss_with_gradient(const Model& model, const Windows& windows, int64_t micro_batch, const Compute& compute) {
+double summed_loss_with_gradient(const Model& model, const Windows& windows, int64_t micro_batch,
+                                 const Compute& compute) {
     const double scale = 1.0 / static_cast<double>(windows.targets());
     double total = 0;
     for (int64_t first = 0; first < windows.rows(); first += micro_batch) {

@@ -20,6 +20,7 @@ struct Windows {
 double summed_loss(const Model& model, const Windows& windows, int64_t micro_batch, const Compute& compute);
 
 // The same; adds the gradient of the mean over all targets to the weights' gradients.
-double summed_loss_with_gradient(const Model& model, const Windows& windows, int64_t micro_batch, const Compute& compute);
+double summed_loss_with_gradient(const Model& model, const Windows& windows, int64_t micro_batch,
+                                 const Compute& compute);
 
 }  // namespace whet

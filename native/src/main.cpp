@@ -72,8 +72,8 @@ std::string short_text(const c10::Error& error) {
 }  // namespace whet
 
 int main(int count, char** words) {
-    // Tensors of a step are freed and allocated again at every step: the process keeps their memory instead of mapping and
-    // clearing new pages each time.
+    // Tensors of a step are freed and allocated again at every step: the process keeps their memory instead of mapping
+    // and clearing new pages each time.
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     try {

@@ -152,10 +152,12 @@ Cache Model::make_cache(int64_t rows, int64_t capacity) const {
 
 at::Tensor Model::extend(const at::Tensor& tokens, Cache& cache) const {
     const int64_t rows = tokens.size(0), time = tokens.size(1), past = cache.length, now = past + time;
-    const Attend attend = [&](int64_t layer, const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values) {
+    const Attend attend = [&](int64_t layer, const at::Tensor& queries, const at::Tensor& keys,
+                              const at::Tensor& values) {
         cache.keys[layer].slice(2, past, now).copy_(keys);
         cache.values[layer].slice(2, past, now).copy_(values);
-        const at::Tensor all_keys = cache.keys[layer].slice(2, 0, now), all_values = cache.values[layer].slice(2, 0, now);
+        const at::Tensor all_keys = cache.keys[layer].slice(2, 0, now),
+                         all_values = cache.values[layer].slice(2, 0, now);
         return at::scaled_dot_product_attention(queries, all_keys, all_values, {}, 0.0, /*is_causal=*/past == 0);
     };
     const at::Tensor read = trunk(tokens, past, attend).view({rows, time, config_.width});

@@ -60,7 +60,8 @@ void AdamW::step(double rate) {
         const at::Tensor count = at::full({}, static_cast<double>(steps_), group.means[0].options());
         const std::vector<at::Tensor> counts(group.parameters.size(), count);
         at::_fused_adamw_(group.parameters, gradients, group.means, group.squares, {}, counts, rate, settings_.beta1,
-                          settings_.beta2, group.weight_decay, settings_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+                          settings_.beta2, group.weight_decay, settings_.epsilon, /*amsgrad=*/false,
+                          /*maximize=*/false);
     }
 }
 

@@ -21,7 +21,8 @@ std::string made(const std::string& path) {
 
 void cut(const File& log, int64_t bytes) {
     if (log.size() < bytes) {
-        throw InputError(log.path() + " is shorter than the checkpoint says: it was changed; restore it, or start a new run");
+        throw InputError(log.path() +
+                         " is shorter than the checkpoint says: it was changed; restore it, or start a new run");
     }
     log.truncate(bytes);
 }

@@ -21,8 +21,9 @@ namespace whet {
 struct State {
     int64_t step = 0;
     int64_t tokens = 0;  // trained on so far
-    int64_t metrics_bytes = 0, timings_bytes = 0;  // lengths of the logs: later lines are of steps that will be repeated
-    std::string corpus;  // the checksum of the token file
+    int64_t metrics_bytes = 0,
+            timings_bytes = 0;  // lengths of the logs: later lines are of steps that will be repeated
+    std::string corpus;         // the checksum of the token file
 };
 
 class RunDirectory {
@@ -43,7 +44,8 @@ class RunDirectory {
     void log_metrics(const std::string& line) const { metrics_.write(line + "\n"); }
     void log_timing(const std::string& line) const { timings_.write(line + "\n"); }
 
-    // Writes a checkpoint under another name and renames it when it is on the disk; then removes all but the newest `keep`.
+    // Writes a checkpoint under another name and renames it when it is on the disk; then removes all but the newest
+    // `keep`.
     void save(const Model& model, const AdamW& optimizer, State state, int64_t keep) const;
 
    private:

@@ -15,7 +15,7 @@ constexpr int64_t kLengthBytes = 8;
 const std::string kMetadata = "__metadata__";
 
 const std::map<std::string, int64_t> kItemBytes = {
-    {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4},     {"I16", 2},     {"I8", 1},
+    {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},  {"I32", 4},     {"I16", 2},     {"I8", 1},
     {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1},   {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
 };
 const std::map<std::string, at::ScalarType> kReadable = {
@@ -26,7 +26,8 @@ Shape read_shape(const Json& entry, const std::string& where) {
     Shape shape;
     for (const Json& size : entry["shape"].items()) {
         const auto number = size.kind() == Json::Kind::number ? parse_integer(size.text()) : std::nullopt;
-        if (!number || *number < 0) throw InputError(where + " has an impossible shape " + in_quotes(entry["shape"].dump()));
+        if (!number || *number < 0)
+            throw InputError(where + " has an impossible shape " + in_quotes(entry["shape"].dump()));
         shape.push_back(*number);
     }
     return shape;
@@ -49,8 +50,8 @@ StoredTensor read_entry(const Json& entry, const std::string& where, int64_t dat
         if (__builtin_mul_overflow(bytes, size, &bytes)) throw InputError(where + " has an impossible shape");
     }
     if (bytes != *end - *begin) {
-        throw InputError(where + " has " + std::to_string(*end - *begin) + " bytes, but " + tensor.dtype + " of shape " +
-                         shape_text(tensor.shape) + " needs " + std::to_string(bytes));
+        throw InputError(where + " has " + std::to_string(*end - *begin) + " bytes, but " + tensor.dtype +
+                         " of shape " + shape_text(tensor.shape) + " needs " + std::to_string(bytes));
     }
     tensor.begin = *begin;
     tensor.end = *end;
@@ -68,7 +69,8 @@ void check_coverage(const std::map<std::string, StoredTensor>& tensors, int64_t 
         covered = end;
     }
     if (covered != data_bytes) {
-        throw InputError(path + " is damaged: " + std::to_string(data_bytes - covered) + " bytes after the last tensor");
+        throw InputError(path + " is damaged: " + std::to_string(data_bytes - covered) +
+                         " bytes after the last tensor");
     }
 }
 

@@ -38,8 +38,8 @@ bool has_ended(const std::vector<int64_t>& tokens, int64_t stop_id) {
 
 }  // namespace
 
-std::vector<std::vector<int64_t>> sample(const Model& model, const std::vector<int64_t>& prompt, const Sampling& sampling,
-                                         const Compute& compute) {
+std::vector<std::vector<int64_t>> sample(const Model& model, const std::vector<int64_t>& prompt,
+                                         const Sampling& sampling, const Compute& compute) {
     const c10::NoGradGuard guard;
     const int64_t capacity = static_cast<int64_t>(prompt.size()) + sampling.most_tokens;
     const auto states_after = [&](const at::Tensor& tokens, Cache& cache) {
@@ -58,7 +58,8 @@ std::vector<std::vector<int64_t>> sample(const Model& model, const std::vector<i
         const at::Tensor next = drawn(logits, sampling, position);
         bool all_ended = true;
         for (size_t row = 0; row < rows.size(); ++row) {
-            if (!has_ended(rows[row], sampling.stop_id)) rows[row].push_back(next[static_cast<int64_t>(row)].item<int64_t>());
+            if (!has_ended(rows[row], sampling.stop_id))
+                rows[row].push_back(next[static_cast<int64_t>(row)].item<int64_t>());
             all_ended = all_ended && has_ended(rows[row], sampling.stop_id);
         }
         if (all_ended) break;
@@ -84,8 +85,8 @@ const Flags kSampleFlags = {
 int sample_command(const Arguments& arguments) {
     const std::string directory = arguments.text("--model");
     const std::vector<int64_t> prompt = arguments.integers("--prompt-ids", 0, kMany);
-    const Sampling sampling{arguments.integer("--max-tokens", 1, kMany), arguments.integer("--count", 1, 1 << 20),
-                            arguments.number("--temperature", 0, 1e6),   arguments.integer("--top-k", 0, kMany),
+    const Sampling sampling{arguments.integer("--max-tokens", 1, kMany),  arguments.integer("--count", 1, 1 << 20),
+                            arguments.number("--temperature", 0, 1e6),    arguments.integer("--top-k", 0, kMany),
                             arguments.integer("--seed", 0, kLargestSeed), arguments.integer("--stop-id", -1, kMany)};
     use_threads(arguments.integer("--threads", 0, 4096));
     const Compute compute = choose_compute(arguments.choice("--device", {"cpu", "cuda", "auto"}),

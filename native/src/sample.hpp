@@ -15,8 +15,8 @@ struct Sampling {
     int64_t stop_id;  // ends a continuation and is its last token, −1: none
 };
 
-std::vector<std::vector<int64_t>> sample(const Model& model, const std::vector<int64_t>& prompt, const Sampling& sampling,
-                                         const Compute& compute);
+std::vector<std::vector<int64_t>> sample(const Model& model, const std::vector<int64_t>& prompt,
+                                         const Sampling& sampling, const Compute& compute);
 
 extern const Flags kSampleFlags;
 int sample_command(const Arguments& arguments);

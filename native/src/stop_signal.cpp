@@ -14,7 +14,7 @@ void remember(int) { asked = 1; }
 }  // namespace
 
 void watch_stop_signals() {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = remember;
     action.sa_flags = static_cast<int>(SA_RESETHAND);  // the second signal has its usual effect
     for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);

@@ -52,7 +52,9 @@ std::string in_quotes(std::string_view text) {
 }
 
 std::string shell_word(const std::string& text) {
-    const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./-+=:,@%", c) != nullptr; };
+    const auto is_plain = [](unsigned char c) {
+        return std::isalnum(c) != 0 || std::strchr("_./-+=:,@%", c) != nullptr;
+    };
     if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return text;
     std::string word = "'";
     for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);

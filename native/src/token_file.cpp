@@ -51,7 +51,8 @@ TokenFile::TokenFile(const std::string& directory)
     find_largest_id();
     if (largest_id_ >= vocab_size_) {
         throw InputError(file_.path() + " has id " + std::to_string(largest_id_) +
-                         ", but corpus.json says vocab_size " + std::to_string(vocab_size_) + ": make the corpus again");
+                         ", but corpus.json says vocab_size " + std::to_string(vocab_size_) +
+                         ": make the corpus again");
     }
 }
 
@@ -76,8 +77,9 @@ void TokenFile::read_ids(int64_t first, int64_t count, int64_t* ids) const {
 
 void TokenFile::check_fits(int64_t vocab_size) const {
     if (largest_id_ >= vocab_size) {
-        throw InputError(file_.path() + " has id " + std::to_string(largest_id_) + ", but the model has a vocabulary of " +
-                         std::to_string(vocab_size) + ": use the tokenizer of this model");
+        throw InputError(file_.path() + " has id " + std::to_string(largest_id_) +
+                         ", but the model has a vocabulary of " + std::to_string(vocab_size) +
+                         ": use the tokenizer of this model");
     }
 }
 
@@ -99,7 +101,9 @@ std::vector<int64_t> TokenFile::step_windows(int64_t seed, int64_t step, int64_t
     return ids;
 }
 
-int64_t TokenFile::held_out_windows(int64_t context) const { return std::max<int64_t>(0, held_out_tokens() - 1) / context; }
+int64_t TokenFile::held_out_windows(int64_t context) const {
+    return std::max<int64_t>(0, held_out_tokens() - 1) / context;
+}
 
 std::vector<int64_t> TokenFile::held_out(int64_t first_window, int64_t windows, int64_t context) const {
     const int64_t width = context + 1;

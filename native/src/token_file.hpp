@@ -27,7 +27,8 @@ class TokenFile {
     // The windows of a training step: rows of context + 1 ids, one after the other.
     std::vector<int64_t> step_windows(int64_t seed, int64_t step, int64_t rows, int64_t context) const;
 
-    // How many windows the held-out tokens have: consecutive, every target in one of them, the rest at the end left out.
+    // How many windows the held-out tokens have: consecutive, every target in one of them, the rest at the end left
+    // out.
     int64_t held_out_windows(int64_t context) const;
     std::vector<int64_t> held_out(int64_t first_window, int64_t windows, int64_t context) const;
 

@@ -25,7 +25,8 @@ constexpr int kInterrupted = 130;  // the exit code of a process that Ctrl-C has
 
 // What a resumed run may change, and what belongs to one process; the other arguments are those of run.json.
 const std::set<std::string> kOfTheProcess = {"--resume", "--out", "--stop-after"};
-const std::set<std::string> kMayChange = {"--data", "--threads", "--device", "--save-every", "--keep", "--stop-after", "--resume"};
+const std::set<std::string> kMayChange = {"--data", "--threads",    "--device", "--save-every",
+                                          "--keep", "--stop-after", "--resume"};
 
 struct Settings {
     std::string data;
@@ -53,8 +54,8 @@ Settings read_settings(const Arguments& given) {
         given.number("--max-grad-norm", least, most),
         {given.choice("--schedule", {"constant", "linear", "cosine"}), given.number("--lr", least, most),
          given.integer("--warmup-steps", 0, kMany), given.number("--min-lr-share", 0, 1)},
-        {given.number("--beta1", 0, 1 - 1e-9), given.number("--beta2", 0, 1 - 1e-9), given.number("--epsilon", least, most),
-         given.number("--weight-decay", 0, most)},
+        {given.number("--beta1", 0, 1 - 1e-9), given.number("--beta2", 0, 1 - 1e-9),
+         given.number("--epsilon", least, most), given.number("--weight-decay", 0, most)},
     };
 }
 
@@ -140,7 +141,8 @@ Training resume(Arguments arguments) {
     return {settings, compute, std::move(run), model, optimizer, std::move(tokens), state};
 }
 
-// Time since it was made: that of the clock, and that of the processor in all threads, which other processes do not change.
+// Time since it was made: that of the clock, and that of the processor in all threads, which other processes do not
+// change.
 class Stopwatch {
    public:
     double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }

@@ -22,12 +22,8 @@ TOLERANCE = 1e-4
 
 
 def summed_loss(model: Decoder, windows: torch.Tensor) -> torch.Tensor:
-    """The sum of −log p over all targets."""
-    mask = torch.ones_like(windows, dtype=torch.bool)
-    mask[:, 0] = False
-    lengths = torch.full((len(windows),), windows.shape[1])
-    # The last id is only a target, so a window of context + 1 ids does not exceed the model's context.
-    states = model.hidden(windows[:, :-1], lengths - 1)
+    """The sum of −log p over all targets; the last id is only a target, so context + 1 ids fit the model's context."""
+    states = model.hidden(windows[:, :-1], torch.full((len(windows),), windows.shape[1] - 1))
     logprobs = torch.log_softmax(model.head(states), dim=-1).gather(-1, windows[:, 1:, None])
     return -logprobs.sum()
 

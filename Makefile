@@ -12,7 +12,7 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 # Many tests start processes: they load bytecode instead of compiling the library each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-mutants bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-native test-mutants native bench-native bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -42,6 +42,19 @@ bench-gpu: $(STAMP)  ## rollouts and whole GRPO steps on one GPU; BENCH='--only 
 
 test-vllm: $(VLLM_STAMP)  ## the vLLM engine and the HTTP engine against a real vLLM on CPU, in a venv of their own
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 $(VLLM_BIN)/python -m pytest -m vllm tests/with_vllm
+
+# The trainer in C++, built against the libtorch of the installed torch; needs g++, cmake and ninja (docs/native.md).
+native: $(STAMP)  ## native/build/whet-native
+	cmake -G Ninja -S native -B native/build \
+		-DTorch_DIR="$$($(BIN)/python -c 'import torch; print(torch.utils.cmake_prefix_path)')/Torch" \
+		-DTORCH_CXX11_ABI="$$($(BIN)/python -c 'import torch; print(int(torch.compiled_with_cxx11_abi()))')"
+	cmake --build native/build -j 2
+
+test-native: native  ## the trainer in C++ against Python, with real files, signals and processes
+	NATIVE_REQUIRED=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m native tests/native_trainer
+
+bench-native: native  ## tokens per second of the trainer in C++ beside Python's
+	$(BIN)/python -m bench.native $(BENCH)
 
 # Results of files that were not run stay as they are; afterwards `make docs` writes docs/testing.md.
 test-mutants: $(STAMP)  ## bugs planted one at a time; MUTANTS='--only algorithms/policy_loss.py' for a part
@@ -89,5 +102,5 @@ $(VLLM_STAMP): pyproject.toml constraints.txt tests/with_vllm/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -43,8 +43,8 @@ ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not n
 ROOMS_INSIDE = {
     "algorithms": {
         **{key: set() for key in ("cells", "selection")},
-        **{key: {"cells"} for key in ("advantages", "policy_loss")},
-        "table": {"cells", "advantages", "policy_loss"},
+        **{key: {"cells"} for key in ("advantages", "policy_loss", "masking")},
+        "table": {"cells", "advantages", "policy_loss", "masking"},
         "preference": {"cells"},
     },
     "cli": {
@@ -67,6 +67,7 @@ ROOMS_INSIDE = {
         "download": {"storage", "text"},
         "references": {"layers"},
         "logprobs": {"layers", "kernels", "protocol", "finite"},
+        "masked_logprobs": {"logprobs", "protocol"},
         "foreign": {"layers", "storage", "protocol", "finite"},
         "load": {"layers", "storage", "protocol", "finite", "decoder", "foreign"},
         "reward": {"layers", "storage", "protocol", "finite", "decoder", "foreign", "load", "text"},
@@ -105,6 +106,7 @@ ROOMS_INSIDE = {
         "engine_protocol": set(),
         "check_engine": {"engine_protocol"},
         "native": {"engine_protocol"},
+        "denoising": {"engine_protocol", "native"},
         "http": {"engine_protocol"},
         "vllm": {"http", "engine_protocol", "check_engine"},
     },

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import FAMILIES, Family, NotCovered, family_named, head_width, read_shape
 from whet.models.finite import check_head
 from whet.models.layers.decoder_config import DecoderConfig, parameter_count
-from whet.models.protocol import CausalLM
+from whet.models.protocol import BIDIRECTIONAL, CausalLM
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.safetensors_files import (
     CONFIG,
@@ -29,14 +31,33 @@ from whet.models.storage.size_limits import check_claims
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def load_model(path: Path) -> CausalLM:
-    """The model of a directory, in fp32: our decoder if it covers the architecture, else transformers' own."""
-    return read_steadily(path, _load)
+def load_model(path: Path, *, bidirectional: bool | None = False) -> CausalLM:
+    """The model of a directory, in fp32: our decoder if it covers the architecture, else transformers' own.
+
+    Refuses a bidirectional model, or with `bidirectional` a causal one; None takes both.
+    """
+    return read_steadily(path, partial(_load, bidirectional=bidirectional))
 
 
-def _load(path: Path) -> CausalLM:
+def is_bidirectional(model: object) -> bool:
+    """Whether it predicts masked tokens from the whole text around them."""
+    return isinstance(model, Decoder) and not model.config.causal
+
+
+def _load(path: Path, bidirectional: bool | None) -> CausalLM:
     hf = checked_config(path)
     found = covered(path, hf)
+    is_causal = found is None or found[1].causal
+    if bidirectional is False and not is_causal:
+        raise UserError(
+            f"{path} is a bidirectional model, which predicts masked tokens and continues no text: sample from it "
+            "(`whet sample`), or train it further with objective=denoise or objective=masked_lm"
+        )
+    if bidirectional and is_causal:
+        raise UserError(
+            f"{path} is a causal model, whose tokens see none after them: this objective needs a bidirectional one, "
+            "made by model.new"
+        )
     if found is not None:
         return _load_decoder(path, *found, hf)
     # Imported lazily: it takes seconds, and most models do not need it.
@@ -58,10 +79,11 @@ def new_model(  # noqa: PLR0913 (the numbers that make a model)
     mlp_width: int | None = None,
     tied_head: bool | None = None,
     eos: int | None = None,
+    causal: bool = True,
 ) -> Decoder:
     """A decoder with random weights, the same for the same seed; `eos` becomes config.json's eos_token_id.
 
-    Defaults: as many key heads as query heads, and the family's usual MLP width and tying of the head.
+    Without `causal`, a bidirectional one, whose last id is the mask token. Defaults: as many key heads as query heads, and the family's usual MLP width and tying of the head.
     """
     row = family_named(family)
     tied = {} if tied_head is None else {"tied_head": tied_head}
@@ -74,6 +96,7 @@ def new_model(  # noqa: PLR0913 (the numbers that make a model)
         "width": width,
         "mlp_width": usual_mlp_width(row, width) if mlp_width is None else mlp_width,
         "context": context,
+        "causal": causal,
     }
     if row.traits["positions"] == "learned" and shape["kv_heads"] != heads:
         raise UserError(f"{family} has no grouped-query attention: leave kv_heads out, or use llama")
@@ -147,11 +170,16 @@ def checked_config(path: Path) -> dict[str, Any]:
 
 def covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] | None:
     """Family and shape, or None for an architecture that the decoder does not implement."""
-    if hf["model_type"] not in FAMILIES:
+    name = hf["model_type"].removeprefix(BIDIRECTIONAL)
+    if name not in FAMILIES:
         return None
-    family = FAMILIES[hf["model_type"]]
+    family, causal = FAMILIES[name], name == hf["model_type"]
     try:
-        return family, read_shape(family, hf)
+        shape = replace(read_shape(family, hf), causal=causal)
+        if not causal and hf.get("mask_token_id") != shape.vocab_size - 1:
+            last = f"the last id, {shape.vocab_size - 1}"
+            raise UserError(f"'mask_token_id' is {hf.get('mask_token_id')!r:.40}: expected {last}")
+        return family, shape
     except NotCovered:
         return None
     except UserError as error:

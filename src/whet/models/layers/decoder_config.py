@@ -82,6 +82,7 @@ class DecoderConfig:
     norm_place: Literal["pre", "post"] = "pre"  # post: on the outputs of attention and MLP (OLMo-2)
     tied_head: bool
     init_std: float = 0.02
+    causal: bool = True  # False: tokens see later ones too, and the last id is the mask token
 
     def __post_init__(self) -> None:
         """Refuses shapes that cannot be built."""
@@ -139,7 +140,13 @@ def has_usual_blocks(config: DecoderConfig) -> bool:
         config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
     )
     biases = config.attention_out_bias or config.mlp_bias
-    return plain and not biases and config.qk_norm != "full"
+    return plain and not biases and config.qk_norm != "full" and config.causal
+
+
+def require_causal(config: DecoderConfig) -> None:
+    """Refuses what a bidirectional model cannot do: predict a token from those before it alone."""
+    if not config.causal:
+        raise UserError("a bidirectional model predicts masked tokens and continues no text: use a causal model")
 
 
 def autocast(device: torch.device) -> AbstractContextManager[object]:

@@ -4,6 +4,7 @@ import ctypes
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,19 +12,22 @@ import torch
 
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
+from whet.config.objective import hides_tokens
 from whet.config.parts import ModelConfig
 from whet.distributed.world import World
+from whet.engines.denoising.denoising_engine import DenoisingEngine
 from whet.engines.engine_protocol import Engine
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import family_named
 from whet.models.download.model_hub import resolve_model
-from whet.models.load import load_model, model_summary, new_model
+from whet.models.load import is_bidirectional, load_model, model_summary, new_model
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.chat_settings import with_chat
+from whet.models.text.mask_token import with_mask
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.models.text.trained_bpe import train_bpe
@@ -90,6 +94,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
     used, max_tokens, key = _sampled(config)
+    engine = build_engine(config.engine, policy, start.tokenizer, world)
     task, lengths = fit_prompts(
         start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, key=key, used=used
     )
@@ -101,8 +106,8 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         evaluation=evaluation,
         tokenizer=start.tokenizer,
         policy=policy,
-        load=load_model,
-        engine=build_engine(config.engine, policy, start.tokenizer, world),
+        load=partial(load_model, bidirectional=_hides_tokens(config)),
+        engine=engine,
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
@@ -131,16 +136,21 @@ def start_model(config: TrainConfig, world: World) -> Start:
     """The task, and the tokenizer and language model that the run starts from."""
     if world.device.type == "cpu":
         keep_freed_memory()
-    task = training_task(config)
+    task, hides = training_task(config), _hides_tokens(config)
     if config.model.new is not None:
-        tokenizer, note = chat_tokenizer(config.model, new_tokenizer(config.model.new, task))
-        policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed)
+        tokenizer, note = chat_tokenizer(config.model, new_tokenizer(config.model.new, task, masks=hides))
+        policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed, causal=not hides)
     else:
         directory = resolve_model(config.model.path)
-        policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
+        policy = load_model(directory, bidirectional=hides)  # before the tokenizer: its errors on bad directories are clearer
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
+
+
+def _hides_tokens(config: TrainConfig) -> bool:
+    """Whether the run trains a bidirectional model."""
+    return isinstance(config, OfflineConfig) and hides_tokens(config.objective)
 
 
 def training_task(config: TrainConfig) -> Task:
@@ -207,6 +217,10 @@ def require_family(model: ModelConfig) -> None:
 
 
 def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:
+    if is_bidirectional(policy):
+        if config.name != "native":
+            raise UserError(f"engine.name is {config.name}, which samples from no bidirectional model: use native")
+        return DenoisingEngine(policy, tokenizer, device=world.device)
     if config.name == "native":
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[config.precision]
         return NativeEngine(policy, tokenizer, max_sequences=config.max_sequences, device=world.device, dtype=dtype)
@@ -245,8 +259,10 @@ def place(policy: CausalLM, device: torch.device) -> CausalLM:
     return policy.to(device)
 
 
-def new_tokenizer(new: NewModel, task: Task) -> Tokenizer:
-    """The tokenizer of a new model."""
+def new_tokenizer(new: NewModel, task: Task, *, masks: bool = False) -> Tokenizer:
+    """The tokenizer of a new model; with `masks` it has a mask token, the last id."""
+    if masks:
+        return with_mask(new_tokenizer(new, task))
     if new.tokenizer.startswith(TIKTOKEN):
         return tiktoken_tokenizer(new.tokenizer.removeprefix(TIKTOKEN))
     if new.tokenizer.startswith(BPE):
@@ -272,10 +288,10 @@ def _trained_bpe(size: str, task: Task) -> Tokenizer:
     return train_bpe(task.training_text(), int(size))
 
 
-def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
+def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int, *, causal: bool = True) -> Decoder:
     """A new model with random weights."""
     shape = new.model_dump(include={"family", "layers", "heads", "width", "context"})
-    return new_model(**shape, vocab_size=tokenizer.vocab_size, seed=seed, eos=tokenizer.eos)
+    return new_model(**shape, vocab_size=tokenizer.vocab_size, seed=seed, eos=tokenizer.eos, causal=causal)
 
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)

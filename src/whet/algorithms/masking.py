@@ -1,7 +1,7 @@
 """Which tokens of a text are hidden from a bidirectional model, and how much the loss of each counts.
 
-A masking takes uniform numbers in [0, 1) and draws none itself, so the same numbers give the same masks. All tensors are
-(B, T), one window of text per row; `step_draw` is one number, `row_draws` and `row_places` are (B,).
+A masking takes uniform numbers in [0, 1) and draws none itself, so the same numbers give the same masks. All tensors
+are (B, T), one window of text per row; `step_draw` is one number, `row_draws` and `row_places` are (B,).
 """
 
 from __future__ import annotations

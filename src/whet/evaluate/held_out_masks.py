@@ -4,8 +4,8 @@ For a text x of L tokens the model bounds −log p(x) by the mean over k = 1 …
 (L / k) · Σ_{i in M} −log π(x_i | the tokens outside of M): the loss of masked diffusion integrated over time, for any
 schedule (Ou et al. 2024; Sahoo et al. 2024). It is estimated without bias by drawing k and M.
 
-The draws are those of a window's number, the same in every run and at every step, so that two evaluations differ by their
-models alone. The k of a window are spread evenly over 1 … L, and shifted from window to window.
+The draws are those of a window's number, the same in every run and at every step, so that two evaluations differ by
+their models alone. The k of a window are spread evenly over 1 … L, and shifted from window to window.
 """
 
 import math

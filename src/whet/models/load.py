@@ -83,7 +83,8 @@ def new_model(  # noqa: PLR0913 (the numbers that make a model)
 ) -> Decoder:
     """A decoder with random weights, the same for the same seed; `eos` becomes config.json's eos_token_id.
 
-    Without `causal`, a bidirectional one, whose last id is the mask token. Defaults: as many key heads as query heads, and the family's usual MLP width and tying of the head.
+    Without `causal` it is bidirectional, and its last id is the mask token. Defaults: as many key heads as query heads,
+    and the family's usual MLP width and tying of the head.
     """
     row = family_named(family)
     tied = {} if tied_head is None else {"tied_head": tied_head}

@@ -1,7 +1,7 @@
 """Log-probs of masked tokens under a bidirectional model. Nothing is shifted: token i is predicted at position i.
 
 The mask token is the model's last id. The head is read without it, so that the model gives all its probability to real
-tokens (Sahoo et al. 2024, §3.2.3). As in `logprobs.py` the head runs on the predicted positions only, a chunk at a time.
+tokens (Sahoo et al. 2024). As in `logprobs.py` the head runs on the predicted positions only, a chunk at a time.
 
 Letters: B rows, T time, N predicted tokens, D width, V vocabulary, the mask included.
 """
@@ -48,9 +48,7 @@ def masked_likelihoods(
 
 
 @torch.no_grad()
-def masked_logits(
-    model: CausalLM, shown: Tensor, lengths: Tensor, chosen: Tensor
-) -> Iterator[tuple[slice, Tensor]]:
+def masked_logits(model: CausalLM, shown: Tensor, lengths: Tensor, chosen: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """(n, V − 1) logits of some chosen tokens at a time, and which of the N they are, in the order of rows."""
     if not bool(chosen.any()):
         return

@@ -82,7 +82,10 @@ class DenoisingEngine:
         texts = [[*prompt.tokens, *([None] * limit)] for prompt, limit in zip(prompts, limits, strict=True)]
         filled = self.infill(texts, [prompt.stream for prompt in prompts], sampling, count=count)
         return [
-            [self._completion(ids[len(prompt.tokens) :], sampling, at=(index, sample)) for sample, ids in enumerate(own)]
+            [
+                self._completion(ids[len(prompt.tokens) :], sampling, at=(index, sample))
+                for sample, ids in enumerate(own)
+            ]
             for index, (prompt, own) in enumerate(zip(prompts, filled, strict=True))
         ]
 
@@ -100,7 +103,9 @@ class DenoisingEngine:
             raise UserError("min_tokens and repetition_penalty need an order from left to right: leave them out")
         longest = max(map(len, texts), default=0)
         if longest > self.policy.context:
-            raise UserError(f"a text of {longest} tokens exceeds the model's context of {self.policy.context}: shorten it")
+            raise UserError(
+                f"a text of {longest} tokens exceeds the model's context of {self.policy.context}: shorten it"
+            )
         keys = [stream_key((*stream, sample)) for stream in streams for sample in range(count)]
         repeated = [text for text in texts for _ in range(count)]
         most = CUDA_TOKENS if self.device.type == "cuda" else CPU_TOKENS
@@ -110,7 +115,9 @@ class DenoisingEngine:
             found += self._filled(repeated[start : start + size], keys[start : start + size], sampling)
         return [found[start : start + count] for start in range(0, len(found), count)]
 
-    def _filled(self, texts: Sequence[Sequence[int | None]], keys: Sequence[int], sampling: Sampling) -> list[list[int]]:
+    def _filled(
+        self, texts: Sequence[Sequence[int | None]], keys: Sequence[int], sampling: Sampling
+    ) -> list[list[int]]:
         mask = mask_id(self.policy)
         known = pad([[mask if one is None else one for one in text] for text in texts], torch.int64)
         tokens = torch.full((len(texts), self.policy.context), mask)

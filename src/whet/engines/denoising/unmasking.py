@@ -1,16 +1,15 @@
 """Iterative unmasking: the hidden tokens of a text are predicted all at once and revealed a few at a time.
 
-Two orders. `random` is the ancestral sampler of masked diffusion with the linear schedule (Sahoo et al. 2024, eq. 7; Shi
-et al. 2024): from time t to s = t − 1/steps every hidden token is revealed with probability (α_s − α_t)/(1 − α_t), which
-is 1/(steps that are left). `confidence` reveals the tokens that the model is surest of, as many in every step
-(MaskGIT, Chang et al. 2022). Tokens that are revealed in the same step are drawn independently of each other: the more
-steps, the nearer to the model's own distribution.
+Two orders. `random` is the ancestral sampler of masked diffusion with the linear schedule (Sahoo et al. 2024; Shi et
+al. 2024): from time t to s = t − 1/steps every hidden token is revealed with probability (α_s − α_t)/(1 − α_t), which
+is 1 over the steps that are left. `confidence` reveals the tokens that the model is surest of, as many in every step
+(MaskGIT, Chang et al. 2022). Tokens of the same step are drawn independently of each other: the more steps, the nearer
+to the process whose likelihood is bounded.
 
 Letters: B rows, T time, N tokens that are predicted.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,15 +21,14 @@ from whet.models.protocol import CausalLM
 from whet.records import Sampling
 from whet.streams import uniform
 
-Order = Literal["random", "confidence"]
-ORDERS: tuple[Order, ...] = ("random", "confidence")
+ORDERS = ("random", "confidence")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unmasking:
     """How hidden tokens are revealed."""
 
-    order: Order = "random"
+    order: str = "random"  # one of ORDERS
     steps: int | None = None  # None: as many as tokens are hidden
 
 
@@ -43,9 +41,7 @@ class Filled:
 
 
 @torch.no_grad()
-def fill(
-    model: CausalLM, tokens: Tensor, wanted: Tensor, keys: Tensor, sampling: Sampling, how: Unmasking
-) -> Filled:
+def fill(model: CausalLM, tokens: Tensor, wanted: Tensor, keys: Tensor, sampling: Sampling, how: Unmasking) -> Filled:
     """Reveals the `wanted` (B, T) tokens, a part of those that are masked; the others stay as they are.
 
     `keys` (B,) name the rows' random streams: a row's result depends on its own key and not on the batch.
@@ -91,5 +87,7 @@ def _drawn(
 def _surest(hidden: Tensor, logprobs: Tensor, counts: Tensor) -> Tensor:
     """(B, T): the `counts` (B,) likeliest of the hidden tokens; of equally likely ones the first."""
     order = logprobs.masked_fill(~hidden, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    ranks = torch.empty_like(order).scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
+    ranks = torch.empty_like(order).scatter_(
+        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+    )
     return hidden & (ranks < counts[:, None])

@@ -57,7 +57,7 @@ def head_width(width: int, heads: int) -> int:
 def export_config(family: Family, config: DecoderConfig, source: Mapping[str, Any]) -> dict[str, Any]:
     """config.json: the shape from `config`, everything else (token ids, …) as the source had it."""
     tokens = {"bos_token_id": None, "eos_token_id": None}  # or transformers assumes the ids of the original model
-    kind = {"architectures": [family.architecture], "model_type": family.model_type}
+    kind: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
     if not config.causal:
         kind = {
             "architectures": [f"Bidirectional{family.architecture}"],

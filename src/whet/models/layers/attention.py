@@ -51,9 +51,7 @@ def _attention(
     shared = groups > 1 and queries.is_cuda and queries.dtype is not torch.float32
     if groups > 1 and not shared:
         keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
-    return F.scaled_dot_product_attention(
-        queries, keys, values, attn_mask=sees, is_causal=is_causal, enable_gqa=shared
-    )
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=sees, is_causal=is_causal, enable_gqa=shared)
 
 
 def rotary_angles(config: DecoderConfig, positions: Tensor) -> tuple[Tensor, Tensor]:

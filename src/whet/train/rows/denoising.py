@@ -58,9 +58,7 @@ class DenoisingTrainer(TextTrainer):
         shown = torch.where(masked.replaced, random_ids, targets).masked_fill(masked.hidden, mask)
         tables = [shown, targets, masked.chosen, masked.weights.float(), masked.counted]
         (shown, targets, chosen, weights, counted), lengths = self.split(rows, tables, shortest=1)
-        return Corrupted(
-            shown=shown, targets=targets, chosen=chosen, weights=weights, counted=counted, lengths=lengths
-        )
+        return Corrupted(shown=shown, targets=targets, chosen=chosen, weights=weights, counted=counted, lengths=lengths)
 
     def _losses(self, text: Corrupted, sums: list[Tensor]) -> Iterator[Tensor]:
         """The loss of each micro-batch; they add up to the loss of the step over all ranks."""

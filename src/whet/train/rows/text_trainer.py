@@ -61,7 +61,7 @@ class TextTrainer(ABC):
         """Nothing besides what every run on a corpus measures of held-out text (`Parts.measure`)."""
         return {}
 
-    def conclude(self, run: RunDirectory, note: Note) -> None:
+    def conclude(self, run: RunDirectory, note: Note) -> None:  # noqa: B027
         """Nothing is left to do after the last step."""
 
     def tokens(self, rows: Sequence[Window], length: int) -> Tensor:

@@ -142,7 +142,9 @@ def start_model(config: TrainConfig, world: World) -> Start:
         policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed, causal=not hides)
     else:
         directory = resolve_model(config.model.path)
-        policy = load_model(directory, bidirectional=hides)  # before the tokenizer: its errors on bad directories are clearer
+        policy = load_model(
+            directory, bidirectional=hides
+        )  # before the tokenizer: its errors on bad directories are clearer
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)

@@ -1,11 +1,13 @@
-"""Masked diffusion in plain NumPy by enumeration: conditionals as a table, the bound, and the joint that they generate."""
+"""Masked diffusion in plain NumPy by enumeration: conditionals as a table, the bound, and the joint they generate."""
 
 from itertools import combinations, permutations, product
 from math import factorial
 
 import numpy as np
 
-Conditionals = dict[tuple[int | None, ...], np.ndarray]  # text with None for masked tokens → (length, size) probabilities
+Conditionals = dict[
+    tuple[int | None, ...], np.ndarray
+]  # text with None for masked tokens → (length, size) probabilities
 
 
 def random_conditionals(length: int, size: int, seed: int) -> Conditionals:

@@ -144,7 +144,9 @@ def test_completions_extend_the_prompt(engine):
         assert all(map(math.isnan, completion.logprobs))
         stopped = engine.tokenizer.eos in completion.tokens
         assert completion.finish == ("stop" if stopped else "length")
-        assert len(completion.tokens) == 4 or completion.tokens.index(engine.tokenizer.eos) == len(completion.tokens) - 1
+        assert (
+            len(completion.tokens) == 4 or completion.tokens.index(engine.tokenizer.eos) == len(completion.tokens) - 1
+        )
         assert completion.text == engine.tokenizer.decode(completion.tokens)
     assert len({completion.tokens for completion in found[0]}) > 1
     assert engine.generate(asked, Sampling(max_tokens=4), count=3)[1][2].tokens == found[1][2].tokens

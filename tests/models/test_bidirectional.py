@@ -88,7 +88,10 @@ def test_a_hidden_token_does_not_leak(tokens):
     chosen[:, 2] = True
     shown = tokens.masked_fill(chosen, mask_id(model))
     every = torch.stack(
-        [masked_logprobs(model, shown, lengths, torch.full_like(tokens, token), chosen)[:, 2] for token in range(VOCAB - 1)]
+        [
+            masked_logprobs(model, shown, lengths, torch.full_like(tokens, token), chosen)[:, 2]
+            for token in range(VOCAB - 1)
+        ]
     )
     assert torch.allclose(every.exp().sum(dim=0), torch.ones(2), atol=1e-5)  # one distribution, whatever stands there
 
@@ -184,7 +187,7 @@ def test_a_tokeniser_that_has_such_a_word_gets_another_name():
     assert base.encode("<mask>") == [2]  # a word like any other
     assert with_mask(base).vocab_size == 4
     assert with_mask(base).encode("<mask>") == [2]
-    with pytest.raises(UserError, match="has the tokens <mask> and <|mask|> already"):
+    with pytest.raises(UserError, match=r"has the tokens <mask> and <\|mask\|> already"):
         with_mask(words("<mask>", "<|mask|>"))
 
 

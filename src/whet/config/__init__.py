@@ -77,7 +77,7 @@ def prompts_of_data(value: Any) -> Any:
 
     For the task corpus, `data` names the text.
     """
-    if not isinstance(value, Mapping) or "data" not in value:
+    if not isinstance(value, Mapping) or value.get("data") is None:
         return value
     given, task = value["data"], value.get("task", {})
     options = {"sets": given} if isinstance(given, list | tuple) else given

@@ -69,5 +69,5 @@ def test_trains_a_step(name, tmp_path, monkeypatch):
     assert [row["step"] for row in run.metrics()] == [0, 1]
     assert run.metrics()[1]["grad_norm"] >= 0
     assert run.finished
-    assert load_model(path / "best_model").vocab_size > 0
+    assert load_model(path / "best_model", bidirectional=None).vocab_size > 0
     assert (path / "report.html").is_file()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from inspect import Signature
 
     from whet import algorithms as algorithms
+    from whet.api.infilling import infill as infill
     from whet.api.loaded_model import Model as Model
     from whet.api.loaded_model import evaluate as evaluate
     from whet.api.loaded_model import generate as generate
@@ -33,6 +34,7 @@ __all__ = [
     "compare",
     "evaluate",
     "generate",
+    "infill",
     "load",
     "pipeline",
     "score",
@@ -43,6 +45,7 @@ PLACES = {  # name → the module that has it
     **dict.fromkeys(("Model", "evaluate", "generate", "load"), "whet.api.loaded_model"),
     **dict.fromkeys(("compare", "pipeline"), "whet.api.several"),
     **dict.fromkeys(("RunFailed", "UserError"), "whet.errors"),
+    "infill": "whet.api.infilling",
     **{"Run": "whet.api.run", "score": "whet.api.reward_scores", "train": "whet.api.training"},
 }
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from whet.algorithms.cells import options
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
+from whet.algorithms.table import OBJECTIVES
 from whet.config.loops import LOOPS
 from whet.config.pipeline import PipelineConfig
 from whet.tasks.loading import ELSEWHERE, TASKS, find_task, task_options
@@ -17,6 +18,8 @@ def every_key() -> set[str]:
     """All dotted keys that some recipe may have."""
     found = {key for loop in LOOPS.values() for key in _keys(loop)} | {f"compare.{k}" for k in _compare()}
     found |= {f"objective.{key}" for row in (*PREFERENCES.values(), *REWARDS.values()) for key in options(row.loss)}
+    maskings = [row.masking for row in OBJECTIVES.values() if row.masking is not None]
+    found |= {f"objective.{key}" for masking in maskings for key in options(masking)}
     found |= {f"task.{key}" for task in map(find_task, (*TASKS, *ELSEWHERE)) for key in task_options(task)}
     return found | set(PipelineConfig.model_fields)
 

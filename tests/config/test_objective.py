@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from whet.algorithms.cells import options
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
-from whet.algorithms.table import OBJECTIVES
+from whet.algorithms.table import OBJECTIVES, Objective
 from whet.config import DataConfig, ObjectiveConfig, OfflineConfig, OnlineConfig
 from whet.config.loops import CollectConfig
 from whet.config.objective import objective_row
@@ -41,7 +41,9 @@ def loss_of(config: OfflineConfig) -> Any:
 def test_every_row_of_the_tables_is_an_objective() -> None:
     for name, row in {**OBJECTIVES, **PREFERENCES, **REWARDS}.items():
         assert objective_row(ObjectiveConfig(name=name)) == row
-        assert offline(objective=name).objective.options == {}
+        has_text = isinstance(row, Objective) and row.reads == "text"
+        task = {"task": {"name": "corpus", "path": "no-such-file.txt"}, "data": None} if has_text else {}
+        assert offline(objective=name, **task).objective.options == {}
 
 
 def test_options_are_bound_to_the_loss() -> None:

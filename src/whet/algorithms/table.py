@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from whet.algorithms import advantages as a
+from whet.algorithms import masking as m
 from whet.algorithms import policy_loss as p
 from whet.algorithms.cells import Cell, call, name, terms
 
@@ -61,6 +62,7 @@ class Objective:
     weighting: Cell
     paper: str
     reads: Literal["answers", "text"] = "answers"  # prompts with answers, or windows of a corpus
+    masking: Cell | None = None  # hides tokens from a bidirectional model; None: a causal model reads those before
 
 
 def row(advantage: Cell, surrogate: Cell, weighting: Cell, paper: str, scaling: Cell = a.unscaled) -> Algorithm:
@@ -104,6 +106,12 @@ ALGORITHMS: dict[str, Algorithm] = {
 OBJECTIVES: dict[str, Objective] = {
     "sft": Objective(loss=p.negative_log_likelihood, weighting=p.token_mean, paper="maximum likelihood"),
     "lm": Objective(loss=p.negative_log_likelihood, weighting=p.token_mean, paper="maximum likelihood", reads="text"),
+    "denoise": Objective(
+        loss=p.negative_log_likelihood, weighting=p.token_mean, paper="2406.07524", reads="text", masking=m.diffusion
+    ),
+    "masked_lm": Objective(
+        loss=p.negative_log_likelihood, weighting=p.token_mean, paper="1810.04805", reads="text", masking=m.bert
+    ),
 }
 
 

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from whet.api.given import Objects
+from whet.api.local_engine import LocalEngine, open_engine
 from whet.api.model_limits import Note, chosen_limit, fitted, is_chat, say_lengths, warned
 from whet.api.own_measures import FoundTask, device_of, measured_as_trained, ranking_by
 from whet.config.eval_config import evaluated_on
 from whet.config.loops import CollectConfig, Training
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine, OnToken
-from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.evaluate.evaluation import Evaluation, held_out
 from whet.imports import passing
 from whet.models.download.model_hub import resolve_model
-from whet.models.load import load_model
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.settings import RewardKind, reward_kind
 from whet.models.text.tokenizers import load_tokenizer
@@ -34,7 +33,6 @@ from whet.runs.catalogue import MARK, find_run, known_runs, runs_root
 from whet.runs.directory import RunDirectory
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
-from whet.train.setup.build import place
 
 if TYPE_CHECKING:
     from whet.engines.http.http_engine import Logprobs
@@ -74,11 +72,7 @@ class Target:
         """The tokenizer and an engine of the model, on the given device, else on a GPU if there is one."""
         if self.served is not None:
             return self._connect(on_token, logprobs)
-        device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        directory = Path(self.path)
-        policy = place(load_model(directory), device)  # before the tokenizer: its errors on bad directories are clearer
-        tokenizer = load_tokenizer(directory)
-        return tokenizer, NativeEngine(policy, tokenizer, device=device, on_token=on_token)
+        return open_engine(Path(self.path), device, on_token)
 
     @property
     def reward_kind(self) -> RewardKind | None:
@@ -109,7 +103,7 @@ class Model:
     @property
     def policy(self) -> CausalLM:
         """The torch module."""
-        if not isinstance(self.engine, NativeEngine):
+        if not isinstance(self.engine, LocalEngine):
             raise UserError(f"{self.target.name} runs on its server, so its weights are not here")
         return self.engine.policy
 

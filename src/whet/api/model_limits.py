@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
+from whet.api.local_engine import LocalEngine
 from whet.config.loops import Training
 from whet.engines.engine_protocol import Engine
-from whet.engines.native.native_engine import NativeEngine
 from whet.models.protocol import Tokenizer
 from whet.models.text.tokenizers import HuggingFaceTokenizer
 from whet.records import Prompt
@@ -37,7 +37,7 @@ def fitted(task: Task, tokenizer: Tokenizer, engine: Engine, limit: int, note: N
 
     The context of a server is not known here: it refuses prompts itself.
     """
-    if not isinstance(engine, NativeEngine):
+    if not isinstance(engine, LocalEngine):
         return task
     context = engine.policy.context
     found, notes = fit_prompts(task, tokenizer, context=context, max_tokens=limit, used=["held-out"])
@@ -48,7 +48,7 @@ def fitted(task: Task, tokenizer: Tokenizer, engine: Engine, limit: int, note: N
 
 def say_lengths(prompts: Sequence[Prompt], engine: Engine, limit: int, note: Note) -> None:
     """Says that completions of typed prompts may end at the context; one that does not fit is the engine's error."""
-    if isinstance(engine, NativeEngine):
+    if isinstance(engine, LocalEngine):
         lengths = [len(prompt.tokens) for prompt in prompts]
         for text in length_notes(lengths, context=engine.policy.context, max_tokens=limit):
             note(text)

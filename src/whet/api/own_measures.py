@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from whet.api.local_engine import LocalEngine
 from whet.api.model_limits import Note, fitted
 from whet.config import EngineConfig, OfflineConfig, OnlineConfig, OptimizerConfig, TaskConfig
 from whet.config.loops import Training
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
-from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.evaluate.evaluation import Evaluation, HeldOutScorer, Ranker, evaluate
 from whet.evaluate.measures import measure_of
@@ -68,7 +68,7 @@ def ranking_by(reward_model: str, settings: Mapping[str, Any], device: torch.dev
 
 def device_of(engine: Engine) -> torch.device:
     """Where the weights are; the CPU for those of a server."""
-    if not isinstance(engine, NativeEngine) or not isinstance(engine.policy, torch.nn.Module):
+    if not isinstance(engine, LocalEngine) or not isinstance(engine.policy, torch.nn.Module):
         return torch.device("cpu")
     return next(engine.policy.parameters()).device
 
@@ -114,7 +114,7 @@ def _own_rows(config: OfflineConfig, best: Path, engine: Engine, examples: int, 
     Recorded metrics of the best step take their place where the loss depends on the course of training, or where the
     run's data or start model are gone.
     """
-    assert isinstance(engine, NativeEngine)
+    assert isinstance(engine, LocalEngine)
     unused: dict[str, Any] = {"steps": 0, "engine": EngineConfig(), "optimizer": OptimizerConfig()}
     fewer = config.model_copy(update={**unused, "eval": config.eval.model_copy(update={"examples": examples})})
     try:

@@ -6,7 +6,8 @@ something open (the quality that is logged, a reference point) `file.py:row` nam
 
 from dataclasses import replace
 
-from whet.algorithms.cells import bind
+from whet.algorithms.cells import Cell, bind
+from whet.algorithms.masking import senseless_masking
 from whet.algorithms.preference.preference_table import (
     KNOWN_BY,
     PREFERENCES,
@@ -29,15 +30,31 @@ ROWS: dict[str, Row] = {**OBJECTIVES, **PREFERENCES, **REWARDS}
 
 def objective_row(objective: ObjectiveConfig) -> Row:
     """The row of an objective with its options set; a ValueError for an unknown name or option."""
-    row = _row(objective.name)
-    require_options(row.loss, f"objective '{objective.name}'", objective.options)
-    return replace(row, loss=bind(row.loss, objective.options))
+    row, given = _row(objective.name), objective.options
+    require_options(optional_cell(row), f"objective '{objective.name}'", given)
+    if isinstance(row, Objective) and row.masking is not None:
+        return replace(row, masking=bind(row.masking, given))
+    return replace(row, loss=bind(row.loss, given))
+
+
+def optional_cell(row: Row) -> Cell:
+    """The cell whose options a recipe sets: how tokens are masked, else the loss."""
+    masking = row.masking if isinstance(row, Objective) else None
+    return row.loss if masking is None else masking
+
+
+def hides_tokens(objective: ObjectiveConfig) -> bool:
+    """Whether it trains a bidirectional model, which predicts masked tokens."""
+    row = objective_row(objective)
+    return isinstance(row, Objective) and row.masking is not None
 
 
 def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, has_text: bool, reference: str) -> None:
     """Raises a ValueError for what the objective cannot work with."""
     row = objective_row(objective)
     wrong = senseless(row.loss) if objective.name in ROWS else ""
+    if isinstance(row, Objective) and row.masking is not None:
+        wrong = senseless_masking(row.masking)
     if wrong:
         raise ValueError(f"objective.{wrong}")
     if isinstance(row, Objective) and row.reads == "text" and not has_text:

@@ -21,7 +21,7 @@ CPU_TOKENS, CUDA_TOKENS = 16_384, 262_144  # of a forward pass
 class HeldOutText:
     """Windows of held-out text, and how much text their tokens are."""
 
-    windows: Tensor  # (n, context + 1) int64: each window's first token is given, the others are predicted
+    windows: Tensor  # (n, context + 1) int64: each window's first token is given; (n, context): none is
     tokens_per_character: float
     tokens_per_byte: float
 

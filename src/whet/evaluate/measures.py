@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-LOWER_IS_BETTER = ("loss", "truncated", "calibration_error")
+LOWER_IS_BETTER = (
+    *("loss", "truncated", "calibration_error"),
+    *("bound", "bound_bits_per_character", "bound_bits_per_byte", "masked_loss"),
+)
 PARTS = "parts"  # of the reward: eval/parts/NAME, of which more is always better
 # eval/prompts: how many were answered; graded: those with a reference answer; scored: those with a reward.
 COUNTS = ("prompts", "graded", "scored", "rows")
@@ -64,6 +67,8 @@ MEASURES = (
     Measure(metric="eval/outcome_accuracy", label="held-out outcome accuracy", is_share=True, counted_by=("rows",)),
     Measure(metric="eval/step_accuracy", label="held-out step accuracy", is_share=True, counted_by=("rows",)),
     Measure(metric="eval/loss", label="held-out loss", counted_by=("rows",)),
+    Measure(metric="eval/bound", label="held-out bound (nats a token)", counted_by=("rows",)),
+    Measure(metric="eval/masked_loss", label="held-out masked loss", counted_by=("rows",)),
     Measure(metric="eval/token_accuracy", label="held-out token accuracy", is_share=True, counted_by=("rows",)),
 )
 # Others with a name in words; they do not stand for an evaluation.
@@ -72,6 +77,9 @@ OTHERS = (
     Measure(metric="eval/length", label="held-out tokens per answer"),
     Measure(metric="eval/truncated", label="held-out truncated", is_share=True),
     Measure(metric="eval/margin", label="held-out margin", counted_by=("rows",)),
+    Measure(metric="eval/masked_accuracy", label="held-out masked accuracy", is_share=True, counted_by=("rows",)),
+    Measure(metric="eval/bound_bits_per_character", label="held-out bound, bits per character", counted_by=("rows",)),
+    Measure(metric="eval/bound_bits_per_byte", label="held-out bound, bits per byte", counted_by=("rows",)),
 )
 
 

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from whet.models.layers.decoder_config import (
     kv_bytes_per_token,
     parameter_count,
 )
-from whet.models.protocol import CausalLM
+from whet.models.protocol import BIDIRECTIONAL, CausalLM
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.safetensors_files import (
     CONFIG,
@@ -37,14 +39,33 @@ KV_DTYPE = torch.bfloat16  # the dtype that a summary counts the bytes of a KV c
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def load_model(path: Path) -> CausalLM:
-    """The model of a directory, in fp32: our decoder if it covers the architecture, else transformers' own."""
-    return read_steadily(path, _load)
+def load_model(path: Path, *, bidirectional: bool | None = False) -> CausalLM:
+    """The model of a directory, in fp32: our decoder if it covers the architecture, else transformers' own.
+
+    Refuses a bidirectional model, or with `bidirectional` a causal one; None takes both.
+    """
+    return read_steadily(path, partial(_load, bidirectional=bidirectional))
 
 
-def _load(path: Path) -> CausalLM:
+def is_bidirectional(model: object) -> bool:
+    """Whether it predicts masked tokens from the whole text around them."""
+    return isinstance(model, Decoder) and not model.config.causal
+
+
+def _load(path: Path, bidirectional: bool | None) -> CausalLM:
     hf = checked_config(path)
     found = covered(path, hf)
+    is_causal = found is None or found[1].causal
+    if bidirectional is False and not is_causal:
+        raise UserError(
+            f"{path} is a bidirectional model, which predicts masked tokens and continues no text: sample from it "
+            "(`whet sample`), or train it further with objective=denoise or objective=masked_lm"
+        )
+    if bidirectional and is_causal:
+        raise UserError(
+            f"{path} is a causal model, whose tokens see none after them: this objective needs a bidirectional one, "
+            "made by model.new"
+        )
     if found is not None:
         return _load_decoder(path, *found, hf)
     # Imported lazily: it takes seconds, and most models do not need it.
@@ -73,11 +94,13 @@ def new_shape(  # noqa: PLR0913 (the numbers that make a model)
     mlp_width: int | None = None,
     tied_head: bool | None = None,
     latent: Mapping[str, int | None] | None = None,
+    causal: bool = True,
 ) -> DecoderConfig:
     """The shape of a new model.
 
     Defaults: as many key heads as query heads, and the family's usual MLP width and tying of the head. `latent`: fields
     of LatentShape in place of the usual ones (None), for families with latent attention; q_rank 0: full-rank queries.
+    Without `causal` it is bidirectional, and its last id is the mask token.
     """
     row = family_named(family)
     chosen = {field: value for field, value in (latent or {}).items() if value is not None}
@@ -90,6 +113,7 @@ def new_shape(  # noqa: PLR0913 (the numbers that make a model)
         "width": width,
         "mlp_width": usual_mlp_width(row, width) if mlp_width is None else mlp_width,
         "context": context,
+        "causal": causal,
     }
     if row.usual_latent is not None:
         sizes = {**row.usual_latent(width, heads), **chosen}
@@ -171,11 +195,16 @@ def checked_config(path: Path) -> dict[str, Any]:
 
 def covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] | None:
     """Family and shape, or None for an architecture that the decoder does not implement."""
-    if hf["model_type"] not in FAMILIES:
+    name = hf["model_type"].removeprefix(BIDIRECTIONAL)
+    if name not in FAMILIES:
         return None
-    family = FAMILIES[hf["model_type"]]
+    family, causal = FAMILIES[name], name == hf["model_type"]
     try:
-        return family, read_shape(family, hf)
+        shape = replace(read_shape(family, hf), causal=causal)
+        if not causal and hf.get("mask_token_id") != shape.vocab_size - 1:
+            last = f"the last id, {shape.vocab_size - 1}"
+            raise UserError(f"'mask_token_id' is {hf.get('mask_token_id')!r:.40}: expected {last}")
+        return family, shape
     except NotCovered:
         return None
     except UserError as error:

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from whet.models.layers.packing import Packing
 from whet.records import Message
 
+# Before the model_type of a model that is not causal: no other library knows it, so none takes it for a causal one.
+BIDIRECTIONAL = "bidirectional_"
+
 
 class Cache(Protocol):
     """A KV cache, one row per sequence."""

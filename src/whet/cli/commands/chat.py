@@ -37,19 +37,10 @@ def chat(
       whet chat smollm2-135m-instruct
       echo "Why is the sky blue?" | whet chat smollm2-135m-instruct --system "Answer briefly."
     """
-    from whet.api.loaded_model import choose_sampling, find_model, is_url
-    from whet.api.model_limits import is_chat
-    from whet.engines.native.native_engine import NativeEngine
+    from whet.api.loaded_model import choose_sampling
 
     sampling = choose_sampling(None, {"max_tokens": max_tokens, "temperature": temperature})
-    if is_url(model):
-        raise UserError(f"{model} is a server, and chat needs local weights: use `whet eval` or `whet sample`")
-    target = find_model(model)
-    with arguments.sampling_status(model):
-        tokenizer, engine = target.open()
-    assert isinstance(engine, NativeEngine)
-    if not is_chat(tokenizer):
-        raise UserError(f"{target.name} has no chat template, so it cannot follow a conversation: use `whet sample`")
+    tokenizer, engine = _opened(model)
     conversation = Conversation(engine, tokenizer, sampling, system=system, seed=seed)
     terminal = sys.stdin.isatty()
     if terminal:
@@ -66,6 +57,24 @@ def chat(
                 if not terminal:
                     raise
                 say(str(error), err=True)  # a wrong line does not end the conversation
+
+
+def _opened(model: str) -> tuple[Tokenizer, NativeEngine]:
+    """The tokenizer and the engine of a model that can chat."""
+    from whet.api.loaded_model import find_model, is_url
+    from whet.api.model_limits import is_chat
+    from whet.engines.native.native_engine import NativeEngine
+
+    if is_url(model):
+        raise UserError(f"{model} is a server, and chat needs local weights: use `whet eval` or `whet sample`")
+    target = find_model(model)
+    with arguments.sampling_status(model):
+        tokenizer, engine = target.open()
+    if not isinstance(engine, NativeEngine):
+        raise UserError(f"{target.name} is a bidirectional model, which answers no messages: use `whet sample`")
+    if not is_chat(tokenizer):
+        raise UserError(f"{target.name} has no chat template, so it cannot follow a conversation: use `whet sample`")
+    return tokenizer, engine
 
 
 class Conversation:

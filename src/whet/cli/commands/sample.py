@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +14,31 @@ from whet.cli.terminal import say, say_json, say_text
 from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.api.loaded_model import Target
+    from whet.api.loaded_model import Model, Target
+    from whet.records import Sampling
     from whet.tasks.protocol import Task
+
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy.  [default: the run's, else 1]")]
+TopK = Annotated[
+    int | None, typer.Option(help="Sample from the k most likely tokens; 0: all.  [default: the run's, else 0]")
+]
+TopP = Annotated[
+    float | None, typer.Option(help="Sample from the most likely tokens of this mass.  [default: the run's, else 1]")
+]
+MinP = Annotated[
+    float | None, typer.Option(help="Least share of the top token's probability.  [default: the run's, else 0]")
+]
+Infill = Annotated[
+    str | None, typer.Option("--infill", metavar="TEXT", help="Fill the blanks of a text (bidirectional models).")
+]
+Blank = Annotated[str, typer.Option("--blank", metavar="CHARACTER", help="With --infill: stands for one token.")]
+Order = Annotated[
+    str | None,
+    typer.Option(help="Of a bidirectional model: tokens are revealed at random or by confidence.  [default: random]"),
+]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Of a bidirectional model: passes.  [default: one for each token]")
+]
 
 
 def sample(
@@ -28,13 +51,15 @@ def sample(
     examples: int = typer.Option(3, min=1, help="Number of held-out prompts."),
     count: int = typer.Option(4, min=1, help="Completions per prompt."),
     max_tokens: arguments.MaxTokens = None,
-    temperature: float = typer.Option(None, help="0 is greedy.  [default: the run's, else 1]"),
-    top_k: int = typer.Option(None, help="Sample from the k most likely tokens; 0: all.  [default: the run's, else 0]"),
-    top_p: float = typer.Option(
-        None, help="Sample from the most likely tokens of this mass.  [default: the run's, else 1]"
-    ),
-    min_p: float = typer.Option(None, help="Least share of the top token's probability.  [default: the run's, else 0]"),
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
     seed: arguments.Seed = 0,
+    infill: Infill = None,
+    blank: Blank = "_",
+    order: Order = None,
+    steps: Steps = None,
     raw: bool = typer.Option(False, "--raw", help="Give a chat model the prompt as it is, not as a user's message."),
     as_json: arguments.AsJson = False,
     served: arguments.Served = None,
@@ -49,6 +74,7 @@ def sample(
       whet sample smollm2-135m-instruct "Name three colours." --temperature 0.7
       whet sample @last --count 2
       whet sample MODEL --task arithmetic level=2
+      whet sample MODEL --infill "To be, or ___ to be" --order confidence
       whet sample http://127.0.0.1:8000/v1 "Name three colours." --model NAME
     """
     from whet.api.loaded_model import Model, choose_sampling, find_model
@@ -58,29 +84,54 @@ def sample(
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     own = target.config if task is None else None
     sampling = choose_sampling(own, given)
-    asked = _question(target, task, words or [])
+    asked = _question(target, task, words or [], infill)
     notes: list[str] = []
     settings: dict[str, Any] = {"n": count, "seed": seed, "note": notes.append}
     settings["limit"] = chosen_limit(own, max_tokens)
     with arguments.sampling_status("sampling") as on_token:
         loaded = Model(target, *target.open(on_token=on_token, logprobs="raw"))
-        if isinstance(asked, str):
+        if infill is not None or order is not None or steps is not None:
+            loaded = _unmasking(loaded, order, steps)
+        if infill is not None:
+            rows = _infilled(loaded, infill, sampling, n=count, seed=seed, blank=blank)
+        elif isinstance(asked, str):
             rows = loaded.rows(asked, sampling, raw=raw, **settings)
         else:
             rows = loaded.task_rows(asked, examples, sampling, **settings)
+    _say(rows, notes, {"model": target.name, "seed": seed} if as_json else None)
+
+
+def _say(rows: Sequence[dict[str, Any]], notes: Sequence[str], facts: dict[str, Any] | None) -> None:
+    """The rows as text, or with `facts` as JSON."""
     for note in notes:
         say(note, err=True)
-    if as_json:
-        say_json({"model": target.name, "seed": seed, "prompts": rows})
+    if facts is not None:
+        say_json({**facts, "prompts": list(rows)})
         return
     for row in rows:
         say_text(_story(row))
 
 
-def _question(target: Target, task: str | None, words: Sequence[str]) -> str | Task:
-    """A typed prompt, or a task with held-out examples."""
+def _unmasking(loaded: Model, order: str | None, steps: int | None) -> Model:
+    from whet.api.infilling import revealing
+
+    return revealing(loaded, order, steps)
+
+
+def _infilled(loaded: Model, text: str, sampling: Sampling, **settings: Any) -> list[dict[str, Any]]:
+    from whet.api.infilling import infill_row
+
+    return [infill_row(loaded, text, sampling, **settings)]
+
+
+def _question(target: Target, task: str | None, words: Sequence[str], infill: str | None) -> str | Task:
+    """A typed prompt, a text with blanks, or a task with held-out examples."""
     from whet.api.loaded_model import find_task
 
+    if infill is not None:
+        if task is not None or words:
+            raise UserError("--infill has its own text: leave the prompt and --task out")
+        return infill
     if task is None and len(words) > 1:
         raise UserError(f"{len(words)} prompts were given: put the prompt in quotes, or name a --task for options")
     if task is None and words:

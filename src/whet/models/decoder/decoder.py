@@ -30,7 +30,15 @@ from whet.models.decoder.kv_cache import GrowingRows, KVCache, LatentCache
 from whet.models.decoder.latent_attention import LatentAttention
 from whet.models.decoder.norm import Norm
 from whet.models.kernels.fused_block import fused_trunk
-from whet.models.layers.attention import Attend, PackedAttention, Rotation, causal_attention, rotary_angles, rotate
+from whet.models.layers.attention import (
+    Attend,
+    PackedAttention,
+    Rotation,
+    causal_attention,
+    rotary_angles,
+    rotate,
+    row_attention,
+)
 from whet.models.layers.decoder_config import (
     DecoderConfig,
     RopeScaling,
@@ -39,6 +47,7 @@ from whet.models.layers.decoder_config import (
     has_usual_blocks,
     is_served,
     parameter_count,
+    require_causal,
 )
 from whet.models.layers.packing import Packing
 from whet.models.protocol import Cache
@@ -77,12 +86,13 @@ class Decoder(nn.Module):
         """(B, T) ids, (B,) lengths → (B, T, D), after the final norm."""
         tokens = self._checked(tokens, lengths)
         positions = torch.arange(tokens.shape[1], device=tokens.device)
-        attends = [causal_attention] * self.config.layers
+        attends = [row_attention(self.config, lengths.to(tokens.device), tokens.shape[1])] * self.config.layers
         states: Tensor = self.model.norm(self.model(tokens, positions, attends, self.gradient_checkpointing))
         return states
 
     def hidden_packed(self, packing: Packing) -> Tensor:
         """→ (N, D): as `hidden`, without padding, shared prompts computed once."""
+        require_causal(self.config)
         self._check_length(packing.longest)
         if fits_fused(self.model):
             states = fused_trunk(self.model, packing, recompute=self.gradient_checkpointing)
@@ -116,6 +126,7 @@ class Decoder(nn.Module):
 
     def begin(self, tokens: Tensor, lengths: Tensor, *, room: int) -> tuple[Tensor, GrowingRows]:
         """Prefills right-padded prompts; returns the (B, D) state of each last token, and the KV cache."""
+        require_causal(self.config)
         tokens = self._checked(tokens, lengths)
         size, layers = tokens.shape[1], self.config.layers
         lengths = lengths.to(tokens.device)

@@ -25,6 +25,7 @@ from whet.models.decoder.family import (
     write_rope,
 )
 from whet.models.layers.decoder_config import DecoderConfig, WrongField
+from whet.models.protocol import BIDIRECTIONAL
 
 
 def family_named(name: str) -> Family:
@@ -37,9 +38,15 @@ def family_named(name: str) -> Family:
 def export_config(family: Family, config: DecoderConfig, source: Mapping[str, Any]) -> dict[str, Any]:
     """config.json: the shape from `config`, everything else (token ids, …) as the source had it."""
     tokens = {"bos_token_id": None, "eos_token_id": None}  # or transformers assumes the ids of the original model
+    kind: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
+    if not config.causal:
+        kind = {
+            "architectures": [f"Bidirectional{family.architecture}"],
+            "model_type": f"{BIDIRECTIONAL}{family.model_type}",
+            "mask_token_id": config.vocab_size - 1,
+        }
     stated = {
-        "architectures": [family.architecture],
-        "model_type": family.model_type,
+        **kind,
         "dtype": "float32",
         "torch_dtype": "float32",  # the older name of dtype
         **{key: getattr(config, field) for field, key in family.keys.items()},

@@ -1,4 +1,4 @@
-"""Attention without weights of its own: causal over padded rows, over packed sequences, and rotary positions (RoPE).
+"""Attention without weights of its own: over padded rows, over packed sequences, and rotary positions (RoPE).
 
 In a packing every token attends to the earlier tokens of its own sequence, its root (a shared prompt) included.
 Half-precision CUDA tensors go to the variable-length flash kernels (`Ragged`): roots and branches each by themselves,
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -30,14 +30,29 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Rotation = tuple[Tensor, Tensor] | None  # cosine and sine of the positions' angles; None for learned positions
 
 
+def row_attention(config: DecoderConfig, lengths: Tensor, width: int) -> Attend:
+    """Attention of (B,) rows of these lengths, padded to `width`; where it is not causal, padding is hidden."""
+    if config.causal:
+        return causal_attention
+    inside = torch.arange(width, device=lengths.device) < lengths[:, None]
+    return partial(_attention, sees=None if bool(inside.all()) else inside[:, None, None])
+
+
 def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """(B, heads, T, dim) queries, (B, kv_heads, T, …) keys and values. Padding on the right needs no mask."""
+    return _attention(queries, keys, values, is_causal=True)
+
+
+def _attention(
+    queries: Tensor, keys: Tensor, values: Tensor, *, sees: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
+    """`sees`: which keys are attended to, as a mask that is broadcast to (B, heads, T, T)."""
     groups = queries.shape[1] // keys.shape[1]
     # Only the half-precision CUDA kernels share keys among heads; elsewhere enable_gqa takes quadratic memory.
     shared = groups > 1 and queries.is_cuda and queries.dtype is not torch.float32
     if groups > 1 and not shared:
         keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
-    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=shared)
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=sees, is_causal=is_causal, enable_gqa=shared)
 
 
 def rotary_angles(config: DecoderConfig, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -117,6 +117,7 @@ class DecoderConfig:
     latent: LatentShape | None = None  # multi-head latent attention; attention_bias is then on its down projections
     tied_head: bool
     init_std: float = 0.02
+    causal: bool = True  # False: tokens see later ones too, and the last id is the mask token
 
     def __post_init__(self) -> None:
         """Refuses shapes that cannot be built."""
@@ -232,7 +233,13 @@ def has_usual_blocks(config: DecoderConfig) -> bool:
         config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
     )
     biases = config.attention_out_bias or config.mlp_bias
-    return plain and not biases and config.qk_norm != "full" and config.latent is None
+    return plain and not biases and config.qk_norm != "full" and config.latent is None and config.causal
+
+
+def require_causal(config: DecoderConfig) -> None:
+    """Refuses what a bidirectional model cannot do: predict a token from those before it alone."""
+    if not config.causal:
+        raise UserError("a bidirectional model predicts masked tokens and continues no text: use a causal model")
 
 
 def autocast(device: torch.device) -> AbstractContextManager[object]:

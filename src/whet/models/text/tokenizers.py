@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from whet.errors import UserError
 from whet.files import read_object
-from whet.models.protocol import Tokenizer
+from whet.models.protocol import BIDIRECTIONAL, Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.size_limits import check_growth, check_tokenizer_files
 from whet.models.text.conversation import ChatTemplate
@@ -156,12 +156,20 @@ def _load(directory: Path) -> Tokenizer:
     if not any((directory / name).exists() for name in TOKENIZER_FILES):
         raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join(TOKENIZER_FILES)}")
     check_tokenizer_files(directory)
+    reader = _reader(directory)
     try:
-        hf = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        hf = reader.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # damaged files make transformers raise any type of exception
         reason = " ".join(str(error).split())
         raise UserError(f"the tokenizer in {directory} cannot be read ({reason:.200}); copy its files again") from error
     return HuggingFaceTokenizer(hf, ends=_configured_ends(directory))
+
+
+def _reader(directory: Path) -> Any:
+    """The class that reads a tokeniser; AutoTokenizer would warn of a model_type that only whet knows."""
+    path = directory / "config.json"
+    kind = str(read_object(path).get("model_type")) if path.exists() else ""
+    return PreTrainedTokenizerFast if kind.startswith(BIDIRECTIONAL) else AutoTokenizer
 
 
 def wrap_backend(

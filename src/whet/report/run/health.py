@@ -73,18 +73,21 @@ def held_out_result(metrics: Rows, measure: Measure | None = None) -> HealthFind
 
 
 def held_out_loss(metrics: Rows) -> HealthFinding | None:
-    """Overfitting: the held-out loss rises again."""
-    loss = series(metrics, "eval/loss")
+    """Overfitting: the held-out loss rises again; of a bidirectional model its bound, or its loss at masked tokens."""
+    names = {"eval/loss": "loss", "eval/bound": "bound", "eval/masked_loss": "masked loss"}
+    loss, what = next(
+        ((found, what) for name, what in names.items() if len(found := series(metrics, name))), (series([], ""), "")
+    )
     if len(loss) < 2:
         return None
     best = min(range(len(loss)), key=loss.values.__getitem__)
     first, last = loss.values[0], loss.values[-1]
     if last > OVERFIT * loss.values[best]:
         low = f"{loss.values[best]:.3g} at step {loss.steps[best]}"
-        return HealthFinding("warning", f"held-out loss rose from {low} to {last:.3g}: over-fitting, lower steps")
+        return HealthFinding("warning", f"held-out {what} rose from {low} to {last:.3g}: over-fitting, lower steps")
     if last < first * (1 - LEARNED):
-        return HealthFinding("ok", f"held-out loss fell from {first:.3g} to {last:.3g}")
-    return HealthFinding("note", f"held-out loss went from {first:.3g} to {last:.3g}: little was learned")
+        return HealthFinding("ok", f"held-out {what} fell from {first:.3g} to {last:.3g}")
+    return HealthFinding("note", f"held-out {what} went from {first:.3g} to {last:.3g}: little was learned")
 
 
 def reward_hacking(metrics: Rows) -> HealthFinding | None:

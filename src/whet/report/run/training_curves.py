@@ -67,6 +67,8 @@ def _limits(axes: Axes, panel: Panel) -> None:
 
 # (metric, label) of shares of a batch.
 SHARES = (("truncated", "truncated"), ("groups/zero_variance", "zero-variance groups"), ("clip_fraction", "clipped"))
+# Of held-out rows and text; a bidirectional model has a bound in place of the loss.
+LOSSES = (("eval/loss", "held-out loss"), ("eval/bound", "bound"), ("eval/masked_loss", "at masked tokens"))
 TIMES = (
     *(("seconds/rollout", "rollout"), ("seconds/score", "score"), ("seconds/annotate", "annotate")),
     *(("seconds/update", "update"), ("seconds/step", "whole step")),
@@ -108,7 +110,7 @@ def panels(metrics: Rows, timings: Rows) -> list[Panel]:
     )
     candidates = [
         _accuracy(metrics),
-        Panel(title="Held-out loss", unit=nats, lines=_plain(metrics, (("eval/loss", "held-out loss"),))),
+        Panel(title="Held-out loss", unit=nats, lines=_plain(metrics, LOSSES)),
         Panel(title="Reward", unit="mean per rollout", lines=reward),
         _parts(metrics),
         _tasks(metrics),

@@ -317,6 +317,10 @@ def objective_loss(row: Row, reference: str = "") -> Loss:
     inner, where = expression(row.loss)
     cells = {"loss": row.loss}
     if isinstance(row, Objective):
+        if row.masking is not None:
+            cells["masking"] = row.masking
+            weight, definitions = expression(row.masking)
+            inner, where = f"{weight}·({inner})", [*where, *definitions, *_settings(row.masking)]
         line, _ = _weighed(row.weighting, inner, max_tokens=0)
         cells["weighting"] = row.weighting
     else:

@@ -9,6 +9,7 @@ import torch
 from whet.algorithms.table import Algorithm
 from whet.config import OfflineConfig, OnlineConfig
 from whet.config.loops import Training
+from whet.config.objective import hides_tokens
 from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
 from whet.models.decoder.families import FAMILIES
@@ -73,7 +74,8 @@ def find_model(
     """The policy's memory and tokenizer; or why they are unknown."""
     if config.model.new is not None:
         new = config.model.new
-        tokenizer, _ = chat_tokenizer(config.model, named_tokenizer(new.tokenizer, task))
+        masks = isinstance(config, OfflineConfig) and hides_tokens(config.objective)
+        tokenizer, _ = chat_tokenizer(config.model, named_tokenizer(new.tokenizer, task, masks=masks))
         shape = _shape_of(new_decoder_config(new, tokenizer.vocab_size))
         about = f"new {new.family}, {new.layers} layers, width {new.width}"
     else:

@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from whet.algorithms.cells import Cell, options, plain, terms
 from whet.algorithms.table import ALGORITHMS, CELLS
 from whet.config.loops import LOOPS
-from whet.config.objective import ROWS
+from whet.config.objective import ROWS, optional_cell
 from whet.config.pipeline import PipelineConfig
 from whet.tasks.loading import ELSEWHERE, TASKS, find_task, task_options
 from whet.train.explain.unused_keys import OFFLINE
@@ -103,12 +103,12 @@ def _of_cell(cell_name: str) -> Iterator[Key]:
 
 def _of_objectives() -> Iterator[Key]:
     for objective, row in ROWS.items():
-        for option, value in options(row.loss).items():
+        for option, value in options(optional_cell(row)).items():
             yield Key(
                 key=f"objective.{option}",
                 type=PLAIN[type(value)],
                 default=_spelled(value),
-                meaning=f"of objective {objective}: {_formula(row.loss)}",
+                meaning=f"of objective {objective}: {_formula(optional_cell(row))}",
                 used_by=f"offline, objective {objective}",
             )
 

@@ -5,6 +5,7 @@ from whet.config import OfflineConfig
 from whet.config.objective import objective_row
 from whet.distributed.world import World
 from whet.runs.directory import RunDirectory
+from whet.train.rows.denoising import DenoisingTrainer
 from whet.train.rows.examples import Note
 from whet.train.rows.language_model import LanguageModelTrainer
 from whet.train.rows.preference import PreferenceTrainer
@@ -37,6 +38,8 @@ def build_trainer(config: OfflineConfig, world: World, note: Note) -> Trainer:
         return RewardTrainer(config, row, world, note)
     if isinstance(row, Preference):
         return PreferenceTrainer(config, row, world, note)
+    if row.masking is not None:
+        return DenoisingTrainer(config, world, note)
     if row.reads == "text":
         return LanguageModelTrainer(config, world, note)
     return SFTTrainer(config, world, note)

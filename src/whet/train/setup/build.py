@@ -4,6 +4,7 @@ import ctypes
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,15 +12,17 @@ import torch
 
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
+from whet.config.objective import hides_tokens
 from whet.config.parts import ModelConfig
 from whet.distributed.world import World
+from whet.engines.denoising.denoising_engine import DenoisingEngine
 from whet.engines.engine_protocol import Engine
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.layers.decoder_config import DecoderConfig
-from whet.models.load import load_model, model_summary, new_shape
+from whet.models.load import is_bidirectional, load_model, model_summary, new_shape
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.storage.safetensors_files import fingerprint
@@ -89,6 +92,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     if isinstance(policy, Decoder):
         policy.model.compiled = config.model.compile
     used, max_tokens, key = _sampled(config)
+    engine = build_engine(config.engine, policy, start.tokenizer, world)
     task, lengths = fit_prompts(
         start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, key=key, used=used
     )
@@ -100,8 +104,8 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         evaluation=evaluation,
         tokenizer=start.tokenizer,
         policy=policy,
-        load=load_model,
-        engine=build_engine(config.engine, policy, start.tokenizer, world),
+        load=partial(load_model, bidirectional=_hides_tokens(config)),
+        engine=engine,
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
@@ -130,16 +134,24 @@ def start_model(config: TrainConfig, world: World) -> Start:
     """The task, and the tokenizer and language model that the run starts from."""
     if world.device.type == "cpu":
         keep_freed_memory()
-    task = training_task(config)
+    task, hides = training_task(config), _hides_tokens(config)
     if config.model.new is not None:
-        tokenizer, note = chat_tokenizer(config.model, named_tokenizer(config.model.new.tokenizer, task))
-        policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed)
+        named = named_tokenizer(config.model.new.tokenizer, task, masks=hides)
+        tokenizer, note = chat_tokenizer(config.model, named)
+        policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed, causal=not hides)
     else:
         directory = resolve_model(config.model.path)
-        policy = load_model(directory)  # before the tokenizer: its errors on bad directories are clearer
+        policy = load_model(
+            directory, bidirectional=hides
+        )  # before the tokenizer: its errors on bad directories are clearer
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
+
+
+def _hides_tokens(config: TrainConfig) -> bool:
+    """Whether the run trains a bidirectional model."""
+    return isinstance(config, OfflineConfig) and hides_tokens(config.objective)
 
 
 def training_task(config: TrainConfig) -> Task:
@@ -206,6 +218,10 @@ def require_family(model: ModelConfig) -> None:
 
 
 def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, world: World) -> Engine:
+    if is_bidirectional(policy):
+        if config.name != "native":
+            raise UserError(f"engine.name is {config.name}, which samples from no bidirectional model: use native")
+        return DenoisingEngine(policy, tokenizer, device=world.device)
     if config.name == "native":
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[config.precision]
         return NativeEngine(policy, tokenizer, max_sequences=config.max_sequences, device=world.device, dtype=dtype)
@@ -244,18 +260,20 @@ def place(policy: CausalLM, device: torch.device) -> CausalLM:
     return policy.to(device)
 
 
-def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int) -> Decoder:
+def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int, *, causal: bool = True) -> Decoder:
     """A new model with random weights."""
-    config = new_decoder_config(new, tokenizer.vocab_size)
+    config = new_decoder_config(new, tokenizer.vocab_size, causal=causal)
     return Decoder(config, family=new.family, seed=seed, source={"eos_token_id": tokenizer.eos})
 
 
-def new_decoder_config(new: NewModel, vocab_size: int) -> DecoderConfig:
+def new_decoder_config(new: NewModel, vocab_size: int, *, causal: bool = True) -> DecoderConfig:
     """The shape of a new model."""
     shape = new.model_dump(include={"family", "layers", "heads", "width", "context"})
     rows = -(-vocab_size // new.vocab_multiple) * new.vocab_multiple
+    if not causal and rows != vocab_size:
+        raise UserError("model.new.vocab_multiple adds ids after the mask token, which must be the last: leave it out")
     try:
-        return new_shape(**shape, latent=new.latent.model_dump(), vocab_size=rows)
+        return new_shape(**shape, latent=new.latent.model_dump(), vocab_size=rows, causal=causal)
     except UserError as error:
         raise UserError(f"model.new: {error}") from error
 

@@ -11,13 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whet.config import TrainConfig
+from whet.algorithms.cells import plain
+from whet.algorithms.masking import diffusion
+from whet.algorithms.table import Objective
+from whet.config import OfflineConfig, TrainConfig
+from whet.config.objective import objective_row
 from whet.data.corpus.corpus_task import CorpusTask
 from whet.data.corpus.token_file import TokenFile, cached_token_file, read_token_file, write_token_file
 from whet.distributed.world import World
 from whet.errors import UserError
+from whet.evaluate.held_out_masks import masked_metrics
 from whet.evaluate.held_out_text import HeldOutText, text_metrics
+from whet.models.load import is_bidirectional
 from whet.models.protocol import CausalLM, Tokenizer
+from whet.models.text.mask_token import with_mask
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
 from whet.models.text.trained_bpe import train_bpe
@@ -64,8 +71,13 @@ def tokenize_to(directory: Path, task: CorpusTask, tokenizer: str) -> TokenFile:
     return read_token_file(directory)
 
 
-def named_tokenizer(name: str, task: Task) -> Tokenizer:
-    """The tokeniser that `model.new.tokenizer` names; some are made from the text or the alphabet of the task."""
+def named_tokenizer(name: str, task: Task, *, masks: bool = False) -> Tokenizer:
+    """The tokeniser that `model.new.tokenizer` names; some are made from the text or the alphabet of the task.
+
+    With `masks` it has a mask token, the last id.
+    """
+    if masks:
+        return with_mask(named_tokenizer(name, task))
     if name.startswith(TIKTOKEN):
         return tiktoken_tokenizer(name.removeprefix(TIKTOKEN))
     if name.startswith(BPE):
@@ -117,12 +129,12 @@ def window_starts(tokens: int, count: int, context: int, *, seed: int, step: int
     return (drawn * (tokens - context)).long().numpy()
 
 
-def held_out_text(corpus: TokenFile, context: int, *, most: int) -> HeldOutText:
-    """Held-out windows of a corpus, `most` of them; 0: all."""
+def held_out_text(corpus: TokenFile, context: int, *, most: int, given: int = 1) -> HeldOutText:
+    """Held-out windows of a corpus with `context` targets after `given` tokens, `most` of them; 0: all."""
     starts = corpus.held_out_windows(context, most=most)
     tokens = len(corpus.held_out)
     return HeldOutText(
-        windows=as_tensor(corpus.windows(starts, context + 1)),
+        windows=as_tensor(corpus.windows(starts, context + given)),
         tokens_per_character=tokens / max(1, corpus.characters["held_out"]),
         tokens_per_byte=tokens / max(1, corpus.bytes["held_out"]),
     )
@@ -131,11 +143,23 @@ def held_out_text(corpus: TokenFile, context: int, *, most: int) -> HeldOutText:
 def text_measure(
     config: TrainConfig, task: Task, tokenizer: Tokenizer, policy: CausalLM, world: World
 ) -> Callable[[], dict[str, float]]:
-    """Measures the likelihood of held-out text, if the run's task is a text and it is evaluated."""
+    """Measures held-out text, if the run's task is a text and it is evaluated.
+
+    Of a causal model the likelihood; of a bidirectional one the loss at masked tokens and, if it is trained on it, the
+    bound on the likelihood.
+    """
     if not isinstance(task, CorpusTask) or not config.eval.every_steps:
         return dict
-    text = held_out_text(token_file(task, tokenizer), policy.context, most=task.eval_windows)
-    return partial(text_metrics, policy, text, world)
+    tokens = token_file(task, tokenizer)
+    if not is_bidirectional(policy):
+        return partial(text_metrics, policy, held_out_text(tokens, policy.context, most=task.eval_windows), world)
+    text = held_out_text(tokens, policy.context, most=task.eval_windows, given=0)
+    return partial(masked_metrics, policy, text, world, has_bound=_has_bound(config))
+
+
+def _has_bound(config: TrainConfig) -> bool:
+    row = objective_row(config.objective) if isinstance(config, OfflineConfig) else None
+    return isinstance(row, Objective) and row.masking is not None and plain(row.masking) is diffusion
 
 
 def as_tensor(windows: np.ndarray) -> Tensor:

@@ -1,0 +1,1 @@
+"""Sampling from bidirectional models: masked tokens are revealed step by step."""

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.refusal import refused
 from tests.cli.tiny import Whet, bigram_model
 from whet.config import NewModel
-from whet.config.parts import ModelConfig
+from whet.config.model_config import ModelConfig
 from whet.errors import UserError
 from whet.models.decoder.families import FAMILIES
 from whet.models.layers.decoder_config import parameter_count

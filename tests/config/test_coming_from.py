@@ -15,10 +15,10 @@ from whet.algorithms.table import CELLS
 from whet.cli.progress import SilentProgress
 from whet.config.algorithm import KlConfig
 from whet.config.eval_config import EvalConfig
+from whet.config.model_config import ModelConfig
 from whet.config.parts import (
     CriticConfig,
     EngineConfig,
-    ModelConfig,
     OptimizerConfig,
     RolloutConfig,
     SaveConfig,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.tiny import CHAT_TEMPLATE, Whet, chat_model
-from whet.config import parts
+from whet.config import model_config
 from whet.config.pipeline import CompareConfig
 from whet.models.text.chat_settings import NAMED_TEMPLATES
 from whet.recipe import plain, validate
@@ -82,7 +82,7 @@ def test_names_stay_names(here: Path) -> None:
     )
     assert config["model"]["chat_template"] == "plain"
     assert config["task"]["more"]["mode"] == "model"
-    assert set(parts.NAMED_TEMPLATES) == set(NAMED_TEMPLATES)
+    assert set(model_config.NAMED_TEMPLATES) == set(NAMED_TEMPLATES)
     compare = CompareConfig(start="model", reward="@rm", judge="rm")
     assert (compare.start, compare.reward, compare.judge) == (str(here / "model"), "@rm", str(here / "rm"))
 

@@ -22,6 +22,7 @@ from whet.evaluate.held_out_text import HeldOutText, text_metrics
 from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.rows.language_model import LanguageModelTrainer
+from whet.train.rows.text_trainer import Window
 from whet.train.setup.corpora import window_starts
 from whet.train.start import resume_run, start_run
 
@@ -83,7 +84,7 @@ def test_the_loss_is_that_of_every_next_token(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     trainer = LanguageModelTrainer(config, ALONE, lambda _: None)
     starts = trainer.rows(1)
-    windows = np.stack([trainer.corpus.ids[start : start + 17].astype(int) for start in starts])
+    windows = np.stack([trainer.corpus.ids[start : start + 17].astype(int) for start in [row.start for row in starts]])
     policy = trainer.parts.policy
     with torch.no_grad():
         logits = policy(torch.from_numpy(windows[:, :16]), torch.full((6,), 16)).double().numpy()
@@ -131,7 +132,7 @@ def test_separate_documents_do_not_see_each_other(tmp_path: Path) -> None:
     trainer = LanguageModelTrainer(
         config_of(tmp_path, task={**task, "documents": "separate", "held_out_share": 0.2}), ALONE, lambda _: None
     )
-    rows = trainer._sequences(np.array([0]))
+    rows = trainer.sequences([Window(1, 0, 0)])
     documents = trainer.corpus.documents.tolist()
     first = trainer.corpus.ids[: documents[1]].tolist()
     assert rows.tokens[0, : rows.lengths[0]].tolist() == first  # the first document and its end

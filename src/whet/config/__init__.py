@@ -20,6 +20,7 @@ from whet.config.eval_config import (
     tasks_of,
     trained_on_all,
 )
+from whet.config.model_config import ModelConfig, NewModel
 from whet.config.objective import objective_row, refuse_objective
 from whet.config.parts import (
     BestConfig,
@@ -27,8 +28,6 @@ from whet.config.parts import (
     CriticConfig,
     EarlyStoppingConfig,
     EngineConfig,
-    ModelConfig,
-    NewModel,
     ObjectiveConfig,
     OffloadConfig,
     OptimizerConfig,

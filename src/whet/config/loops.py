@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from whet.config import OfflineConfig, OnlineConfig, prompts_of_data
-from whet.config.parts import EngineConfig, ModelConfig, RolloutConfig, TaskConfig, refuse_engine
+from whet.config.model_config import ModelConfig
+from whet.config.parts import EngineConfig, RolloutConfig, TaskConfig, refuse_engine
 from whet.config.refusals import refuse_token_rewards
 from whet.config.reward import RewardConfig
 from whet.config.section import Amount, Positive, Section, Seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,7 +19,6 @@ from whet.config.section import (
     Count,
     Decay,
     Folder,
-    ModelPath,
     OpenSection,
     Positive,
     Section,
@@ -32,60 +31,6 @@ from whet.records import Sampling
 ROUNDING = 1e-9  # 0.07 · 100 is a little more than 7 in floating point
 LIKE_A_PATH = re.compile(r"/|\.\w+$")
 VLLM_COLDEST = 0.01  # vLLM silently raises a temperature below it
-NAMED_TEMPLATES = ("chatml", "llama-3", "plain")  # of models/text/chat_settings.py
-ChatTemplate = Annotated[str, AfterValidator(partial(absolute_file, names=NAMED_TEMPLATES))]
-CHARACTERS = "characters"
-Tokeniser = Annotated[str, AfterValidator(partial(absolute_file, names=(CHARACTERS,)))]
-
-
-class LatentOptions(Section):
-    """Multi-head latent attention of the families deepseek_v2 and deepseek_v3; null: follows from width and heads."""
-
-    q_rank: Count | None = None  # of the queries' latent; 0: queries of full rank
-    kv_rank: Positive | None = None  # of the latent of keys and values, which is cached
-    nope_dim: Positive | None = None  # of a head's queries and keys without positions
-    rope_dim: Positive | None = None  # of a head's rotary queries and of the shared rotary key, which is cached; even
-    value_dim: Positive | None = None  # of a head's values
-
-
-class NewModel(Section):
-    """A model from scratch."""
-
-    saved_if_set: ClassVar[tuple[str, ...]] = ("latent", "vocab_multiple")
-    family: str = "gpt2"  # a row of models/decoder/families.py
-    layers: Positive = 4  # blocks
-    heads: Positive = 4  # of attention
-    width: Positive = 128  # of the hidden state; a multiple of heads
-    context: Positive = 256  # longest sequence, in tokens
-    latent: LatentOptions = LatentOptions()
-    tokenizer: Tokeniser = CHARACTERS  # of the task's alphabet; `bpe:1024`, `tiktoken:gpt2`, or a saved one's directory
-    vocab_multiple: Positive = 1  # the embedding has so many rows or a multiple: 64 suits the kernels of a GPU
-
-    @model_validator(mode="after")
-    def _divisible(self) -> NewModel:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        return self
-
-
-class ModelConfig(Section):
-    """A directory, a pulled name or a run; or a new model."""
-
-    shorthand: ClassVar[str] = "path"
-    saved_if_set: ClassVar[tuple[str, ...]] = ("chat_template", "system_prompt", "dtype", "compile")
-    path: ModelPath = ""  # a model's directory, the name of a pulled model, or a run (its best model)
-    new: NewModel | None = None
-    gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, slower steps
-    compile: bool = False  # on a GPU: torch.compile the blocks of families without fused kernels (GPT-2, OLMo-2)
-    chat_template: ChatTemplate = ""  # chatml, llama-3, plain, or a Jinja file; empty: the model's own
-    system_prompt: str = ""  # opens every conversation that has no system message; saved in the chat template
-    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # of the saved best model; auto: as the model was stored
-
-    @model_validator(mode="after")
-    def _one_source(self) -> ModelConfig:
-        if bool(self.path) == (self.new is not None):
-            raise ValueError("give either path (a directory, a pulled name, a run) or new, not both and not neither")
-        return self
 
 
 MIXTURE = "mixture"  # the task that is several tasks

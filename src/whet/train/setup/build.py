@@ -12,8 +12,8 @@ import torch
 
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
+from whet.config.model_config import ModelConfig
 from whet.config.objective import hides_tokens
-from whet.config.parts import ModelConfig
 from whet.distributed.world import World
 from whet.engines.denoising.denoising_engine import DenoisingEngine
 from whet.engines.engine_protocol import Engine

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.eval_config import has_prompts_of
-from whet.config.parts import ModelConfig, TaskConfig
+from whet.config.model_config import ModelConfig
+from whet.config.parts import TaskConfig
 from whet.errors import UserError
 from whet.evaluate.measures import measure_of
 from whet.files.disk_rows import on_disk

@@ -1,0 +1,1 @@
+"""Language from random weights: cross-entropy, reinforcement and denoising on the same model and text."""

@@ -94,7 +94,6 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
     used, max_tokens, key = _sampled(config)
-    engine = build_engine(config.engine, policy, start.tokenizer, world)
     task, lengths = fit_prompts(
         start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, key=key, used=used
     )
@@ -107,7 +106,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         tokenizer=start.tokenizer,
         policy=policy,
         load=partial(load_model, bidirectional=_hides_tokens(config)),
-        engine=engine,
+        engine=build_engine(config.engine, policy, start.tokenizer, world),
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
@@ -142,9 +141,8 @@ def start_model(config: TrainConfig, world: World) -> Start:
         policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed, causal=not hides)
     else:
         directory = resolve_model(config.model.path)
-        policy = load_model(
-            directory, bidirectional=hides
-        )  # before the tokenizer: its errors on bad directories are clearer
+        # Before the tokenizer: its errors on bad directories are clearer.
+        policy = load_model(directory, bidirectional=hides)
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)

@@ -92,7 +92,6 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     if isinstance(policy, Decoder):
         policy.model.compiled = config.model.compile
     used, max_tokens, key = _sampled(config)
-    engine = build_engine(config.engine, policy, start.tokenizer, world)
     task, lengths = fit_prompts(
         start.task, start.tokenizer, context=policy.context, max_tokens=max_tokens, key=key, used=used
     )
@@ -105,7 +104,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         tokenizer=start.tokenizer,
         policy=policy,
         load=partial(load_model, bidirectional=_hides_tokens(config)),
-        engine=engine,
+        engine=build_engine(config.engine, policy, start.tokenizer, world),
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
@@ -141,9 +140,8 @@ def start_model(config: TrainConfig, world: World) -> Start:
         policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed, causal=not hides)
     else:
         directory = resolve_model(config.model.path)
-        policy = load_model(
-            directory, bidirectional=hides
-        )  # before the tokenizer: its errors on bad directories are clearer
+        # Before the tokenizer: its errors on bad directories are clearer.
+        policy = load_model(directory, bidirectional=hides)
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)

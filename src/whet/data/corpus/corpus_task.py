@@ -110,13 +110,16 @@ class CorpusTask:
         begin, end = side
         place = begin + int(where * max(1, end - begin - room))
         prompt, place = self.text.text_at(place, characters, side=side, at_word=at_word)
-        after = place + len(prompt.encode())
         if at_word:
-            prompt, after = self._until_word(place, after, end)
+            prompt = self._whole_words(prompt)
+        after = place + len(prompt.encode())
         answer, _ = self.text.text_at(after, self.answer_characters, side=(after, end), at_word=False)
         return Example(id=f"byte {place}", prompt=prompt, answer=answer)
 
-    def _until_word(self, place: int, after: int, end: int) -> tuple[str, int]:
-        """The prompt prolonged to the end of its last word."""
-        after = self.text.text_at(after, 1, side=(place, end), at_word=True)[1]
-        return self.text.data[place:after].decode("utf-8"), after
+    @staticmethod
+    def _whole_words(prompt: str) -> str:
+        """The prompt without the beginning of a word at its end; one word alone stays as it is."""
+        for place in range(len(prompt) - 1, 0, -1):
+            if prompt[place].isspace() and not prompt[place - 1].isspace():
+                return prompt[:place]
+        return prompt

@@ -71,12 +71,13 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
 	$(BIN)/python -m studies.verifiable.page docs/tasks
+	$(BIN)/python -m studies.gpt2_lab.page docs/gpt2-lab.template.md docs/gpt2-lab.md
 	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md
 	$(BIN)/python -m bench.figure docs/learning.png
 

@@ -80,12 +80,13 @@ METHODS: Mapping[str, Method] = {
         recipe="grpo-char", keys=("reward.tokens.partial_logprob=0.02",), about="partial credit 0.02 × log-prob"
     ),
 }
+RECIPES: Mapping[str, Method] = {name: Method(recipe=name) for name in ("lm-char", "lm-bpe", "lm-char-gpu")}
 MAIN = ("lm", "denoise", "grpo", "ppo")
 
 
 def train(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Trains one model; returns its command, evaluations and curves."""
-    method = METHODS[name]
+    method = {**METHODS, **RECIPES}[name]
     out = options.runs / f"{name}-{seed}"
     keys = [*method.keys, f"seed={seed}", *options.override]
     command = ["whet", "train", method.recipe, f"task.path={options.text}", *keys]

@@ -224,3 +224,16 @@ def test_what_cannot_be_trained_is_a_sentence(tmp_path: Path, changes: dict[str,
 def test_data_names_the_text_of_a_recipe(tmp_path: Path) -> None:
     given = config_of(tmp_path, data={"path": "python-stdlib", "limit": 3})
     assert (given.task.options["path"], given.task.options["limit"], given.data) == ("python-stdlib", 3, None)
+
+
+def test_a_run_is_measured_anew_with_its_best_model(tmp_path: Path) -> None:
+    """Digit by digit as it measured itself; fewer bits are better."""
+    import whet
+    from whet.evaluate.measures import measure_of
+
+    run = whet.Run(trained(config_of(tmp_path, eval={"every_steps": 6, "examples": 2, "max_tokens": 4}), tmp_path))
+    logged = RunDirectory.open(run.path, is_writer=False).metrics()[-1]
+    again = run.evaluate(examples=2).rows
+    assert {key: logged[key] for key in again} == pytest.approx(again, abs=1e-12)
+    assert again["eval/bits_per_character"] == pytest.approx(again["eval/loss"] / math.log(2))
+    assert not measure_of("eval/bits_per_character").is_higher_better

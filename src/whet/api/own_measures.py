@@ -25,6 +25,7 @@ from whet.runs.directory import RunDirectory
 from whet.tasks.grading.failures import Tolerance
 from whet.tasks.protocol import Task
 from whet.train.rows.loop import build_trainer
+from whet.train.setup.corpora import text_measure
 from whet.train.setup.reward_grader import build_grader, score_completions
 
 FoundTask = tuple[Task, str, Mapping[str, Any]]  # a task with its name and options
@@ -52,6 +53,8 @@ def measured_as_trained(  # noqa: PLR0913
     named = TaskConfig(name=name, **options)
     with _own_rewards(config, best, task, named, tokenizer, world.device, note) as scorer:
         result = evaluate(engine, tokenizer, task, **settings, scorer=scorer, world=world)
+    if isinstance(config, OnlineConfig) and isinstance(engine, LocalEngine):
+        return replace(result, rows=text_measure(config, given, tokenizer, engine.policy, world)(engine.policy))
     if not isinstance(config, OfflineConfig):
         return result
     rows, step = _own_rows(config, best, engine, settings["examples"], world, note)
@@ -125,7 +128,7 @@ def _own_rows(config: OfflineConfig, best: Path, engine: Engine, examples: int, 
     if trainer.kept:
         return _recorded(best)
     trainer.parts = replace(trainer.parts, policy=engine.policy)
-    return trainer.measure(), None
+    return trainer.measure() | trainer.parts.measure(engine.policy), None
 
 
 def _best_step(best: Path) -> int:

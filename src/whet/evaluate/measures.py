@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 LOWER_IS_BETTER = (
-    *("loss", "truncated", "calibration_error"),
+    *("loss", "bits_per_character", "bits_per_byte", "truncated", "calibration_error"),
     *("bound", "bound_bits_per_character", "bound_bits_per_byte", "masked_loss"),
 )
 PARTS = "parts"  # of the reward: eval/parts/NAME, of which more is always better
@@ -78,6 +78,8 @@ OTHERS = (
     Measure(metric="eval/truncated", label="held-out truncated", is_share=True),
     Measure(metric="eval/margin", label="held-out margin", counted_by=("rows",)),
     Measure(metric="eval/masked_accuracy", label="held-out masked accuracy", is_share=True, counted_by=("rows",)),
+    Measure(metric="eval/bits_per_character", label="held-out bits per character", counted_by=("rows",)),
+    Measure(metric="eval/bits_per_byte", label="held-out bits per byte", counted_by=("rows",)),
     Measure(metric="eval/bound_bits_per_character", label="held-out bound, bits per character", counted_by=("rows",)),
     Measure(metric="eval/bound_bits_per_byte", label="held-out bound, bits per byte", counted_by=("rows",)),
 )

@@ -276,7 +276,7 @@ class Session:
                 self.config, self.parts, self.world, self.run, self.scorers, self._abandoning, step=step
             )
             with self._abandoning():
-                metrics |= self.measure() | self.parts.measure()
+                metrics |= self.measure() | self.parts.measure(self.parts.policy)
         self._evaluating = None
         require_measured(self.config, metrics)
         resume.remember(self.measured, step, plain_numbers(metrics))

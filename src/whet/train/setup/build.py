@@ -59,7 +59,7 @@ class Parts(Generic[M]):
     origin: str  # fingerprint of the start weights
     dtype: torch.dtype  # of exported weights
     notes: tuple[str, ...]  # on the parts, for the user
-    measure: Callable[[], dict[str, float]] = dict  # further metrics of every evaluation
+    measure: Callable[[M], dict[str, float]] = lambda _: {}  # further metrics of every evaluation, of a policy
 
     def save_model(self, directory: Path) -> None:
         """Saves model and tokenizer as one loadable directory, in fp32 as they are trained."""

@@ -142,19 +142,19 @@ def held_out_text(corpus: TokenFile, context: int, *, most: int, given: int = 1)
 
 def text_measure(
     config: TrainConfig, task: Task, tokenizer: Tokenizer, policy: CausalLM, world: World
-) -> Callable[[], dict[str, float]]:
-    """Measures held-out text, if the run's task is a text and it is evaluated.
+) -> Callable[[CausalLM], dict[str, float]]:
+    """Measures held-out text under a policy like this one, if the run's task is a text and it is evaluated.
 
     Of a causal model the likelihood; of a bidirectional one the loss at masked tokens and, if it is trained on it, the
     bound on the likelihood.
     """
     if not isinstance(task, CorpusTask) or not config.eval.every_steps:
-        return dict
+        return lambda _: {}
     tokens = token_file(task, tokenizer)
     if not is_bidirectional(policy):
-        return partial(text_metrics, policy, held_out_text(tokens, policy.context, most=task.eval_windows), world)
+        return partial(text_metrics, text=held_out_text(tokens, policy.context, most=task.eval_windows), world=world)
     text = held_out_text(tokens, policy.context, most=task.eval_windows, given=0)
-    return partial(masked_metrics, policy, text, world, has_bound=_has_bound(config))
+    return partial(masked_metrics, text=text, world=world, has_bound=_has_bound(config))
 
 
 def _has_bound(config: TrainConfig) -> bool:

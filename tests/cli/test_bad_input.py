@@ -19,7 +19,7 @@ COMMANDS = [
     *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("recipes",)),
     *(("tasks", "list"), ("tasks", "show"), ("tasks", "play"), ("tasks", "check")),
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
-    *(("data", "explore"), ("data", "formats"), ("runs",), ("keys",), ("score",), ("sandbox",)),
+    *(("data", "explore"), ("data", "formats"), ("data", "tokenize"), ("runs",), ("keys",), ("score",), ("sandbox",)),
 ]
 
 

@@ -19,6 +19,7 @@ _STEP = ("tests/train/test_annotate.py", "tests/train/test_update.py", "tests/tr
 TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/advantages.py": _ALGORITHMS,
     "algorithms/cells.py": (*_TABLES, *_ALGORITHMS),
+    "algorithms/masking.py": _ALGORITHMS,
     "algorithms/policy_loss.py": _ALGORITHMS,
     "algorithms/preference/losses.py": _ALGORITHMS,
     "algorithms/preference/metrics.py": _ALGORITHMS,

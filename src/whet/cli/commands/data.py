@@ -105,7 +105,9 @@ def tokenize(
     held_out_share: float = typer.Option(0.1, "--held-out-share", help="Share of the text, at its end, to hold out."),
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Write the tokens of a text to a directory, with its tokeniser: a memory-mapped file that native/ reads too.
+    """Write the tokens of a text, and its tokeniser, to a directory.
+
+    A memory-mapped file with a manifest, which the trainer in C++ reads too (docs/native.md).
 
     \b
     Examples:

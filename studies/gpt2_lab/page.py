@@ -14,6 +14,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from bench.results import RESULTS as BENCHES
 from bench.results import read_result
@@ -121,11 +122,12 @@ def picture(results: Sequence[Result], baselines: Sequence[Mapping[str, float]])
             for name in MAIN:
                 _draw(axes, [r for r in results if r["method"] == name], metric, scale, cost, name)
             axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
             axes.set_xlabel(title, fontsize=8)
             axes.set_ylabel(f"held-out {label}", fontsize=8)
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
-    panels[0][0].legend(fontsize=7, frameon=False)
+    panels[1][0].legend(fontsize=7, frameon=False, loc="lower left")
     return png(figure)
 
 

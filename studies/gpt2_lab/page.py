@@ -43,16 +43,16 @@ def language_models(results: Sequence[Result]) -> Iterator[str]:
 
 def speeds() -> Iterator[str]:
     """The measurements of GPT-2 124M, the oldest first."""
-    yield "| side | windows a pass | tokens/s | MFU of 989 TFLOP/s | peak memory | measured |"
-    yield "|---|---|---|---|---|---|"
+    yield "| side | tokens/s | MFU of 989 TFLOP/s | peak memory | command |"
+    yield "|---|---|---|---|---|"
     for path in sorted(BENCHES.glob("language-model-gpt2-124m-*.json")):
         found = read_result(path)
         for name, side in found["sides"].items():
             memory = side["peak_bytes"] / 2**30
             speed = f"{side['tokens_per_second']:,.0f} | {side['mfu']:.1%} | {memory:.0f} GiB"
-            yield f"| {name} | {found['workload']['micro_batch']} | {speed} | {found['date'][:10]} |"
+            yield f"| {name} | {speed} | `{found['command'].split(' --out')[0]}` |"
     yield ""
-    yield "`python -m bench.language_model --micro-batch 128`, windows of 1,024 tokens, random tokens and weights."
+    yield "Windows of 1,024 tokens, random tokens and weights."
 
 
 def latent() -> Iterator[str]:

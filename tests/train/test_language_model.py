@@ -16,14 +16,16 @@ from tests.data.corpus.texts import invented, written
 from tests.small import small_model
 from whet.cli.progress import SilentProgress
 from whet.config import OfflineConfig
+from whet.data.corpus.corpus_task import CorpusTask
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.evaluate.held_out_text import HeldOutText, text_metrics
-from whet.recipe import Recipe, validate
+from whet.models.text.tokenizers import character_tokenizer
+from whet.recipe import Recipe, read_recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.rows.language_model import LanguageModelTrainer
 from whet.train.rows.text_trainer import Window
-from whet.train.setup.corpora import window_starts
+from whet.train.setup.corpora import short_horizon_note, window_starts
 from whet.train.start import resume_run, start_run
 
 ALONE = World.init("cpu")
@@ -237,3 +239,16 @@ def test_a_run_is_measured_anew_with_its_best_model(tmp_path: Path) -> None:
     assert {key: logged[key] for key in again} == pytest.approx(again, abs=1e-12)
     assert again["eval/bits_per_character"] == pytest.approx(again["eval/loss"] / math.log(2))
     assert not measure_of("eval/bits_per_character").is_higher_better
+
+
+def test_a_horizon_that_the_context_cuts_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path / "text.txt", invented(300))
+    task, config = (
+        CorpusTask(path=str(path)),
+        read_recipe("grpo-char", ["rollout.max_tokens=4", "eval.max_tokens=4"]).config,
+    )
+    tokenizer = character_tokenizer(task.alphabet)
+    told = short_horizon_note(config, task, tokenizer, context=32)
+    assert "prompts of up to 32 tokens and rollout.max_tokens 4 exceed the context of 32" in told
+    assert short_horizon_note(config, task, tokenizer, context=36) == ""
+    assert short_horizon_note(config_of(tmp_path), task, tokenizer, context=8) == ""

@@ -5,6 +5,8 @@ from functools import partial
 from typing import Any
 
 from whet.models.decoder.family import (
+    LLAMA_KEYS,
+    LLAMA_TRAITS,
     Family,
     NotCovered,
     entry,
@@ -16,19 +18,7 @@ from whet.models.decoder.family import (
 )
 from whet.models.layers.decoder_config import DecoderConfig, LatentShape
 
-KEYS = {
-    "vocab_size": "vocab_size",
-    "width": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "mlp_width": "intermediate_size",
-    "context": "max_position_embeddings",
-    "norm_eps": "rms_norm_eps",
-    "rope_base": "rope_theta",
-    "init_std": "initializer_range",
-    "tied_head": "tie_word_embeddings",
-}
+KEYS = {field: key for field, key in LLAMA_KEYS.items() if field != "head_dim"}  # that follows from the latent shape
 LATENT_KEYS = {  # field of LatentShape → its key in config.json
     "q_rank": "q_lora_rank",
     "kv_rank": "kv_lora_rank",
@@ -38,16 +28,6 @@ LATENT_KEYS = {  # field of LatentShape → its key in config.json
 }
 DEFAULTS = {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}  # transformers'
 DENSE_LAYERS = {"deepseek_v2": 0, "deepseek_v3": 3}  # transformers' default of first_k_dense_replace
-TRAITS: Mapping[str, Any] = {
-    "norm": "rms",
-    "norm_eps": 1e-6,
-    "positions": "rope",
-    "mlp": "swiglu",
-    "attention_bias": False,
-    "attention_out_bias": False,
-    "mlp_bias": False,
-    "tied_head": False,
-}
 
 
 def usual_latent(width: int, heads: int) -> dict[str, int | None]:
@@ -71,7 +51,7 @@ def deepseek(model_type: str, architecture: str) -> Family:
     return Family(
         model_type=model_type,
         architecture=architecture,
-        traits=TRAITS,
+        traits=LLAMA_TRAITS,
         usual_latent=usual_latent,
         read=partial(_read, model_type=model_type),
         keys=KEYS,
@@ -91,7 +71,8 @@ def _read(hf: Mapping[str, Any], model_type: str) -> DecoderConfig:
     for place in ("rope_scaling", "rope_parameters"):
         if scaling is not None:
             require(entry(hf, place, dict, {}), "mscale_all_dim", 0, 0.0)  # transformers scales the scores by it
-    defaults = {"norm_eps": TRAITS["norm_eps"], "rope_base": base, "init_std": 0.02, "tied_head": TRAITS["tied_head"]}
+    usual = {field: LLAMA_TRAITS[field] for field in ("norm_eps", "tied_head")}
+    defaults = {**usual, "rope_base": base, "init_std": 0.02}
     shape = read_fields(hf, KEYS, kv_heads=heads, **defaults)
     latent = _read_latent(hf, model_type)
     bias = entry(hf, "attention_bias", bool, False)
@@ -104,7 +85,7 @@ def _read(hf: Mapping[str, Any], model_type: str) -> DecoderConfig:
         "attention_out_bias": bias,
         "mlp_bias": model_type == "deepseek_v2" and entry(hf, "mlp_bias", bool, False),
     }
-    return DecoderConfig(**{**TRAITS, **shape})
+    return DecoderConfig(**{**LLAMA_TRAITS, **shape})
 
 
 def _read_latent(hf: Mapping[str, Any], model_type: str) -> LatentShape:

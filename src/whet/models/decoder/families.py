@@ -14,6 +14,8 @@ import torch
 from whet.errors import UserError
 from whet.models.decoder.deepseek import LATENT_KEYS, deepseek
 from whet.models.decoder.family import (
+    LLAMA_KEYS,
+    LLAMA_TRAITS,
     Family,
     NotCovered,
     Weights,
@@ -155,32 +157,6 @@ def _renamed(name: str, replaced: Iterable[tuple[str, str]]) -> str:
 
 
 # Llama, Qwen2, Qwen3, OLMo-2: the decoder carries their names already
-
-
-LLAMA_KEYS = {
-    "vocab_size": "vocab_size",
-    "width": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "mlp_width": "intermediate_size",
-    "context": "max_position_embeddings",
-    "norm_eps": "rms_norm_eps",
-    "rope_base": "rope_theta",
-    "init_std": "initializer_range",
-    "tied_head": "tie_word_embeddings",
-}
-LLAMA_TRAITS: Mapping[str, Any] = {
-    "norm": "rms",
-    "norm_eps": 1e-6,
-    "positions": "rope",
-    "mlp": "swiglu",
-    "attention_bias": False,
-    "attention_out_bias": False,
-    "mlp_bias": False,
-    "tied_head": False,
-}
 
 
 def _llama_like(model_type: str, architecture: str, **own: Any) -> Family:

@@ -12,6 +12,32 @@ from whet.models.layers.decoder_config import DecoderConfig, RopeScaling, WrongF
 Weights = dict[str, Tensor]
 T = TypeVar("T", int, float, bool, str, dict[str, Any], list[Any])
 
+# Of Llama; Qwen, OLMo-2 and DeepSeek differ by a few.
+LLAMA_KEYS = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "mlp_width": "intermediate_size",
+    "context": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps",
+    "rope_base": "rope_theta",
+    "init_std": "initializer_range",
+    "tied_head": "tie_word_embeddings",
+}
+LLAMA_TRAITS: Mapping[str, Any] = {
+    "norm": "rms",
+    "norm_eps": 1e-6,
+    "positions": "rope",
+    "mlp": "swiglu",
+    "attention_bias": False,
+    "attention_out_bias": False,
+    "mlp_bias": False,
+    "tied_head": False,
+}
+
 
 class NotCovered(UserError):
     """A checkpoint that the decoder cannot represent exactly; transformers may."""

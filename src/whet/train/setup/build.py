@@ -33,7 +33,7 @@ from whet.tasks.protocol import HasNotes, Task
 from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
-from whet.train.setup.corpora import named_tokenizer, text_measure
+from whet.train.setup.corpora import named_tokenizer, short_horizon_note, text_measure
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
@@ -110,6 +110,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         dtype=start.dtype,
         notes=(
             *(*trained_on, *evaluation_lines(config, evaluation), *reward_lines(config)),
+            *filter(None, [short_horizon_note(config, task, start.tokenizer, policy.context)]),
             *(*start.notes, *lengths, *of_sets, *(task.notes() if isinstance(task, HasNotes) else ())),
         ),
         measure=text_measure(config, task, start.tokenizer, policy, world),

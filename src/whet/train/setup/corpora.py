@@ -14,7 +14,7 @@ from torch import Tensor
 from whet.algorithms.cells import plain
 from whet.algorithms.masking import diffusion
 from whet.algorithms.table import Objective
-from whet.config import OfflineConfig, TrainConfig
+from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.objective import objective_row
 from whet.data.corpus.corpus_task import CorpusTask
 from whet.data.corpus.token_file import TokenFile, cached_token_file, read_token_file, write_token_file
@@ -32,6 +32,7 @@ from whet.streams import uniform
 from whet.tasks.protocol import HasAlphabet, HasText, Task
 
 TIKTOKEN, BPE = "tiktoken:", "bpe:"
+PROBED = 64  # prompts whose length is looked at
 SEED_BITS = 32  # a stream of windows is named by seed · 2³² + step
 
 
@@ -160,6 +161,19 @@ def text_measure(
 def _has_bound(config: TrainConfig) -> bool:
     row = objective_row(config.objective) if isinstance(config, OfflineConfig) else None
     return isinstance(row, Objective) and row.masking is not None and plain(row.masking) is diffusion
+
+
+def short_horizon_note(config: TrainConfig, task: Task, tokenizer: Tokenizer, context: int) -> str:
+    """Says so where prompts of a text leave rollouts less of the context than `rollout.max_tokens`; else empty."""
+    if not isinstance(config, OnlineConfig) or not isinstance(task, CorpusTask):
+        return ""
+    longest = max(len(tokenizer.prompt(example.prompt)) for example in task.draw(PROBED, seed=(config.seed, 0)))
+    if longest + config.rollout.max_tokens <= context:
+        return ""
+    return (
+        f"note: prompts of up to {longest} tokens and rollout.max_tokens {config.rollout.max_tokens} exceed the "
+        f"context of {context}, so rollouts are truncated: lower task.prompt_characters, or raise model.new.context"
+    )
 
 
 def as_tensor(windows: np.ndarray) -> Tensor:

@@ -171,3 +171,10 @@ def test_chunks_are_the_text_and_their_ids_those_of_the_whole(
     is_cut_at_words = all(one[0] in " \n\t" for one in chunks[1:])
     if is_cut_at_words:
         assert [i for one in chunks for i in bpe.encode(one)] == bpe.encode(text)
+
+
+def test_the_same_bytes_under_another_kind_of_name_are_another_text(tmp_path: Path) -> None:
+    packed = gzip.compress(b"".join(json.dumps({"text": "abc " * 9}).encode() + b"\n" for _ in range(5)))
+    for name, documents in (("c.jsonl.gz", 5), ("c.txt.gz", 1)):
+        (tmp_path / name).write_bytes(packed)
+        assert text_store(CorpusSource(path=str(tmp_path / name)), held_out_share=0.2).documents == documents

@@ -218,3 +218,34 @@ def test_bpe_has_the_size_that_is_asked_for() -> None:
     text = "über €\n\ttabs  and 😀"
     found = train_bpe([invented(50)], 300)
     assert found.decode(found.encode(text)) == text
+
+
+def test_a_damaged_cache_is_built_again(tmp_path: Path, home: Path) -> None:
+    for number in range(3):
+        written(tmp_path / "f" / f"{number}.txt", invented(3, seed=number))
+    found, _ = tokens_of(tmp_path / "f")
+    expected, documents = found.ids.tolist(), found.documents.tolist()
+    for name in ("text.utf8", "documents.u64", "text.json", "tokens.bin", "documents.bin", "corpus.json"):
+        for damage in (b"", b"\1" * 16, None):
+            (path,) = (home / "corpora").glob(f"*/{name}")
+            if damage is None:
+                path.unlink()
+            else:
+                path.write_bytes(damage)
+            again, _ = tokens_of(tmp_path / "f")
+            assert (again.ids.tolist(), again.documents.tolist()) == (expected, documents), (name, damage)
+
+
+def test_many_documents_are_encoded_in_linear_time(tmp_path: Path) -> None:
+    """With a loop over all documents for each of them, this would take minutes."""
+    rows = "".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(20_000))
+    store = text_store(CorpusSource(path=str(written(tmp_path / "t.jsonl", rows))), held_out_share=0.1)
+    assert sum(1 for _ in store.chunks(0, store.size)) == store.documents == 20_000
+    for start in store.starts[:200].tolist():
+        assert next(store.chunks(start, start + 4)) == "row "
+
+
+def test_a_word_that_runs_to_the_end_still_has_an_answer(tmp_path: Path) -> None:
+    text = invented(200) + "x" * 900 + " end"
+    task = CorpusTask(path=str(written(tmp_path / "t.txt", text)), windows="words", answer_characters=16)
+    assert all(example.answer for example in (*task.held_out(50), *task.draw(500, seed=(0, 1))))

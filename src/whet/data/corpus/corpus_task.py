@@ -114,6 +114,10 @@ class CorpusTask:
             prompt = self._whole_words(prompt)
         after = place + len(prompt.encode())
         answer, _ = self.text.text_at(after, self.answer_characters, side=(after, end), at_word=False)
+        if not answer:  # a word that runs to the end of the text
+            prompt, place = self.text.text_at(begin, characters, side=side, at_word=False)
+            after = place + len(prompt.encode())
+            answer, _ = self.text.text_at(after, self.answer_characters, side=(after, end), at_word=False)
         return Example(id=f"byte {place}", prompt=prompt, answer=answer)
 
     @staticmethod

@@ -87,10 +87,11 @@ def source_checksum(source: CorpusSource) -> str:
     """A checksum of everything that decides the documents: the files' contents, and the keys that select from them."""
     digest = hashlib.sha256(repr((source.column, source.limit)).encode())
     for file in source_files(source):
+        content = hashlib.sha256()
         with files.opened(file) as opened:
             while part := opened.read(2**20):
-                digest.update(part)
-        digest.update(b"\0" + file.suffix.encode())
+                content.update(part)
+        digest.update(content.digest() + bytes([is_rows_file(file.name)]))
     return digest.hexdigest()
 
 

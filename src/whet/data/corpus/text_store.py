@@ -3,15 +3,18 @@
 It is built once for each content of the source and then found again by its checksum, in the cache directory.
 """
 
+import hashlib
 import json
 import mmap
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +23,7 @@ from whet.errors import RunFailed, UserError
 from whet.files import home_directory, read_object
 
 TEXT, STARTS, FACTS = "text.utf8", "documents.u64", "text.json"
-LAYOUT = 1  # raise it when the files change, so that older ones are built again
+LAYOUT = 2  # raise it when the files change, so that older ones are built again
 CHUNK = 2**20  # bytes of text that are encoded or decoded at a time
 LARGEST_ALPHABET = 50_000  # more different characters than Unicode text has
 SPACES = b" \n\t\r"
@@ -53,7 +56,8 @@ class TextStore:
 
         Byte-level BPE splits text there before it merges, so encoding chunk by chunk gives the ids of the whole.
         """
-        bounds = [begin, *(int(start) for start in self.starts if begin < start < end), end]
+        first, last = np.searchsorted(self.starts, [begin + 1, end])
+        bounds = [begin, *self.starts[first:last].tolist(), end]
         for first, last in pairwise(bounds):
             place = first
             while place < last:
@@ -97,16 +101,34 @@ def text_store(source: CorpusSource, *, held_out_share: float) -> TextStore:
     """The text of a source, written to the cache if it is not there."""
     checksum = source_checksum(source)
     directory = home_directory("corpora") / f"text-{LAYOUT}-{checksum[:32]}"
-    if not (directory / FACTS).exists():
+    facts = _intact_facts(directory)
+    if facts is None:
+        shutil.rmtree(directory, ignore_errors=True)
         build_directory(directory, lambda new: _write(source, new), what=f"the text of {source.path}")
-    facts = read_object(directory / FACTS)
-    if (directory / TEXT).stat().st_size != facts["size"]:
-        raise RunFailed(f"{directory} is damaged: delete it, and it is built again")
+        facts = _intact_facts(directory)
+    if facts is None:
+        raise RunFailed(f"the text of {source.path} changed while it was written to {directory}: try again")
     whole = TextStore(directory=directory, checksum=checksum, split=facts["size"], **facts)
     split = _split(whole, held_out_share)
     if not 0 < split < whole.size and held_out_share > 0:
         raise UserError(f"{source.path} has {whole.size} bytes of text, too few to hold {held_out_share:.0%} out")
     return replace(whole, split=split)
+
+
+def _intact_facts(directory: Path) -> dict[str, Any] | None:
+    """What text.json says of a text whose files have their checksums; None if one is damaged or absent."""
+    try:
+        facts = read_object(directory / FACTS)
+        if facts.pop("sha256") != {name: sha256_of(directory / name) for name in (TEXT, STARTS)}:
+            return None
+        return {name: facts[name] for name in ("size", "documents", "alphabet")}
+    except (OSError, UserError, KeyError):
+        return None
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _split(store: TextStore, held_out_share: float) -> int:
@@ -131,7 +153,8 @@ def _write(source: CorpusSource, directory: Path) -> None:
     if len(alphabet) > LARGEST_ALPHABET:
         raise UserError(f"{source.path} has {len(alphabet):,} different characters: is it text?")
     np.array(starts, dtype="<u8").tofile(directory / STARTS)
-    facts = {"size": size, "documents": len(starts), "alphabet": "".join(sorted(alphabet))}
+    facts: dict[str, Any] = {"size": size, "documents": len(starts), "alphabet": "".join(sorted(alphabet))}
+    facts["sha256"] = {name: sha256_of(directory / name) for name in (TEXT, STARTS)}
     (directory / FACTS).write_text(json.dumps(facts), "utf-8")
 
 

@@ -6,6 +6,7 @@ token at which each document begins) and corpus.json. Training tokens come first
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from whet.data.corpus.text_store import TextStore, build_directory
+from whet.data.corpus.text_store import TextStore, build_directory, sha256_of
 from whet.errors import UserError
 from whet.files import home_directory, read_object
 
@@ -88,13 +89,16 @@ def cached_token_file(
     """The tokens of a text, encoded once for each tokeniser; `tokenizer` is its fingerprint."""
     key = hashlib.sha256(repr((FORMAT, text.checksum, text.split, tokenizer)).encode()).hexdigest()[:32]
     directory = home_directory("corpora") / f"tokens-{FORMAT}-{key}"
-    if not (directory / MANIFEST).exists():
 
-        def write(new: Path) -> None:
-            write_token_file(new, text, encode, vocab_size=vocab_size, eos=eos, tokenizer=tokenizer, source=source)
+    def write(new: Path) -> None:
+        write_token_file(new, text, encode, vocab_size=vocab_size, eos=eos, tokenizer=tokenizer, source=source)
 
+    try:
+        return read_token_file(directory)
+    except UserError:  # absent or damaged
+        shutil.rmtree(directory, ignore_errors=True)
         build_directory(directory, write, what=f"the tokens of {source}")
-    return read_token_file(directory)
+        return read_token_file(directory)
 
 
 def write_token_file(
@@ -127,6 +131,7 @@ def write_token_file(
         **sizes,
         "tokenizer": tokenizer,
         "sha256": digest.hexdigest(),
+        "documents_sha256": sha256_of(directory / DOCUMENTS),
         "source": source,
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
@@ -159,12 +164,12 @@ def read_token_file(directory: Path) -> TokenFile:
         )
         if manifest["format"] != FORMAT or found.dtype not in ("uint16", "uint32"):
             raise UserError(f"{path} is of another format: make it again with `whet data tokenize`")
-        with (directory / TOKENS).open("rb") as file:
-            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        known = {TOKENS: manifest["sha256"], DOCUMENTS: manifest["documents_sha256"]}
+        damaged = [name for name, checksum in known.items() if sha256_of(directory / name) != checksum]
     except (KeyError, TypeError) as error:
         raise UserError(f"{path} lacks {error}: make it again with `whet data tokenize`") from error
     except OSError as error:
-        raise UserError(f"cannot read {directory / TOKENS}: {error.strerror or error}") from error
-    if checksum != manifest["sha256"]:
-        raise UserError(f"{directory / TOKENS} is damaged (wrong checksum): delete {directory}, and it is made again")
+        raise UserError(f"cannot read the tokens in {directory}: {error.strerror or error}") from error
+    if damaged:
+        raise UserError(f"{directory / damaged[0]} is damaged (wrong checksum): delete {directory}, and make it again")
     return found

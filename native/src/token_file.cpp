@@ -34,7 +34,7 @@ TokenFile::TokenFile(const std::string& directory)
     const std::string where = directory + "/corpus.json";
     const Json facts = read_json_object(where);
     integer_at(facts, "format", 1, 1, where);
-    const std::string& dtype = string_at(facts, "dtype", where);
+    const std::string dtype = string_at(facts, "dtype", where);
     if (dtype != "uint16" && dtype != "uint32") {
         throw InputError(where + ": 'dtype' is " + in_quotes(dtype) + ": expected uint16 or uint32");
     }

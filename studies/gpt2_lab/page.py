@@ -18,7 +18,7 @@ from matplotlib.ticker import NullFormatter
 
 from bench.results import RESULTS as BENCHES
 from bench.results import read_result
-from studies.gpt2_lab.run import MAIN, METHODS
+from studies.gpt2_lab.run import ATTENTION, MAIN, METHODS, MUON, RECIPES
 from whet.report.figures import png
 
 HERE = Path(__file__).resolve().parent
@@ -32,8 +32,8 @@ def language_models(results: Sequence[Result]) -> Iterator[str]:
     """Runs of the packaged recipes for language modelling."""
     yield "| recipe | seed | steps | held-out loss, nats | bits per character | accuracy | seconds of steps |"
     yield "|---|---|---|---|---|---|---|"
-    for result in results:
-        if result["method"] in ("lm-char", "lm-bpe", "lm-char-gpu"):
+    for result in sorted(results, key=lambda one: (str(one["method"]), int(one["seed"]))):
+        if result["method"] in RECIPES:
             after = result["after"]
             numbers = (after["eval/loss"], after["eval/bits_per_character"], 100 * after["eval/token_accuracy"])
             shown = "{:.3f} | {:.3f} | {:.1f} %".format(*numbers)
@@ -68,6 +68,31 @@ def latent() -> Iterator[str]:
         yield f"| {name} | {side['kv_bytes_per_token']:,} | {' | '.join(cells)} | {memory:.1f} GiB |"
 
 
+def attention(results: Sequence[Result]) -> Iterator[str]:
+    """Held-out loss of plain, grouped and latent attention at equal parameters, and of Muon beside AdamW."""
+    yield "| model | optimizer | seeds | held-out loss, nats | mean |"
+    yield "|---|---|---|---|---|"
+    for name, method in {**ATTENTION, **MUON}.items():
+        own = sorted((one for one in results if one["method"] == name), key=lambda one: int(one["seed"]))
+        losses = [one["after"]["eval/loss"] for one in own]
+        if losses:
+            seeds = ", ".join(str(one["seed"]) for one in own)
+            shown = ", ".join(f"{loss:.3f}" for loss in losses)
+            optimizer = "Muon" if name in MUON else "AdamW"
+            yield f"| {method.about} | {optimizer} | {seeds} | {shown} | {sum(losses) / len(losses):.3f} |"
+    yield ""
+    yield f"`python -m studies.gpt2_lab.run --only {','.join((*ATTENTION, *MUON))} --runs DIR --to FILE`, one H200."
+
+
+def samples(found: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """A text from each way of sampling, with its command."""
+    for one in found:
+        yield f"{one['about'].capitalize()}: `{one['command']}`"
+        yield ""
+        yield from ("```text", *one["text"].splitlines(), "```")
+        yield ""
+
+
 def comparison(results: Sequence[Result], baselines: Sequence[Mapping[str, float]]) -> Iterator[str]:
     """Methods on one model and text: the ends of their runs."""
     yield "| method | seeds | targets a step | steps | accuracy, % | best | bits per character |"
@@ -76,7 +101,7 @@ def comparison(results: Sequence[Result], baselines: Sequence[Mapping[str, float
         bits = one["loss"] / math.log(2)
         yield f"| {ORDERS[int(one['order'])]} | – | – | – | {100 * one['accuracy']:.1f} | – | {bits:.2f} |"
     for name, method in METHODS.items():
-        own = [result for result in results if result["method"] == name]
+        own = sorted((one for one in results if one["method"] == name), key=lambda one: int(one["seed"]))
         if own and "curves" in own[0]:
             yield f"| {method.about} | {_ends(own)} |"
     yield ""
@@ -154,6 +179,8 @@ def page(template: str, content: Mapping[str, Any]) -> str:
         "lm": language_models(results),
         "speed": speeds(),
         "mla": latent(),
+        "attention": attention(results),
+        "samples": samples(json.loads((HERE / "samples.json").read_text("utf-8"))),
         "rl": comparison(results, content["baselines"]),
     }
     for name, lines in parts.items():

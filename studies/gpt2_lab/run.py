@@ -2,6 +2,7 @@
 
     python -m studies.gpt2_lab.run --text FILE --runs DIR --to FILE [--only lm,grpo] [--seeds 0,1,2] [--parallel 2]
 
+Results of other methods and seeds that the file already has stay in it.
 `--text`: tiny Shakespeare (a file, or the name tiny-shakespeare). Every method reads the same text with the same
 characters and the same model; targets are the characters of the text that a loss or a reward compares with. FLOPs are
 6 for each weight and token of a training pass, 2 for each token that is sampled or prefilled.
@@ -16,10 +17,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.latent_attention import FAMILY, QUICK, configs
 from studies.gather import entry
 from whet.data.corpus.corpus_task import CorpusTask
 from whet.data.corpus.ngrams import ngram_baseline
@@ -31,6 +33,7 @@ from whet.train.setup.corpora import token_file
 CONTEXT = 32
 CURVES = ("eval/token_accuracy", "eval/bits_per_character", "eval/bound_bits_per_character", "entropy", "tokens/match")
 SUPERVISED = ("model.new.family=gpt2", "model.new.layers=3", f"model.new.context={CONTEXT}", "batch_size=128")
+REINFORCED = ("eval.every_steps=50",)
 SHORT = ("task.prompt_characters=16", "task.eval_windows=400", "eval.max_tokens=8", "eval.every_steps=50", "steps=600")
 
 
@@ -43,50 +46,56 @@ class Method:
     about: str = ""
 
 
+def _reinforced(about: str, *keys: str, recipe: str = "grpo-char") -> Method:
+    return Method(recipe=recipe, keys=(*REINFORCED, *keys), about=about)
+
+
+HORIZON_4 = ("rollout.max_tokens=4", "eval.max_tokens=4", "task.prompt_characters=28", "rollout.prompts=128")
 METHODS: Mapping[str, Method] = {
     "lm": Method(recipe="lm-char", keys=(*SUPERVISED, *SHORT), about="cross-entropy"),
     "denoise": Method(recipe="lm-denoise", keys=(*SUPERVISED, *SHORT), about="masked diffusion"),
-    "grpo": Method(recipe="grpo-char", about="GRPO, dense rewards"),
-    "ppo": Method(recipe="ppo-char", about="PPO, dense rewards"),
-    "grpo-no-entropy": Method(
-        recipe="grpo-char", keys=("algorithm.entropy.coefficient=0",), about="without the entropy bonus"
+    "grpo": _reinforced("GRPO, dense rewards"),
+    "ppo": _reinforced("PPO, dense rewards", recipe="ppo-char"),
+    "grpo-no-entropy": _reinforced("GRPO without the entropy bonus", "algorithm.entropy.coefficient=0"),
+    "grpo-horizon-4": _reinforced("GRPO, horizon 4, half as many prompts", *HORIZON_4),
+    "grpo-horizon-4-no-prefix": _reinforced(
+        "the same, baseline over all rollouts of a group", *HORIZON_4, "algorithm.to_go_leave_one_out.prefix=false"
     ),
-    "grpo-horizon-4": Method(
-        recipe="grpo-char",
-        keys=("rollout.max_tokens=4", "eval.max_tokens=4", "task.prompt_characters=28", "rollout.prompts=128"),
-        about="horizon 4, half as many prompts",
+    "grpo-group-4": _reinforced("GRPO, groups of 4, 4 × the prompts", "rollout.group=4", "rollout.prompts=1024"),
+    "grpo-plusminus": _reinforced("GRPO, rewards ±1", "reward.tokens.mode=plusminus"),
+    "grpo-bigram-kl": _reinforced(
+        "GRPO, KL penalty to the bigram reference in place of the bonus",
+        *("algorithm.entropy.coefficient=0", "algorithm.kl.coefficient=0.05"),
+        *("algorithm.kl.reference=bigram", "algorithm.kl.anneal_tokens=200000"),
     ),
-    "grpo-horizon-4-no-prefix": Method(
-        recipe="grpo-char",
-        keys=(
-            *("rollout.max_tokens=4", "eval.max_tokens=4", "task.prompt_characters=28", "rollout.prompts=128"),
-            "algorithm.to_go_leave_one_out.prefix=false",
-        ),
-        about="horizon 4, baseline over all rollouts of a group",
-    ),
-    "grpo-group-4": Method(
-        recipe="grpo-char", keys=("rollout.group=4", "rollout.prompts=1024"), about="groups of 4, 4 × the prompts"
-    ),
-    "grpo-plusminus": Method(recipe="grpo-char", keys=("reward.tokens.mode=plusminus",), about="rewards ±1"),
-    "grpo-bigram-kl": Method(
-        recipe="grpo-char",
-        keys=(
-            *("algorithm.entropy.coefficient=0", "algorithm.kl.coefficient=0.05"),
-            *("algorithm.kl.reference=bigram", "algorithm.kl.anneal_tokens=200000"),
-        ),
-        about="KL penalty to the bigram reference in place of the bonus",
-    ),
-    "grpo-partial": Method(
-        recipe="grpo-char", keys=("reward.tokens.partial_logprob=0.02",), about="partial credit 0.02 × log-prob"
-    ),
+    "grpo-partial": _reinforced("GRPO, partial credit 0.02 × log-prob", "reward.tokens.partial_logprob=0.02"),
 }
-RECIPES: Mapping[str, Method] = {name: Method(recipe=name) for name in ("lm-char", "lm-bpe", "lm-char-gpu")}
+RECIPES: Mapping[str, Method] = {
+    **{name: Method(recipe=name) for name in ("lm-char", "lm-bpe", "lm-char-gpu")},
+    "lm-char-gpu, gpt2": Method(recipe="lm-char-gpu", keys=("model.new.family=gpt2", "optimizer.weight_decay=4")),
+}
+STDLIB = ("task.path=python-stdlib", "steps=1500", "eval.every_steps=500", "optimizer.weight_decay=0.1")
+ATTENTION: Mapping[str, Method] = {
+    f"attention-{name}": Method(
+        recipe="lm-char-gpu",
+        keys=(
+            *STDLIB,
+            f"model.new.family={FAMILY[name]}",
+            f"model.new.mlp_width={shape.mlp_width}",
+            *((f"model.new.kv_heads={shape.kv_heads}",) if name == "grouped" else ()),
+        ),
+        about=name,
+    )
+    for name, shape in configs(replace(QUICK, layers=6, heads=6, width=384)).items()  # as lm-char-gpu
+}
+MUON = {"muon": replace(ATTENTION["attention-plain"], keys=(*ATTENTION["attention-plain"].keys, "optimizer.name=muon"))}
+ALL = {**METHODS, **RECIPES, **ATTENTION, **MUON}
 MAIN = ("lm", "denoise", "grpo", "ppo")
 
 
 def train(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Trains one model; returns its command, evaluations and curves."""
-    method = {**METHODS, **RECIPES}[name]
+    method = ALL[name]
     out = options.runs / f"{name}-{seed}"
     keys = [*method.keys, f"seed={seed}", *options.override]
     command = ["whet", "train", method.recipe, f"task.path={options.text}", *keys]
@@ -104,11 +113,14 @@ def train(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def curves(run: RunDirectory) -> dict[str, Any]:
-    """Metrics by step, and what a step costs in targets and FLOPs per weight."""
+    """Metrics at the steps of evaluations, and what a step costs in targets and FLOPs per weight."""
     rows = run.metrics()
     config = parse_yaml(run.config_yaml(), where=str(run.path))
+    every = config["eval"]["every_steps"]
     return {
-        "curves": {key: [[row["step"], row[key]] for row in rows if key in row] for key in CURVES},
+        "curves": {
+            key: [[row["step"], row[key]] for row in rows if key in row and row["step"] % every == 0] for key in CURVES
+        },
         **cost(config),
     }
 
@@ -140,18 +152,27 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--text", default="tiny-shakespeare")
     for name in ("runs", "to"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--only", default=",".join(METHODS))
+    parser.add_argument("--only", default=",".join(METHODS), help=f"of {', '.join(ALL)}")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--override", action="append", default=[], help="KEY=VALUE for every run")
     options = parser.parse_args(arguments)
     options.runs.mkdir(parents=True, exist_ok=True)
     jobs = [(name, int(seed)) for seed in options.seeds.split(",") for name in options.only.split(",")]
-    content: dict[str, Any] = {"baselines": baselines(options.text), "results": []}
+    levels = baselines(options.text)
+    earlier = json.loads(options.to.read_text("utf-8"))["results"] if options.to.exists() else []
+    results = {(one["method"], one["seed"]): one for one in earlier}
     with ThreadPoolExecutor(options.parallel) as pool:
         for done in as_completed([pool.submit(train, name, seed, options) for name, seed in jobs]):
-            content["results"].append(done.result())
-            options.to.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+            one = done.result()
+            results[one["method"], one["seed"]] = one
+            options.to.write_text(written(levels, list(results.values())), "utf-8")
+
+
+def written(levels: Sequence[Mapping[str, float]], results: Sequence[Mapping[str, Any]]) -> str:
+    """The results as JSON, a run to a line."""
+    lines = ",\n".join(json.dumps(one) for one in results)
+    return f'{{"baselines": {json.dumps(levels)},\n"results": [\n{lines}\n]}}\n'
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from studies.gpt2_lab import page
-from studies.gpt2_lab.run import MAIN, METHODS, RECIPES, baselines, cost
+from studies.gpt2_lab.run import ALL, MAIN, METHODS, baselines, cost
 from tests.data.corpus.texts import invented, written
 from whet.recipe import plain, read_recipe
 
@@ -23,9 +23,9 @@ def test_the_page_is_fresh() -> None:
     assert page.picture(content["results"], content["baselines"])
 
 
-@pytest.mark.parametrize("name", [*METHODS, *RECIPES])
+@pytest.mark.parametrize("name", ALL)
 def test_a_method_is_a_recipe_with_keys_that_exist(name: str) -> None:
-    method = {**METHODS, **RECIPES}[name]
+    method = ALL[name]
     config = read_recipe(method.recipe, method.keys).config
     if name in MAIN:
         assert config.model.new is not None

@@ -28,11 +28,13 @@ class LatentOptions(Section):
 class NewModel(Section):
     """A model from scratch."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("latent", "vocab_multiple")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("kv_heads", "mlp_width", "latent", "vocab_multiple")
     family: str = "gpt2"  # a row of models/decoder/families.py
     layers: Positive = 4  # blocks
     heads: Positive = 4  # of attention
+    kv_heads: Positive | None = None  # fewer than heads: grouped-query attention; null: as many as heads
     width: Positive = 128  # of the hidden state; a multiple of heads
+    mlp_width: Positive | None = None  # of the MLP's hidden layer; null: 4 · width, or two thirds of it if gated
     context: Positive = 256  # longest sequence, in tokens
     latent: LatentOptions = LatentOptions()
     tokenizer: Tokeniser = CHARACTERS  # of the task's alphabet; `bpe:1024`, `tiktoken:gpt2`, or a saved one's directory

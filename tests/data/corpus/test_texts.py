@@ -93,7 +93,11 @@ def test_tiny_shakespeare_is_checked_and_an_offline_machine_is_told_what_to_do(
     ("name", "content", "sentence"),
     [
         ("a.txt", b"\xff\xfe", "is not text in UTF-8"),
-        ("a.jsonl", b'{"body": "x"}\n', r"a.jsonl:1 has no text in the column 'text' \(columns: body\): set column"),
+        (
+            "a.jsonl",
+            b'{"body": "x"}\n',
+            r"a.jsonl:1 has no text in the column 'text' \(columns: body\): name another, task.column or --column",
+        ),
         ("a.jsonl", b"{broken\n", "repair the row, or leave it out"),
         ("a.txt.gz", b"no gzip", "is not a complete gzip file"),
     ],

@@ -60,10 +60,12 @@ class CorpusTask:
         """The whole text."""
         store = text_store(self.source, held_out_share=self.held_out_share)
         shortest = min(store.split, store.size - store.split)
-        if shortest < 4 * (self.prompt_characters + self.answer_characters):
+        needed = 4 * (self.prompt_characters + self.answer_characters)
+        if shortest < needed:
             raise UserError(
                 f"{self.path} has {store.split:,} bytes of training and {store.size - store.split:,} of held-out text, "
-                "too few for its windows: add text, or lower prompt_characters and answer_characters"
+                f"too few for its windows, which need {needed:,} on each side: add text, raise task.held_out_share, or "
+                "lower task.prompt_characters and task.answer_characters"
             )
         return store
 

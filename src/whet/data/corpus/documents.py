@@ -118,7 +118,9 @@ def _of_rows(file: Path, column: str) -> Iterator[str]:
         text = raw.columns.get(column)
         if not isinstance(text, str):
             has = ", ".join(raw.columns) or "none"
-            raise UserError(f"{file}:{raw.line} has no text in the column {column!r} (columns: {has}): set column")
+            raise UserError(
+                f"{file}:{raw.line} has no text in the column {column!r} (columns: {has}): name another, task.column or --column"
+            )
         if text:
             yield text
 

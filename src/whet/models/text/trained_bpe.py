@@ -30,7 +30,6 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> HuggingFaceTokenizer:
     backend.train_from_iterator(texts, trainer)
     found = wrap_backend(backend, eos=EOS)
     if found.vocab_size < vocab_size:
-        raise UserError(
-            f"the text has only {found.vocab_size} different BPE tokens, fewer than {vocab_size}: ask for fewer"
-        )
+        size = found.vocab_size
+        raise UserError(f"the text has only {size} different BPE tokens, fewer than {vocab_size}: use bpe:{size}")
     return found

@@ -267,7 +267,7 @@ def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int, *, causal: boo
 
 def new_decoder_config(new: NewModel, vocab_size: int, *, causal: bool = True) -> DecoderConfig:
     """The shape of a new model."""
-    shape = new.model_dump(include={"family", "layers", "heads", "width", "context"})
+    shape = new.model_dump(include={"family", "layers", "heads", "kv_heads", "width", "mlp_width", "context"})
     rows = -(-vocab_size // new.vocab_multiple) * new.vocab_multiple
     if not causal and rows != vocab_size:
         raise UserError("model.new.vocab_multiple adds ids after the mask token, which must be the last: leave it out")

@@ -17,6 +17,7 @@ from whet.algorithms.table import Objective
 from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.objective import objective_row
 from whet.data.corpus.corpus_task import CorpusTask
+from whet.data.corpus.text_store import text_store
 from whet.data.corpus.token_file import TokenFile, cached_token_file, read_token_file, write_token_file
 from whet.distributed.world import World
 from whet.errors import UserError
@@ -65,7 +66,8 @@ def tokenize_to(directory: Path, task: CorpusTask, tokenizer: str) -> TokenFile:
     facts: dict[str, Any] = {"vocab_size": made.vocab_size, "eos": made.eos, "source": task.path}
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        write_token_file(directory, task.text, made.encode, tokenizer=tokenizer_fingerprint(made), **facts)
+        text = text_store(task.source, held_out_share=task.held_out_share)  # of any length: it makes no windows
+        write_token_file(directory, text, made.encode, tokenizer=tokenizer_fingerprint(made), **facts)
         made.save(directory)
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror or error}") from error

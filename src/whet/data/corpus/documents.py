@@ -119,7 +119,8 @@ def _of_rows(file: Path, column: str) -> Iterator[str]:
         if not isinstance(text, str):
             has = ", ".join(raw.columns) or "none"
             raise UserError(
-                f"{file}:{raw.line} has no text in the column {column!r} (columns: {has}): name another, task.column or --column"
+                f"{file}:{raw.line} has no text in the column {column!r} (columns: {has}): name another, "
+                "task.column or --column"
             )
         if text:
             yield text

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -68,6 +69,24 @@ SHAPES = {
         rope_base=1_000_000.0,
         norm_eps=1e-6,
     ),
+    **{
+        f"qwen3-{size}": shape_of(
+            f"Qwen3-{size.upper()}",
+            "qwen3",
+            vocab_size=151_936,
+            kv_heads=8,
+            head_dim=128,
+            context=40_960,
+            rope_base=1_000_000.0,
+            norm_eps=1e-6,
+            **numbers,
+        )
+        for size, numbers in {
+            "1.7b": {"layers": 28, "heads": 16, "width": 2048, "mlp_width": 6144},
+            "4b": {"layers": 36, "heads": 32, "width": 2560, "mlp_width": 9728},
+            "8b": {"layers": 36, "heads": 32, "width": 4096, "mlp_width": 12_288, "tied_head": False},
+        }.items()
+    },
     "tiny": shape_of(
         "tiny",
         "qwen3",
@@ -87,6 +106,25 @@ def random_directory(shape: Shape, directory: Path) -> Path:
     """Random weights in this shape with a tokeniser of one word per id: speed does not depend on the values."""
     directory.mkdir(parents=True)
     Decoder(shape.config, family=shape.family, seed=0).save(directory)
+    word_tokenizer(shape.config.vocab_size).save(directory)
+    return directory
+
+
+def large_directory(shape: Shape, directory: Path, device: torch.device) -> Path:
+    """As `random_directory`, in bf16 and drawn on the device: a model of billions of parameters in seconds."""
+    directory.mkdir(parents=True)
+    model = Decoder(shape.config, family=shape.family, seed=None).to(torch.bfloat16).to_empty(device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, shape.config.init_std, generator=generator)
+    model.save(directory, torch.bfloat16)
+    del model, parameter
+    if device.type == "cuda":  # the measuring process needs the memory
+        torch.cuda.empty_cache()
     word_tokenizer(shape.config.vocab_size).save(directory)
     return directory
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, model_validator
 
-from whet.config.section import Count, ModelPath, Positive, Section, absolute_file
+from whet.config.section import Above, Count, ModelPath, Positive, Section, absolute_file
 
 NAMED_TEMPLATES = ("chatml", "llama-3", "plain")  # of models/text/chat_settings.py
 ChatTemplate = Annotated[str, AfterValidator(partial(absolute_file, names=NAMED_TEMPLATES))]
@@ -47,13 +47,29 @@ class NewModel(Section):
         return self
 
 
+class LoRAConfig(Section):
+    """Low-rank adapters: the model is frozen, and B·A is trained beside each of its matrices."""
+
+    rank: Positive = 16  # of B·A: rows of A and columns of B
+    alpha: Above = 32.0  # B·A is multiplied by alpha / rank
+    targets: str | tuple[str, ...] = "all-linear"  # names of layers ([q_proj, v_proj]), or a regular expression
+    rslora: bool = False  # multiply by alpha / √rank instead
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_rank(cls, value: Any) -> Any:
+        """`model.lora=16` is short for `model.lora.rank=16`."""
+        return {"rank": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class ModelConfig(Section):
     """A directory, a pulled name or a run; or a new model."""
 
     shorthand: ClassVar[str] = "path"
-    saved_if_set: ClassVar[tuple[str, ...]] = ("chat_template", "system_prompt", "dtype", "compile")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("chat_template", "system_prompt", "dtype", "compile", "lora")
     path: ModelPath = ""  # a model's directory, the name of a pulled model, or a run (its best model)
     new: NewModel | None = None
+    lora: LoRAConfig | None = None
     gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, slower steps
     compile: bool = False  # on a GPU: torch.compile the blocks of families without fused kernels (GPT-2, OLMo-2)
     chat_template: ChatTemplate = ""  # chatml, llama-3, plain, or a Jinja file; empty: the model's own
@@ -64,4 +80,8 @@ class ModelConfig(Section):
     def _one_source(self) -> ModelConfig:
         if bool(self.path) == (self.new is not None):
             raise ValueError("give either path (a directory, a pulled name, a run) or new, not both and not neither")
+        if self.lora is not None and self.new is not None:
+            raise ValueError(
+                "lora adapts a model that exists, and new begins with random weights: leave out one of them"
+            )
         return self

@@ -26,7 +26,9 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Above = Annotated[float, Field(gt=0)]
 Amount = Annotated[float, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch's generators take
-MODEL_FILES = ("config.json", "best_model", "config.yaml", "model/config.json")  # of a model, a run or a checkpoint
+ADAPTER = "adapter_config.json"
+# Of a model, an adapter, a run or a checkpoint.
+MODEL_FILES = ("config.json", ADAPTER, "best_model", "config.yaml", "model/config.json", f"model/{ADAPTER}")
 
 
 def _is_url(value: str) -> str:

@@ -11,9 +11,11 @@ import torch
 
 from whet.errors import UserError
 from whet.files import read_object
+from whet.models.adapters.peft_files import ADAPTER_CONFIG, apply_adapter, is_adapter, read_adapter
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import FAMILIES, family_named, read_shape
 from whet.models.decoder.family import Family, NotCovered, head_width
+from whet.models.download.model_hub import resolve_model
 from whet.models.finite import check_head
 from whet.models.layers.decoder_config import (
     DecoderConfig,
@@ -39,12 +41,14 @@ KV_DTYPE = torch.bfloat16  # the dtype that a summary counts the bytes of a KV c
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def load_model(path: Path, *, bidirectional: bool | None = False) -> CausalLM:
+def load_model(path: Path, *, bidirectional: bool | None = False, keep_bf16: bool = False) -> CausalLM:
     """The model of a directory, in fp32: our decoder if it covers the architecture, else transformers' own.
 
-    Refuses a bidirectional model, or with `bidirectional` a causal one; None takes both.
+    An adapter (PEFT's layout) is merged into its base. Refuses a bidirectional model, or with `bidirectional` a causal
+    one; None takes both. With `keep_bf16` matrices of our decoder that are stored in bf16 stay so: a frozen model needs
+    no more.
     """
-    return read_steadily(path, partial(_load, bidirectional=bidirectional))
+    return read_steadily(path, partial(_load, bidirectional=bidirectional, keep_bf16=keep_bf16))
 
 
 def is_bidirectional(model: object) -> bool:
@@ -52,7 +56,34 @@ def is_bidirectional(model: object) -> bool:
     return isinstance(model, Decoder) and not model.config.causal
 
 
-def _load(path: Path, bidirectional: bool | None) -> CausalLM:
+def base_directory(adapter: Path) -> Path:
+    """The directory of the model that an adapter was trained on."""
+    base = read_object(adapter / ADAPTER_CONFIG).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise UserError(
+            f"{adapter / ADAPTER_CONFIG} names no base_model_name_or_path: write the base model's directory there"
+        )
+    try:
+        found = resolve_model(base)
+    except UserError as error:
+        raise UserError(f"the adapter {adapter} needs its base model: {error}") from error
+    if is_adapter(found):
+        raise UserError(f"the base of the adapter {adapter} is {found}, an adapter itself: merge that one first")
+    return found
+
+
+def _load(path: Path, bidirectional: bool | None, keep_bf16: bool = False) -> CausalLM:
+    if is_adapter(path):
+        files = read_adapter(path)
+        if files.others:
+            raise UserError(
+                f"{path} changes {next(iter(files.others))!r} besides its adapters, so it is no language model's: a "
+                "reward model is named as reward.model.path"
+            )
+        model = _load(base_directory(path), bidirectional)
+        assert isinstance(model, torch.nn.Module)
+        apply_adapter(model, files, prefix=layer_prefix(model))
+        return model
     hf = checked_config(path)
     found = covered(path, hf)
     is_causal = found is None or found[1].causal
@@ -67,11 +98,16 @@ def _load(path: Path, bidirectional: bool | None) -> CausalLM:
             "made by model.new"
         )
     if found is not None:
-        return _load_decoder(path, *found, hf)
+        return _load_decoder(path, *found, hf, keep_bf16=keep_bf16)
     # Imported lazily: it takes seconds, and most models do not need it.
     from whet.models.foreign import load_foreign
 
     return load_foreign(path)
+
+
+def layer_prefix(model: object) -> str:
+    """What our names of layers have before those of transformers, which PEFT uses."""
+    return "" if isinstance(model, Decoder) else "model."
 
 
 def new_model(family: str, *, seed: int, eos: int | None = None, **shape: Any) -> Decoder:
@@ -137,6 +173,12 @@ def usual_mlp_width(family: Family, width: int) -> int:
 
 def model_summary(path: Path) -> dict[str, Any]:
     """Family, shape, dtype and size of a checkpoint, from its config and file headers; loads no weights."""
+    if is_adapter(path):
+        base = base_directory(path)
+        files = read_adapter(path)
+        ranks = sorted({len(a) for a, _ in files.pairs.values()})
+        adapter = f"LoRA of rank {', '.join(map(str, ranks))} on {len(files.pairs)} layers of {base}"
+        return {**model_summary(base), "adapter": adapter}
     hf = read_config(path)
     stored = stored_tensors(path)
     elements = {name: torch.Size(tensor.shape).numel() for name, tensor in stored.items()}
@@ -211,24 +253,36 @@ def covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] |
         raise UserError(f"{path / CONFIG}: {error}") from error
 
 
-def _load_decoder(path: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any]) -> Decoder:
+def _load_decoder(
+    path: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any], *, keep_bf16: bool
+) -> Decoder:
     stored = one_spelling(stored_tensors(path), family.stored_name, path)
     copied = stored.pop("lm_head.weight", None) if config.tied_head else None
-    model = build_decoder(path, family, config, hf, stored)
-    if copied is not None and not torch.equal(read_tensors({"head": copied})["head"], model.model.embed_tokens.weight):
+    model = build_decoder(path, family, config, hf, stored, keep_bf16=keep_bf16)
+    if copied is not None and not _is_same(copied, model.model.embed_tokens.weight):
         raise UserError(f"{path} has its own lm_head.weight: set tie_word_embeddings to false in {CONFIG}")
     check_head(model, model.head_weight, str(path))
     return model
 
 
+def _is_same(stored: StoredTensor, weight: torch.Tensor) -> bool:
+    return torch.equal(read_tensors({"": stored})[""], weight.float())
+
+
 def build_decoder(
-    path: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any], stored: Mapping[str, StoredTensor]
+    path: Path,
+    family: Family,
+    config: DecoderConfig,
+    hf: Mapping[str, Any],
+    stored: Mapping[str, StoredTensor],
+    *,
+    keep_bf16: bool = False,
 ) -> Decoder:
     """A decoder with the stored tensors, which must have exactly the names and shapes that the config implies."""
     check_claims(hf, path / CONFIG, tensors=len(stored))  # before a module is built for each claimed layer
     model = Decoder(config, family=family.model_type, seed=None, source=hf)
     check_tensors(stored, family.export_weights(model.state_dict()), path)
-    model.load_state_dict(family.import_weights(read_tensors(stored)), assign=True)
+    model.load_state_dict(family.import_weights(read_tensors(stored, keep_bf16=keep_bf16)), assign=True)
     return model
 
 

@@ -1,4 +1,4 @@
-"""`whet models`: models that can be pulled, pulled models, and the contents of a model directory."""
+"""`whet models`: models that can be pulled, pulled models, the contents of a model directory, merging of adapters."""
 
 from __future__ import annotations
 
@@ -86,6 +86,26 @@ def pull(
         directory = pull_model(name, progress=report)
     if as_json:
         say_json({"name": name, "path": str(directory), "bytes": _size(directory)})
+    else:
+        say(str(directory))
+
+
+@app.command()
+def merge(
+    adapter: str = typer.Argument(help="An adapter directory (PEFT's layout), or a run that trained one."),
+    directory: Path = typer.Argument(help="Where the merged model is written; it must not exist or be empty."),
+    dtype: str = typer.Option("auto", "--dtype", help="fp32, bf16 or fp16; auto: that of the base model."),
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Merge a LoRA adapter into its base model: a plain model directory.
+
+    Example: whet models merge runs/my-run merged
+    """
+    from whet.models.merging import merge_adapter
+
+    merge_adapter(adapter, directory, dtype)
+    if as_json:
+        say_json({"path": str(directory), "bytes": _size(directory)})
     else:
         say(str(directory))
 

@@ -37,7 +37,7 @@ LEAST_SPLIT = 128  # positions of a context
 class Weights:
     """The tensors that a step reads: the policy's own, the joined copies of its matrices, and a copy of the head."""
 
-    embedding: Tensor  # (V, D) fp32
+    embedding: Tensor  # (V, D) fp32; bf16 if it is frozen under adapters
     blocks: list[Joined]  # qkv, out, gate_up, down in the dtype of products
     norms: list[tuple[Tensor, Tensor]]  # (D,) fp32: before attention, before the MLP
     head_norms: list[tuple[Tensor, Tensor] | None]  # (dim,) fp32: of query and key heads (Qwen3)
@@ -200,7 +200,7 @@ class DecodeLoop:
 
         `attend(layer, qkv)` stores keys and values and returns the (n, heads, dim) output of attention.
         """
-        residual, added = self.weights.embedding[tokens], None  # (n, D) fp32, (n, D)
+        residual, added = self.weights.embedding[tokens].float(), None  # (n, D) fp32, (n, D)
         norm = partial(self.ops.add_norm, residual, eps=self.config.norm_eps, dtype=self.dtype)
         for index, (block, norms) in enumerate(zip(self.weights.blocks, self.weights.norms, strict=True)):
             qkv = F.linear(norm(added, norms[0]), block.qkv, block.qkv_bias)  # (n, (heads + 2 · kv_heads) · dim)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whet.errors import RunFailed, UserError
+from whet.models.adapters.lora import merged_state
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import FAMILIES
 from whet.models.protocol import CausalLM
@@ -31,7 +32,7 @@ def served_decoder(policy: CausalLM) -> Decoder:
 def stored_weights(policy: CausalLM, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """The weights under the names and in the layout of a checkpoint, in vLLM's dtype."""
     decoder = served_decoder(policy)
-    for name, tensor in decoder.family.export_weights(decoder.state_dict()).items():
+    for name, tensor in decoder.family.export_weights(merged_state(decoder)).items():
         yield name, tensor.detach().to(dtype)
 
 

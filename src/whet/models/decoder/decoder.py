@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from whet.errors import UserError
+from whet.models.adapters.lora import LoRALinear
 from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
 from whet.models.decoder.joined_weights import JoinedWeights
@@ -117,10 +118,11 @@ class Decoder(nn.Module):
     def head(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V) logits, in fp32 also under autocast: bf16 would round them to a few hundred values."""
         with full_precision(hidden.device):
-            if are_few_rows(hidden) and self.head_weight is not None:
-                return product_of_rows(hidden.float(), self.head_weight)
-            if self.lm_head is None:
-                return F.linear(hidden.float(), self.model.embed_tokens.weight)
+            weight = self.head_weight
+            if weight is not None:
+                product = product_of_rows if are_few_rows(hidden) else F.linear
+                return product(hidden.float(), weight.float())
+            assert self.lm_head is not None
             logits: Tensor = self.lm_head(hidden.float())  # may be an adapter
             return logits
 
@@ -178,6 +180,8 @@ class Trunk(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend], recompute: bool = False) -> Tensor:
         """(B, T) ids at (T,) or (B, T) positions → (B, T, D), before the final norm; one of `attends` per layer."""
         states: Tensor = self.embed_tokens(tokens)
+        if torch.is_autocast_enabled(states.device.type):  # the stream is fp32, and a frozen embedding may be bf16
+            states = states.float()
         rotation = None
         if self.embed_positions is not None:
             states = states + self.embed_positions(positions)
@@ -234,6 +238,17 @@ class Block(nn.Module):
             mlp.up_proj.weight,
             mlp.down_proj.weight,
         )
+
+    def adapters(self) -> Sequence[LoRALinear | None]:
+        """The adapted ones of q, k, v, out, gate, up and down."""
+        attention, mlp = self.self_attn, self.mlp
+        if not isinstance(attention, Attention):
+            return ()
+        parts = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+        return [
+            part if isinstance(part, LoRALinear) else None
+            for part in (*parts, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        ]
 
 
 @lru_cache(maxsize=1)

@@ -20,6 +20,7 @@ from typing import Any
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import optional_package
 from whet.manifests import sha256
+from whet.models.adapters.peft_files import is_adapter
 from whet.models.download.pulled import building, damage, models_directory
 
 Progress = Callable[[str, int, int], None]  # progress callback: activity, bytes done, bytes in total (0: unknown)
@@ -84,7 +85,7 @@ def resolve_model(text: str, *, cache: Path | None = None) -> Path:
     """The model directory for a path of a model, a run (its best model) or a checkpoint, or for a pulled name."""
     path = Path(text).expanduser()
     for candidate in (path / BEST_MODEL, path, path / CHECKPOINT_MODEL):
-        if (candidate / "config.json").is_file():
+        if (candidate / "config.json").is_file() or is_adapter(candidate):
             return candidate
     models = models_directory(cache)
     if NAME.fullmatch(text) and (models / text).is_dir():

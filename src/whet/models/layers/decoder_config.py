@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whet.errors import UserError
+from whet.models.adapters.lora import LoRALinear
 
 HEAD_WIDTHS = (16, 32, 64, 128)  # head dims that the CUDA attention kernel has tiles for
 
@@ -260,6 +261,11 @@ def fp32_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def has_plain_products(layers: Iterable[nn.Module]) -> bool:
-    """Whether every projection is a plain fp32 `nn.Linear`, not an adapter."""
+    """Whether every projection is a plain `nn.Linear` in fp32, or frozen, or one with a LoRA adapter."""
     parts = (part for block in layers for name, part in block.named_modules() if name.endswith("_proj"))
-    return all(type(part) is nn.Linear and part.weight.dtype is torch.float32 for part in parts)
+    return all(isinstance(part, LoRALinear) or (type(part) is nn.Linear and _is_copied(part.weight)) for part in parts)
+
+
+def _is_copied(weight: Tensor) -> bool:
+    """Whether joined copies stand for it: it is in fp32, or needs no gradient."""
+    return weight.dtype is torch.float32 or not weight.requires_grad

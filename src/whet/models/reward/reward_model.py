@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whet.errors import UserError
+from whet.models.adapters.peft_files import apply_adapter, is_adapter, read_adapter
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import export_config
 from whet.models.decoder.family import Family
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
-from whet.models.load import build_decoder, checked_config, covered
+from whet.models.load import base_directory, build_decoder, checked_config, covered, layer_prefix, load_model
 from whet.models.protocol import CausalLM
 from whet.models.reward.settings import BAD, RewardSettings, read_settings, write_settings
 from whet.models.storage.checksums import read_steadily
@@ -31,6 +32,7 @@ from whet.models.storage.safetensors_files import (
     stored_tensors,
     write_model,
 )
+from whet.models.text.tokenizers import load_tokenizer, with_padding
 
 HEADS = ("score", "classifier")  # transformers' names of the linear head of a classifier
 HEAD_SPREAD = 0.1  # standard deviation of the initial scores: small, yet no two texts tie
@@ -193,7 +195,28 @@ def load_reward_model(directory: Path) -> RewardModel:
     return read_steadily(directory, _load)
 
 
+def _load_adapter(directory: Path) -> RewardModel:
+    """An adapter with a head, merged into its base."""
+    files = read_adapter(directory)
+    heads = {name: tensor for name, tensor in files.others.items() if name.startswith(tuple(f"{h}." for h in HEADS))}
+    settings = read_settings(directory) or RewardSettings(kind="preference")
+    weights = {name.rpartition(".")[2]: tensor for name, tensor in heads.items()}
+    if len(heads) != len(files.others) or len(weights.get("weight", ())) != settings.classes:
+        raise UserError(
+            f"{directory} is no adapter of a {settings.kind} reward model: expected a head (score.weight) with "
+            f"{settings.classes} rows and nothing else beside the adapters"
+        )
+    policy = load_model(base_directory(directory))
+    _, pad = with_padding(load_tokenizer(directory))
+    model = new_reward_model(policy, settings, seed=0, pad=pad)
+    model.head.load_state_dict(weights)
+    apply_adapter(model, files, prefix="trunk." + layer_prefix(model.trunk))
+    return model
+
+
 def _load(directory: Path) -> RewardModel:
+    if is_adapter(directory):
+        return _load_adapter(directory)
     hf = checked_config(directory)
     stored = stored_tensors(directory)
     heads = {name: tensor for name, tensor in stored.items() if name.startswith(tuple(f"{head}." for head in HEADS))}

@@ -39,24 +39,29 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     homes = {} if (directory / SINGLE).is_file() or not (directory / INDEX).is_file() else _weight_map(directory)
     for file in weight_files(directory):
-        try:
-            _check_header(file)
-            with safe_open(file, framework="pt") as handle:
-                for name in handle.keys():  # noqa: SIM118 (not a mapping)
-                    if homes.get(name, file.name) != file.name:
-                        continue
-                    if name in tensors:
-                        first = tensors[name].file.name
-                        raise UserError(
-                            f"{directory} has tensor {name!r} twice, in {first} and {file.name}: remove one"
-                        )
-                    part = handle.get_slice(name)
-                    tensors[name] = StoredTensor(file, name, tuple(part.get_shape()), part.get_dtype())
-        except FileNotFoundError as error:
-            raise UserError(f"{file} is missing, but {directory / INDEX} lists it: copy it there") from error
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} is damaged or truncated ({error}): copy it again") from error
+        if not file.exists():
+            raise UserError(f"{file} is missing, but {directory / INDEX} lists it: copy it there")
+        for name, tensor in stored_in(file).items():
+            if homes.get(name, file.name) != file.name:
+                continue
+            if name in tensors:
+                first = tensors[name].file.name
+                raise UserError(f"{directory} has tensor {name!r} twice, in {first} and {file.name}: remove one")
+            tensors[name] = tensor
     return tensors
+
+
+def stored_in(file: Path) -> dict[str, StoredTensor]:
+    """Every tensor of one safetensors file, from its header alone."""
+    try:
+        _check_header(file)
+        with safe_open(file, framework="pt") as handle:
+            parts = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
+            return {name: StoredTensor(file, name, tuple(p.get_shape()), p.get_dtype()) for name, p in parts.items()}
+    except FileNotFoundError as error:
+        raise UserError(f"{file} is missing: copy it there") from error
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} is damaged or truncated ({error}): copy it again") from error
 
 
 def _check_header(file: Path) -> None:
@@ -128,8 +133,11 @@ def check_tensors(stored: Mapping[str, StoredTensor], expected: Mapping[str, Ten
             raise UserError(f"{directory}: tensor {name!r} has shape {stored[name].shape}, config.json implies {shape}")
 
 
-def read_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
-    """The tensors in fp32, copied: the files may be replaced while the model is in use."""
+def read_tensors(stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False) -> dict[str, Tensor]:
+    """The tensors in fp32, copied: the files may be replaced while the model is in use.
+
+    With `keep_bf16` matrices that are stored in bf16 stay so, for models that are frozen.
+    """
     by_file: dict[Path, list[str]] = {}
     for name, tensor in stored.items():
         if tensor.dtype not in READABLE:
@@ -142,7 +150,9 @@ def read_tensors(stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
         try:
             with safe_open(file, framework="pt") as handle:
                 for name in names:
-                    tensors[name] = handle.get_tensor(stored[name].name).to(torch.float32, copy=True)
+                    is_kept = keep_bf16 and stored[name].dtype == "BF16" and len(stored[name].shape) > 1
+                    dtype = torch.bfloat16 if is_kept else torch.float32
+                    tensors[name] = handle.get_tensor(stored[name].name).to(dtype, copy=True)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file} is damaged or truncated ({error}): copy it again") from error
     return tensors
@@ -171,11 +181,12 @@ class HasStateDict(Protocol):
 
 
 def fingerprint(model: HasStateDict) -> str:
-    """The sha256 of names, shapes, dtypes and bytes of all weights."""
+    """The sha256 of names, shapes, dtypes and bytes of all weights; bf16 counts as the fp32 of the same value."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+        digest.update(f"{name} {tuple(plain.shape)} {plain.dtype}\n".encode())
+        digest.update(plain.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -1,13 +1,13 @@
 """The critic: values of states, and their optimizer."""
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from whet.config import OnlineConfig
+from whet.models.adapters.lora import copied, has_adapters
 from whet.models.layers.packing import Packing, pack
 from whet.models.logprobs import ValueHead, token_values
 from whet.models.protocol import CausalLM
@@ -68,13 +68,18 @@ class Critic(nn.Module, Checkpointed):
         values: Tensor = self.head(states.detach())
         return values
 
+    def _saved(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Its weights, without those that it shares with the policy under their adapters."""
+        is_adapted = has_adapters(self)
+        return ((name, p) for name, p in self.named_parameters() if p.requires_grad or not is_adapted)
+
     def tensors(self) -> dict[str, Tensor]:
-        weights = {f"{WEIGHT}{name}": parameter.detach() for name, parameter in self.named_parameters()}
+        weights = {f"{WEIGHT}{name}": parameter.detach() for name, parameter in self._saved()}
         return {**weights, **optimizer_tensors(self.optimizer, self)}
 
     @torch.no_grad()
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
-        for name, parameter in self.named_parameters():
+        for name, parameter in self._saved():
             parameter.copy_(tensors[f"{WEIGHT}{name}"])
         restore_optimizer(self.optimizer, self, tensors, self.device)
 
@@ -88,8 +93,10 @@ def state_width(policy: CausalLM) -> int:
 
 
 def _trunk(policy: CausalLM) -> Any:
-    """A copy of the policy; its LM head is unused and not trained."""
-    trunk = copy.deepcopy(policy)
+    """A copy of the policy, or adapters on the same frozen weights; its LM head is unused and not trained."""
+    trunk: Any = copied(policy)
+    if has_adapters(trunk):
+        return trunk
     for name, parameter in trunk.named_parameters():
         parameter.requires_grad_("lm_head" not in name)
     return trunk

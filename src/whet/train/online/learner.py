@@ -17,6 +17,7 @@ from whet.algorithms.policy_loss import adapted, annealed, spread_temperature, u
 from whet.algorithms.table import OBJECTIVES, Algorithm
 from whet.config import OnlineConfig
 from whet.distributed.world import World
+from whet.models.adapters.lora import has_adapters
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
 from whet.rollout import draw
@@ -240,10 +241,11 @@ def offload_candidates(learner: Learner, grader: Grader) -> dict[str, tuple[nn.M
     """Models other than the policy that are loaded (reference, reward model, critic), and whether each is frozen."""
     found: dict[str, tuple[nn.Module, bool]] = {}
     reference, critic = learner.reference, learner.critic
-    if reference is not None and isinstance(reference.model, nn.Module):
+    shares = has_adapters(learner.policy)  # then reference and critic are adapters on the policy's own weights
+    if reference is not None and isinstance(reference.model, nn.Module) and not shares:
         found["reference"] = (reference.model, reference.sync_steps is None)
     if isinstance(grader, ModelGrader):
         found["reward"] = (grader.model, True)
-    if critic is not None and critic.trunk is not None:
+    if critic is not None and critic.trunk is not None and not shares:
         found["critic"] = (critic, False)
     return found

@@ -1,14 +1,15 @@
 """The reference of the KL penalty: the start model, a copy synced with the policy, or a fixed distribution."""
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
+from whet.models.adapters.base_view import BaseView
+from whet.models.adapters.lora import copied, has_adapters
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.references import Bigram, Uniform
 from whet.tasks.protocol import HasText, Task
@@ -30,23 +31,30 @@ class Reference(Checkpointed):
         """Whether it is synced after this step."""
         return self.sync_steps is not None and step % self.sync_steps == 0
 
+    def _own(self) -> Iterator[tuple[str, Tensor]]:
+        """Its weights; of a model with adapters these alone, because it shares the rest with the policy."""
+        is_adapted = has_adapters(self.model)
+        for name, parameter in self.model.named_parameters():
+            if not is_adapted or "lora_" in name:
+                yield name, parameter
+
     @torch.no_grad()
     def follow(self, policy: CausalLM) -> None:
         """reference ← (1 − ema) · policy + ema · reference."""
         new = dict(policy.named_parameters())
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._own():
             parameter.lerp_(new[name], 1 - self.ema)
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights, unless they are those of the start model."""
         if not self.is_saved:
             return {}
-        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        return {name: parameter.detach() for name, parameter in self._own()}
 
     @torch.no_grad()
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
         if self.is_saved:
-            for name, parameter in self.model.named_parameters():
+            for name, parameter in self._own():
                 parameter.copy_(tensors[name])
 
 
@@ -68,7 +76,12 @@ def build_reference(
     sync_steps = kl.sync_steps if kl.reference == "sync" else None
     # A repeated cold start may round differently on a GPU.
     is_saved = config.cold_start.steps > 0
-    return Reference(frozen(copy.deepcopy(policy)), sync_steps=sync_steps, ema=kl.ema, is_saved=is_saved)
+    if has_adapters(policy) and sync_steps is None and not is_saved:
+        assert isinstance(policy, nn.Module)
+        model: Any = BaseView(policy)
+    else:
+        model = frozen(copied(policy))
+    return Reference(model, sync_steps=sync_steps, ema=kl.ema, is_saved=is_saved)
 
 
 def _counted_text(task: Task, tokenizer: Tokenizer, seed: int) -> Iterator[list[int]]:

@@ -38,6 +38,7 @@ from whet.train.rows.reward_tokens import Judged, groups_of, judged
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import stacked, whole_units
 from whet.train.setup.build import Parts, start_model
+from whet.train.setup.lora_setup import attach_adapter
 from whet.train.setup.optimizer import ask_loss, finite, make_optimizer
 
 REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
@@ -59,6 +60,7 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
     tokenizer, padding = with_padding(start.tokenizer)
     model = new_reward_model(start.policy, settings, seed=config.seed, pad=padding)
     origin = fingerprint(model)
+    adapter = attach_adapter(config.model, model, world.device, seed=config.seed)
     model = model.to(world.device)
     model.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(
@@ -72,6 +74,7 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
         origin=origin,
         dtype=start.dtype,
         notes=start.notes,
+        adapter=adapter,
     )
 
 
@@ -132,7 +135,7 @@ class RewardTrainer(OfflineTrainer[Judged]):
             return  # interrupted: without evaluations the last model is the best
         if best is None or info is None:
             raise RunFailed(f"{run.path} has lost its best model, so there is nothing to analyse")
-        self.model.load_state_dict(self.parts.load(best).state_dict())
+        self.parts.restore_model(best)
         held_out = next(iter(self.evaluation.values()))
         report = self.report(held_out)
         worst = [asdict(held_out[number].data) for number in report.worst]

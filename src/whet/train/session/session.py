@@ -330,13 +330,7 @@ class Session:
                 f"{checkpoint.path} has no {min(absent)!r} in its state.json, so an earlier version of whet wrote it: "
                 f"resume with that version, or start a new run from model.path={checkpoint.path / 'model'}"
             )
-        saved = self.parts.load(checkpoint.path / "model").state_dict()
-        mine = self.parts.policy.state_dict()
-        if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:
-            raise UserError(f"{checkpoint.path}: the checkpoint is of another model than the run's config describes")
-        with torch.no_grad():
-            for name, tensor in mine.items():
-                tensor.copy_(saved[name])
+        self.parts.restore_model(checkpoint.path / "model")
         restore_optimizer(self.parts.optimizer, self.parts.policy, load_file(checkpoint.path / "optimizer.safetensors"))
         for name, one in self.kept.items():
             path = checkpoint.path / f"{name}.safetensors"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
@@ -19,12 +20,14 @@ from whet.engines.denoising.denoising_engine import DenoisingEngine
 from whet.engines.engine_protocol import Engine
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
+from whet.models.adapters.lora import trained_tensors
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import is_bidirectional, load_model, model_summary, new_shape
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
+from whet.models.reward.settings import write_settings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.chat_settings import with_chat
 from whet.models.text.tokenizers import load_tokenizer
@@ -34,6 +37,7 @@ from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
 from whet.train.setup.corpora import named_tokenizer, short_horizon_note, text_measure
+from whet.train.setup.lora_setup import Adapter, attach_adapter
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
@@ -53,23 +57,53 @@ class Parts(Generic[M]):
     evaluation: Mapping[str, Task]  # evaluation set → task whose held-out prompts are answered
     tokenizer: Tokenizer
     policy: M  # the model in training
-    load: Callable[[Path], M]  # reads what `save_model` wrote
+    load: Callable[[Path], M]  # reads what `save_model` wrote, unless it is an adapter
     engine: Engine | None  # None for reward models, which do not generate
     optimizer: torch.optim.Optimizer
     origin: str  # fingerprint of the start weights
     dtype: torch.dtype  # of exported weights
     notes: tuple[str, ...]  # on the parts, for the user
     measure: Callable[[M], dict[str, float]] = lambda _: {}  # further metrics of every evaluation, of a policy
+    adapter: Adapter | None = None  # of a LoRA run, which saves it in place of the model
 
     def save_model(self, directory: Path) -> None:
         """Saves model and tokenizer as one loadable directory, in fp32 as they are trained."""
-        self.policy.save(directory)
-        self.tokenizer.save(directory)
+        self._save(directory, torch.float32)
 
     def export_model(self, directory: Path) -> None:
-        """`save_model` in the dtype of exported weights."""
-        self.policy.save(directory, self.dtype)
+        """`save_model` in the dtype of exported weights; an adapter is in fp32."""
+        self._save(directory, self.dtype)
+
+    def _save(self, directory: Path, dtype: torch.dtype) -> None:
+        if self.adapter is None:
+            self.policy.save(directory, dtype)
+        else:
+            self.adapter.save(self._module, directory)
+            if isinstance(self.policy, RewardModel):
+                write_settings(directory, self.policy.settings)
         self.tokenizer.save(directory)
+
+    @torch.no_grad()
+    def restore_model(self, directory: Path) -> None:
+        """Gives the policy the weights that `save_model` or `export_model` wrote."""
+        if self.adapter is None:
+            saved, mine = self.load(directory).state_dict(), self.policy.state_dict()
+        else:
+            saved, mine = dict(self.adapter.read(self._module, directory)), trained_tensors(self._module)
+        if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:
+            raise UserError(f"{directory}: the saved model is another than the run's config describes")
+        for name, tensor in mine.items():
+            tensor.copy_(saved[name])
+
+    @property
+    def _module(self) -> torch.nn.Module:
+        assert isinstance(self.policy, torch.nn.Module)
+        return self.policy
+
+    @property
+    def saved(self) -> list[Tensor]:
+        """The weights that a checkpoint holds."""
+        return list(self.policy.parameters() if self.adapter is None else trained_tensors(self._module).values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +121,8 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     """All parts of a run, on this process's device."""
     start = start_model(config, world)
     origin = fingerprint(start.policy)
+    assert isinstance(start.policy, torch.nn.Module)
+    adapter = attach_adapter(config.model, start.policy, world.device, seed=config.seed)
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
     if isinstance(policy, Decoder):
@@ -114,6 +150,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
             *(*start.notes, *lengths, *of_sets, *(task.notes() if isinstance(task, HasNotes) else ())),
         ),
         measure=text_measure(config, task, start.tokenizer, policy, world),
+        adapter=adapter,
     )
 
 
@@ -142,7 +179,8 @@ def start_model(config: TrainConfig, world: World) -> Start:
     else:
         directory = resolve_model(config.model.path)
         # Before the tokenizer: its errors on bad directories are clearer.
-        policy = load_model(directory, bidirectional=hides)
+        frozen = config.model.lora is not None and world.device.type == "cuda"
+        policy = load_model(directory, bidirectional=hides, keep_bf16=frozen)
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)

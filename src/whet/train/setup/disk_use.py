@@ -64,10 +64,10 @@ def measured_use(config: Training, parts: Parts[Any], others: Iterable[Tensor]) 
     """The disk use of a run whose models are loaded; `others` are further tensors of its checkpoints."""
     return disk_use(
         config,
-        weights=size_of(parts.policy.parameters()),
+        weights=size_of(parts.saved),
         state=state_bytes(parts.policy, config.optimizer),
         others=3 * size_of(others),  # of a critic: its weights, and two moments after the first step
-        dtype=parts.dtype,
+        dtype=parts.dtype if parts.adapter is None else torch.float32,
     )
 
 

@@ -1,0 +1,201 @@
+"""LoRA (Hu et al. 2021, arXiv 2106.09685): y = W x + b + s·B(A x), with W and b frozen.
+
+s is alpha / rank, or alpha / √rank (rsLoRA, Kalajdzievski 2023, arXiv 2312.03732). B begins at 0, so that a new adapter
+changes nothing. Plain passes compute the formula as it stands. Passes that read each weight once (fused training
+blocks, sampling) read W + s·B·A, folded into the joined copies of the weights: trainer and sampler share them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from whet.errors import UserError
+
+ALL_LINEAR = "all-linear"  # every linear layer but the LM head
+HEADS = ("lm_head", "embed_out", "score", "classifier", "head")  # never adapted: they end in logits or scores
+LOW_BITS = 16  # of an fp32 number, which bf16 does not have
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoRAShape:
+    """Rank and scale of adapters, and which layers get one."""
+
+    rank: int
+    alpha: float
+    targets: str | tuple[str, ...] = ALL_LINEAR  # names of layers, or a regular expression of whole names
+    rslora: bool = False
+
+    @property
+    def scale(self) -> float:
+        """s: what B·A is multiplied with."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+
+class LoRALinear(nn.Module):
+    """A frozen linear layer with an adapter; its weights have the names of the layer it replaces."""
+
+    def __init__(self, layer: nn.Linear, *, rank: int, scale: float, generator: torch.Generator) -> None:
+        """A is uniform in ±1/√in_features, as in PEFT; B is 0."""
+        super().__init__()
+        self.in_features, self.out_features, self.scale = layer.in_features, layer.out_features, scale
+        self.weight, self.bias = layer.weight, layer.bias
+        bound = 1 / math.sqrt(layer.in_features)
+        first = torch.empty(rank, layer.in_features).uniform_(-bound, bound, generator=generator)
+        device = layer.weight.device
+        self.lora_A = nn.Parameter(first.to(device))
+        self.lora_B = nn.Parameter(torch.zeros(layer.out_features, rank, device=device))
+        self.is_on = True  # off: the base alone
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(…, in) → (…, out)."""
+        outputs = F.linear(inputs, self.weight, self.bias)
+        if self.is_on:
+            outputs = outputs + self.scale * F.linear(F.linear(inputs, self.lora_A), self.lora_B)
+        return outputs
+
+    @torch.no_grad()
+    def folded(self) -> Tensor:
+        """W + s·B·A in fp32, as a new tensor; W if the adapter is off."""
+        weight = self.weight.to(torch.float32, copy=True)
+        return weight.addmm_(self.lora_B, self.lora_A, alpha=self.scale) if self.is_on else weight
+
+    @torch.no_grad()
+    def fold_into(self, target: Tensor, generator: torch.Generator) -> None:
+        """Writes W + s·B·A in the dtype of the target.
+
+        In bf16 with stochastic rounding: a change below half of the last bit of W, as the first steps make, would be
+        lost in every element at once by rounding to the nearest. Without a change W stays as it is.
+        """
+        folded = self.folded()
+        if target.dtype is torch.bfloat16 and self.is_on:
+            bits = folded.view(torch.int32)
+            noise = torch.randint(
+                0, 1 << LOW_BITS, bits.shape, generator=generator, dtype=torch.int32, device=bits.device
+            )
+            bits.add_(noise).bitwise_and_(-1 << LOW_BITS)
+        target.copy_(folded)
+
+
+def attach(model: nn.Module, shape: LoRAShape, *, seed: int) -> list[str]:
+    """Freezes a model and gives its targeted layers new adapters; returns the names of the layers."""
+    names = targeted(model, shape.targets)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for name in names:
+        parent, _, leaf = name.rpartition(".")
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        adapter = LoRALinear(layer, rank=shape.rank, scale=shape.scale, generator=generator)
+        setattr(model.get_submodule(parent), leaf, adapter)
+    return names
+
+
+def targeted(model: nn.Module, targets: str | Sequence[str]) -> list[str]:
+    """The names of the linear layers that are meant, in the order of the model.
+
+    As in PEFT: a name stands for every layer that is called so or ends in it, one string for a regular expression.
+    """
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and name.rpartition(".")[2] not in HEADS
+    ]
+    if targets == ALL_LINEAR:
+        found = linear
+    elif isinstance(targets, str):
+        try:
+            pattern = re.compile(targets)
+        except re.error as error:
+            raise UserError(
+                f"{targets!r} is no regular expression ({error}): name layers, as in [q_proj, v_proj]"
+            ) from None
+        found = [name for name in linear if pattern.fullmatch(name)]
+    else:
+        unknown = [one for one in targets if not any(_is_called(name, one) for name in linear)]
+        if unknown:
+            raise UserError(f"the model has no linear layer {unknown[0]!r}: it has {_leaves(linear)}")
+        found = [name for name in linear if any(_is_called(name, one) for one in targets)]
+    if not found:
+        raise UserError(f"{targets!r} matches no linear layer of the model: it has {_leaves(linear)}")
+    return found
+
+
+def _is_called(name: str, target: str) -> bool:
+    return name == target or name.endswith(f".{target}")
+
+
+def _leaves(names: Sequence[str]) -> str:
+    return ", ".join(sorted({name.rpartition(".")[2] for name in names})) or "none that can be adapted"
+
+
+def adapters(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
+    """The adapted layers by name."""
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, LoRALinear))
+
+
+def has_adapters(model: object) -> bool:
+    """Whether it is a frozen model with adapters."""
+    return isinstance(model, nn.Module) and next(adapters(model), None) is not None
+
+
+def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What training changes, by name: adapters, and what else is not frozen."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+@contextmanager
+def switched_off(model: nn.Module) -> Iterator[None]:
+    """The model without its adapters, for passes without gradients."""
+    layers = [layer for _, layer in adapters(model)]
+    for layer in layers:
+        layer.is_on = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for layer in layers:
+            layer.is_on = True
+
+
+def copied(model: M) -> M:
+    """A copy; of a model with adapters, a copy of these on the same frozen weights."""
+    if not has_adapters(model):
+        return copy.deepcopy(model)
+    assert isinstance(model, nn.Module)
+    shared = {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
+    return copy.deepcopy(model, shared)
+
+
+@torch.no_grad()
+def merge(model: nn.Module) -> None:
+    """Folds every adapter into its layer, which becomes a plain one again; the weights are those of `folded`."""
+    for name, layer in list(adapters(model)):
+        parent, _, leaf = name.rpartition(".")
+        with torch.device("meta"):
+            plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        plain.weight = nn.Parameter(layer.folded().to(layer.weight.dtype))
+        plain.bias = layer.bias
+        setattr(model.get_submodule(parent), leaf, plain)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of the merged model by their plain names; the model stays as it is."""
+    found = dict(model.state_dict())
+    for name, layer in adapters(model):
+        found[f"{name}.weight"] = layer.folded()
+        del found[f"{name}.lora_A"], found[f"{name}.lora_B"]
+    return found

@@ -1,0 +1,179 @@
+"""Adapters on disk in the layout of PEFT: adapter_config.json and adapter_model.safetensors.
+
+PEFT and vLLM load what is written here; adapters of other programs are read where they are plain LoRA on linear layers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from whet.errors import RunFailed, UserError
+from whet.files import read_object
+from whet.models.adapters.lora import LoRAShape
+from whet.models.storage.checksums import refuse_damage
+from whet.models.storage.safetensors_files import CONFIG, FILE_MODE, read_tensors, stored_in
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."  # before the name of a layer in PEFT's files
+PAIR = (".lora_A.weight", ".lora_B.weight")
+# Keys of adapter_config.json under which an adapter is more than s·B·A; all must be absent, false or empty.
+NOT_PLAIN = (
+    *("use_dora", "fan_in_fan_out", "lora_bias", "layer_replication", "trainable_token_indices", "use_qalora"),
+    *("alora_invocation_tokens", "target_parameters", "arrow_config"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterFiles:
+    """The content of an adapter directory."""
+
+    directory: Path
+    base: str  # base_model_name_or_path
+    pairs: Mapping[str, tuple[Tensor, Tensor]]  # layer → A (rank, in) and B (out, rank)
+    scales: Mapping[str, float]  # layer → s
+    others: Mapping[str, Tensor]  # whole weights that were trained beside the adapters, such as score.weight
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether the directory holds an adapter, and no model of its own."""
+    return (directory / ADAPTER_CONFIG).is_file() and not (directory / CONFIG).exists()
+
+
+def write_adapter(
+    directory: Path,
+    tensors: Mapping[str, Tensor],
+    shape: LoRAShape,
+    *,
+    base: Path,
+    layers: Sequence[str],
+    task: str = "CAUSAL_LM",
+) -> None:
+    """Writes an adapter. `tensors` by name of the layer: NAME.lora_A, NAME.lora_B, or a whole weight."""
+    others = sorted({name.rpartition(".")[0] for name in tensors if not name.endswith((".lora_A", ".lora_B"))})
+    leaves = sorted({name.rpartition(".")[2] for name in layers})
+    config = {
+        "peft_type": "LORA",
+        "task_type": task,
+        "base_model_name_or_path": str(base),
+        "r": shape.rank,
+        "lora_alpha": shape.alpha,
+        "use_rslora": shape.rslora,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_dora": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "target_modules": sorted(layers)
+        if isinstance(shape.targets, str) and shape.targets != "all-linear"
+        else leaves,
+        "modules_to_save": others or None,
+    }
+    stored = {PREFIX + _peft_name(name): tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file(stored, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        (directory / ADAPTER_WEIGHTS).chmod(FILE_MODE)
+        (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    except (SafetensorError, OSError) as error:
+        raise RunFailed(f"{directory}: the adapter cannot be saved ({error})") from error
+
+
+def _peft_name(name: str) -> str:
+    return f"{name}.weight" if name.endswith((".lora_A", ".lora_B")) else name
+
+
+def read_adapter(directory: Path) -> AdapterFiles:
+    """Reads and checks an adapter directory."""
+    refuse_damage(directory)
+    path = directory / ADAPTER_CONFIG
+    config = read_object(path)
+    _refuse_other_kinds(config, path)
+    stored = stored_in(directory / ADAPTER_WEIGHTS)
+    unknown = next((name for name in stored if not name.startswith(PREFIX)), None)
+    if unknown is not None:
+        raise UserError(
+            f"{directory / ADAPTER_WEIGHTS}: tensor {unknown!r} is not one of PEFT's: save the adapter again"
+        )
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in read_tensors(stored).items()}
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
+    for name in [name for name in tensors if name.endswith(PAIR)]:
+        layer = name.removesuffix(PAIR[0]).removesuffix(PAIR[1])
+        if layer in pairs:
+            continue
+        a, b = (tensors.get(layer + end) for end in PAIR)
+        if a is None or b is None or a.dim() != 2 or b.dim() != 2 or a.shape[0] != b.shape[1]:
+            raise UserError(
+                f"{directory / ADAPTER_WEIGHTS}: the A and B of {layer!r} do not belong together: copy it again"
+            )
+        pairs[layer] = (a, b)
+    if not pairs:
+        raise UserError(f"{directory / ADAPTER_WEIGHTS} holds no LoRA weights (lora_A, lora_B): copy it again")
+    others = {name: tensor for name, tensor in tensors.items() if not name.endswith(PAIR)}
+    odd = next((name for name in others if "lora_" in name), None)
+    if odd is not None:
+        raise UserError(f"{directory / ADAPTER_WEIGHTS}: {odd!r} is an adapter of another kind than a linear layer's")
+    return AdapterFiles(
+        directory=directory,
+        base=str(config["base_model_name_or_path"]),
+        pairs=pairs,
+        scales={layer: _scale(config, layer, rank=len(a)) for layer, (a, _) in pairs.items()},
+        others=others,
+    )
+
+
+def _refuse_other_kinds(config: Mapping[str, Any], path: Path) -> None:
+    if config.get("peft_type") != "LORA":
+        raise UserError(
+            f"{path}: peft_type is {config.get('peft_type')!r:.40}, and only LORA is read: merge it with PEFT"
+        )
+    if config.get("bias", "none") != "none":
+        raise UserError(f"{path}: bias is {config['bias']!r:.40}, and only none is read: merge it with PEFT")
+    for key in NOT_PLAIN:
+        if config.get(key):
+            raise UserError(f"{path}: {key} is {config[key]!r:.60}, and only plain LoRA is read: merge it with PEFT")
+    alpha = config.get("lora_alpha")
+    if (
+        not isinstance(alpha, int | float)
+        or isinstance(alpha, bool)
+        or not isinstance(config.get("base_model_name_or_path"), str)
+    ):
+        raise UserError(f"{path}: lora_alpha or base_model_name_or_path is missing: copy the adapter again")
+
+
+def _scale(config: Mapping[str, Any], layer: str, *, rank: int) -> float:
+    """s of a layer: alpha_pattern of PEFT overrides lora_alpha for the layers whose names end in a pattern."""
+    patterns = config.get("alpha_pattern") or {}
+    alpha = next(
+        (value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", layer)), config["lora_alpha"]
+    )
+    return float(LoRAShape(rank=rank, alpha=float(alpha), rslora=bool(config.get("use_rslora"))).scale)
+
+
+@torch.no_grad()
+def apply_adapter(model: nn.Module, files: AdapterFiles, *, prefix: str = "") -> None:
+    """Adds s·B·A to the weights of a plain model; `prefix` is before the names of its layers."""
+    modules = dict(model.named_modules())
+    for layer, (a, b) in files.pairs.items():
+        linear = modules.get(prefix + layer)
+        if not isinstance(linear, nn.Linear):
+            raise UserError(
+                f"{files.directory} adapts {layer!r}, which {files.base} has not: is it another base model?"
+            )
+        if (linear.out_features, linear.in_features) != (len(b), a.shape[1]):
+            raise UserError(
+                f"{files.directory}: the adapter of {layer!r} is for a matrix of {len(b)} × {a.shape[1]}, and that of "
+                f"{files.base} has {linear.out_features} × {linear.in_features}: is it another base model?"
+            )
+        linear.weight += (files.scales[layer] * (b @ a)).to(linear.weight.dtype)

@@ -1,0 +1,136 @@
+"""Adapter directories: PEFT's names, what is read back, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.models.adapters.test_lora import adapted, read
+from tests.small import small_model
+from whet.errors import UserError
+from whet.models.adapters.lora import LoRAShape, adapters, trained_tensors
+from whet.models.adapters.peft_files import is_adapter, read_adapter, write_adapter
+from whet.models.load import load_model, model_summary
+from whet.models.merging import merge_adapter
+
+SHAPE = LoRAShape(rank=3, alpha=6.0)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A base model and an adapter of it; returns the model with the adapter, too."""
+    base, tokenizer = small_model("qwen3", sharp=3.0)
+    for directory in (tmp_path / "base", tmp_path / "adapter"):
+        directory.mkdir()
+        tokenizer.save(directory)
+    base.save(tmp_path / "base")
+    model = adapted()
+    layers = [name for name, _ in adapters(model)]
+    write_adapter(tmp_path / "adapter", trained_tensors(model), SHAPE, base=tmp_path / "base", layers=layers)
+    return tmp_path, model
+
+
+def test_names_and_shapes_are_those_of_peft(place):
+    tmp_path, _ = place
+    stored = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert len(stored) == 28
+    assert stored["base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"].shape == (3, 32)
+    assert stored["base_model.model.model.layers.0.mlp.down_proj.lora_B.weight"].shape == (32, 3)
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 3, 6.0)
+    assert config["target_modules"] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+
+
+def test_a_directory_loads_merged_into_its_base(place):
+    tmp_path, model = place
+    assert is_adapter(tmp_path / "adapter")
+    assert not is_adapter(tmp_path / "base")
+    found = load_model(tmp_path / "adapter")
+    assert (read(found, packed=True) - read(model, packed=True)).abs().max() < 1e-5
+    assert "LoRA of rank 3 on 14 layers" in model_summary(tmp_path / "adapter")["adapter"]
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("auto", 1e-6), ("fp32", 1e-6), ("bf16", 2.0**-7)])
+def test_a_merged_directory_is_a_plain_model(place, dtype, near):
+    tmp_path, model = place
+    merge_adapter(str(tmp_path / "adapter"), tmp_path / "merged", dtype)
+    merged = load_model(tmp_path / "merged")
+    for name, layer in adapters(model):
+        weight = merged.get_submodule(name).weight
+        assert ((weight - layer.folded()).abs() <= near * layer.folded().abs() + 1e-7).all(), name
+    with pytest.raises(UserError, match="exists and is not empty"):
+        merge_adapter(str(tmp_path / "adapter"), tmp_path / "merged")
+    with pytest.raises(UserError, match="is no adapter"):
+        merge_adapter(str(tmp_path / "base"), tmp_path / "again")
+
+
+def test_patterns_of_alpha_and_ranks_of_other_programs(place):
+    tmp_path, _ = place
+    path = tmp_path / "adapter" / "adapter_config.json"
+    config = json.loads(path.read_text()) | {"alpha_pattern": {"q_proj": 12, r"layers\.1\.mlp\.up_proj": 3}}
+    path.write_text(json.dumps(config))
+    scales = read_adapter(tmp_path / "adapter").scales
+    assert scales["model.layers.0.self_attn.q_proj"] == 12 / 3
+    assert scales["model.layers.1.mlp.up_proj"] == 1.0
+    assert scales["model.layers.0.mlp.up_proj"] == 2.0
+    path.write_text(json.dumps(config | {"use_rslora": True}))
+    assert read_adapter(tmp_path / "adapter").scales["model.layers.0.mlp.up_proj"] == pytest.approx(6 / 3**0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"use_dora": True}, "use_dora is True, and only plain LoRA is read"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3', and only LORA is read"),
+        ({"lora_alpha": None}, "lora_alpha or base_model_name_or_path is missing"),
+        ({"base_model_name_or_path": "/nowhere"}, "needs its base model: no directory /nowhere"),
+        ({"base_model_name_or_path": ""}, "names no base_model_name_or_path"),
+    ],
+)
+def test_configs_that_are_refused(place, change, told):
+    tmp_path, _ = place
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=told):
+        load_model(tmp_path / "adapter")
+
+
+def _without(stored, name):
+    return {key: tensor for key, tensor in stored.items() if name not in key}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda s: _without(s, "layers.0.mlp.up_proj.lora_B"), "do not belong together"),
+        (lambda s: {}, "holds no LoRA weights"),
+        (lambda s: s | {"model.x.weight": torch.ones(1)}, "is not one of PEFT's"),
+        (lambda s: s | {"base_model.model.lm_head.weight": torch.ones(2, 2)}, "no language model's"),
+        (lambda s: s | {"base_model.model.embed.lora_embedding_A": torch.ones(2, 2)}, "of another kind"),
+        (lambda s: {key.replace("layers.1", "layers.7"): t for key, t in s.items()}, "is it another base model"),
+        (
+            lambda s: {k: t[:, :8].contiguous() if "lora_A" in k else t for k, t in s.items()},
+            r"is for a matrix of 32 × 8",
+        ),
+    ],
+)
+def test_weights_that_are_refused(place, change, told):
+    tmp_path, _ = place
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    save_file(change(load_file(path)), path)
+    with pytest.raises(UserError, match=told):
+        load_model(tmp_path / "adapter")
+
+
+def test_damaged_and_missing_files_are_named(place):
+    tmp_path, _ = place
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(UserError, match="is damaged or truncated"):
+        load_model(tmp_path / "adapter")
+    path.unlink()
+    with pytest.raises(UserError, match="is missing"):
+        load_model(tmp_path / "adapter")

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <new>
@@ -71,11 +72,7 @@ std::string short_text(const c10::Error& error) {
 
 }  // namespace whet
 
-int main(int count, char** words) {
-    // Tensors of a step are freed and allocated again at every step: the process keeps their memory instead of mapping
-    // and clearing new pages each time.
-    mallopt(M_MMAP_MAX, 0);
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+int guarded(int count, char** words) {
     try {
         return whet::run({words + 1, words + count});
     } catch (const whet::UsageError& error) {
@@ -91,4 +88,16 @@ int main(int count, char** words) {
     } catch (const std::exception& error) {
         return whet::fail(1, error.what());
     }
+}
+
+int main(int count, char** words) {
+    // Tensors of a step are freed and allocated again at every step: the process keeps their memory instead of mapping
+    // and clearing new pages each time.
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    const int code = guarded(count, words);
+    // Without the destructors of static objects: those of libtorch may run after CUDA's own have freed the device, and
+    // crash a program whose work is done. Every file is closed by now.
+    std::fflush(nullptr);
+    std::_Exit(code);
 }

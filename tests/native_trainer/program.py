@@ -29,11 +29,11 @@ class Outcome:
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    """One thread, so that two runs add in the same order."""
+    """One thread, so that two runs add in the same order; on a CPU, unless the arguments ask for CUDA."""
     words = [str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    hidden = {} if "cuda" in words else {"CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **hidden}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def call(*arguments: object) -> Outcome:

@@ -61,7 +61,8 @@ class LoRALinear(nn.Module):
         """(…, in) → (…, out)."""
         outputs = F.linear(inputs, self.weight, self.bias)
         if self.is_on:
-            outputs = outputs + self.scale * F.linear(F.linear(inputs, self.lora_A), self.lora_B)
+            a, b = self.lora_A.to(outputs.dtype), self.lora_B.to(outputs.dtype)
+            outputs = outputs + self.scale * F.linear(F.linear(inputs, a), b)
         return outputs
 
     @torch.no_grad()

@@ -21,6 +21,7 @@ MARK = re.compile(r"^<!-- here: (\w+) -->$", re.MULTILINE)
 EARLIER = Path(__file__).with_name("earlier.json")
 ROLLOUTS = ("group-smollm2", "group-qwen3", "mixed-smollm2", "mixed-qwen3")
 STEPS = ("step-smollm2",)
+ADAPTERS = ("lora-step-qwen3-1.7b", "lora-step-qwen3-4b", "lora-step-qwen3-8b")
 CPU = ("cpu-2x4x32", "cpu-4x8x64")
 DRIFT_STEPS = 50  # over which sampler and trainer may not drift apart
 WATCHED = "mixed-qwen3"  # the rollout whose kernels are shown
@@ -112,6 +113,26 @@ def breakdown(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
     yield from rows or [_row("not measured yet", NONE, NONE)]
 
 
+def adapters(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
+    """Steps with LoRA by size of the model."""
+    yield from _header("model", "a step", "rollout", "update", "update, of 790 TFLOP/s", "output tokens/s", "peak")
+    for kind in ADAPTERS:
+        if kind not in results:
+            yield _row(kind.removeprefix("lora-step-"), "not measured yet", *[NONE] * 5)
+            continue
+        result = results[kind]
+        figure, workload = result["sides"]["whet"]["figure"], result["workload"]
+        tokens = workload["prompts"] * workload["group"] * workload["new_tokens"][1]
+        rollout, update = figure["stages"]["rollout"], figure["stages"]["update"]
+        yield _row(
+            result["title"],
+            *(f"{seconds:.1f} s" for seconds in (figure["seconds"], rollout, update)),
+            f"{figure['training_share']:.0%}",
+            f"{tokens / rollout:,.0f}",
+            _gibi(figure["peak_bytes"]),
+        )
+
+
 def kernels(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
     """What the device did in the workload that is furthest from its goal."""
     yield from _header("kernel", "runs", "seconds", "µs each")
@@ -180,7 +201,7 @@ def _interval(point: Mapping[str, float]) -> str:
 
 def sources(results: Results, earlier: Mapping[str, Any]) -> Iterable[str]:
     """Machine, versions, commit and command of every result on the page."""
-    for kind in (*ROLLOUTS, *STEPS, "learning", *CPU):
+    for kind in (*ROLLOUTS, *STEPS, *ADAPTERS, "learning", *CPU):
         if kind not in results:
             continue
         result = results[kind]
@@ -198,6 +219,7 @@ def sources(results: Results, earlier: Mapping[str, Any]) -> Iterable[str]:
 PARTS: dict[str, Callable[[Results, Mapping[str, Any]], Iterable[str]]] = {
     "rollouts": rollouts,
     "steps": steps,
+    "adapters": adapters,
     "breakdown": breakdown,
     "kernels": kernels,
     "learning": learning,

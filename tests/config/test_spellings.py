@@ -48,7 +48,7 @@ def test_a_name_from_elsewhere_points_to_keys_that_exist(name: str) -> None:
         ("output_dir=here", "in whet that is whet train --out DIR"),
         ("packing=true", "in whet that is update.padding_free, which is on by default"),
         ("deepspeed=zero.json", "in whet that is offload, for less GPU memory; every process holds all weights"),
-        ("use_peft=true", "unknown key 'use_peft': whet has no such key: there is no LoRA, all weights are trained"),
+        ("use_peft=true", "unknown key 'use_peft': in whet that is model.lora (rank, alpha, targets)"),
         ("eval_strategy=steps", "unknown key 'eval_strategy': in whet that is eval.every_steps"),
         (
             "max_prompt_length=512",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.cli.refusal import refused
 from tests.cli.tiny import Whet
@@ -14,6 +15,7 @@ from tests.train import rows_on_disk as on_disk
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 from whet.algorithms.table import ALGORITHMS
 from whet.cli.progress import SilentProgress
+from whet.config.model_config import LoRAConfig
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed
 from whet.models.adapters.lora import copied
@@ -24,6 +26,7 @@ from whet.models.text.tokenizers import character_tokenizer
 from whet.recipe import read_recipe
 from whet.runs.directory import RunDirectory
 from whet.tasks.loading import guarded_task
+from whet.train.explain.memory import adapter_parameters
 from whet.train.start import start_run
 
 ONLINE: dict[str, Any] = {
@@ -134,6 +137,12 @@ def test_the_base_is_untouched_and_the_result_is_small(base: Path, tmp_path: Pat
         if not torch.equal(a, b)
     }
     assert changed == {n for n, _ in start.named_parameters() if n.endswith("_proj.weight")}
+
+
+def test_explain_counts_what_is_trained(base: Path, tmp_path: Path) -> None:
+    run = train(tmp_path, base, steps=2)
+    stored = load_file(run.path / "best_model" / "adapter_model.safetensors")
+    assert adapter_parameters(LoRAConfig(rank=2), base) == sum(tensor.numel() for tensor in stored.values())
 
 
 def offline(base: Path, tmp_path: Path, objective: Any, data: Path) -> RunDirectory:

@@ -9,6 +9,7 @@ from whet.algorithms.policy_loss import budget_mean, token_mean
 from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_CORRECTIONS
 from whet.config.algorithm import AlgorithmBase
 from whet.config.data_config import DataConfig
+from whet.config.model_config import ModelConfig
 from whet.config.parts import RolloutConfig, TaskConfig, UpdateConfig
 from whet.config.reward import RewardConfig
 
@@ -26,6 +27,15 @@ def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfi
         *_dropped_tokens(cells, reward),
     ):
         raise ValueError(reason)
+
+
+def refuse_averaged_adapters(model: ModelConfig, algorithm: AlgorithmBase) -> None:
+    """Raises a ValueError: the mean of two adapters is not the adapter of the mean, because B·A is a product."""
+    if model.lora is not None and algorithm.kl.reference == "sync" and algorithm.kl.ema > 0:
+        raise ValueError(
+            "algorithm.kl.ema averages weights and model.lora trains two factors of their change, whose averages are "
+            "not its own: set ema to 0"
+        )
 
 
 def refuse_token_rewards(reward: RewardConfig) -> None:

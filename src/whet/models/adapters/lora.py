@@ -108,11 +108,12 @@ def targeted(model: nn.Module, targets: str | Sequence[str]) -> list[str]:
 
     As in PEFT: a name stands for every layer that is called so or ends in it, one string for a regular expression.
     """
-    linear = [
-        name
-        for name, module in model.named_modules()
-        if type(module) is nn.Linear and name.rpartition(".")[2] not in HEADS
-    ]
+    return chosen([name for name, module in model.named_modules() if type(module) is nn.Linear], targets)
+
+
+def chosen(names: Sequence[str], targets: str | Sequence[str]) -> list[str]:
+    """`targeted` by the names of all linear layers."""
+    linear = [name for name in names if name.rpartition(".")[2] not in HEADS]
     if targets == ALL_LINEAR:
         found = linear
     elif isinstance(targets, str):

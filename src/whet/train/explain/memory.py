@@ -1,5 +1,6 @@
 """Memory of the models of a run, apart from activations, without loading weights."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ import torch
 from whet.algorithms.table import Algorithm
 from whet.config import OfflineConfig, OnlineConfig
 from whet.config.loops import Training
+from whet.config.model_config import LoRAConfig
 from whet.config.objective import hides_tokens
 from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
+from whet.models.adapters.lora import chosen
+from whet.models.adapters.peft_files import is_adapter
 from whet.models.decoder.families import FAMILIES
 from whet.models.download.model_hub import can_be_pulled, resolve_model
 from whet.models.layers.decoder_config import (
@@ -20,7 +24,7 @@ from whet.models.layers.decoder_config import (
     kv_bytes_per_token,
     parameter_count,
 )
-from whet.models.load import KV_DTYPE, model_summary, read_config
+from whet.models.load import KV_DTYPE, base_directory, model_summary, read_config
 from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
@@ -31,6 +35,8 @@ from whet.train.setup.disk_use import FP32_BYTES, DiskUse, disk_use
 from whet.train.setup.optimizer import STATE_BYTES
 
 LEARNING = 3  # per trained weight: a gradient and two Adam moments
+BF16_BYTES = 2
+EMBEDDING = re.compile(r"(^|\.)(embed_tokens|embed_positions|wte|wpe|embed_in|word_embeddings)\.weight$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +95,10 @@ def find_model(
         facts = model_summary(directory)
         shape = _shape_on_disk(directory, facts)
         about = f"{facts['family']} from {directory}"
+    if config.model.lora is not None:
+        adapters = adapter_parameters(config.model.lora, directory)
+        about += f", LoRA of rank {config.model.lora.rank}: {adapters:,} trained"
+        return _adapted(config, algorithm, shape, about, adapters), tokenizer, ""
     weights = shape.parameters * FP32_BYTES
     reference, critic, reward = _other_models(config, algorithm, shape)
     state = _state_bytes(config.optimizer.name, shape)
@@ -108,6 +118,41 @@ def find_model(
         disk=disk_use(config, weights=weights, state=state, others=saved, dtype=export_dtype(config.model)),
     )
     return model, tokenizer, ""
+
+
+def adapter_parameters(lora: LoRAConfig, directory: Path) -> int:
+    """The number of trained weights: rank · (rows + columns) of every adapted matrix."""
+    shapes = {
+        name.removesuffix(".weight"): tensor.shape
+        for name, tensor in stored_tensors(directory).items()
+        if len(tensor.shape) == 2 and not EMBEDDING.search(name)
+    }
+    return lora.rank * sum(sum(shapes[name]) for name in chosen(list(shapes), lora.targets))
+
+
+def _adapted(
+    config: Training, algorithm: Algorithm | None, shape: ModelShape, about: str, adapters: int
+) -> ModelMemory:
+    """Memory of a LoRA run: one frozen copy of the weights, which reference and critic share, and adapters."""
+    on_gpu = config.device != "cpu" and torch.cuda.is_available()
+    trained, state = adapters * FP32_BYTES, STATE_BYTES[config.optimizer.name] * adapters
+    has_critic = isinstance(config, OnlineConfig) and algorithm is not None and algorithm.needs_values
+    own_critic = has_critic and isinstance(config, OnlineConfig) and config.critic.model == "separate"
+    critic = (shape.width + 1 + adapters * own_critic) * (1 + LEARNING) * FP32_BYTES * has_critic
+    return ModelMemory(
+        about=about,
+        context=shape.context,
+        parameters=shape.parameters + adapters,
+        weights=shape.parameters * (BF16_BYTES if on_gpu else FP32_BYTES) + trained,
+        gradients=trained,
+        optimizer=state,
+        reference=0,
+        critic=critic,
+        reward=_reward_bytes(config) if isinstance(config, OnlineConfig) else 0,
+        kv_per_token=shape.kv_per_token,
+        kv_of_all_heads=shape.kv_of_all_heads,
+        disk=disk_use(config, weights=trained, state=state, others=critic * LEARNING // 4, dtype=torch.float32),
+    )
 
 
 def require_other_models(config: Training) -> None:
@@ -149,7 +194,7 @@ def _reward_bytes(config: OnlineConfig) -> int | None:
     if config.reward.model is None:
         return 0
     try:
-        stored = stored_tensors(resolve_model(config.reward.model.path))
+        stored = stored_tensors(_weights_of(resolve_model(config.reward.model.path)))
     except UserError:
         return None
     return sum(torch.Size(tensor.shape).numel() for tensor in stored.values()) * FP32_BYTES
@@ -167,7 +212,13 @@ def _shape_of(config: DecoderConfig) -> ModelShape:
     )
 
 
+def _weights_of(directory: Path) -> Path:
+    """The directory with the weights: of an adapter, that of its base."""
+    return base_directory(directory) if is_adapter(directory) else directory
+
+
 def _shape_on_disk(directory: Path, facts: dict[str, Any]) -> ModelShape:
+    directory = _weights_of(directory)
     written = read_config(directory)
     if facts["implementation"] == "decoder":
         return _shape_of(FAMILIES[facts["family"]].read(written))

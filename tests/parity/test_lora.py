@@ -1,0 +1,87 @@
+"""LoRA beside PEFT: one adapter directory, the same logits and the same gradients of A and B."""
+
+import pytest
+
+pytest.importorskip("peft", reason="peft is not installed: `make test-parity` has a venv with it")
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from whet.models.adapters.lora import LoRAShape, adapters, attach, trained_tensors
+from whet.models.adapters.peft_files import write_adapter
+from whet.models.layers.packing import pack
+from whet.models.load import load_model
+from whet.models.logprobs import read_tokens
+from whet.models.reward.reward_model import new_reward_model
+from whet.models.reward.settings import RewardSettings
+from whet.records import Sampling
+
+pytestmark = pytest.mark.parity
+
+TOKENS = torch.tensor([[3, 4, 5, 6, 7, 8, 9, 10]])
+LENGTHS, MASK = torch.tensor([8]), torch.arange(8)[None] >= 3
+CASES = ("llama-tied", "qwen2-tied", "qwen3")
+
+
+def adapted(directory, **options):
+    model = load_model(directory)
+    shape = LoRAShape(rank=4, alpha=6.0, **options)
+    layers = attach(model, shape, seed=0)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for _, layer in adapters(model):
+            layer.lora_B.normal_(0, 0.2, generator=generator)
+    return model, shape, layers
+
+
+@pytest.mark.parametrize("options", [{}, {"rslora": True}, {"targets": ("q_proj", "down_proj")}])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_equal_those_of_peft(checkpoints, tmp_path, case, options):
+    model, shape, layers = adapted(checkpoints(case), **options)
+    write_adapter(tmp_path, trained_tensors(model), shape, base=checkpoints(case), layers=layers)
+    base = AutoModelForCausalLM.from_pretrained(checkpoints(case), dtype=torch.float32)
+    theirs = PeftModel.from_pretrained(base, tmp_path, is_trainable=True)
+    table = torch.log_softmax(theirs(TOKENS).logits[0, 2:-1], dim=-1)
+    expected = table.gather(-1, TOKENS[0, 3:, None])[:, 0]
+    ours = read_tokens(model, TOKENS, LENGTHS, MASK, Sampling(max_tokens=8), packing=pack(TOKENS, MASK, None)).logprobs
+    assert (ours[0, 3:] - expected).abs().max() < 1e-5
+    expected.sum().backward()
+    ours.sum().backward()
+    known = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    assert len(known) == 2 * len(layers)
+    for name, tensor in trained_tensors(model).items():
+        found = known[f"base_model.model.{name}.default.weight"]
+        assert (tensor.grad - found).abs().max() <= 1e-5 * max(1.0, float(found.abs().max())), name
+
+
+def test_an_adapter_of_peft_is_read(checkpoints, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(checkpoints("llama-tied"), dtype=torch.float32)
+    config = LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "up_proj"], alpha_pattern={"up_proj": 9})
+    theirs = get_peft_model(base, config)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.2, generator=torch.Generator().manual_seed(2))
+    theirs.save_pretrained(tmp_path)
+    ours = load_model(tmp_path)
+    assert (ours(TOKENS, LENGTHS) - theirs(TOKENS).logits).abs().max() < 1e-5
+
+
+def test_a_reward_model_scores_the_same_in_peft(checkpoints, tmp_path):
+    policy = load_model(checkpoints("llama-tied"))
+    model = new_reward_model(policy, RewardSettings(kind="preference"), seed=0, pad=1)
+    shape = LoRAShape(rank=2, alpha=4.0)
+    layers = attach(model.trunk, shape, seed=0)
+    with torch.no_grad():
+        for _, layer in adapters(model):
+            layer.lora_B.normal_(0, 0.2, generator=torch.Generator().manual_seed(3))
+    own = {name.removeprefix("trunk.").replace("head.", "score."): t for name, t in trained_tensors(model).items()}
+    write_adapter(tmp_path, own, shape, base=checkpoints("llama-tied"), layers=layers, task="SEQ_CLS")
+    base = AutoModelForSequenceClassification.from_pretrained(
+        checkpoints("llama-tied"), num_labels=1, pad_token_id=1, dtype=torch.float32
+    )
+    theirs = PeftModel.from_pretrained(base, tmp_path)
+    last = torch.zeros_like(MASK)
+    last[0, -1] = True
+    assert (model.scores(TOKENS, LENGTHS, last) - theirs(TOKENS).logits[0]).abs().max() < 1e-5

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from tests.models.hf_models import CASES, TINY, build
+from tests.models.hf_models import CASES, TINY, build, oracle_logits
 from whet.errors import UserError
 from whet.files import read_object
 from whet.models import load
@@ -19,6 +19,7 @@ from whet.models.decoder.families import FAMILIES
 from whet.models.foreign import ForeignLM
 from whet.models.layers.decoder_config import LatentShape
 from whet.models.load import load_model, model_summary, new_model, new_shape
+from whet.models.storage import safetensors_files
 from whet.models.storage.size_limits import check_claims, check_elements
 
 STORIES = Path(__file__).resolve().parents[2] / "../shared/data/models/stories260K-hf"
@@ -116,12 +117,15 @@ CACHED = {
     **dict.fromkeys(("gpt2", "gpt2-untied"), 2 * 48),
     **dict.fromkeys(("llama-tied", "llama-biases", "llama-llama3-rope", "llama-linear-rope", "qwen2", "olmo2"), 2 * 16),
     **dict.fromkeys(("qwen3", "qwen3-biases"), 2 * 20),
+    "mistral": 2 * 24,
+    **dict.fromkeys(("mistral-window", "phi3", "phi3-tied"), 2 * 16),
     "llama-untied": 2 * 96,
     **dict.fromkeys((case for case in CASES if case.startswith("deepseek")), 12 + 4),
 }
 CACHED_OF_ALL_HEADS = {
     **dict.fromkeys(CASES, 2 * 48),
     **dict.fromkeys(("qwen3", "qwen3-biases"), 2 * 60),
+    "mistral": 2 * 72,
     "llama-untied": 2 * 96,
     **dict.fromkeys((case for case in CASES if case.startswith("deepseek")), 6 * (8 + 4 + 10)),
 }
@@ -137,7 +141,7 @@ def test_summary_without_loading(case, tmp_path):
         "parameters": oracle.num_parameters(),
         "layers": oracle.config.num_hidden_layers,
         "width": 48,
-        "context": 64,
+        "context": {"mistral-window": 48, "phi3-tied": 60}.get(case, 64),  # up to a sliding window
         "vocab": 97,
         "kv_bytes_per_token": 2 * oracle.config.num_hidden_layers * CACHED[case],
         "kv_bytes_of_all_heads": 2 * oracle.config.num_hidden_layers * CACHED_OF_ALL_HEADS[case],
@@ -258,3 +262,43 @@ def test_a_directory_that_stays_is_read_once(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="damaged"):
         load_model(tmp_path)
     assert len(looks) == 1
+
+
+@pytest.mark.parametrize("case", ["mistral-window", "phi3-tied"])
+def test_a_sliding_window_is_the_longest_sequence(case, tmp_path):
+    """Up to the window full attention is the same; beyond it the decoder would attend to more than the model does."""
+    oracle = build(*CASES[case])
+    oracle.save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    window = oracle.config.sliding_window
+    assert (model.context, model.config.context, model.config.window) == (window, 64, window)
+    row = torch.arange(window) % 97
+    assert (model(row[None], torch.tensor([window]))[0] - oracle_logits(oracle, row)).abs().max() < 1e-4
+    with pytest.raises(
+        UserError, match=f"exceeds the model's sliding window, beyond which whet does not go, of {window}"
+    ):
+        model(torch.zeros(1, window + 1, dtype=torch.int64), torch.tensor([window + 1]))
+    (tmp_path / "again").mkdir()
+    model.save(tmp_path / "again")
+    saved = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (saved["sliding_window"], saved["max_position_embeddings"]) == (window, 64)
+
+
+def test_large_models_are_saved_in_shards_that_transformers_loads(tmp_path, monkeypatch):
+    oracle = build(*CASES["llama-untied"])
+    oracle.save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    monkeypatch.setattr(safetensors_files, "SHARD_BYTES", 40_000)
+    (tmp_path / "shards").mkdir()
+    model.save(tmp_path / "shards")
+    files = sorted(path.name for path in (tmp_path / "shards").glob("*.safetensors"))
+    assert len(files) > 3
+    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    index = json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 4 * model_summary(tmp_path)["parameters"]
+    assert set(index["weight_map"].values()) == set(files)
+    row = torch.arange(30)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "shards", dtype=torch.float32)
+    again = load_model(tmp_path / "shards")
+    for found in (oracle_logits(theirs, row), again(row[None], torch.tensor([30]))[0]):
+        assert (found - oracle_logits(oracle, row)).abs().max() < 1e-4

@@ -192,7 +192,7 @@ def model_summary(path: Path) -> dict[str, Any]:
             "parameters": parameter_count(config),
             "layers": config.layers,
             "width": config.width,
-            "context": config.context,
+            "context": config.longest,
             "vocab": config.vocab_size,
             "kv_bytes_per_token": kv_bytes_per_token(config, KV_DTYPE),
             "kv_bytes_of_all_heads": all_heads_bytes_per_token(config, KV_DTYPE),

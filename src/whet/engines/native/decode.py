@@ -184,7 +184,7 @@ class DecodeLoop:
     def _grow(self, slots: Tensor) -> None:
         """One decode step: adds a token to each of these (n,) slots."""
         # The number of splits changes rounding. In fp32 it must not depend on the batch, so it comes from the context.
-        longest = self.capacity if self.dtype is torch.bfloat16 else self.config.context
+        longest = self.capacity if self.dtype is torch.bfloat16 else self.config.longest
         splits = _splits(len(slots) * self.config.kv_heads, longest)
         where = Where(slots=slots, positions=self.rows.positions, by_slot=True)
 

@@ -18,15 +18,18 @@ from whet.models.protocol import CausalLM
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 VOCABULARY = re.compile(r"(embed_tokens|wte|lm_head)\.weight$")  # vLLM pads their rows
+NOT_SERVED = ("phi3",)  # stored as vLLM holds it, while both sides here count its projections one by one
 CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2 stores (in, out); vLLM keeps (out, in)
 
 
 def served_decoder(policy: CausalLM) -> Decoder:
     """The policy, if vLLM can serve its architecture with verified weights."""
-    if isinstance(policy, Decoder) and policy.config.latent is None:
+    served = [name for name, family in FAMILIES.items() if family.usual_latent is None and name not in NOT_SERVED]
+    if isinstance(policy, Decoder) and policy.family.model_type in served:
         return policy
-    served = ", ".join(name for name, family in FAMILIES.items() if family.usual_latent is None)
-    raise UserError(f"engine.name=vllm serves {served}, and this model is of another kind: use engine.name=native")
+    raise UserError(
+        f"engine.name=vllm serves {', '.join(served)}, and this model is of another kind: use engine.name=native"
+    )
 
 
 def stored_weights(policy: CausalLM, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

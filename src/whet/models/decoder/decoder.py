@@ -1,6 +1,6 @@
-"""One decoder that is, by configuration, GPT-2, Llama, Qwen2, Qwen3, OLMo-2, or DeepSeek without experts.
+"""One decoder that is, by configuration, any family of `families.FAMILIES`: GPT-2, Llama, Mistral, Phi-3, Qwen3, ….
 
-Modules have the names of Hugging Face's Llama, so weight maps are the identity for all but GPT-2, and adapters fit.
+Modules have the names of Hugging Face's Llama, so weight maps are the identity for all but GPT-2 and Phi-3.
 Weights are fp32; callers choose bf16 compute with autocast; norms and rotary angles are always fp32. There is no
 dropout: sampler and trainer must compute the same log-probs. Knows nothing about tokenisers or sampling.
 
@@ -68,7 +68,7 @@ class Decoder(nn.Module):
         `source`: the config.json it came from, whose other keys (token ids, …) are saved again.
         """
         super().__init__()
-        self.config, self.context, self.vocab_size = config, config.context, config.vocab_size
+        self.config, self.context, self.vocab_size = config, config.longest, config.vocab_size
         self.family = family_named(family)
         self.source = dict(source or {})
         self.gradient_checkpointing = False
@@ -161,7 +161,10 @@ class Decoder(nn.Module):
 
     def _check_length(self, length: int) -> None:
         if length > self.context:
-            raise UserError(f"a sequence of {length} tokens exceeds the model's context of {self.context}: shorten it")
+            what = (
+                "context" if self.context == self.config.context else "sliding window, beyond which whet does not go,"
+            )
+            raise UserError(f"a sequence of {length} tokens exceeds the model's {what} of {self.context}: shorten it")
 
 
 class Trunk(nn.Module):

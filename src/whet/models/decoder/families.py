@@ -6,6 +6,7 @@ one is a row of `FAMILIES`. An architecture that no row covers raises `NotCovere
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,6 @@ def family_named(name: str) -> Family:
 
 def export_config(family: Family, config: DecoderConfig, source: Mapping[str, Any]) -> dict[str, Any]:
     """config.json: the shape from `config`, everything else (token ids, …) as the source had it."""
-    tokens = {"bos_token_id": None, "eos_token_id": None}  # or transformers assumes the ids of the original model
     kind: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
     if not config.causal:
         kind = {
@@ -53,7 +53,7 @@ def export_config(family: Family, config: DecoderConfig, source: Mapping[str, An
         "torch_dtype": "float32",  # the older name of dtype
         **{key: getattr(config, field) for field, key in family.keys.items()},
     }
-    return {**tokens, **source, **stated, **family.write(config)}
+    return {**dict.fromkeys(family.unset), **source, **stated, **family.write(config)}
 
 
 def read_shape(family: Family, hf: Mapping[str, Any]) -> DecoderConfig:
@@ -108,6 +108,8 @@ GPT2_NAMES = {  # parts of stored names → of the decoder's
     ".mlp.c_proj.": ".mlp.down_proj.",
 }
 QKV = ("q_proj", "k_proj", "v_proj")
+GATES = ("gate_proj", "up_proj")
+WINDOWS: Mapping[str, int | None] = {"mistral": 4096, "phi3": None}  # transformers' sliding_window of an absent key
 GPT2_BUFFER = re.compile(r"\.attn\.(bias|masked_bias)$")  # causal masks that old versions saved
 
 
@@ -156,7 +158,7 @@ def _renamed(name: str, replaced: Iterable[tuple[str, str]]) -> str:
     return name
 
 
-# Llama, Qwen2, Qwen3, OLMo-2: the decoder carries their names already
+# Llama, Mistral, Qwen2, Qwen3, OLMo-2: the decoder carries their names already
 
 
 def _llama_like(model_type: str, architecture: str, **own: Any) -> Family:
@@ -194,6 +196,7 @@ def _read_llama_like(hf: Mapping[str, Any], model_type: str, traits: Mapping[str
         tied_head=traits["tied_head"],
     )
     shape |= {
+        "window": _window(hf, WINDOWS[model_type]) if model_type in WINDOWS else None,
         "rope_base": base,
         "rope_scaling": scaling,
         "attention_bias": attention_bias,
@@ -203,9 +206,56 @@ def _read_llama_like(hf: Mapping[str, Any], model_type: str, traits: Mapping[str
     return DecoderConfig(**{**traits, **shape})
 
 
+def _window(hf: Mapping[str, Any], default: int | None) -> int | None:
+    """The sliding window; null is none, an absent key has the family's default."""
+    return (
+        entry(hf, "sliding_window", int)
+        if hf.get("sliding_window") is not None
+        else None
+        if "sliding_window" in hf
+        else default
+    )
+
+
 def _write_llama_like(config: DecoderConfig) -> dict[str, Any]:
     biases = {"attention_bias": config.attention_bias, "mlp_bias": config.mlp_bias}
     return {"hidden_act": "silu", **biases, **write_rope(config)}
+
+
+def _write_windowed(config: DecoderConfig) -> dict[str, Any]:
+    return {"hidden_act": "silu", "sliding_window": config.window, **write_rope(config)}
+
+
+# Phi-3: Llama with queries, keys and values, and gate and up projection, stored as one
+
+
+def _import_phi3(stored: Weights) -> Weights:
+    weights: Weights = {}
+    for name, tensor in stored.items():
+        if ".qkv_proj." in name:
+            queries = stored[name.replace("qkv_proj", "o_proj")].shape[1]  # as many as o_proj takes
+            shared = (len(tensor) - queries) // 2
+            for part, piece in zip(QKV, torch.split(tensor, [queries, shared, shared]), strict=True):
+                weights[name.replace("qkv_proj", part)] = piece.clone()
+        elif ".gate_up_proj." in name:
+            for part, piece in zip(GATES, tensor.chunk(2), strict=True):
+                weights[name.replace("gate_up_proj", part)] = piece.clone()
+        else:
+            weights[name] = tensor
+    return weights
+
+
+def _export_phi3(weights: Weights) -> Weights:
+    stored: Weights = {}
+    joined = {QKV[0]: (QKV, "qkv_proj"), GATES[0]: (GATES, "gate_up_proj")}
+    for name, tensor in weights.items():
+        leaf = name.removesuffix(".weight").rpartition(".")[2]
+        if leaf in joined:
+            parts, whole = joined[leaf]
+            stored[name.replace(leaf, whole)] = torch.cat([weights[name.replace(leaf, part)] for part in parts])
+        elif leaf not in (*QKV, *GATES):
+            stored[name] = tensor
+    return stored
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -221,6 +271,14 @@ FAMILIES: Mapping[str, Family] = {
         export_weights=_export_gpt2,
     ),
     "llama": _llama_like("llama", "LlamaForCausalLM"),
+    "mistral": replace(_llama_like("mistral", "MistralForCausalLM"), write=_write_windowed),
+    "phi3": replace(
+        _llama_like("phi3", "Phi3ForCausalLM", norm_eps=1e-5),
+        write=_write_windowed,
+        import_weights=_import_phi3,
+        export_weights=_export_phi3,
+        unset=("bos_token_id", "eos_token_id", "pad_token_id"),
+    ),
     "qwen2": _llama_like("qwen2", "Qwen2ForCausalLM", attention_bias=True),
     "qwen3": _llama_like("qwen3", "Qwen3ForCausalLM", qk_norm="head"),
     "olmo2": _llama_like("olmo2", "Olmo2ForCausalLM", norm_eps=1e-5, qk_norm="full", norm_place="post"),

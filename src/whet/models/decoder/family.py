@@ -56,6 +56,7 @@ class Family:
     stored_name: Callable[[str], str | None]  # canonical name of a stored tensor; None for buffers
     import_weights: Callable[[Weights], Weights]  # stored names and layouts → the decoder's
     export_weights: Callable[[Weights], Weights]
+    unset: tuple[str, ...] = ("bos_token_id", "eos_token_id")  # null if not stated: transformers has ids of its own
     usual_latent: Callable[[int, int], dict[str, int | None]] | None = None  # LatentShape of a new model: width, heads
 
 

@@ -94,7 +94,7 @@ class LatentShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecoderConfig:
-    """The shape of a decoder of the kinds GPT-2, Llama, Qwen2, Qwen3, OLMo-2, and DeepSeek without experts."""
+    """The shape of a decoder of the kinds of `families.FAMILIES`."""
 
     vocab_size: int
     layers: int
@@ -104,6 +104,7 @@ class DecoderConfig:
     width: int  # of the residual stream
     mlp_width: int
     context: int  # the most tokens in a sequence
+    window: int | None = None  # sliding window: the last tokens that a token attends to; None: all
     norm: Literal["layer", "rms"]
     norm_eps: float
     positions: Literal["learned", "rope"]
@@ -132,6 +133,8 @@ class DecoderConfig:
             raise WrongField("rope_base", "is 0: expected a number above 0")
         if self.norm_eps > 1:
             raise WrongField("norm_eps", f"is {self.norm_eps!r}: expected at most 1")
+        if self.window is not None:
+            _check_count("window", self.window, LARGEST["context"])
         if self.heads % self.kv_heads:
             raise WrongField("kv_heads", f"is {self.kv_heads}: expected a divisor of the {self.heads} heads")
         if self.latent is not None:
@@ -153,6 +156,11 @@ class DecoderConfig:
         for name, value in wanted.items():
             if getattr(self, name) != value:
                 raise WrongField(name, f"is {getattr(self, name)!r}: latent attention is implemented for {value!r}")
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that the decoder reads: it has no sliding window, and up to that length needs none."""
+        return self.context if self.window is None else min(self.context, self.window)
 
     @property
     def rotary_dim(self) -> int:

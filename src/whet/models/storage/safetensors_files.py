@@ -20,6 +20,8 @@ SINGLE = "model.safetensors"
 LARGEST_HEADER = 2**25  # bytes, about a hundred for each tensor
 FILE_MODE = 0o644  # safetensors itself writes files that only their owner can read
 INDEX = "model.safetensors.index.json"
+SHARD = "model-{:05d}-of-{:05d}.safetensors"
+SHARD_BYTES = 5 * 10**9  # as in transformers
 CONFIG = "config.json"
 READABLE = ("F64", "F32", "F16", "BF16")  # any other dtype is quantised and cannot be trained
 
@@ -161,17 +163,46 @@ def read_tensors(stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False)
 def write_model(
     directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32
 ) -> None:
-    """Writes model.safetensors, then config.json, into an existing directory; fp32 weights are rounded to `dtype`."""
-    plain = {name: rounded(name, tensor, dtype).contiguous() for name, tensor in tensors.items()}
+    """Writes the weights, then config.json, into an existing directory; fp32 weights are rounded to `dtype`.
+
+    They are one file, model.safetensors; above SHARD_BYTES several with an index, as transformers has them. One file's
+    tensors are in memory at a time.
+    """
     if dtype != torch.float32:
         name = str(dtype).removeprefix("torch.")
         config = {**config, "dtype": name, "torch_dtype": name}
+    shards = _shards({name: tensor.numel() * dtype.itemsize for name, tensor in tensors.items()})
+    homes: dict[str, str] = {}
     try:
-        save_file(plain, directory / SINGLE, metadata={"format": "pt"})
-        (directory / SINGLE).chmod(FILE_MODE)
+        for number, names in enumerate(shards, start=1):
+            file = SINGLE if len(shards) == 1 else SHARD.format(number, len(shards))
+            save_file(
+                {name: rounded(name, tensors[name], dtype).contiguous() for name in names},
+                directory / file,
+                metadata={"format": "pt"},
+            )
+            (directory / file).chmod(FILE_MODE)
+            homes |= dict.fromkeys(names, file)
+        if len(shards) > 1:
+            size = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
+            index = {"metadata": {"total_size": size}, "weight_map": homes}
+            (directory / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     except (SafetensorError, OSError) as error:
         raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
+
+
+def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
+    """The tensors in order, in shards of at most SHARD_BYTES; a larger tensor has one of its own."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if shards[-1] and filled + size > SHARD_BYTES:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards
 
 
 class HasStateDict(Protocol):

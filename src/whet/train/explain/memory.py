@@ -206,7 +206,7 @@ def _shape_of(config: DecoderConfig) -> ModelShape:
         head=0 if config.tied_head else config.vocab_size * config.width,
         width=config.width,
         vocab=config.vocab_size,
-        context=config.context,
+        context=config.longest,
         kv_per_token=kv_bytes_per_token(config, KV_DTYPE),
         kv_of_all_heads=all_heads_bytes_per_token(config, KV_DTYPE),
     )

@@ -66,9 +66,10 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
             f"{config.path} DIRECTORY) and use that directory"
         )
     trunk = model.trunk if isinstance(model, RewardModel) else model
-    if isinstance(trunk, Decoder) and trunk.family.model_type == "gpt2":
+    if isinstance(trunk, Decoder) and trunk.family.export_weights is not dict:
         raise UserError(
-            "model.lora is not available for gpt2, whose query, key and value matrices are stored as one: leave it out"
+            f"model.lora is not available for {trunk.family.model_type}, which stores query, key and value matrices as "
+            "one, so that PEFT has other names for its layers: leave it out"
         )
     wanted = config.lora
     shape = LoRAShape(rank=wanted.rank, alpha=wanted.alpha, targets=wanted.targets, rslora=wanted.rslora)

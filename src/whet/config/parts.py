@@ -250,7 +250,7 @@ class OptimizerConfig(Section):
     saved_if_set: ClassVar[tuple[str, ...]] = (
         *("name", "warmup_share", "decay_share", "min_lr_share", "momentum", "weight_decay_on"),
     )
-    name: Literal["adamw", "adamw_8bit", "lion", "muon"] = "adamw"  # 8 bits: through bitsandbytes
+    name: Literal["adamw", "adamw_bf16", "adamw_8bit", "lion", "muon"] = "adamw"  # bf16, 8 bits: the moments
     lr: Above = 1e-5  # peak learning rate; `lr=` for short
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"  # wsd: warm-up, stable, linear decay
     warmup_steps: Count = 0  # the rate rises linearly over so many steps

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whet.errors import UserError
+from whet.models.storage.rounding import stochastic_bf16
 
 ALL_LINEAR = "all-linear"  # every linear layer but the LM head
 HEADS = ("lm_head", "embed_out", "score", "classifier", "head")  # never adapted: they end in logits or scores
-LOW_BITS = 16  # of an fp32 number, which bf16 does not have
 M = TypeVar("M")
 
 
@@ -79,13 +79,8 @@ class LoRALinear(nn.Module):
         lost in every element at once by rounding to the nearest. Without a change W stays as it is.
         """
         folded = self.folded()
-        if target.dtype is torch.bfloat16 and self.is_on:
-            bits = folded.view(torch.int32)
-            noise = torch.randint(
-                0, 1 << LOW_BITS, bits.shape, generator=generator, dtype=torch.int32, device=bits.device
-            )
-            bits.add_(noise).bitwise_and_(-1 << LOW_BITS)
-        target.copy_(folded)
+        is_rounded = target.dtype is torch.bfloat16 and self.is_on
+        target.copy_(stochastic_bf16(folded, generator) if is_rounded else folded)
 
 
 def attach(model: nn.Module, shape: LoRAShape, *, seed: int) -> list[str]:

@@ -30,3 +30,17 @@ def rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     draw = torch.rand(here.shape, generator=torch.Generator().manual_seed(seed))
     takes_other = (draw * gap < error) & other.isfinite()
     return torch.where(takes_other, other, nearest)
+
+
+LOW_BITS = 16  # of an fp32 number, which bf16 does not have
+
+
+def stochastic_bf16(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """fp32 in bf16 by stochastic rounding, faster than `rounded` and on any device; overwrites its argument.
+
+    Random low bits are added and the rest is cut off. What bf16 holds exactly stays as it is.
+    """
+    bits = tensor.view(torch.int32)
+    noise = torch.randint(0, 1 << LOW_BITS, bits.shape, generator=generator, dtype=torch.int32, device=bits.device)
+    bits.add_(noise).bitwise_and_(-1 << LOW_BITS)
+    return tensor.to(torch.bfloat16)

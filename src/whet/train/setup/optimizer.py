@@ -14,13 +14,20 @@ from whet.config import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
+from whet.train.setup.adamw_bf16 import AdamWBF16
 from whet.train.setup.lion import Lion
 from whet.train.setup.muon import Muon
 from whet.user_code import one_line
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 EIGHT_BIT = ("state1", "state2", "step")  # of bitsandbytes; quantised ones have maps and scales besides
-STATE_BYTES = {"adamw": 8, "adamw_8bit": 2, "lion": 4, "muon": 8}  # per weight; muon: half for hidden matrices
+STATE_BYTES = {
+    "adamw": 8,
+    "adamw_bf16": 4,
+    "adamw_8bit": 2,
+    "lion": 4,
+    "muon": 8,
+}  # per weight; muon: half for hidden matrices
 HEADS = {"lm_head", "embed_out", "head", "score", "classifier"}  # modules whose matrix makes logits, scores or values
 WEIGHT = "weight"  # before the names of a critic's weights, which a checkpoint has beside its moments
 
@@ -54,6 +61,8 @@ def make_optimizer(model: Trainable, config: OptimizerConfig) -> torch.optim.Opt
     match config.name:
         case "adamw":
             return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon, fused=True)
+        case "adamw_bf16":
+            return AdamWBF16(groups, lr=config.lr, betas=betas, eps=config.epsilon)
         case "adamw_8bit":
             package: Any = optional_package("bitsandbytes", "optimizer.name adamw_8bit")
             made: torch.optim.Optimizer = package.optim.AdamW8bit(groups, lr=config.lr, betas=betas, eps=config.epsilon)

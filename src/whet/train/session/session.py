@@ -40,6 +40,7 @@ from whet.train.session.early_stopping import (
     without_improvement,
 )
 from whet.train.session.held_out import evaluate_held_out, what_is_evaluated
+from whet.train.session.out_of_memory import out_of_memory
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
 from whet.train.setup.disk_use import measured_use, require_space
@@ -159,6 +160,9 @@ class Session:
             self._save_abandoned()
             return True
         where = f"{self._where()}: " if self._began else ""
+        if isinstance(error, torch.OutOfMemoryError):
+            advice = out_of_memory(self.config, self.world.device)
+            raise RunFailed(f"{where}{advice}{self._way_back(RunFailed(advice))}") from error
         if isinstance(error, RankLost):
             raise RankLost(f"{where}{error}") from error
         if isinstance(error, RunFailed):

@@ -98,6 +98,7 @@ ROOMS_INSIDE = {
         "bench": {"protocol", "loading", "grading", "check", "space", "shingles", "maths"},
     },
     "report": {
+        "card": set(),
         "formatting": set(),
         "series": set(),
         "figures": {"formatting"},

@@ -159,7 +159,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     ),
     "whet train --name NAME, in Python name=": ("run_name", "experiment_name"),
     "nothing: in Python on_step= is called after every step": ("callbacks",),
-    "nothing: best_model of a run is a Hugging Face directory, which can be uploaded": ("push_to_hub",),
+    "nothing: whet models push RUN ORG/NAME uploads the best model of a finished run": ("push_to_hub",),
 }
 ELSEWHERE = {name: here for here, names in NAMES.items() for name in names}
 

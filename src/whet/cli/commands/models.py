@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 
 from whet.cli import arguments
 from whet.cli.terminal import Description, Screen, readable_bytes, say, say_json, say_table, show_help
+from whet.errors import UserError
 
 if TYPE_CHECKING:
     from whet.models.download.model_hub import Progress
@@ -108,6 +109,50 @@ def merge(
         say_json({"path": str(directory), "bytes": _size(directory)})
     else:
         say(str(directory))
+
+
+@app.command()
+def card(run: str = typer.Argument(help="A finished run.")) -> None:
+    """Print the model card of a run: base, recipe, held-out results with intervals.
+
+    Example: whet models card runs/my-run > README.md
+    """
+    from whet.report.card import model_card
+    from whet.runs.directory import RunDirectory
+
+    for line in model_card(RunDirectory.open(Path(run), is_writer=False)).splitlines():
+        say(line)
+
+
+@app.command()
+def push(
+    source: str = typer.Argument(metavar="RUN|DIRECTORY", help="A finished run, or a model directory."),
+    name: str = typer.Argument(metavar="ORG/NAME", help="The repository on the Hugging Face hub."),
+    base: str = typer.Option("", "--base", help="The base model's name on the hub; needed for an adapter."),
+    private: bool = typer.Option(False, "--private", help="Only you can see it."),
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Upload a model with its card to the Hugging Face hub, with the token of HF_TOKEN or `hf auth login`.
+
+    Example: whet models push runs/my-run me/my-model
+    """
+    from whet.models.adapters.peft_files import ADAPTER_CONFIG, is_adapter
+    from whet.models.download.model_hub import resolve_model
+    from whet.models.download.model_push import push as push_model
+    from whet.report.card import CARD, base_of_adapter, model_card
+    from whet.runs.directory import RunDirectory
+
+    directory, run = resolve_model(source), RunDirectory.find(Path(source))
+    files = {} if run is None else {CARD: model_card(run, name=name, base=base)}
+    if is_adapter(directory):
+        if not base:
+            raise UserError(f"{directory} is an adapter: name its base model as others know it, --base ORG/NAME")
+        files[ADAPTER_CONFIG] = base_of_adapter(directory, base)
+    url = push_model(directory, name, private=private, replaced=files)
+    if as_json:
+        say_json({"name": name, "url": url})
+    else:
+        say(url)
 
 
 @contextmanager

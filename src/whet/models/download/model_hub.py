@@ -182,7 +182,7 @@ def _fetch_from_hub(name: str, model: Path, report: Progress) -> None:
         reason = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
         raise UserError(f"the Hugging Face hub cannot be reached for {name} ({reason}); check the network") from error
     shutil.rmtree(model / ".cache", ignore_errors=True)  # the hub client's metadata
-    if not (model / "config.json").is_file() or not any(model.glob("*.safetensors")):
+    if not ((model / "config.json").is_file() or is_adapter(model)) or not any(model.glob("*.safetensors")):
         raise UserError(f"{name} has no config.json with safetensors weights; pickled weights are never loaded")
 
 

@@ -198,6 +198,7 @@ def test_merged_weights_have_plain_names_and_leave_the_model_alone():
         ("all-linear", 14),
         (("q_proj", "v_proj"), 4),
         (("layers.1.mlp.up_proj",), 1),
+        ("q_proj", 2),
         (r"model\.layers\.0\.self_attn\..*_proj", 4),
     ],
 )

@@ -101,7 +101,8 @@ def attach(model: nn.Module, shape: LoRAShape, *, seed: int) -> list[str]:
 def targeted(model: nn.Module, targets: str | Sequence[str]) -> list[str]:
     """The names of the linear layers that are meant, in the order of the model.
 
-    As in PEFT: a name stands for every layer that is called so or ends in it, one string for a regular expression.
+    As in PEFT: a name stands for every layer that is called so or ends in it; one string that is no name is a regular
+    expression of whole names.
     """
     return chosen([name for name, module in model.named_modules() if type(module) is nn.Linear], targets)
 
@@ -109,6 +110,8 @@ def targeted(model: nn.Module, targets: str | Sequence[str]) -> list[str]:
 def chosen(names: Sequence[str], targets: str | Sequence[str]) -> list[str]:
     """`targeted` by the names of all linear layers."""
     linear = [name for name in names if name.rpartition(".")[2] not in HEADS]
+    if isinstance(targets, str) and any(_is_called(name, targets) for name in linear):
+        targets = (targets,)
     if targets == ALL_LINEAR:
         found = linear
     elif isinstance(targets, str):

@@ -79,6 +79,27 @@ def test_a_shorter_horizon_leaves_evaluations_as_they_are(tmp_path: Path) -> Non
     assert with_flags(plain, ["steps=1"], {flag: None for flag in FLAGS}) == ["steps=1"]
 
 
+def test_a_horizon_fits_the_windows_of_a_corpus() -> None:
+    def with_horizon(number: int, *overrides: str, recipe: str = "grpo-char") -> list[str]:
+        return with_flags(recipe, overrides, {"--horizon": str(number)})[len(overrides) :]
+
+    assert with_horizon(1) == ["rollout.max_tokens=1"]
+    assert with_horizon(4) == ["rollout.max_tokens=4", "eval.max_tokens=4", "task.prompt_characters=28"]
+    assert with_horizon(3, recipe="ppo-char")[1:] == ["eval.max_tokens=3", "task.prompt_characters=29"]
+    assert with_horizon(20)[2:] == ["task.answer_characters=20", "model.new.context=51"]  # more than half the context
+    assert with_horizon(4, "task.prompt_characters=31")[2:] == ["model.new.context=35"]
+    assert with_horizon(20, "model.new.context=32")[2:] == ["task.answer_characters=20", "task.prompt_characters=12"]
+    assert with_horizon(20, "task.answer_characters=64", "model.new.context=64")[2:] == []
+    assert with_horizon(4, recipe="grpo-bpe")[2:] == ["task.answer_characters=32"]
+    assert with_horizon(4, "task=sorting")[2:] == []
+    with pytest.raises(UserError, match=r"prompts of 31 characters exceed model\.new\.context 32: raise"):
+        with_horizon(4, "task.prompt_characters=31", "model.new.context=32")
+    with pytest.raises(UserError, match=r"prompts of 1 characters exceed model\.new\.context 32: raise"):
+        with_horizon(40, "model.new.context=32")
+    with pytest.raises(UserError, match=r"--horizon 20 exceeds task\.answer_characters 16, and tokens beyond"):
+        with_horizon(20, "task.answer_characters=16")
+
+
 def test_a_recipe_that_makes_rows_has_no_evaluations_to_raise(tmp_path: Path) -> None:
     collect = "loop: collect\nsteps: 1\nmodel: x\ntask: sorting\nrollout: {max_tokens: 4}\n"
     assert with_flags(str(written(tmp_path, collect)), [], {"--horizon": "900"}) == ["rollout.max_tokens=900"]

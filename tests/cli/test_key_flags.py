@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -9,7 +10,8 @@ import yaml
 from tests.cli.refusal import refused
 from tests.cli.tiny import Whet
 from tests.train import text_windows
-from whet.cli.key_flags import FLAGS, SECTION, with_flags
+from whet.cli.key_flags import FLAGS, REFERENCES, SECTION, with_flags
+from whet.config.algorithm import KlConfig
 from whet.config.loops import LOOPS
 from whet.config.section import Section
 from whet.errors import UserError
@@ -154,6 +156,10 @@ def test_the_help_has_them_in_a_section_of_their_own_with_their_keys(whet: Whet)
         assert flag not in options.partition("Options:")[2]
         assert f"{flag} {one.metavar}" in flags
         assert " ".join(one.help.split()) in " ".join(flags.split())
+
+
+def test_the_references_of_the_flag_are_those_of_the_key() -> None:
+    assert get_args(KlConfig.model_fields["reference"].annotation) == REFERENCES
 
 
 def test_every_key_exists() -> None:

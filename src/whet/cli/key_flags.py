@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from whet.errors import UserError
 
 SECTION = "Flags that stand for keys of a recipe"
-REFERENCES = ("frozen", "sync", "bigram", "uniform", "random")  # of algorithm.kl.reference; frozen: start
+REFERENCES = ("start", "frozen", "sync", "bigram", "uniform", "random")  # as algorithm.kl.reference has them
 PROMPT, ANSWER, CONTEXT = "task.prompt_characters", "task.answer_characters", "model.new.context"
 CORPUS = "corpus"  # the task whose prompts and answers are windows of a text
 CHARACTERS_PER_TOKEN = 8  # of answers, with a tokeniser of pieces: twice the usual, so that answers are long enough

@@ -53,17 +53,16 @@ def list_models(as_json: arguments.AsJson = False) -> None:
 
 @app.command()
 def inspect(
-    model: str = typer.Argument(help="A model directory, a run directory or the name of a pulled model."),
+    model: str = typer.Argument(help="A model directory, the name of a pulled model, or a run (@last: the newest)."),
     as_json: arguments.AsJson = False,
 ) -> None:
     """Show a model's architecture, size, context and vocabulary.
 
     Example: whet models inspect smollm2-135m-instruct
     """
-    from whet.models.download.model_hub import resolve_model
     from whet.models.load import model_summary
 
-    directory = resolve_model(model)
+    directory = _directory(model)
     facts = {"path": str(directory), **model_summary(directory), **_tokenizer_facts(directory)}
     if as_json:
         say_json(facts)
@@ -103,11 +102,20 @@ def merge(
     """
     from whet.models.merging import merge_adapter
 
-    merge_adapter(adapter, directory, dtype)
+    merge_adapter(str(_directory(adapter)), directory, dtype)
     if as_json:
         say_json({"path": str(directory), "bytes": _size(directory)})
     else:
         say(str(directory))
+
+
+def _directory(text: str) -> Path:
+    """The directory of a model that a text names: a path, a pulled model, or a run, as `whet sample` finds it."""
+    from whet.api.loaded_model import run_named
+    from whet.models.download.model_hub import resolve_model
+
+    run = run_named(text)
+    return resolve_model(text if run is None else str(run))
 
 
 @contextmanager

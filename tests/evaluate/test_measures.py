@@ -39,8 +39,9 @@ def test_each_has_a_name_of_its_own_and_is_written_as_what_it_is():
 def test_the_interval_of_a_share_stays_within_0_and_1():
     row = {"eval/parts/match": 0.125, "eval/parts/match_low": -0.1, "eval/parts/match_high": 1.35}
     assert measure_of("eval/parts/match").with_interval(row) == "0.125 [0 … 1]"
-    row = {"eval/reward": 0.125, "eval/reward_low": -0.1, "eval/reward_high": 0.35}
-    assert measure_of("eval/reward").with_interval(row) == "0.125 [-0.1 … 0.35]"  # no share: it may be below 0
+    reward = {"eval/reward": 0.125, "eval/reward_low": -0.1, "eval/reward_high": 1.35}
+    assert measure_of("eval/reward").with_interval({**row, **reward}) == "0.125 [0 … 1]"
+    assert measure_of("eval/reward").with_interval(reward) == "0.125 [-0.1 … 1.35]"  # it may be below 0
 
 
 def test_the_sample_size_is_that_of_the_measures_own_unit():

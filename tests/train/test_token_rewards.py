@@ -333,3 +333,13 @@ def test_resumed_is_never_stopped(tmp_path: Path) -> None:
     assert len(files) > 10
     for file in [*files, whole / "metrics.jsonl", whole / "config.yaml"]:
         assert (stopped / file.relative_to(whole)).read_bytes() == file.read_bytes(), file
+
+
+def test_answers_shorter_than_the_horizon_are_noted() -> None:
+    config = read_recipe("grpo-char", ["rollout.max_tokens=20"]).config
+    assert isinstance(config, OnlineConfig)
+    _, note = reward_lines(config)
+    assert note.startswith("note: task.answer_characters is 16 and rollout.max_tokens 20: tokens beyond the answer")
+    enough = read_recipe("grpo-char", ["rollout.max_tokens=16"]).config
+    assert isinstance(enough, OnlineConfig)
+    assert len(reward_lines(enough)) == 1

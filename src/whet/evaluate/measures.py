@@ -49,8 +49,17 @@ class Measure:
     def ends(self, row: Mapping[str, Any]) -> list[str]:
         """The ends of its interval in a row of metrics; those of a share are within 0 and 1."""
         found = [row[name] for name in self.interval if row.get(name) is not None]
-        is_bounded = self.is_share or (_is_part(self.metric) and self.metric.rpartition("/")[2] in SHARES)
+        is_bounded = self.is_share or self._is_share_in(row)
         return [self.text(min(1.0, max(0.0, end)) if is_bounded else end) for end in found]
+
+    def _is_share_in(self, row: Mapping[str, Any]) -> bool:
+        """Whether it is a part of the reward that is a share, or a reward that equals one."""
+        above, _, name = self.metric.rpartition("/")
+        if _is_part(self.metric):
+            return name in SHARES
+        shares = [f"{above}/{PARTS}/{part}" for part in SHARES] if name == "reward" else []
+        ends = ("", "_low", "_high")
+        return any(all(row.get(share + end) == row.get(self.metric + end) for end in ends) for share in shares)
 
     def sample_size(self, row: Mapping[str, Any]) -> str:
         """`on 8 prompts`, from the counts in a row of metrics; empty if it has none."""

@@ -12,7 +12,7 @@ from whet.cli.terminal import Screen, say, say_json, say_table, show_help
 from whet.errors import escaped
 
 app = typer.Typer(
-    help="Explore data sets, list the formats that can be read, tokenize a text.",
+    help="Explore data sets, list readable formats, tokenize a text.",
     callback=show_help,
     invoke_without_command=True,
 )

@@ -178,7 +178,8 @@ def _rows(result: Evaluation) -> list[tuple[str, str, str, str]]:
     shares |= {f"best-of-{k} by the reward model": value for k, value in result.best_of.items()}
     rows = [_line(name, share, "{:.1%}", graded) for name, share in shares.items()]
     if result.reward is not None:
-        rows.append(_line("reward", result.reward, "{:.4g}", prompts))
+        same = next((name for name, part in result.parts.items() if part == result.reward), "")
+        rows.append(_line("reward", _within(same, result.reward), "{:.4g}", prompts))
     for name, part in result.parts.items():
         having = sum(name in (answer.parts or {}) for answer in result.answers)
         rows.append(_line(f"reward part {name}", _within(name, part), "{:.4g}", _prompts(having)))

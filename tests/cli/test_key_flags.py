@@ -58,6 +58,8 @@ def test_a_run_by_flags(whet: Whet, tmp_path: Path) -> None:
     rollout = config["rollout"]
     assert [rollout[key] for key in ("prompts", "group", "max_tokens", "min_tokens")] == [4, 3, 16, 16]
     assert config["eval"]["max_tokens"] == 16  # raised with the horizon
+    assert "note: flags set rollout.max_tokens=16 " in result.err
+    assert " eval.max_tokens=16 rollout.min_tokens=16\n" in result.err
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["length/mean"], last["step"]) == (16, 2)
     assert last["tokens"] == 2 * 4 * 3 * 16

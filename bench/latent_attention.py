@@ -25,7 +25,7 @@ from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import DecoderConfig, autocast, kv_bytes_per_token, parameter_count
 from whet.models.load import new_shape
 
-GROUP = 4  # query heads to a key head of grouped-query attention
+GROUP = 4  # query heads to a KV head of grouped-query attention
 FAMILY = {"plain": "llama", "grouped": "llama", "latent": "deepseek_v3"}
 
 

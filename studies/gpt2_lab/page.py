@@ -18,7 +18,7 @@ from matplotlib.ticker import NullFormatter
 
 from bench.results import RESULTS as BENCHES
 from bench.results import read_result
-from studies.gpt2_lab.run import ATTENTION, MAIN, METHODS, MUON, RECIPES
+from studies.gpt2_lab.run import ATTENTION, LABELS, MAIN, METHODS, MUON, RECIPES
 from whet.report.figures import png
 
 HERE = Path(__file__).resolve().parent
@@ -56,7 +56,7 @@ def speeds() -> Iterator[str]:
 
 
 def latent() -> Iterator[str]:
-    """KV bytes, speed and memory of plain, grouped and latent attention."""
+    """KV bytes, speed and memory of multi-head, grouped-query and latent attention."""
     found = read_result(max(BENCHES.glob("latent-attention-*.json")))
     contexts = found["workload"]["contexts"]
     speeds_at = " | ".join(f"tokens/s at {context:,}" for context in contexts)
@@ -65,23 +65,24 @@ def latent() -> Iterator[str]:
     for name, side in found["sides"].items():
         cells = [f"{side['contexts'][str(c)]['tokens_per_second']:,.0f}" for c in contexts]
         memory = side["contexts"][str(contexts[-1])]["peak_bytes"] / 2**30
-        yield f"| {name} | {side['kv_bytes_per_token']:,} | {' | '.join(cells)} | {memory:.1f} GiB |"
+        yield f"| {LABELS[name]} | {side['kv_bytes_per_token']:,} | {' | '.join(cells)} | {memory:.1f} GiB |"
 
 
 def attention(results: Sequence[Result]) -> Iterator[str]:
-    """Held-out loss of plain, grouped and latent attention at equal parameters, and of Muon beside AdamW."""
+    """Held-out loss of three kinds of attention at equal parameters, and of Muon beside AdamW if it was trained."""
+    measured = {one["method"] for one in results}
+    named = {name: method for name, method in {**ATTENTION, **MUON}.items() if name in measured}
     yield "| model | optimizer | seeds | held-out loss, nats | mean |"
     yield "|---|---|---|---|---|"
-    for name, method in {**ATTENTION, **MUON}.items():
+    for name, method in named.items():
         own = sorted((one for one in results if one["method"] == name), key=lambda one: int(one["seed"]))
         losses = [one["after"]["eval/loss"] for one in own]
-        if losses:
-            seeds = ", ".join(str(one["seed"]) for one in own)
-            shown = ", ".join(f"{loss:.3f}" for loss in losses)
-            optimizer = "Muon" if name in MUON else "AdamW"
-            yield f"| {method.about} | {optimizer} | {seeds} | {shown} | {sum(losses) / len(losses):.3f} |"
+        seeds = ", ".join(str(one["seed"]) for one in own)
+        shown = ", ".join(f"{loss:.3f}" for loss in losses)
+        optimizer = "Muon" if name in MUON else "AdamW"
+        yield f"| {method.about} | {optimizer} | {seeds} | {shown} | {sum(losses) / len(losses):.3f} |"
     yield ""
-    yield f"`python -m studies.gpt2_lab.run --only {','.join((*ATTENTION, *MUON))} --runs DIR --to FILE`, one H200."
+    yield f"`python -m studies.gpt2_lab.run --only {','.join(named)} --runs DIR --to FILE`, one H200."
 
 
 def samples(found: Sequence[Mapping[str, str]]) -> Iterator[str]:
@@ -133,6 +134,7 @@ def _last(result: Result, metric: str, scale: float) -> float:
 
 def picture(results: Sequence[Result], baselines: Sequence[Mapping[str, float]]) -> bytes:
     """Accuracy and bits per character over targets and FLOPs: medians of the seeds, bands from lowest to highest."""
+    results = finished(results)
     figure = Figure(figsize=(9.0, 6.4), dpi=150, layout="constrained")
     panels = figure.subplots(2, 2)
     measured = (("eval/token_accuracy", 100.0, "accuracy, %"), ("eval/bits_per_character", 1.0, "bits per character"))
@@ -172,9 +174,14 @@ def _draw(axes: Axes, own: Sequence[Result], metric: str, scale: float, cost: st
     )
 
 
+def finished(results: Sequence[Result]) -> list[Result]:
+    """The results of runs that did not fail."""
+    return [one for one in results if "failed" not in one]
+
+
 def page(template: str, content: Mapping[str, Any]) -> str:
     """The page, with every table in its place."""
-    results = [one for one in content["results"] if "failed" not in one]
+    results = finished(content["results"])
     parts = {
         "lm": language_models(results),
         "speed": speeds(),

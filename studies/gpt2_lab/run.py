@@ -2,7 +2,8 @@
 
     python -m studies.gpt2_lab.run --text FILE --runs DIR --to FILE [--only lm,grpo] [--seeds 0,1,2] [--parallel 2]
 
-Results of other methods and seeds that the file already has stay in it.
+Results of other methods and seeds that the file already has stay in it, and a good one where its repetition fails.
+`--only` takes names and patterns (`'attention-*'`).
 `--text`: tiny Shakespeare (a file, or the name tiny-shakespeare). Every method reads the same text with the same
 characters and the same model; targets are the characters of the text that a loss or a reward compares with. FLOPs are
 6 for each weight and token of a training pass, 2 for each token that is sampled or prefilled.
@@ -11,6 +12,7 @@ characters and the same model; targets are the characters of the text that a los
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import subprocess
 import sys
@@ -72,9 +74,10 @@ METHODS: Mapping[str, Method] = {
 }
 RECIPES: Mapping[str, Method] = {
     **{name: Method(recipe=name) for name in ("lm-char", "lm-bpe", "lm-char-gpu")},
-    "lm-char-gpu, gpt2": Method(recipe="lm-char-gpu", keys=("model.new.family=gpt2", "optimizer.weight_decay=4")),
+    "lm-char-gpu-gpt2": Method(recipe="lm-char-gpu", keys=("model.new.family=gpt2", "optimizer.weight_decay=4")),
 }
 STDLIB = ("task.path=python-stdlib", "steps=1500", "eval.every_steps=500", "optimizer.weight_decay=0.1")
+LABELS = {"plain": "multi-head (MHA)", "grouped": "grouped-query (GQA)", "latent": "latent (MLA)"}
 ATTENTION: Mapping[str, Method] = {
     f"attention-{name}": Method(
         recipe="lm-char-gpu",
@@ -84,7 +87,7 @@ ATTENTION: Mapping[str, Method] = {
             f"model.new.mlp_width={shape.mlp_width}",
             *((f"model.new.kv_heads={shape.kv_heads}",) if name == "grouped" else ()),
         ),
-        about=name,
+        about=LABELS[name],
     )
     for name, shape in configs(replace(QUICK, layers=6, heads=6, width=384)).items()  # as lm-char-gpu
 }
@@ -147,6 +150,22 @@ def baselines(text: str) -> list[dict[str, float]]:
     return [{"order": one.order, "loss": one.loss, "accuracy": one.accuracy} for one in found]
 
 
+def chosen(only: str) -> list[str]:
+    """The methods that `--only` names, in its order; a ValueError for a name or a pattern of none."""
+    names: list[str] = []
+    for pattern in only.split(","):
+        found = fnmatch.filter(ALL, pattern)
+        if not found:
+            raise ValueError(f"no method {pattern!r}: choose of {', '.join(ALL)}")
+        names += [name for name in found if name not in names]
+    return names
+
+
+def kept(earlier: Mapping[str, Any] | None, new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The new result of a run, but an earlier good one if the new one failed."""
+    return earlier if earlier is not None and "failed" in new and "failed" not in earlier else new
+
+
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", default="tiny-shakespeare")
@@ -158,14 +177,23 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--override", action="append", default=[], help="KEY=VALUE for every run")
     options = parser.parse_args(arguments)
     options.runs.mkdir(parents=True, exist_ok=True)
-    jobs = [(name, int(seed)) for seed in options.seeds.split(",") for name in options.only.split(",")]
-    levels = baselines(options.text)
-    earlier = json.loads(options.to.read_text("utf-8"))["results"] if options.to.exists() else []
-    results = {(one["method"], one["seed"]): one for one in earlier}
+    try:
+        names = chosen(options.only)
+    except ValueError as error:
+        parser.error(str(error))
+    jobs = [(name, int(seed)) for seed in options.seeds.split(",") for name in names]
+    earlier = json.loads(options.to.read_text("utf-8")) if options.to.exists() else {"baselines": [], "results": []}
+    levels = baselines(options.text) if METHODS.keys() & set(names) else earlier["baselines"]
+    results: dict[tuple[str, int], Mapping[str, Any]] = {
+        (one["method"], one["seed"]): one for one in earlier["results"]
+    }
     with ThreadPoolExecutor(options.parallel) as pool:
         for done in as_completed([pool.submit(train, name, seed, options) for name, seed in jobs]):
             one = done.result()
-            results[one["method"], one["seed"]] = one
+            if "failed" in one:
+                sys.stderr.write(f"{one['method']} with seed {one['seed']} failed: {one['failed'][-300:]}\n")
+            key = one["method"], one["seed"]
+            results[key] = kept(results.get(key), one)
             options.to.write_text(written(levels, list(results.values())), "utf-8")
 
 

@@ -1,6 +1,7 @@
 """`whet explain`: every number worked out by hand from the recipe's text."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,22 @@ def test_the_numbers_of_an_offline_recipe(whet: Whet, write: Any) -> None:
     }
     (note,) = [note for note in found["notes"] if "warmup" in note]
     assert note.endswith("the learning rate reaches 5e-06, never 1e-05")  # 10/20 of the default
+
+
+def test_the_numbers_of_a_recipe_on_a_text(whet: Whet, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("to be, or not to be\n" * 400)
+    words = (f"data={tmp_path / 'text.txt'}", "batch_size=8", "model.new.context=16")
+    tokens = _json(whet, "lm-char", *words)["tokens"]
+    assert (tokens["trained"], tokens["total"], tokens["prompt_mean"]) == (8 * 16, 8 * 16, None)
+    shown = whet("explain", "lm-char", *words).out
+    assert re.search(r"\n  windows +8\n", shown)
+    assert re.search(r"\n  trained tokens +128\n", shown)
+    assert re.search(r"\n  KV cache +", shown)
+    assert "prompt tokens" not in shown
+    assert "DAPO" not in shown
+    masked = whet("explain", "lm-denoise", *words).out
+    assert re.search(r"\n  trained tokens +the masked ones of 128\n", masked)
+    assert "KV cache" not in masked
 
 
 def test_only_written_keys_without_effect_are_listed_and_all_of_them(whet: Whet, write: Any) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -9,7 +10,8 @@ import yaml
 from tests.cli.refusal import refused
 from tests.cli.tiny import Whet
 from tests.train import text_windows
-from whet.cli.key_flags import FLAGS, SECTION, with_flags
+from whet.cli.key_flags import FLAGS, REFERENCES, SECTION, with_flags
+from whet.config.algorithm import KlConfig
 from whet.config.loops import LOOPS
 from whet.config.section import Section
 from whet.errors import UserError
@@ -56,6 +58,8 @@ def test_a_run_by_flags(whet: Whet, tmp_path: Path) -> None:
     rollout = config["rollout"]
     assert [rollout[key] for key in ("prompts", "group", "max_tokens", "min_tokens")] == [4, 3, 16, 16]
     assert config["eval"]["max_tokens"] == 16  # raised with the horizon
+    assert "note: flags set rollout.max_tokens=16 " in result.err
+    assert " eval.max_tokens=16 rollout.min_tokens=16\n" in result.err
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["length/mean"], last["step"]) == (16, 2)
     assert last["tokens"] == 2 * 4 * 3 * 16
@@ -77,6 +81,27 @@ def test_a_shorter_horizon_leaves_evaluations_as_they_are(tmp_path: Path) -> Non
     plain = str(written(tmp_path, ONLINE.replace(", min_tokens: 4", "")))
     assert with_flags(plain, [], {"--horizon": "6"}) == ["rollout.max_tokens=6", "eval.max_tokens=6"]
     assert with_flags(plain, ["steps=1"], {flag: None for flag in FLAGS}) == ["steps=1"]
+
+
+def test_a_horizon_fits_the_windows_of_a_corpus() -> None:
+    def with_horizon(number: int, *overrides: str, recipe: str = "grpo-char") -> list[str]:
+        return with_flags(recipe, overrides, {"--horizon": str(number)})[len(overrides) :]
+
+    assert with_horizon(1) == ["rollout.max_tokens=1"]
+    assert with_horizon(4) == ["rollout.max_tokens=4", "eval.max_tokens=4", "task.prompt_characters=28"]
+    assert with_horizon(3, recipe="ppo-char")[1:] == ["eval.max_tokens=3", "task.prompt_characters=29"]
+    assert with_horizon(20)[2:] == ["task.answer_characters=20", "model.new.context=51"]  # more than half the context
+    assert with_horizon(4, "task.prompt_characters=31")[2:] == ["model.new.context=35"]
+    assert with_horizon(20, "model.new.context=32")[2:] == ["task.answer_characters=20", "task.prompt_characters=12"]
+    assert with_horizon(20, "task.answer_characters=64", "model.new.context=64")[2:] == []
+    assert with_horizon(4, recipe="grpo-bpe")[2:] == ["task.answer_characters=32"]
+    assert with_horizon(4, "task=sorting")[2:] == []
+    with pytest.raises(UserError, match=r"prompts of 31 characters exceed model\.new\.context 32: raise"):
+        with_horizon(4, "task.prompt_characters=31", "model.new.context=32")
+    with pytest.raises(UserError, match=r"prompts of 1 characters exceed model\.new\.context 32: raise"):
+        with_horizon(40, "model.new.context=32")
+    with pytest.raises(UserError, match=r"--horizon 20 exceeds task\.answer_characters 16, and tokens beyond"):
+        with_horizon(20, "task.answer_characters=16")
 
 
 def test_a_recipe_that_makes_rows_has_no_evaluations_to_raise(tmp_path: Path) -> None:
@@ -133,6 +158,10 @@ def test_the_help_has_them_in_a_section_of_their_own_with_their_keys(whet: Whet)
         assert flag not in options.partition("Options:")[2]
         assert f"{flag} {one.metavar}" in flags
         assert " ".join(one.help.split()) in " ".join(flags.split())
+
+
+def test_the_references_of_the_flag_are_those_of_the_key() -> None:
+    assert get_args(KlConfig.model_fields["reference"].annotation) == REFERENCES
 
 
 def test_every_key_exists() -> None:

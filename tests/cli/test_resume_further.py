@@ -67,6 +67,17 @@ def test_a_finished_run_with_more_steps_is_the_run_that_had_them_from_the_start(
     assert (results["steps"], results["accepted_changes"]) == (4, ["steps 4 instead of 2 (after step 2)"])
 
 
+def test_a_refusal_names_the_command_with_its_settings(whet: Whet, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("to be, or not to be\n" * 400)
+    new = "model.new={layers: 1, heads: 1, width: 8, context: 8}"
+    words = (f"data={path}", new, "steps=1", "batch_size=2", "eval.every_steps=0")
+    assert whet("train", "lm-char", *words, "--out", tmp_path / "run").code == 0
+    path.write_text("to be, or not at all\n" * 400)
+    told = refused(whet, "train", tmp_path / "run", "--resume", "steps=2")
+    assert told.endswith(f"accept the change: whet train {tmp_path / 'run'} --resume --accept-changes steps=2")
+
+
 def test_a_schedule_that_ends_later_is_said(whet: Whet, tmp_path: Path) -> None:
     run = train_tiny(tmp_path, "steps=2", "lr=8e-3", "optimizer.schedule=linear", "save.every_steps=2")
     assert [row["lr"] for row in metrics(run)[1:]] == [8e-3, 4e-3]  # lr · (1 − (step − 1) / 2)

@@ -101,6 +101,17 @@ def test_a_recipe_names_runs_too(whet: Whet, folder: Path, tmp_path: Path, monke
     assert parse_yaml((tmp_path / "out" / "config.yaml").read_text(), where="")["model"]["path"] == two
 
 
+def test_an_exact_name_comes_before_names_that_contain_it(whet: Whet, folder: Path) -> None:
+    one = of(folder, "one")
+    shutil.copytree(one, folder / "20200102-030405-one-more")
+    for text in ("one", "@one", one.name):
+        assert json.loads(whet("eval", text, "--examples", 2, "--json").out)["model"] == str(one / "best_model")
+    assert "'@on' is in the names of 2 runs" in refused(whet, "eval", "@on")
+    for text in ("one", "@one"):
+        assert json.loads(whet("models", "inspect", text, "--json").out)["path"] == str(one / "best_model")
+    assert "nor is it part of the name of a run" in refused(whet, "models", "inspect", "three")
+
+
 def test_a_recipe_with_the_name_of_several_runs_or_of_none(whet: Whet, folder: Path, tmp_path: Path) -> None:
     one, two = of(folder, "one").name, of(folder, "two").name
     several = write_recipe(tmp_path, IN_A_RECIPE.replace("@last", "@2"))

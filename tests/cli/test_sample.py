@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ def test_a_right_answer_of_several_lines_is_shown_as_text(whet: Whet, model: Pat
     assert "=\na right answer:\n8\n0\n── 1 · " in whet("sample", model, *options).out
     path.write_text("".join(json.dumps({"prompt": f"{i}="}) + "\n" for i in range(2)))
     assert "right answer" not in whet("sample", model, *options).out
+
+
+def test_a_text_has_a_reference_and_greedy_tokens_no_log_prob(whet: Whet, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("2=80" * 100)
+    options = ("prompt_characters=2", "answer_characters=2", "--examples", 1, "--count", 1, "--temperature", 0)
+    shown = whet("sample", model, "--task", "corpus", f"path={path}", *options).out
+    assert re.search(r"   \(reference completion: ..\)\n── 1 · \d+ tokens · greedy", shown)
+    assert "right" not in shown
+    assert "log-prob" not in shown
 
 
 def test_a_chat_model_gets_a_user_message_unless_raw(whet: Whet, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def test_options_are_bound_to_the_loss() -> None:
     ("changes", "told"),
     [
         ({"objective": "dpp"}, "unknown objective 'dpp'; did you mean 'dpo'?"),
+        ({"objective": "mlm"}, "unknown objective 'mlm'; did you mean 'masked_lm'?"),
         (
             {"objective": {"name": "dpo", "bet": 0.1}},
             "objective 'dpo' has no option 'bet'; did you mean 'beta'? (its options are beta)",

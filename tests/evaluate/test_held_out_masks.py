@@ -46,7 +46,7 @@ def test_the_bound_is_that_of_all_masks(seed):
     assert width < 0.03 * exact
     assert found["eval/bound_bits_per_character"] == pytest.approx(found["eval/bound"] / math.log(2) * 0.5)
     assert found["eval/bound_bits_per_byte"] == pytest.approx(found["eval/bound"] / math.log(2) * 0.25)
-    assert found["eval/rows"] == 3000
+    assert found["eval/windows"] == 3000
 
 
 def test_the_masked_loss_is_that_of_the_drawn_tokens():

@@ -36,6 +36,14 @@ def test_each_has_a_name_of_its_own_and_is_written_as_what_it_is():
     assert measure_of("eval/loss").with_interval(row) == "1.235"
 
 
+def test_the_interval_of_a_share_stays_within_0_and_1():
+    row = {"eval/parts/match": 0.125, "eval/parts/match_low": -0.1, "eval/parts/match_high": 1.35}
+    assert measure_of("eval/parts/match").with_interval(row) == "0.125 [0 … 1]"
+    reward = {"eval/reward": 0.125, "eval/reward_low": -0.1, "eval/reward_high": 1.35}
+    assert measure_of("eval/reward").with_interval({**row, **reward}) == "0.125 [0 … 1]"
+    assert measure_of("eval/reward").with_interval(reward) == "0.125 [-0.1 … 1.35]"  # it may be below 0
+
+
 def test_the_sample_size_is_that_of_the_measures_own_unit():
     row = {"eval/prompts": 1200.0, "eval/graded": 7.0, "eval/rows": 1.0, "eval/b/prompts": 8.0}
     sizes = {name: measure_of(f"eval/{name}").sample_size(row) for name in ("accuracy", "reward", "loss", "b/accuracy")}
@@ -45,6 +53,7 @@ def test_the_sample_size_is_that_of_the_measures_own_unit():
         "loss": "on 1 row",
         "b/accuracy": "on 8 prompts",
     }
+    assert measure_of("eval/loss").sample_size({"eval/windows": 9.0}) == "on 9 windows"
     assert measure_of("eval/reward").sample_size({"eval/reward": 1.0}) == ""
     assert measure_of("eval/truncated").text(1.0) == "100.0%"
     assert measure_of("eval/pass@4").text(0.5) == "50.0%"

@@ -113,7 +113,9 @@ def test_saved_and_loaded(family, tokens, tmp_path):
     assert torch.equal(loaded.hidden(tokens, lengths), model.hidden(tokens, lengths))
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["model_type"], config["mask_token_id"]) == (f"bidirectional_{family}", VOCAB - 1)
-    assert model_summary(tmp_path)["implementation"] == "decoder"
+    summary = model_summary(tmp_path)
+    assert summary["implementation"] == "decoder"
+    assert not [key for key in summary if key.startswith("kv_")]  # every pass reads the whole window
 
 
 def test_nothing_takes_it_for_a_causal_model(tmp_path):

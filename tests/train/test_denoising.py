@@ -184,7 +184,7 @@ def test_a_run_measures_a_bound_and_records_samples(finished: Path) -> None:
 def test_masked_lm_measures_no_bound(texts: Path) -> None:
     parts = trainer_of(texts, objective="masked_lm").parts
     metrics = parts.measure(parts.policy)
-    assert {"eval/masked_loss", "eval/masked_accuracy", "eval/rows"} <= metrics.keys()
+    assert {"eval/masked_loss", "eval/masked_accuracy", "eval/windows"} <= metrics.keys()
     assert not [name for name in metrics if "bound" in name]
 
 

@@ -161,7 +161,7 @@ def test_held_out_text_in_nats_bits_and_hits() -> None:
     assert found["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / 4, abs=1e-5)
     assert found["eval/token_accuracy"] == pytest.approx((logits.argmax(-1) == windows[:, 1:]).double().mean().item())
     assert found["eval/token_accuracy_low"] <= found["eval/token_accuracy"] <= found["eval/token_accuracy_high"]
-    assert found["eval/rows"] == 5
+    assert found["eval/windows"] == 5
     for ranked in on_ranks(2, lambda world: text_metrics(model, text, world)):
         assert ranked == pytest.approx(found, abs=1e-9)
 

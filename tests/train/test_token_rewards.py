@@ -16,9 +16,10 @@ from tests.small import train_bpe
 from tests.train import text_windows
 from tests.train.scenes import ALONE, TOKENS, Table, annotated, config_of, learner_of, logprob, rollout_of
 from whet.cli.progress import SilentProgress
+from whet.config import OnlineConfig
 from whet.config.reward import TokenRewardConfig
 from whet.models.text.tokenizers import character_tokenizer
-from whet.recipe import Recipe, validate
+from whet.recipe import Recipe, read_recipe, validate
 from whet.records import Example, Message, Sampled, Score
 from whet.rollout import Group
 from whet.runs.directory import RunDirectory
@@ -26,6 +27,7 @@ from whet.tasks.grading.failures import GradingFailed
 from whet.tasks.grading.wire import pack_batch, unpack_batch
 from whet.train.online import annotate as annotating
 from whet.train.online.sampling import SampledGroups, describe, rollout_rows
+from whet.train.setup.prompt_notes import reward_lines
 from whet.train.setup.token_grader import TokenGrader, answer_tokens
 from whet.train.start import resume_run, start_run
 
@@ -333,3 +335,13 @@ def test_resumed_is_never_stopped(tmp_path: Path) -> None:
     assert len(files) > 10
     for file in [*files, whole / "metrics.jsonl", whole / "config.yaml"]:
         assert (stopped / file.relative_to(whole)).read_bytes() == file.read_bytes(), file
+
+
+def test_answers_shorter_than_the_horizon_are_noted() -> None:
+    config = read_recipe("grpo-char", ["rollout.max_tokens=20", "eval.max_tokens=20"]).config
+    assert isinstance(config, OnlineConfig)
+    _, note = reward_lines(config)
+    assert note.startswith("note: task.answer_characters is 16 and rollout.max_tokens 20: tokens beyond the answer")
+    enough = read_recipe("grpo-char", ["rollout.max_tokens=16", "eval.max_tokens=16"]).config
+    assert isinstance(enough, OnlineConfig)
+    assert len(reward_lines(enough)) == 1

@@ -274,7 +274,7 @@ def find_target(
     for option, value in given.items():
         if value is not None:
             raise UserError(f"{option} is for a server, and {text} is not its URL (http://…): leave it out")
-    path = _run_named(text)
+    path = run_named(text)
     run = None if path is None else RunDirectory.find(path)
     if run is None:
         directory = str(resolve_model(text if path is None else str(path)))
@@ -299,7 +299,7 @@ def reward_target(text: str) -> Target:
     return target
 
 
-def _run_named(text: str) -> Path | None:
+def run_named(text: str) -> Path | None:
     """The directory that a text names, or the run; None for a pulled model. An unknown name is an error."""
     root = runs_root()
     if text.startswith(MARK) or Path(text).expanduser().is_dir():

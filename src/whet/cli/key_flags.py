@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,10 @@ from typer.core import TyperCommand
 from whet.errors import UserError
 
 SECTION = "Flags that stand for keys of a recipe"
+REFERENCES = ("start", "frozen", "sync", "bigram", "uniform", "random")  # as algorithm.kl.reference has them
+PROMPT, ANSWER, CONTEXT = "task.prompt_characters", "task.answer_characters", "model.new.context"
+CORPUS = "corpus"  # the task whose prompts and answers are windows of a text
+CHARACTERS_PER_TOKEN = 8  # of answers, with a tokeniser of pieces: twice the usual, so that answers are long enough
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +35,9 @@ class KeyFlag:
 
 FLAGS = {
     "--horizon": KeyFlag(
-        keys=("rollout.max_tokens",), metavar="TOKENS", meaning="sampled tokens; eval.max_tokens is raised to it."
+        keys=("rollout.max_tokens",),
+        metavar="TOKENS",
+        meaning="sampled tokens; eval.max_tokens is raised to it, and windows of a corpus are fitted to it.",
     ),
     "--batch-size": KeyFlag(
         keys=("rollout.prompts", "batch_size"), metavar="N", meaning="prompts of a step, or rows of an offline one."
@@ -48,7 +55,7 @@ FLAGS = {
         keys=("algorithm.kl.anneal_tokens",), metavar="TOKENS", meaning="in which that coefficient rises from 0."
     ),
     "--reference": KeyFlag(
-        keys=("algorithm.kl.reference",), metavar="[bigram|random|frozen]", meaning="what the KL is measured to."
+        keys=("algorithm.kl.reference",), metavar=f"[{'|'.join(REFERENCES)}]", meaning="what the KL is measured to."
     ),
 }
 
@@ -109,11 +116,12 @@ def with_flags(source: str, overrides: Sequence[str], flags: Mapping[str, str | 
         if key in named:
             raise UserError(f"{flag} and {key}= are both given, and mean the same: leave one out")
         added += [f"{key}={value}"] if key else []  # of an unknown loop: the recipe says what is wrong with it
-    if "--horizon" in given:
-        follow = _follow_horizon(given["--horizon"], written)
-        for key, number in follow.items():
+    if "--horizon" in given and given["--horizon"].isdecimal():  # else the recipe says what is wrong with it
+        horizon = int(given["--horizon"])
+        for key, number in _follow_horizon(horizon, written).items():
             section = key.partition(".")[0]
-            added += [f"{key}={number}"] if section in sections and not {section, key} & named else []
+            added += [f"{key}={number}"] if section in sections and not _is_given(key, named) else []
+        added += _fit_windows(horizon, written, overrides, named)
     return [*overrides, *added]
 
 
@@ -124,18 +132,80 @@ def refuse_flags(flags: Mapping[str, str | None]) -> None:
         raise UserError(f"{flag} is for a new run, and --resume continues one: leave it out")
 
 
-def _follow_horizon(value: str, written: Mapping[str, Any]) -> dict[str, int]:
+def _is_given(key: str, named: Set[str]) -> bool:
+    """Whether overrides name the key, or a section that holds it."""
+    parts = key.split(".")
+    return any(".".join(parts[:count]) in named for count in range(1, len(parts) + 1))
+
+
+def _follow_horizon(horizon: int, written: Mapping[str, Any]) -> dict[str, int]:
     """What changes with the horizon: evaluations are not shorter than training, and a fixed length stays fixed."""
     from whet.config.eval_config import EvalConfig
 
-    if not value.isdecimal():  # the recipe says what is wrong with it
-        return {}
-    rollout, evaluation = (written.get(section) for section in ("rollout", "eval"))
-    rollout, evaluation = (some if isinstance(some, Mapping) else {} for some in (rollout, evaluation))
+    rollout, evaluation = (_section(written, name) for name in ("rollout", "eval"))
     changes = {}
     longest = evaluation.get("max_tokens", EvalConfig.model_fields["max_tokens"].default)
-    if isinstance(longest, int) and longest < int(value):
-        changes["eval.max_tokens"] = int(value)
+    if isinstance(longest, int) and longest < horizon:
+        changes["eval.max_tokens"] = horizon
     if rollout.get("min_tokens") and rollout["min_tokens"] == rollout.get("max_tokens"):
-        changes["rollout.min_tokens"] = int(value)
+        changes["rollout.min_tokens"] = horizon
     return changes
+
+
+def _section(written: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    some = written.get(name)
+    return some if isinstance(some, Mapping) else {}
+
+
+def _fit_windows(horizon: int, written: Mapping[str, Any], overrides: Sequence[str], named: Set[str]) -> list[str]:
+    """Overrides that make windows of a corpus fit the horizon: prompt + horizon ≤ context, answers as long as it."""
+    from whet.config.model_config import CHARACTERS, NewModel
+    from whet.data.corpus.corpus_task import CorpusTask
+    from whet.recipe import apply_override
+
+    changed = deepcopy(dict(written))
+    for override in overrides:
+        apply_override(changed, override)
+    task, new = _section(changed, "task"), _section(_section(changed, "model"), "new")
+    if task.get("name", changed.get("task")) != CORPUS:
+        return []
+    usual = {field.name: field.default for field in fields(CorpusTask)}
+    prompt, answer, shortest = (
+        task.get(key, usual[key]) for key in ("prompt_characters", "answer_characters", "shortest_prompt")
+    )
+    tokenizer, context = (new.get(key, NewModel.model_fields[key].default) for key in ("tokenizer", "context"))
+    if not all(type(number) is int for number in (prompt, answer, shortest or 1, context)):
+        return []  # the recipe says what is wrong with them
+    per_token = 1 if tokenizer == CHARACTERS else CHARACTERS_PER_TOKEN
+    fitted = _fit_answers(horizon, answer, per_token, is_given=_is_given(ANSWER, named))
+    if new:
+        can = {key: not _is_given(key, named) for key in (PROMPT, CONTEXT)}
+        fitted |= _fit_context(horizon, prompt, context, shortest or 1, can)
+    return [f"{key}={number}" for key, number in fitted.items()]
+
+
+def _fit_answers(horizon: int, answer: int, per_token: int, *, is_given: bool) -> dict[str, int]:
+    """Tokens beyond the end of an answer get no reward, so answers are as long as the horizon."""
+    if is_given:
+        if answer < horizon:
+            raise UserError(
+                f"--horizon {horizon} exceeds {ANSWER} {answer}, and tokens beyond the answer get no reward: "
+                f"raise {ANSWER}, or leave it out"
+            )
+        return {}
+    return {ANSWER: per_token * horizon} if answer < per_token * horizon else {}
+
+
+def _fit_context(horizon: int, prompt: int, context: int, shortest: int, can: Mapping[str, bool]) -> dict[str, int]:
+    """Shorter prompts, or a longer context where prompts would have less than half of it; `can`: what may change."""
+    room = context - horizon
+    if prompt <= room:
+        return {}
+    if can[PROMPT] and room >= shortest and (not can[CONTEXT] or 2 * horizon <= context):
+        return {PROMPT: room}
+    if can[CONTEXT]:
+        return {CONTEXT: prompt + horizon}
+    raise UserError(
+        f"--horizon {horizon} and prompts of {prompt if not can[PROMPT] else shortest} characters exceed "
+        f"{CONTEXT} {context}: raise {CONTEXT}, or lower {PROMPT}"
+    )

@@ -165,7 +165,7 @@ def _held_out(metrics: Mapping[str, float]) -> str:
 
 def _with_interval(metrics: Mapping[str, float], measure: Measure) -> str:
     """`accuracy 45.0% (38.1% … 52.1%)`; the line says that all of them are held-out."""
-    ends = [measure.text(metrics[key]) for key in measure.interval if key in metrics]
+    ends = measure.ends(metrics)
     interval = f" ({' … '.join(ends)})" if ends else ""
     return f"{measure.label.removeprefix('held-out ')} {measure.text(metrics[measure.metric])}{interval}"
 

@@ -32,7 +32,7 @@ class KlConfig(Section):
     target: Above | None = None  # nats per token: the coefficient adapts until the measured KL is that
     horizon: Above = 10_000.0  # rollouts in which the coefficient may change by a fifth at most
     anneal_tokens: Count = 0  # the coefficient rises linearly from 0 over the first so many sampled tokens
-    reference: Literal["start", "sync", "bigram", "uniform", "random"] = "start"  # start (frozen): fixed; sync: moves
+    reference: Literal["start", "frozen", "sync", "bigram", "uniform", "random"] = "start"  # start: frozen; sync: moves
     sync_steps: Positive = 100  # sync: every so many steps the reference moves (ema)
     ema: Decay = 0.0  # sync: to ema · reference + (1 − ema) · policy; 0: a copy; 0.99 with sync_steps 1: an EMA
 

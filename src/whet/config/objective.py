@@ -26,6 +26,8 @@ from whet.imports import load_named
 
 Row = Objective | Preference | RewardObjective
 ROWS: dict[str, Row] = {**OBJECTIVES, **PREFERENCES, **REWARDS}
+# Other names of objectives → the name here.
+ALSO_CALLED = {"mlm": "masked_lm", "bert": "masked_lm", "clm": "lm", "mdlm": "denoise", "diffusion": "denoise"}
 
 
 def objective_row(objective: ObjectiveConfig) -> Row:
@@ -69,6 +71,8 @@ def refuse_objective(objective: ObjectiveConfig, *, has_data: bool, has_text: bo
 
 
 def _row(name: str) -> Row:
+    if name in ALSO_CALLED:
+        raise ValueError(f"unknown objective {name!r}; did you mean {ALSO_CALLED[name]!r}? (known: {', '.join(ROWS)})")
     if ":" not in name:
         return ROWS[one_of(name, ROWS, what="objective")]
     found, what = load_named(name, "objective"), f"objective '{name}'"

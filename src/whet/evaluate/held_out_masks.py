@@ -42,7 +42,7 @@ def masked_metrics(model: CausalLM, text: HeldOutText, world: World, *, has_boun
     found: dict[str, float] = {
         "eval/masked_loss": -sum(row[0] for row in told) / (share * len(told)),
         **flat_metrics({"masked_accuracy": share_of_sums([(row[1], share) for row in told])}),
-        "eval/rows": float(len(told)),
+        "eval/windows": float(len(told)),
     }
     if has_bound:
         bound = mean_interval([row[2] / length for row in told])

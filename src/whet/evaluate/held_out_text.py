@@ -43,7 +43,7 @@ def text_metrics(policy: CausalLM, text: HeldOutText, world: World) -> dict[str,
         "eval/bits_per_character": bits * text.tokens_per_character,
         "eval/bits_per_byte": bits * text.tokens_per_byte,
         **flat_metrics({"token_accuracy": share_of_sums([(hits, targets) for _, hits in told])}),
-        "eval/rows": float(len(told)),
+        "eval/windows": float(len(told)),
     }
 
 

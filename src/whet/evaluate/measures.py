@@ -10,7 +10,9 @@ LOWER_IS_BETTER = (
 )
 PARTS = "parts"  # of the reward: eval/parts/NAME, of which more is always better
 # eval/prompts: how many were answered; graded: those with a reference answer; scored: those with a reward.
-COUNTS = ("prompts", "graded", "scored", "rows")
+COUNTS = ("prompts", "graded", "scored", "rows", "windows")
+OF_TEXT = ("windows", "rows")  # windows of a text, or rows of data
+SHARES = ("match", "matched")  # parts of the reward: tokens, or characters, that are those of the text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,15 +43,31 @@ class Measure:
 
     def with_interval(self, row: Mapping[str, Any]) -> str:
         """The value in a row of metrics, with its interval if it has one."""
-        low, high = (row.get(name) for name in self.interval)
-        span = "" if low is None or high is None else f" [{self.text(low)} … {self.text(high)}]"
-        return self.text(row[self.metric]) + span
+        ends = self.ends(row)
+        return self.text(row[self.metric]) + (f" [{' … '.join(ends)}]" if len(ends) == 2 else "")
+
+    def ends(self, row: Mapping[str, Any]) -> list[str]:
+        """The ends of its interval in a row of metrics; those of a share are within 0 and 1."""
+        found = [row[name] for name in self.interval if row.get(name) is not None]
+        is_bounded = self.is_share or self._is_share_in(row)
+        return [self.text(min(1.0, max(0.0, end)) if is_bounded else end) for end in found]
+
+    def _is_share_in(self, row: Mapping[str, Any]) -> bool:
+        """Whether it is a part of the reward that is a share, or a reward that equals one."""
+        above, _, name = self.metric.rpartition("/")
+        if _is_part(self.metric):
+            return name in SHARES
+        shares = [f"{above}/{PARTS}/{part}" for part in SHARES] if name == "reward" else []
+        ends = ("", "_low", "_high")
+        return any(all(row.get(share + end) == row.get(self.metric + end) for end in ends) for share in shares)
 
     def sample_size(self, row: Mapping[str, Any]) -> str:
         """`on 8 prompts`, from the counts in a row of metrics; empty if it has none."""
-        unit, count = self.counted_by[-1], next((row[key] for key in self.counts if row.get(key) is not None), None)
+        named = zip(self.counted_by, self.counts, strict=True)
+        name, count = next(((name, row[key]) for name, key in named if row.get(key) is not None), ("", None))
         if count is None:
             return ""
+        unit = name if name in OF_TEXT else self.counted_by[-1]
         return f"on {count:,.0f} {unit.removesuffix('s') if count == 1 else unit}"
 
     def is_better(self, value: float, than: float) -> bool:
@@ -66,10 +84,10 @@ MEASURES = (
     Measure(metric="eval/label_accuracy", label="held-out label accuracy", is_share=True, counted_by=("rows",)),
     Measure(metric="eval/outcome_accuracy", label="held-out outcome accuracy", is_share=True, counted_by=("rows",)),
     Measure(metric="eval/step_accuracy", label="held-out step accuracy", is_share=True, counted_by=("rows",)),
-    Measure(metric="eval/loss", label="held-out loss", counted_by=("rows",)),
-    Measure(metric="eval/bound", label="held-out bound (nats a token)", counted_by=("rows",)),
-    Measure(metric="eval/masked_loss", label="held-out masked loss", counted_by=("rows",)),
-    Measure(metric="eval/token_accuracy", label="held-out token accuracy", is_share=True, counted_by=("rows",)),
+    Measure(metric="eval/loss", label="held-out loss", counted_by=OF_TEXT),
+    Measure(metric="eval/bound", label="held-out bound (nats a token)", counted_by=OF_TEXT),
+    Measure(metric="eval/masked_loss", label="held-out masked loss", counted_by=OF_TEXT),
+    Measure(metric="eval/token_accuracy", label="held-out token accuracy", is_share=True, counted_by=OF_TEXT),
 )
 # Others with a name in words; they do not stand for an evaluation.
 OTHERS = (
@@ -77,11 +95,11 @@ OTHERS = (
     Measure(metric="eval/length", label="held-out tokens per answer"),
     Measure(metric="eval/truncated", label="held-out truncated", is_share=True),
     Measure(metric="eval/margin", label="held-out margin", counted_by=("rows",)),
-    Measure(metric="eval/masked_accuracy", label="held-out masked accuracy", is_share=True, counted_by=("rows",)),
-    Measure(metric="eval/bits_per_character", label="held-out bits per character", counted_by=("rows",)),
-    Measure(metric="eval/bits_per_byte", label="held-out bits per byte", counted_by=("rows",)),
-    Measure(metric="eval/bound_bits_per_character", label="held-out bound, bits per character", counted_by=("rows",)),
-    Measure(metric="eval/bound_bits_per_byte", label="held-out bound, bits per byte", counted_by=("rows",)),
+    Measure(metric="eval/masked_accuracy", label="held-out masked accuracy", is_share=True, counted_by=OF_TEXT),
+    Measure(metric="eval/bits_per_character", label="held-out bits per character", counted_by=OF_TEXT),
+    Measure(metric="eval/bits_per_byte", label="held-out bits per byte", counted_by=OF_TEXT),
+    Measure(metric="eval/bound_bits_per_character", label="held-out bound, bits per character", counted_by=OF_TEXT),
+    Measure(metric="eval/bound_bits_per_byte", label="held-out bound, bits per byte", counted_by=OF_TEXT),
 )
 
 

@@ -134,7 +134,7 @@ def new_shape(  # noqa: PLR0913 (the numbers that make a model)
 ) -> DecoderConfig:
     """The shape of a new model.
 
-    Defaults: as many key heads as query heads, and the family's usual MLP width and tying of the head. `latent`: fields
+    Defaults: as many KV heads as query heads, and the family's usual MLP width and tying of the head. `latent`: fields
     of LatentShape in place of the usual ones (None), for families with latent attention; q_rank 0: full-rank queries.
     Without `causal` it is bidirectional, and its last id is the mask token.
     """
@@ -194,8 +194,7 @@ def model_summary(path: Path) -> dict[str, Any]:
             "width": config.width,
             "context": config.longest,
             "vocab": config.vocab_size,
-            "kv_bytes_per_token": kv_bytes_per_token(config, KV_DTYPE),
-            "kv_bytes_of_all_heads": all_heads_bytes_per_token(config, KV_DTYPE),
+            **(_cache_bytes(config) if config.causal else {}),
         }
     else:
         shape = {
@@ -211,6 +210,13 @@ def model_summary(path: Path) -> dict[str, Any]:
         **shape,
         "dtype": by_dtype.most_common(1)[0][0] if by_dtype else None,
         "bytes": sum(file.stat().st_size for file in weight_files(path)),
+    }
+
+
+def _cache_bytes(config: DecoderConfig) -> dict[str, int]:
+    return {
+        "kv_bytes_per_token": kv_bytes_per_token(config, KV_DTYPE),
+        "kv_bytes_of_all_heads": all_heads_bytes_per_token(config, KV_DTYPE),
     }
 
 

@@ -38,7 +38,7 @@ def runs_root(root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def find_run(text: str, root: Path) -> Path | None:
-    """The directory that a text names: a path, `@last`, or a part of the name of one run below `root`.
+    """The directory that a text names: a path, `@last`, or the name of one run below `root` or a part of it.
 
     None if there is none; a UserError for a part of several names, or for `@part` of no name.
     """
@@ -54,12 +54,19 @@ def find_run(text: str, root: Path) -> Path | None:
 
 
 def runs_called(text: str, root: Path) -> list[Path]:
-    """For `@last` the newest experiment below a folder; else those, or runs inside of them, with this in their name."""
+    """For `@last` the newest experiment below a folder; else those, or runs inside of them, with this in their name.
+
+    Those of exactly this name, with or without the time before it, come before those that only have it in theirs.
+    """
     found, part = experiments(root), text.removeprefix(MARK)
     if text == LAST and found:
         return found[-1:]
-    return [path for path in found if part in path.name] or [
-        path for path in runs_below(root) if part in str(path.relative_to(root))
+    exact = [path for path in found if part in (path.name, layout.without_time(path))]
+    if exact or (named := [path for path in found if part in path.name]):
+        return exact or named
+    below = runs_below(root)
+    return [path for path in below if part == str(path.relative_to(root))] or [
+        path for path in below if part in str(path.relative_to(root))
     ]
 
 

@@ -90,6 +90,11 @@ def time_of(path: Path) -> datetime | None:
         return None
 
 
+def without_time(path: Path) -> str:
+    """The name of a run directory without the time before it."""
+    return path.name if time_of(path) is None else re.sub(r"^\d{8}-\d{6}-", "", path.name)
+
+
 def recipe_of(path: Path) -> str:
     """The recipe in the name of a run directory; of METHOD/seed-N the method."""
     if re.fullmatch(rf"{SEED}\d+", path.name):

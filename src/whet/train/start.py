@@ -96,7 +96,8 @@ def resume_run(
             if config.steps == saved.steps and run.finished:
                 raise UserError(f"{path} is finished; {_how_to_extend(config, run)}")
             notes: list[str] = []
-            compare_inputs(saved, run, world, accept_changes=accept_changes, note=say or notes.append)
+            told = say or notes.append
+            compare_inputs(saved, run, world, accept_changes=accept_changes, note=told, overrides=overrides)
             notes += record_extension(run, saved, config)
             with _way_back(run):
                 return _train(config, run, world, make_progress, notes)
@@ -119,7 +120,7 @@ def _how_to_extend(config: Config, run: RunDirectory) -> str:
     anew = f"start a new run with model={run.path}"
     if isinstance(config, CollectConfig) or "ended" in (run.results() or {}):
         return f"to train on, {anew}"
-    return f"to train for longer: {how_to_resume(run.path, steps=2 * config.steps)}, or {anew}"
+    return f"to train for longer: {how_to_resume(run.path, overrides=[f'steps={2 * config.steps}'])}, or {anew}"
 
 
 def _report(config: Config, run: RunDirectory, world: World, make_progress: MakeProgress) -> Path:

@@ -12,7 +12,9 @@ from whet.cli.terminal import Screen, say, say_json, say_table, show_help
 from whet.errors import escaped
 
 app = typer.Typer(
-    help="Explore data sets, and list the formats that can be read.", callback=show_help, invoke_without_command=True
+    help="Explore data sets, list readable formats, tokenize a text.",
+    callback=show_help,
+    invoke_without_command=True,
 )
 SHOWN = 600  # characters of a sample row in the terminal
 

@@ -29,7 +29,7 @@ def demo(
     from whet.runs.directory import RunDirectory
     from whet.train.start import start_run
 
-    say("1/2  supervised start: a GPT from nothing reads 768 sorted examples")
+    say("1/2  supervised start: a GPT from scratch reads 768 sorted examples")
     start = start_run(read_recipe("demo-sft", [f"seed={seed}"]), runs, make_progress)
     say("2/2  reinforcement: it tries, is graded, and GRPO makes what scored better likelier")
     recipe = read_recipe("demo-grpo", [f"seed={seed}", "model.new=null", f"model.path={start}"])

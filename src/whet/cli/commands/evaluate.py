@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -177,10 +178,11 @@ def _rows(result: Evaluation) -> list[tuple[str, str, str, str]]:
     shares |= {f"best-of-{k} by the reward model": value for k, value in result.best_of.items()}
     rows = [_line(name, share, "{:.1%}", graded) for name, share in shares.items()]
     if result.reward is not None:
-        rows.append(_line("reward", result.reward, "{:.4g}", prompts))
+        same = next((name for name, part in result.parts.items() if part == result.reward), "")
+        rows.append(_line("reward", _within(same, result.reward), "{:.4g}", prompts))
     for name, part in result.parts.items():
         having = sum(name in (answer.parts or {}) for answer in result.answers)
-        rows.append(_line(f"reward part {name}", part, "{:.4g}", _prompts(having)))
+        rows.append(_line(f"reward part {name}", _within(name, part), "{:.4g}", _prompts(having)))
     return [
         *rows,
         *_part_lines(result),
@@ -207,6 +209,14 @@ def _part_lines(result: Evaluation) -> list[tuple[str, str, str, str]]:
     return lines
 
 
+def _within(name: str, part: Interval) -> Interval:
+    """The interval of a part of the reward; of a share within 0 and 1."""
+    from whet.evaluate.measures import SHARES
+    from whet.evaluate.statistics import clipped
+
+    return clipped(part) if name in SHARES and math.isfinite(part.high) else part
+
+
 def _line(name: str, found: Interval, form: str, size: str) -> tuple[str, str, str, str]:
     span = f"{form.format(found.low)} … {form.format(found.high)}"
     return name, form.format(found.mean), "unknown from one answer" if found.high == float("inf") else span, size
@@ -222,7 +232,7 @@ def _row_lines(result: Evaluation) -> list[tuple[str, str, str, str]]:
     lines = []
     for one in found:
         if one.metric not in ends:
-            span = " … ".join(one.text(result.rows[end]) for end in one.interval if end in result.rows)
+            span = " … ".join(one.ends(result.rows))
             size = one.sample_size(result.rows).removeprefix("on ")
             lines.append((one.label + recorded, one.text(result.rows[one.metric]), span, size))
     return lines

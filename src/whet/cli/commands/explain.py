@@ -66,7 +66,7 @@ def _short(found: Explanation) -> list[str]:
         "loop": found.loop,
         "task": found.task,
         "loss": found.loss.line,
-        **_step(found.loop, found.step),
+        **_step(found.loop, found.step, found.tokens),
         "memory": _memory(found.model)["together"] if found.model else found.missing,
         **{key: schedule[key] for key in ("steps", "learning rate")},
     }
@@ -79,7 +79,7 @@ def _sections(found: Explanation) -> dict[str, list[str]]:
     sections = {
         found.recipe: _rows(task),
         "loss": [*_formula(found.loss), *_rows(found.loss.cells)],
-        "one step": _rows({**_step(found.loop, found.step), **_tokens(found.loop, found.tokens)}),
+        "one step": _rows({**_step(found.loop, found.step, found.tokens), **_tokens(found.loop, found.tokens)}),
         "memory": _rows(_memory(found.model) if found.model else {"unknown": found.missing}),
         **({"disk": _rows(_disk(found.model.disk))} if found.model else {}),
         "schedule": _rows(_schedule(found.schedule)),
@@ -106,9 +106,9 @@ def _rows(facts: Mapping[str, str]) -> list[str]:
     return [f"  {label:<{width}}  {text}" for label, text in facts.items()]
 
 
-def _step(loop: str, step: Step) -> dict[str, str]:
+def _step(loop: str, step: Step, tokens: Tokens) -> dict[str, str]:
     if loop == "offline":
-        return {"rows": f"{step.prompts:,}", "updates": ONE_UPDATE}
+        return {"rows" if tokens.window is None else "windows": f"{step.prompts:,}", "updates": ONE_UPDATE}
     age = (
         "on-policy: the only update sees rollouts of the very policy that it changes"
         if step.oldest == 0
@@ -134,6 +134,8 @@ def _updates(step: Step) -> str:
 
 
 def _tokens(loop: str, tokens: Tokens) -> dict[str, str]:
+    if tokens.window is not None and tokens.total is not None:
+        return {"trained tokens": f"{'the masked ones of ' if tokens.trained is None else ''}{tokens.total:,}"}
     bound = "at most " if loop == "online" else "about "
     facts = {"trained tokens": f"{bound}{tokens.trained:,}" if tokens.trained is not None else "unknown"}
     if tokens.prompt_mean is not None and tokens.total is not None:
@@ -156,7 +158,7 @@ def _memory(model: ModelMemory) -> dict[str, str]:
         "critic": size(model.critic, " (weights, gradients, moments)"),
         "reward model": "not here yet" if model.reward is None else size(model.reward),
         "together": size(model.total, ", without activations and the cache of the sampler"),
-        "KV cache": _kv_cache(model),
+        **({} if model.kv_per_token == 0 else {"KV cache": _kv_cache(model)}),
     }
 
 

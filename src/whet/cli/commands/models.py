@@ -54,17 +54,16 @@ def list_models(as_json: arguments.AsJson = False) -> None:
 
 @app.command()
 def inspect(
-    model: str = typer.Argument(help="A model directory, a run directory or the name of a pulled model."),
+    model: str = typer.Argument(help="A model directory, the name of a pulled model, or a run (@last: the newest)."),
     as_json: arguments.AsJson = False,
 ) -> None:
     """Show a model's architecture, size, context and vocabulary.
 
     Example: whet models inspect smollm2-135m-instruct
     """
-    from whet.models.download.model_hub import resolve_model
     from whet.models.load import model_summary
 
-    directory = resolve_model(model)
+    directory = _directory(model)
     facts = {"path": str(directory), **model_summary(directory), **_tokenizer_facts(directory)}
     if as_json:
         say_json(facts)
@@ -104,7 +103,7 @@ def merge(
     """
     from whet.models.merging import merge_adapter
 
-    merge_adapter(adapter, directory, dtype)
+    merge_adapter(str(_directory(adapter)), directory, dtype)
     if as_json:
         say_json({"path": str(directory), "bytes": _size(directory)})
     else:
@@ -117,10 +116,11 @@ def card(run: str = typer.Argument(help="A finished run.")) -> None:
 
     Example: whet models card runs/my-run > README.md
     """
+    from whet.api.loaded_model import run_named
     from whet.report.card import model_card
     from whet.runs.directory import RunDirectory
 
-    for line in model_card(RunDirectory.open(Path(run), is_writer=False)).splitlines():
+    for line in model_card(RunDirectory.open(run_named(run) or Path(run), is_writer=False)).splitlines():
         say(line)
 
 
@@ -136,13 +136,13 @@ def push(
 
     Example: whet models push runs/my-run me/my-model
     """
+    from whet.api.loaded_model import run_named
     from whet.models.adapters.peft_files import ADAPTER_CONFIG, is_adapter
-    from whet.models.download.model_hub import resolve_model
     from whet.models.download.model_push import push as push_model
     from whet.report.card import CARD, base_of_adapter, model_card
     from whet.runs.directory import RunDirectory
 
-    directory, run = resolve_model(source), RunDirectory.find(Path(source))
+    directory, run = _directory(source), RunDirectory.find(run_named(source) or Path(source))
     files = {} if run is None else {CARD: model_card(run, name=name, base=base)}
     if is_adapter(directory):
         if not base:
@@ -153,6 +153,15 @@ def push(
         say_json({"name": name, "url": url})
     else:
         say(url)
+
+
+def _directory(text: str) -> Path:
+    """The directory of a model that a text names: a path, a pulled model, or a run, as `whet sample` finds it."""
+    from whet.api.loaded_model import run_named
+    from whet.models.download.model_hub import resolve_model
+
+    run = run_named(text)
+    return resolve_model(text if run is None else str(run))
 
 
 @contextmanager

@@ -98,10 +98,13 @@ def sample(
             rows = loaded.rows(asked, sampling, raw=raw, **settings)
         else:
             rows = loaded.task_rows(asked, examples, sampling, **settings)
-    _say(rows, notes, {"model": target.name, "seed": seed} if as_json else None)
+    facts = {"model": target.name, "seed": seed} if as_json else None
+    _say(rows, notes, facts, is_greedy=sampling.temperature == 0)
 
 
-def _say(rows: Sequence[dict[str, Any]], notes: Sequence[str], facts: dict[str, Any] | None) -> None:
+def _say(
+    rows: Sequence[dict[str, Any]], notes: Sequence[str], facts: dict[str, Any] | None, *, is_greedy: bool
+) -> None:
     """The rows as text, or with `facts` as JSON."""
     for note in notes:
         say(note, err=True)
@@ -109,7 +112,7 @@ def _say(rows: Sequence[dict[str, Any]], notes: Sequence[str], facts: dict[str, 
         say_json({**facts, "prompts": list(rows)})
         return
     for row in rows:
-        say_text(_story(row))
+        say_text(_story(row, is_greedy=is_greedy))
 
 
 def _unmasking(loaded: Model, order: str | None, steps: int | None) -> Model:
@@ -148,13 +151,18 @@ def _standard_input() -> str:
         raise UserError(f"standard input is not text in {error.encoding}") from error
 
 
-def _story(row: dict[str, Any]) -> str:
+def _story(row: dict[str, Any], *, is_greedy: bool) -> str:
+    """A prompt, its answer and the completions. Greedy tokens have probability 1, so their log-prob says nothing."""
     answer = row.get("answer", "")
-    told = f"\na right answer:\n{answer}" if "\n" in answer else f"   (a right answer is {answer})"
+    is_graded = any("correct" in completion for completion in row["completions"])
+    what = "a right answer" if is_graded else "reference completion"  # of a text, which can go on in many ways
+    told = f"\n{what}:\n{answer}" if "\n" in answer else f"   ({what}{' is' if is_graded else ':'} {answer})"
     lines = [row["prompt"] + (told if answer else "")]
     for number, completion in enumerate(row["completions"], start=1):
         facts = [f"{completion['tokens']} tokens"]
-        facts += [] if math.isnan(completion["logprob"]) else [f"log-prob {completion['logprob']:.2f}"]
+        facts += ["greedy"] if is_greedy else []
+        has_logprob = not math.isnan(completion["logprob"]) and not (is_greedy and completion["logprob"] == 0)
+        facts += [f"log-prob {completion['logprob']:.2f}"] if has_logprob else []
         facts += ["truncated"] if completion["finish"] == "length" else []
         facts += [("wrong", "right")[completion["correct"]]] if "correct" in completion else []
         lines.append(f"── {number} · {' · '.join(facts)}\n{completion['text']}")

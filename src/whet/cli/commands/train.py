@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,7 @@ def train(  # noqa: PLR0917 - typer's
         _resume(path, overrides or [], accept_changes=accept_changes, as_json=as_json)
         return
     words = key_flags.with_flags(source, arguments.with_runs(overrides, runs), flags)
+    _say_followed(words[len(overrides or ()) :], flags)
     recipe = read_any(source, words, runs=runs)
     recipe = recipe if name is None else replace(recipe, name=name)
     _start(recipe, runs, None if out is None else out.expanduser(), as_json=as_json)
@@ -104,6 +106,12 @@ def _check_place(out: Path | None, name: str | None, *, resume: bool) -> None:
         raise UserError(f"{'--out' if out else '--name'} is for a new run, and --resume continues one: leave it out")
     if out and name:
         raise UserError("--out is the whole directory of the run, so --name would have no effect: leave one out")
+
+
+def _say_followed(added: Sequence[str], flags: Mapping[str, str | None]) -> None:
+    """Says which keys flags set, where they set others than their own."""
+    if len(added) > sum(value is not None for value in flags.values()) and os.environ.get("RANK", "0") == "0":
+        say(f"note: flags set {' '.join(added)}", err=True)
 
 
 def _show(path: Path, *, as_json: bool) -> None:

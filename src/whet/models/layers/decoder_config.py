@@ -205,7 +205,7 @@ def _attention_parameters(config: DecoderConfig) -> int:
 
 
 def kv_bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
-    """Bytes that the KV cache holds for one token: keys and values of each key head, or latents."""
+    """Bytes that the KV cache holds for one token: keys and values of each KV head, or latents."""
     numbers = 2 * config.kv_heads * config.head_dim if config.latent is None else config.latent.cached
     return dtype.itemsize * config.layers * numbers
 

@@ -8,10 +8,11 @@ from statistics import fmean
 from whet import recipe as recipes
 from whet.algorithms.advantages import keep_all
 from whet.algorithms.cells import plain
-from whet.algorithms.table import Algorithm
+from whet.algorithms.table import Algorithm, Objective
 from whet.batching import split_prompts
 from whet.config import OfflineConfig, OnlineConfig, OptimizerConfig
 from whet.config.loops import CollectConfig, Training
+from whet.config.objective import objective_row
 from whet.config.pipeline import REFERENCE, references
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
@@ -57,6 +58,7 @@ class Tokens:
     completion: float | None  # online: max_tokens; offline: mean answer with its end of sequence
     trained: int | None  # per step: sequences × completion
     total: int | None  # per step: with the prompts
+    window: int | None = None  # of objectives that read a text: tokens of a window; there are no prompts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +104,7 @@ def explain(recipe: Recipe) -> Explanation:
     require_other_models(config)
     model, tokenizer, missing = find_model(config, task, algorithm)
     step = _step(config, algorithm)
-    tokens = _tokens(config, task, tokenizer, step)
+    tokens = _window_tokens(config, model, step) or _tokens(config, task, tokenizer, step)
     schedule = _schedule(config, algorithm, task, step)
     return Explanation(
         recipe=recipe.name,
@@ -139,6 +141,26 @@ def _step(config: Training, algorithm: Algorithm | None) -> Step:
         target_kl=update.target_kl,
         sequences_per_update=(min(sizes) * rollout.group, max(sizes) * rollout.group),
         oldest=updates - 1,
+    )
+
+
+def _window_tokens(config: Training, model: ModelMemory | None, step: Step) -> Tokens | None:
+    """Tokens of a step on windows of a text, as long as the context; None for other objectives.
+
+    A causal model is trained on all of them, a bidirectional one on those that are masked, a random number.
+    """
+    row = objective_row(config.objective) if isinstance(config, OfflineConfig) else None
+    if not isinstance(row, Objective) or row.reads != "text" or model is None or model.context is None:
+        return None
+    total = step.sequences * model.context
+    return Tokens(
+        measured_on=0,
+        prompt_mean=None,
+        prompt_longest=None,
+        completion=None,
+        trained=total if row.masking is None else None,
+        total=total,
+        window=model.context,
     )
 
 

@@ -335,5 +335,7 @@ def objective_loss(row: Row, reference: str = "") -> Loss:
     if isinstance(row, Preference) and row.needs_reference:
         where.append(f"π_ref = {reference or REFERENCES['start']}")
     described = {kind: f"{name(cell)}: {formula(cell)}" for kind, cell in cells.items()}
+    if isinstance(row, Objective):  # without the citation, which is of a policy loss
+        described["weighting"] = described["weighting"].partition(". ")[0]
     described["paper"] = paper_name(row.paper)
     return Loss(line=f"loss = {line}", critic="", where=tuple(where), cells=described)

@@ -16,7 +16,6 @@ from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
 from whet.models.adapters.lora import chosen
 from whet.models.adapters.peft_files import is_adapter
-from whet.models.decoder.families import FAMILIES
 from whet.models.download.model_hub import can_be_pulled, resolve_model
 from whet.models.layers.decoder_config import (
     DecoderConfig,
@@ -24,7 +23,7 @@ from whet.models.layers.decoder_config import (
     kv_bytes_per_token,
     parameter_count,
 )
-from whet.models.load import KV_DTYPE, base_directory, model_summary, read_config
+from whet.models.load import KV_DTYPE, base_directory, covered, model_summary, read_config
 from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
 from whet.models.text.tokenizers import load_tokenizer
@@ -52,7 +51,9 @@ class ModelMemory:
     reference: int  # 0 without
     critic: int  # its own weights, gradients and moments; 0 without
     reward: int | None  # reward model; 0 without, None if it is not pulled
-    kv_per_token: int | None  # what the sampler's cache holds for a token, in bf16; None if transformers samples
+    kv_per_token: (
+        int | None
+    )  # what the sampler's cache holds for a token, in bf16; None if transformers samples, 0: bidirectional
     kv_of_all_heads: int | None  # the same if the keys and values of every query head were cached
     disk: DiskUse
 
@@ -82,7 +83,7 @@ def find_model(
         new = config.model.new
         masks = isinstance(config, OfflineConfig) and hides_tokens(config.objective)
         tokenizer, _ = chat_tokenizer(config.model, named_tokenizer(new.tokenizer, task, masks=masks))
-        shape = _shape_of(new_decoder_config(new, tokenizer.vocab_size))
+        shape = _shape_of(new_decoder_config(new, tokenizer.vocab_size, causal=not masks))
         about = f"new {new.family}, {new.layers} layers, width {new.width}"
     else:
         try:
@@ -207,8 +208,8 @@ def _shape_of(config: DecoderConfig) -> ModelShape:
         width=config.width,
         vocab=config.vocab_size,
         context=config.longest,
-        kv_per_token=kv_bytes_per_token(config, KV_DTYPE),
-        kv_of_all_heads=all_heads_bytes_per_token(config, KV_DTYPE),
+        kv_per_token=kv_bytes_per_token(config, KV_DTYPE) if config.causal else 0,
+        kv_of_all_heads=all_heads_bytes_per_token(config, KV_DTYPE) if config.causal else 0,
     )
 
 
@@ -219,9 +220,9 @@ def _weights_of(directory: Path) -> Path:
 
 def _shape_on_disk(directory: Path, facts: dict[str, Any]) -> ModelShape:
     directory = _weights_of(directory)
-    written = read_config(directory)
-    if facts["implementation"] == "decoder":
-        return _shape_of(FAMILIES[facts["family"]].read(written))
+    found = covered(directory, read_config(directory))
+    if found is not None:
+        return _shape_of(found[1])
     sizes = {key: torch.Size(tensor.shape).numel() for key, tensor in stored_tensors(directory).items()}
     return ModelShape(
         parameters=facts["parameters"],

@@ -6,7 +6,7 @@ here only their checksums in a manifest are read. Modules that user code imports
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,22 @@ def current_inputs(config: Config, run: Path) -> dict[str, Input]:
 
 
 def compare_inputs(
-    config: Config, run: RunDirectory, world: World, *, accept_changes: bool, note: Callable[[str], None]
+    config: Config,
+    run: RunDirectory,
+    world: World,
+    *,
+    accept_changes: bool,
+    note: Callable[[str], None],
+    overrides: Sequence[str] = (),
 ) -> None:
-    """Refuses to resume a run with changed inputs, on every rank alike, unless accepted."""
+    """Refuses to resume a run with changed inputs, on every rank alike, unless accepted.
+
+    `overrides`: those that the run is resumed with, for the command that the refusal names.
+    """
     refusal = accepted = ""
     if world.is_writer:
         try:
-            refusal, accepted = _compared(config, run, accept_changes=accept_changes)
+            refusal, accepted = _compared(config, run, accept_changes=accept_changes, overrides=overrides)
         except (UserError, RunFailed) as error:
             refusal = str(error)
     pending = None if run.accepted_inputs is None else to_json(run.accepted_inputs)
@@ -75,7 +84,7 @@ def changed_inputs(config: Config, run: RunDirectory) -> list[Change]:
     return [] if began is None else changes({key: one for key, one in began.known.items() if key in now}, now)
 
 
-def _compared(config: Config, run: RunDirectory, *, accept_changes: bool) -> tuple[str, str]:
+def _compared(config: Config, run: RunDirectory, *, accept_changes: bool, overrides: Sequence[str]) -> tuple[str, str]:
     """Why the run must not be resumed (else empty), and a note for the user if it is."""
     began, now = run.inputs(), current_inputs(config, run.path)
     if began is None:
@@ -91,7 +100,7 @@ def _compared(config: Config, run: RunDirectory, *, accept_changes: bool) -> tup
     if any(change.key == WEIGHTS_AT_START for change in found):
         return f"{changed}: restore the weights that the run began with, or start a new run", ""
     if not accept_changes:
-        way = how_to_resume(run.path, accept_changes=True)
+        way = how_to_resume(run.path, accept_changes=True, overrides=overrides)
         return f"{changed}: restore the original files, or accept the change: {way}", ""
     checkpoint = run.latest()
     accepted = accept(began, now, found, after_step=checkpoint.step if checkpoint else 0)

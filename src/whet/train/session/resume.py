@@ -1,7 +1,7 @@
 """Checks on resuming: refuses wrong weights and missing checkpoints, reports lost files."""
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ REWARD_FUNCTIONS = "reward.functions"  # what eval/reward and eval/parts/… are
 Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
 
 
-def how_to_resume(run: Path, *, accept_changes: bool = False, steps: int | None = None) -> str:
+def how_to_resume(run: Path, *, accept_changes: bool = False, overrides: Sequence[str] = ()) -> str:
     """The command that resumes a run; the Python call if objects were passed, which only Python can pass again."""
     if has_objects():
-        more = f", steps={steps}" if steps else ""
+        more = "".join(f", {word}" for word in overrides)
         return f"whet.train(resume={str(run)!r}, …{', accept_changes=True' if accept_changes else ''}{more})"
-    more = f" steps={steps}" if steps else ""
+    more = "".join(f" {shlex.quote(word)}" for word in overrides)
     return f"whet train {shlex.quote(str(run))} --resume{' --accept-changes' if accept_changes else ''}{more}"
 
 

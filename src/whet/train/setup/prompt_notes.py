@@ -8,6 +8,7 @@ from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.eval_config import has_prompts_of
 from whet.config.model_config import ModelConfig
 from whet.config.parts import TaskConfig
+from whet.data.corpus.corpus_task import CorpusTask
 from whet.errors import UserError
 from whet.evaluate.measures import measure_of
 from whet.files.disk_rows import on_disk
@@ -20,6 +21,7 @@ from whet.tasks.protocol import Task
 from whet.tasks.selection.mixture import MixedTasks
 from whet.tasks.stored import StoredTask
 
+CORPUS = "corpus"
 CHANCE = 0.5  # of pairs
 CHAT_KEYS = ("chat_template", "system_prompt")  # of the section `model`
 
@@ -56,10 +58,24 @@ def evaluation_lines(config: TrainConfig, evaluation: Mapping[str, Task]) -> lis
     return lines
 
 
+def _short_answers(config: OnlineConfig) -> list[str]:
+    """A note where windows of a text have answers of fewer characters than a completion has tokens."""
+    longest = config.rollout.max_tokens
+    if config.task.name != CORPUS:
+        return []
+    answer = config.task.options.get("answer_characters", CorpusTask.answer_characters)
+    if answer >= longest:
+        return []
+    return [
+        f"note: task.answer_characters is {answer} and rollout.max_tokens {longest}: tokens beyond the answer get no "
+        "reward; raise task.answer_characters"
+    ]
+
+
 def reward_lines(config: TrainConfig) -> list[str]:
     """The rewards of an online run beside those of its task; a warning about a reward model no better than chance."""
     if isinstance(config, OnlineConfig) and config.reward.tokens is not None:
-        return [f"reward: every token by the answer's ({config.reward.tokens.mode})"]
+        return [f"reward: every token by the answer's ({config.reward.tokens.mode})", *_short_answers(config)]
     if not isinstance(config, OnlineConfig) or not (config.reward.functions or config.reward.model):
         return []
     named = [f"{one.use}{f' × {one.weight:g}' * (one.weight != 1)}" for one in config.reward.functions]

@@ -19,6 +19,7 @@ COMMANDS = [
     *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("recipes",)),
     *(("tasks", "list"), ("tasks", "show"), ("tasks", "play"), ("tasks", "check")),
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
+    *(("models", "merge"), ("models", "card"), ("models", "push")),
     *(("data", "explore"), ("data", "formats"), ("data", "tokenize"), ("runs",), ("keys",), ("score",), ("sandbox",)),
 ]
 

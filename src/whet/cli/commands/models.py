@@ -97,7 +97,7 @@ def merge(
     dtype: str = typer.Option("auto", "--dtype", help="fp32, bf16 or fp16; auto: that of the base model."),
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Merge a LoRA adapter into its base model: a plain model directory.
+    """Merge a LoRA adapter into its base: a plain model directory.
 
     Example: whet models merge runs/my-run merged
     """
@@ -111,7 +111,7 @@ def merge(
 
 
 @app.command()
-def card(run: str = typer.Argument(help="A finished run.")) -> None:
+def card(run: str = typer.Argument(help="A finished run."), as_json: arguments.AsJson = False) -> None:
     """Print the model card of a run: base, recipe, held-out results with intervals.
 
     Example: whet models card runs/my-run > README.md
@@ -120,7 +120,11 @@ def card(run: str = typer.Argument(help="A finished run.")) -> None:
     from whet.report.card import model_card
     from whet.runs.directory import RunDirectory
 
-    for line in model_card(RunDirectory.open(run_named(run) or Path(run), is_writer=False)).splitlines():
+    text = model_card(RunDirectory.open(run_named(run) or Path(run), is_writer=False))
+    if as_json:
+        say_json({"card": text})
+        return
+    for line in text.splitlines():
         say(line)
 
 

@@ -82,6 +82,16 @@ class TokenFile:
         first, last = np.searchsorted(self.documents, [start + 1, start + length])
         return list(pairwise([0, *(self.documents[first:last] - start).tolist(), length]))
 
+    def parts(self, starts: np.ndarray, length: int, *, shortest: int) -> np.ndarray:
+        """(m, 3): the parts of documents in windows, of `shortest` tokens at least: window, first, past the last."""
+        found = [
+            (index, first, last)
+            for index, start in enumerate(starts.tolist())
+            for first, last in self.document_parts(start, length)
+            if last - first >= shortest
+        ]
+        return np.array(found, dtype=np.int64).reshape(-1, 3)
+
 
 def cached_token_file(
     text: TextStore, encode: Encode, *, vocab_size: int, eos: int, tokenizer: str, source: str

@@ -132,11 +132,21 @@ def window_starts(tokens: int, count: int, context: int, *, seed: int, step: int
     return (drawn * (tokens - context)).long().numpy()
 
 
-def held_out_text(corpus: TokenFile, context: int, *, most: int, given: int = 1) -> HeldOutText:
-    """Held-out windows of a corpus with `context` targets after `given` tokens, `most` of them; 0: all."""
+def held_out_text(corpus: TokenFile, context: int, *, most: int, given: int = 1, separate: bool = False) -> HeldOutText:
+    """Held-out windows of a corpus with `context` targets after `given` tokens, `most` of them; 0: all.
+
+    Where documents are `separate`, they are split into parts of documents, as windows of training are.
+    """
     starts = corpus.held_out_windows(context, most=most)
     tokens = len(corpus.held_out)
+    parts = as_tensor(corpus.parts(starts, context + given, shortest=given + 1)) if separate else None
+    if parts is not None and not len(parts):
+        raise UserError(
+            f"{corpus.source} has no held-out document with a token to predict in a window of {context + given} tokens: "
+            "use a longer context, or task.documents=joined"
+        )
     return HeldOutText(
+        parts=parts,
         windows=as_tensor(corpus.windows(starts, context + given)),
         tokens_per_character=tokens / max(1, corpus.characters["held_out"]),
         tokens_per_byte=tokens / max(1, corpus.bytes["held_out"]),
@@ -153,10 +163,16 @@ def text_measure(
     """
     if not isinstance(task, CorpusTask) or not config.eval.every_steps:
         return lambda _: {}
-    tokens = token_file(task, tokenizer)
-    if not is_bidirectional(policy):
-        return partial(text_metrics, text=held_out_text(tokens, policy.context, most=task.eval_windows), world=world)
-    text = held_out_text(tokens, policy.context, most=task.eval_windows, given=0)
+    given = 0 if is_bidirectional(policy) else 1
+    text = held_out_text(
+        token_file(task, tokenizer),
+        policy.context,
+        most=task.eval_windows,
+        given=given,
+        separate=task.documents == "separate",
+    )
+    if given:
+        return partial(text_metrics, text=text, world=world)
     return partial(masked_metrics, text=text, world=world, has_bound=_has_bound(config))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def held_out_documents(trainer: TextTrainer) -> list[list[int]]:
     """The held-out documents, each with the token that ends it."""
     corpus = trainer.corpus
     bounds = [*corpus.documents.tolist(), corpus.tokens]
-    return [corpus.ids[a:b].tolist() for a, b in zip(bounds, bounds[1:], strict=False) if a >= corpus.training_tokens]
+    return [corpus.ids[a:b].tolist() for a, b in pairwise(bounds) if a >= corpus.training_tokens]
 
 
 def test_separate_documents_are_separate_in_evaluation(tmp_path: Path) -> None:

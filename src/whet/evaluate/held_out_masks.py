@@ -43,8 +43,8 @@ def masked_metrics(model: CausalLM, text: HeldOutText, world: World, *, has_boun
     """`eval/masked_loss` and `eval/masked_accuracy` of tokens at a fixed ratio; with `has_bound` also `eval/bound`.
 
     The bound is in nats a token, `eval/bound_bits_per_character` and `eval/bound_bits_per_byte` in bits. All tokens of
-    a window are predicted, the first one too. Intervals are over windows, or parts of them where documents are separate:
-    they cover the draws of masks and of text.
+    a window are predicted, the first one too. Intervals are over windows (over the parts of separate documents in
+    them): they cover the draws of masks and of text.
     """
     told = world.interleave([row for some in text.batches(world) for row in _read(model, some, world, has_bound)])
     rows = [MaskedRow(*row) for row in told]

@@ -65,9 +65,13 @@ class CorpusTask:
         return CorpusSource(path=self.path, column=self.column, split=self.split, subset=self.subset, limit=self.limit)
 
     @cached_property
+    def _stored(self) -> TextStore:
+        return text_store(self.source, held_out_share=self.held_out_share)
+
+    @cached_property
     def text(self) -> TextStore:
-        """The whole text."""
-        store = text_store(self.source, held_out_share=self.held_out_share)
+        """The whole text, if it has windows."""
+        store = self._stored
         shortest = min(store.split, store.size - store.split)
         needed = 4 * (self.prompt_characters + self.answer_characters)
         if shortest < needed:
@@ -81,11 +85,11 @@ class CorpusTask:
 
     @property
     def alphabet(self) -> str:
-        return self.text.alphabet
+        return self._stored.alphabet
 
     def training_text(self) -> Iterator[str]:
         """The training text, chunk by chunk."""
-        return self.text.chunks(0, self.text.split)
+        return self._stored.chunks(0, self._stored.split)
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         side, drawn = (0, self.text.split), [fingerprint("corpus", *seed, number) for number in range(count)]
@@ -150,7 +154,8 @@ class CorpusTask:
             if len(self.text.text_at(start, 2, side=(start, after), at_word=False)[0]) == 2:
                 return (place - start) / (after - start) if number == chosen else 0.0, (start, after)
         raise UserError(
-            f"{self.path} has no document of two characters on one side, and a window has a prompt and an answer: add text"
+            f"{self.path} has no document of two characters on one side, and a window has a prompt and an answer: "
+            "add text"
         )
 
     def _within(self, document: tuple[int, int], characters: int) -> tuple[int, int]:

@@ -141,8 +141,8 @@ def _of_folder(folder: Path) -> list[Path]:
     """All files below a folder but hidden ones, in the order of their paths."""
     if all((folder / name).is_file() for name in OF_TOKENS):
         raise UserError(
-            f"{folder} holds the tokens that `whet data tokenize` made of a text, for the trainer in C++: name the text "
-            f"itself, and its tokeniser by model.new.tokenizer={folder}"
+            f"{folder} holds the tokens that `whet data tokenize` made of a text, for the trainer in C++: name the "
+            f"text itself, and its tokeniser by model.new.tokenizer={folder}"
         )
     found = sorted(
         file

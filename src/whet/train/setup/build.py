@@ -329,7 +329,7 @@ def _require_tokens_alone(new: NewModel, vocab_size: int) -> None:
     if rows != vocab_size:
         raise UserError(
             f"model.new.vocab_multiple {new.vocab_multiple} gives {rows} ids and there are {vocab_size} tokens, so "
-            "rollouts would sample ids that are none: leave it out, or pretrain the model (objective: lm) and start there"
+            "rollouts would sample ids that are none: leave it out"
         )
 
 

@@ -147,7 +147,7 @@ def held_out_text(corpus: TokenFile, context: int, *, most: int, given: int = 1,
     parts = as_tensor(corpus.parts(starts, context + given, shortest=given + 1)) if separate else None
     if parts is not None and not len(parts):
         raise UserError(
-            f"{corpus.source} has no held-out document with a token to predict in a window of {context + given} tokens: "
+            f"{corpus.source} has no held-out document with a token to predict in windows of {context + given}: "
             "use a longer context, or task.documents=joined"
         )
     return HeldOutText(

@@ -176,7 +176,7 @@ def start_model(config: TrainConfig, world: World) -> Start:
     if config.model.new is not None:
         named = named_tokenizer(config.model.new.tokenizer, task, masks=hides)
         tokenizer, note = chat_tokenizer(config.model, named)
-        if isinstance(config, OnlineConfig):
+        if not isinstance(config, OfflineConfig):
             _require_tokens_alone(config.model.new, tokenizer.vocab_size)
         policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed, causal=not hides)
     else:
@@ -324,7 +324,7 @@ def _embedding_rows(new: NewModel, vocab_size: int) -> int:
 
 
 def _require_tokens_alone(new: NewModel, vocab_size: int) -> None:
-    """Refuses ids that are no tokens in a model that learns from its own samples: it would sample them."""
+    """Refuses ids that are no tokens in a model whose samples are learned from: it would sample them."""
     rows = _embedding_rows(new, vocab_size)
     if rows != vocab_size:
         raise UserError(

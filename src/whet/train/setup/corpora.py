@@ -20,7 +20,7 @@ from whet.data.corpus.corpus_task import CorpusTask
 from whet.data.corpus.text_store import build_directory, text_store
 from whet.data.corpus.token_file import TokenFile, cached_token_file, read_token_file, write_token_file
 from whet.distributed.world import World
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.evaluate.held_out_masks import masked_metrics
 from whet.evaluate.held_out_text import HeldOutText, text_metrics
 from whet.models.load import is_bidirectional
@@ -71,7 +71,10 @@ def tokenize_to(directory: Path, task: CorpusTask, tokenizer: str) -> TokenFile:
         write_token_file(new, text, made.encode, tokenizer=tokenizer_fingerprint(made), **facts)
         made.save(new)
 
-    build_directory(directory.absolute(), write, what=f"the tokens of {task.path}")
+    try:
+        build_directory(directory.absolute(), write, what=f"the tokens of {task.path}")
+    except RunFailed as error:
+        raise UserError(f"{error}: name another directory") from error
     return read_token_file(directory)
 
 

@@ -35,9 +35,7 @@ class CorpusTask:
     shortest_prompt: int | None = None  # training prompts have from so many characters on; null: all have as many
     answer_characters: int = 64  # of the real text after it
     windows: str = "characters"  # where a prompt may begin and end: anywhere, or between words (for BPE)
-    documents: str = (
-        "joined"  # tokens of training and held-out text attend over ends of documents, or "separate": within one
-    )
+    documents: str = "joined"  # tokens attend over ends of documents, or "separate": within one; also held out
     eval_windows: int = 0  # held-out windows whose loss is measured, evenly spread; 0: all
 
     def __post_init__(self) -> None:

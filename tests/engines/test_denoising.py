@@ -182,6 +182,15 @@ def test_the_model_sees_a_window_of_its_whole_context(engine):
     assert greedy == [3, int(logits.argmax())]
 
 
+def test_a_shorter_text_is_filled_as_if_it_were_alone():
+    """In a batch with longer texts what comes after its end is masked, as it is alone."""
+    engine = DenoisingEngine(bidirectional(sharp=3.0), with_mask(character_tokenizer(ALPHABET)))
+    texts, streams = [[3, None], [None, 7, None], [None] * CONTEXT], [(0,), (1,), (2,)]
+    together = engine.infill(texts, streams, PLAIN, count=4)
+    alone = [engine.infill([text], [stream], PLAIN, count=4)[0] for text, stream in zip(texts, streams, strict=True)]
+    assert together == alone
+
+
 def test_refusals_of_the_engine(engine):
     with pytest.raises(UserError, match="a text of 9 tokens exceeds the model's context of 8"):
         engine.infill([[None] * 9], [(0,)], PLAIN)

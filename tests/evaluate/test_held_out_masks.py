@@ -55,7 +55,7 @@ def test_the_masked_loss_is_that_of_the_drawn_tokens():
     held_out = HeldOutText(windows=windows, tokens_per_character=1.0, tokens_per_byte=1.0)
     found = masked_metrics(model, held_out, World.alone("cpu"), has_bound=False)
     count = round(RATIO * 8)
-    chosen = drawn_masks(torch.arange(6), torch.full((6,), count), 8, draw=DRAWS)
+    chosen = drawn_masks(torch.arange(6), torch.full((6,), count), torch.full((6,), 8), draw=DRAWS)
     shown = windows.masked_fill(chosen, MASK)
     logits = model(shown, torch.full((6,), 8)).detach()[..., :MASK]
     logprobs = logits.log_softmax(dim=-1).gather(-1, windows[..., None])[..., 0]
@@ -65,7 +65,7 @@ def test_the_masked_loss_is_that_of_the_drawn_tokens():
 
 
 def test_counts_are_spread_over_all_numbers_of_tokens():
-    counts = masked_counts(torch.arange(1000), 16)
+    counts = masked_counts(torch.arange(1000), torch.full((1000,), 16))
     assert (int(counts.min()), int(counts.max())) == (1, 16)
     quarter = (counts - 1) // 4  # each draw has its own quarter
     assert bool((quarter == torch.arange(DRAWS)).all())
@@ -74,12 +74,49 @@ def test_counts_are_spread_over_all_numbers_of_tokens():
 
 
 def test_masks_are_named_by_draw_and_window_alone():
-    numbers, counts = torch.arange(50), torch.full((50,), 3)
-    masks = drawn_masks(numbers, counts, 9, draw=0)
+    numbers, counts, nine = torch.arange(50), torch.full((50,), 3), torch.full((50,), 9)
+    masks = drawn_masks(numbers, counts, nine, draw=0)
     assert masks.sum(dim=1).tolist() == [3] * 50
-    assert torch.equal(drawn_masks(numbers[20:30], counts[20:30], 9, draw=0), masks[20:30])
-    assert not torch.equal(drawn_masks(numbers, counts, 9, draw=1), masks)
+    assert torch.equal(drawn_masks(numbers[20:30], counts[20:30], nine[20:30], draw=0), masks[20:30])
+    assert not torch.equal(drawn_masks(numbers, counts, nine, draw=1), masks)
     assert len({tuple(row) for row in masks.tolist()}) > 25
+
+
+def test_rows_of_several_lengths_are_masked_within_their_own():
+    numbers, lengths = torch.arange(40), torch.arange(40) % 5 + 1
+    counts = masked_counts(numbers, lengths)
+    assert bool(((counts >= 1) & (counts <= lengths[:, None])).all())
+    masks = drawn_masks(numbers, counts[:, 2], lengths, draw=2)
+    assert masks.sum(dim=1).tolist() == counts[:, 2].tolist()
+    assert not bool((masks & (torch.arange(5) >= lengths[:, None])).any())
+
+
+def test_parts_of_windows_are_read_as_texts_of_their_own():
+    """Two parts of one window and one of another, against each alone: nothing of a neighbour, positions from 0."""
+    model, world = model_of(8), World.alone("cpu")
+    windows = torch.randint(0, MASK, (2, 8), generator=torch.Generator().manual_seed(3))
+    parts = torch.tensor([[0, 0, 3], [0, 3, 8], [1, 2, 4]])
+    told = masked_metrics(
+        model,
+        HeldOutText(windows=windows, tokens_per_character=1.0, tokens_per_byte=1.0, parts=parts),
+        world,
+        has_bound=True,
+    )
+    lengths, nats, bound = torch.tensor([3, 5, 2]), 0.0, 0.0
+    ones, counts = torch.ones(3, dtype=torch.int64), masked_counts(torch.arange(3), torch.tensor([3, 5, 2]))
+    for row, (window, first, last) in enumerate(parts.tolist()):
+        text = windows[window, first:last]
+
+        def nll(draw, some, row=row, text=text):
+            hidden = drawn_masks(torch.arange(3), some, lengths, draw=draw)[row, : len(text)]
+            logits = model(text.masked_fill(hidden, MASK)[None], torch.tensor([len(text)])).detach()[0, :, :MASK]
+            return -float(logits.double().log_softmax(dim=-1).gather(-1, text[:, None])[hidden].sum())
+
+        nats += nll(DRAWS, ones)
+        bound += sum(nll(draw, counts[:, draw]) * len(text) / int(counts[row, draw]) for draw in range(DRAWS)) / DRAWS
+    assert told["eval/rows"] == 3
+    assert told["eval/masked_loss"] == pytest.approx(nats / 3, rel=1e-5)  # one masked token of each
+    assert told["eval/bound"] == pytest.approx(bound / 10, rel=1e-5)
 
 
 def test_a_bound_is_not_called_a_likelihood():

@@ -17,6 +17,7 @@ from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.models.load import load_model
 from whet.train.explain.explanation import explain
+from whet.train.rows import denoising
 from whet.train.rows.denoising import DenoisingTrainer, masking_draws
 from whet.train.rows.loop import build_trainer
 from whet.train.rows.text_trainer import Window
@@ -97,6 +98,21 @@ def test_the_loss_of_a_step_by_hand(texts: Path, objective: Any, documents: str)
     metrics, tokens = trainer.fit(rows)
     assert metrics["loss"] == pytest.approx(total / count, rel=1e-4)
     assert tokens == count
+
+
+def test_a_random_token_is_never_the_mask(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the largest number that can be drawn, a replaced token is the last real id."""
+
+    def largest(*args: Any, **settings: Any) -> dict[str, torch.Tensor]:
+        found = masking_draws(*args, **settings)
+        return found | {"id_draws": torch.full_like(found["id_draws"], 1 - 2**-53)}
+
+    monkeypatch.setattr(denoising, "masking_draws", largest)
+    objective = {"name": "masked_lm", "ratio": 0.9, "mask_share": 0.0, "random_share": 1.0}
+    trainer = trainer_of(texts, objective=objective)
+    text, mask = trainer.corrupted(trainer.rows(1)), trainer.parts.policy.vocab_size - 1
+    assert int(text.chosen.sum()) > 30
+    assert bool((text.shown[text.chosen] == mask - 1).all())
 
 
 def test_weights_are_those_of_the_times(texts: Path) -> None:

@@ -294,7 +294,8 @@ NO_FILES = {
     *(f"{data}.{key}" for data in ("data", "data.sets", "eval.data") for key in OF_EACH_SET if key != "limit"),
     "eval.task", "eval.data",  # names of evaluation sets
     "engine.weights_directory", "reward.environment", "reward_head.separator",
-    "rollout.stop", "early_stopping.metric", "best.metric", "model.new.family", "model.system_prompt", "model.lora.targets",
+    "rollout.stop", "early_stopping.metric", "best.metric", "model.new.family", "model.system_prompt",
+    "model.lora.targets",
 }  # fmt: skip
 
 

@@ -105,6 +105,15 @@ def test_the_real_tokens_are_those_of_the_whole_text_where_they_begin_with_the_p
     assert answer_tokens(tokenizer, spoken) == tokenizer.encode(" cat")
 
 
+def test_the_answer_is_not_tokenised_alone() -> None:
+    """GPT-2's pattern splits "it'stop" into it, 's and top, and "stop" not at all."""
+    tokenizer = train_bpe(["stop it stop it stop"] * 4, 262)
+    whole, prompt, alone = (tokenizer.encode(text) for text in ("it'stop", "it'", "stop"))
+    assert whole[: len(prompt)] == prompt  # the prompt's tokens are the beginning, so what follows them is real
+    assert whole[len(prompt) :] != alone
+    assert answer_tokens(tokenizer, Example(id="", prompt="it'", answer="stop")) == whole[len(prompt) :]
+
+
 def test_reward_functions_are_not_sent_log_probs() -> None:
     facts = Sampled(tokens=((1, 2),), finish=("stop",), step=0, steps=1, logprobs=((math.nan, -1.0),))
     packed = json.loads(json.dumps(pack_batch([EXAMPLE], ["ab"], facts), allow_nan=False))

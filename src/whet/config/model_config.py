@@ -38,7 +38,7 @@ class NewModel(Section):
     context: Positive = 256  # longest sequence, in tokens
     latent: LatentOptions = LatentOptions()
     tokenizer: Tokeniser = CHARACTERS  # of the task's alphabet; `bpe:1024`, `tiktoken:gpt2`, or a saved one's directory
-    vocab_multiple: Positive = 1  # the embedding has so many rows or a multiple: 64 suits the kernels of a GPU
+    vocab_multiple: Positive = 1  # offline: the embedding has so many rows or a multiple; 64 suits a GPU's kernels
 
     @model_validator(mode="after")
     def _divisible(self) -> NewModel:

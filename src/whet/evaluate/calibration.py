@@ -98,13 +98,17 @@ def share_by_cluster(clusters: Sequence[Hashable], outcomes: Sequence[float]) ->
 
 def mean_by_cluster(clusters: Sequence[Hashable], values: Sequence[float]) -> Interval:
     """The mean over all values, with Student's t interval over clusters; infinite for one cluster."""
-    sums = [(math.fsum(cluster), len(cluster)) for cluster in clustered(clusters, values).values()]
-    if not sums:
+    return mean_of_sums([(math.fsum(cluster), len(cluster)) for cluster in clustered(clusters, values).values()])
+
+
+def mean_of_sums(clusters: Sequence[tuple[float, int]]) -> Interval:
+    """As `mean_by_cluster`, from the sum and the number of each cluster's values."""
+    if not clusters:
         raise ValueError("a mean needs at least one value")
-    mean = math.fsum(total for total, _ in sums) / len(values)
-    if len(sums) == 1:
+    mean = math.fsum(total for total, _ in clusters) / sum(count for _, count in clusters)
+    if len(clusters) == 1:
         return Interval(mean, -math.inf, math.inf)
-    half = t_quantile(len(sums) - 1) * math.sqrt(_variance(sums, mean))
+    half = t_quantile(len(clusters) - 1) * math.sqrt(_variance(clusters, mean))
     return Interval(mean, mean - half, mean + half)
 
 

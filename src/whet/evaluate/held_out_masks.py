@@ -9,15 +9,15 @@ their models alone. The k of a window are spread evenly over 1 … L, and shifte
 """
 
 import math
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from whet.distributed.world import World
-from whet.evaluate.calibration import share_of_sums
-from whet.evaluate.held_out_text import CPU_TOKENS, CUDA_TOKENS, HeldOutText
-from whet.evaluate.statistics import flat_metrics, mean_interval
+from whet.evaluate.calibration import mean_of_sums, share_of_sums
+from whet.evaluate.held_out_text import HeldOutText, Rows
+from whet.evaluate.statistics import flat_metrics
 from whet.models.layers.decoder_config import autocast
 from whet.models.masked_logprobs import mask_id, masked_likelihoods
 from whet.models.protocol import CausalLM
@@ -28,24 +28,33 @@ RATIO = 0.15  # of the tokens, masked for the masked loss: that of Devlin et al.
 GOLDEN = (math.sqrt(5) - 1) / 2  # multiples of it, modulo 1, are spread evenly however many there are
 
 
+class MaskedRow(NamedTuple):
+    """What is read of a row: a window, or a part of one."""
+
+    logprobs: float  # sum over the tokens masked at the fixed ratio
+    hits: float  # how many of these were the likeliest
+    masked: float  # how many there are
+    bound: float  # estimate in nats; 0 if there is none
+    length: float
+
+
 @torch.no_grad()
 def masked_metrics(model: CausalLM, text: HeldOutText, world: World, *, has_bound: bool) -> dict[str, float]:
     """`eval/masked_loss` and `eval/masked_accuracy` of tokens at a fixed ratio; with `has_bound` also `eval/bound`.
 
     The bound is in nats a token, `eval/bound_bits_per_character` and `eval/bound_bits_per_byte` in bits. All tokens of
-    a window are predicted, the first one too. Intervals are over windows: they cover the draws of masks and of text.
+    a window are predicted, the first one too. Intervals are over windows (over the parts of separate documents in
+    them): they cover the draws of masks and of text.
     """
-    length = text.windows.shape[1]
-    share = max(1, round(RATIO * length))
-    rows = [row for some in _batches(text.windows, world) for row in _read(model, *some, share, world, has_bound)]
-    told = world.interleave(rows)
+    told = world.interleave([row for some in text.batches(world) for row in _read(model, some, world, has_bound)])
+    rows = [MaskedRow(*row) for row in told]
     found: dict[str, float] = {
-        "eval/masked_loss": -sum(row[0] for row in told) / (share * len(told)),
-        **flat_metrics({"masked_accuracy": share_of_sums([(row[1], share) for row in told])}),
-        "eval/windows": float(len(told)),
+        "eval/masked_loss": -sum(row.logprobs for row in rows) / sum(row.masked for row in rows),
+        **flat_metrics({"masked_accuracy": share_of_sums([(row.hits, int(row.masked)) for row in rows])}),
+        "eval/windows": float(len(rows)),
     }
     if has_bound:
-        bound = mean_interval([row[2] / length for row in told])
+        bound = mean_of_sums([(row.bound, int(row.length)) for row in rows])
         bits = bound.mean / math.log(2)
         found |= {
             **flat_metrics({"bound": bound}),
@@ -55,46 +64,38 @@ def masked_metrics(model: CausalLM, text: HeldOutText, world: World, *, has_boun
     return found
 
 
-def masked_counts(numbers: Tensor, length: int) -> Tensor:
-    """(n, DRAWS): how many tokens of windows with these numbers are masked, from 1 to `length`."""
+def masked_counts(numbers: Tensor, lengths: Tensor) -> Tensor:
+    """(n, DRAWS): how many tokens of rows with these numbers are masked, from 1 to a row's length."""
     shift = ((numbers.double() + 1) * GOLDEN) % 1
     spread = (torch.arange(DRAWS) + shift[:, None]) / DRAWS
-    return (1 + (spread * length).long()).clamp(max=length)
+    return torch.minimum(1 + (spread * lengths[:, None]).long(), lengths[:, None])
 
 
-def drawn_masks(numbers: Tensor, counts: Tensor, length: int, *, draw: int) -> Tensor:
-    """(n, length): so many tokens of each window, by the draw and the window's number alone."""
+def drawn_masks(numbers: Tensor, counts: Tensor, lengths: Tensor, *, draw: int) -> Tensor:
+    """(n, longest): so many tokens of each row, by the draw and the row's number alone."""
     keys = torch.tensor([stream_key((draw, number)) for number in numbers.tolist()])
-    ranks = uniform(keys[:, None], torch.arange(length)).argsort(dim=1).argsort(dim=1)
-    return ranks < counts[:, None]
+    columns = torch.arange(int(lengths.max()))
+    drawn = uniform(keys[:, None], columns).masked_fill(
+        columns >= lengths[:, None], 1.0
+    )  # those after the end are last
+    return drawn.argsort(dim=1, stable=True).argsort(dim=1) < counts[:, None]
 
 
-def _batches(windows: Tensor, world: World) -> Iterator[tuple[Tensor, Tensor]]:
-    """This rank's windows and their numbers."""
-    size = max(1, (CUDA_TOKENS if world.device.type == "cuda" else CPU_TOKENS) // windows.shape[1])
-    numbers = torch.arange(world.rank, len(windows), world.size)
-    for some in torch.split(numbers, size):
-        yield windows[some], some
-
-
-def _read(
-    model: CausalLM, windows: Tensor, numbers: Tensor, share: int, world: World, has_bound: bool
-) -> list[list[float]]:
-    """For each window the log-probs and hits at the fixed ratio and, else 0, its estimate of the bound in nats."""
-    length = windows.shape[1]
-    fixed = torch.full_like(numbers, share)
-    logprobs, hits = _likelihoods(model, windows, drawn_masks(numbers, fixed, length, draw=DRAWS), world)
+def _read(model: CausalLM, rows: Rows, world: World, has_bound: bool) -> list[list[float]]:
+    """The numbers of a `MaskedRow` for each row."""
+    numbers, lengths = rows.numbers, rows.lengths
+    shares = (RATIO * lengths.double()).round().long().clamp(min=1)
+    logprobs, hits = _likelihoods(model, rows, drawn_masks(numbers, shares, lengths, draw=DRAWS), world)
     bounds = torch.zeros_like(logprobs)
-    for draw, counts in enumerate(masked_counts(numbers, length).T if has_bound else ()):
-        masked, _ = _likelihoods(model, windows, drawn_masks(numbers, counts, length, draw=draw), world)
-        bounds -= masked * length / counts / DRAWS
-    return torch.stack([logprobs, hits, bounds], dim=1).tolist()
+    for draw, counts in enumerate(masked_counts(numbers, lengths).T if has_bound else ()):
+        masked, _ = _likelihoods(model, rows, drawn_masks(numbers, counts, lengths, draw=draw), world)
+        bounds -= masked * lengths / counts / DRAWS
+    return torch.stack([logprobs, hits, shares.double(), bounds, lengths.double()], dim=1).tolist()
 
 
-def _likelihoods(model: CausalLM, windows: Tensor, masked: Tensor, world: World) -> tuple[Tensor, Tensor]:
-    targets, chosen = windows.to(world.device), masked.to(world.device)
+def _likelihoods(model: CausalLM, rows: Rows, masked: Tensor, world: World) -> tuple[Tensor, Tensor]:
+    targets, lengths, chosen = (table.to(world.device) for table in (rows.tokens, rows.lengths, masked))
     shown = targets.masked_fill(chosen, mask_id(model))
-    lengths = torch.full((len(targets),), targets.shape[1], device=world.device)
     with autocast(world.device):
         logprobs, hits = masked_likelihoods(model, shown, lengths, targets, chosen)
     return logprobs.cpu(), hits.cpu()

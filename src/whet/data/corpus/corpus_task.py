@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from whet.data.corpus.documents import CorpusSource
 from whet.data.corpus.text_store import TextStore, text_store
 from whet.errors import UserError
@@ -16,7 +18,12 @@ WINDOWS = ("characters", "words")
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusTask:
-    """Windows of a text, to be continued: for language modelling, and for RL with a reward at every token."""
+    """Windows of a text, to be continued: for language modelling, and for RL with a reward at every token.
+
+    Of several documents each window lies within one. An answer that reaches the end of its document ends there: the
+    token that ends a document in language modelling is no part of it, so that it is neither real nor wrong. A document
+    that is shorter than a window gives up to its second half to the answer; one of a single character has no window.
+    """
 
     path: str  # tiny-shakespeare, python-stdlib, a file, a folder, an address, or a data set of the hub
     column: str = "text"  # of rows: the column that holds the text
@@ -28,7 +35,7 @@ class CorpusTask:
     shortest_prompt: int | None = None  # training prompts have from so many characters on; null: all have as many
     answer_characters: int = 64  # of the real text after it
     windows: str = "characters"  # where a prompt may begin and end: anywhere, or between words (for BPE)
-    documents: str = "joined"  # windows of training text: run over ends of documents, or "separate": attend within one
+    documents: str = "joined"  # tokens attend over ends of documents, or "separate": within one; also held out
     eval_windows: int = 0  # held-out windows whose loss is measured, evenly spread; 0: all
 
     def __post_init__(self) -> None:
@@ -56,26 +63,31 @@ class CorpusTask:
         return CorpusSource(path=self.path, column=self.column, split=self.split, subset=self.subset, limit=self.limit)
 
     @cached_property
+    def _stored(self) -> TextStore:
+        return text_store(self.source, held_out_share=self.held_out_share)
+
+    @cached_property
     def text(self) -> TextStore:
-        """The whole text."""
-        store = text_store(self.source, held_out_share=self.held_out_share)
+        """The whole text, if it has windows."""
+        store = self._stored
         shortest = min(store.split, store.size - store.split)
         needed = 4 * (self.prompt_characters + self.answer_characters)
         if shortest < needed:
+            whole = f" (whole ones of its {store.documents:,} documents)" if store.documents > 1 else ""
             raise UserError(
-                f"{self.path} has {store.split:,} bytes of training and {store.size - store.split:,} of held-out text, "
-                f"too few for its windows, which need {needed:,} on each side: add text, raise task.held_out_share, or "
-                "lower task.prompt_characters and task.answer_characters"
+                f"{self.path} has {store.split:,} bytes of training and {store.size - store.split:,} of held-out text"
+                f"{whole}, too few for its windows, which need {needed:,} on each side: add text, raise "
+                "task.held_out_share, or lower task.prompt_characters and task.answer_characters"
             )
         return store
 
     @property
     def alphabet(self) -> str:
-        return self.text.alphabet
+        return self._stored.alphabet
 
     def training_text(self) -> Iterator[str]:
         """The training text, chunk by chunk."""
-        return self.text.chunks(0, self.text.split)
+        return self._stored.chunks(0, self._stored.split)
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         side, drawn = (0, self.text.split), [fingerprint("corpus", *seed, number) for number in range(count)]
@@ -86,7 +98,8 @@ class CorpusTask:
         side = (self.text.split, self.text.size)
         most = max(1, (side[1] - side[0]) // (4 * (self.prompt_characters + self.answer_characters)))
         count = min(count, most)
-        return [self._example(number * GOLDEN % 1, side, self.prompt_characters) for number in range(count)]
+        found = (self._example(number * GOLDEN % 1, side, self.prompt_characters) for number in range(count))
+        return list({example.id: example for example in found}.values())  # a short document has one window
 
     def score(self, example: Example, text: str) -> Score:
         """The share of characters that are those of the text at the same place."""
@@ -106,9 +119,12 @@ class CorpusTask:
         return self.shortest_prompt + fingerprint("length", drawn) % spread
 
     def _example(self, where: float, side: tuple[int, int], characters: int) -> Example:
-        """The window that begins at this fraction of one side of the text."""
+        """The window that begins at this fraction of one side of the text, or of one of its documents."""
         at_word = self.windows == "words"
         room = 4 * (self.prompt_characters + self.answer_characters)  # bytes: a character has at most four
+        if self.text.documents > 1:
+            where, side = self._document(where, side)
+            characters, room = self._within(side, characters)
         begin, end = side
         place = begin + int(where * max(1, end - begin - room))
         prompt, place = self.text.text_at(place, characters, side=side, at_word=at_word)
@@ -121,6 +137,32 @@ class CorpusTask:
             after = place + len(prompt.encode())
             answer, _ = self.text.text_at(after, self.answer_characters, side=(after, end), at_word=False)
         return Example(id=f"byte {place}", prompt=prompt, answer=answer)
+
+    def _document(self, where: float, side: tuple[int, int]) -> tuple[float, tuple[int, int]]:
+        """The document at this fraction of a side, or the next one that has two characters; and the fraction of it."""
+        begin, end = side
+        first, last = np.searchsorted(self.text.starts, [begin, end]).tolist()
+        place = begin + where * (end - begin)
+        chosen = int(np.searchsorted(self.text.starts, place, side="right")) - 1
+        for number in (*range(chosen, last), *range(first, chosen)):
+            start, after = (
+                int(self.text.starts[number]),
+                int(self.text.starts[number + 1]) if number + 1 < last else end,
+            )
+            if len(self.text.text_at(start, 2, side=(start, after), at_word=False)[0]) == 2:
+                return (place - start) / (after - start) if number == chosen else 0.0, (start, after)
+        raise UserError(
+            f"{self.path} has no document of two characters on one side, and a window has a prompt and an answer: "
+            "add text"
+        )
+
+    def _within(self, document: tuple[int, int], characters: int) -> tuple[int, int]:
+        """The characters of a prompt in this document, and the bytes after the first one of its last window."""
+        begin, end = document
+        window = self.prompt_characters + self.answer_characters
+        tail = self.text.data[max(begin, end - 4 * window) : end].decode("utf-8", errors="ignore")[-window:]
+        answer = min(self.answer_characters, (len(tail) + 1) // 2)
+        return min(characters, len(tail) - answer), len(tail.encode()) - 1
 
     @staticmethod
     def _whole_words(prompt: str) -> str:

@@ -3,9 +3,10 @@
 import hashlib
 import io
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from whet import files
 from whet.errors import UserError
@@ -30,6 +31,7 @@ NOT_OF_THE_LIBRARY = {
     "ensurepip",
 }
 PIECE = 2**20  # characters that are read at a time
+OF_TOKENS = ("corpus.json", "tokens.bin")  # what a directory of tokens has (token_file.py)
 NAMED = (TINY_SHAKESPEARE, STANDARD_LIBRARY)
 
 
@@ -53,11 +55,15 @@ def source_files(source: CorpusSource) -> list[Path]:
         return _standard_library()
     if is_address(path):
         return [cached_download(path, kinds=(*files.TEXT_SUFFIXES, *files.ROW_SUFFIXES))]
-    place = Path(path).expanduser()
-    if place.is_dir():
-        return _of_folder(place)
-    if place.is_file():
-        return [place]
+    try:
+        place = Path(path).expanduser()
+        if place.is_dir():
+            return _of_folder(place)
+        if place.is_file():
+            return [place]
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, no such user
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} cannot be looked for ({reason}): name a file, a folder or a data set") from error
     if is_hub_name(path) and "/" in path:
         return row_files(path, split=source.split, subset=source.subset, limit=source.limit)
     known = f"the names {' and '.join(NAMED)}, a data set of the hub (owner/name)"
@@ -117,17 +123,27 @@ def _of_rows(file: Path, column: str) -> Iterator[str]:
             raise UserError(f"{raw.problem}: repair the row, or leave it out")
         text = raw.columns.get(column)
         if not isinstance(text, str):
-            has = ", ".join(raw.columns) or "none"
-            raise UserError(
-                f"{file}:{raw.line} has no text in the column {column!r} (columns: {has}): name another, "
-                "task.column or --column"
-            )
+            raise UserError(_no_text(f"{file}:{raw.line}", column, raw.columns))
         if text:
             yield text
 
 
+def _no_text(where: str, column: str, columns: Mapping[str, Any]) -> str:
+    """Why a row has no text, and what to do."""
+    if column in columns:
+        kind = files.json_type(columns[column])
+        return f"{where} has {kind} in the column {column!r}, and text is expected: repair the row, or leave it out"
+    has = ", ".join(columns) or "none"
+    return f"{where} has no text in the column {column!r} (columns: {has}): name another, task.column or --column"
+
+
 def _of_folder(folder: Path) -> list[Path]:
     """All files below a folder but hidden ones, in the order of their paths."""
+    if all((folder / name).is_file() for name in OF_TOKENS):
+        raise UserError(
+            f"{folder} holds the tokens that `whet data tokenize` made of a text, for the trainer in C++: name the "
+            f"text itself, and its tokeniser by model.new.tokenizer={folder}"
+        )
     found = sorted(
         file
         for file in folder.rglob("*")

@@ -9,6 +9,7 @@ import mmap
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,8 @@ LAYOUT = 2  # raise it when the files change, so that older ones are built again
 CHUNK = 2**20  # bytes of text that are encoded or decoded at a time
 LARGEST_ALPHABET = 50_000  # more different characters than Unicode text has
 SPACES = b" \n\t\r"
+BUILDING = ".building-"  # begins the names of directories that are not complete
+STALE = 24 * 3600  # seconds after which nobody writes to such a directory any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +107,13 @@ def text_store(source: CorpusSource, *, held_out_share: float) -> TextStore:
     facts = _intact_facts(directory)
     if facts is None:
         shutil.rmtree(directory, ignore_errors=True)
-        build_directory(directory, lambda new: _write(source, new), what=f"the text of {source.path}")
+        remove_stale(directory.parent)
+        build_directory(
+            directory, lambda new: _write_as_checked(source, new, checksum), what=f"the text of {source.path}"
+        )
         facts = _intact_facts(directory)
     if facts is None:
-        raise RunFailed(f"the text of {source.path} changed while it was written to {directory}: try again")
+        raise RunFailed(f"the text of {source.path} was damaged while it was written to {directory}: try again")
     whole = TextStore(directory=directory, checksum=checksum, split=facts["size"], **facts)
     split = _split(whole, held_out_share)
     if not 0 < split < whole.size and held_out_share > 0:
@@ -121,9 +127,17 @@ def _intact_facts(directory: Path) -> dict[str, Any] | None:
         facts = read_object(directory / FACTS)
         if facts.pop("sha256") != {name: sha256_of(directory / name) for name in (TEXT, STARTS)}:
             return None
-        return {name: facts[name] for name in ("size", "documents", "alphabet")}
+        found = {name: facts[name] for name in ("size", "documents", "alphabet")}
+        counts = {"size": (directory / TEXT).stat().st_size, "documents": (directory / STARTS).stat().st_size // 8}
     except (OSError, UserError, KeyError):
         return None
+    is_intact = all(is_count(found[name]) and found[name] == count for name, count in counts.items())
+    return found if is_intact and isinstance(found["alphabet"], str) else None
+
+
+def is_count(value: object) -> bool:
+    """Whether a value from JSON is a whole number from 0 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def sha256_of(path: Path) -> str:
@@ -138,6 +152,13 @@ def _split(store: TextStore, held_out_share: float) -> int:
         return wanted
     later = store.starts[store.starts >= max(1, wanted)]
     return int(later[0]) if len(later) else int(store.starts[-1])
+
+
+def _write_as_checked(source: CorpusSource, directory: Path, checksum: str) -> None:
+    """Writes the text of a source that has this checksum, before and after it is read."""
+    _write(source, directory)
+    if source_checksum(source) != checksum:
+        raise RunFailed(f"{source.path} changed while its text was read: try again when it is complete")
 
 
 def _write(source: CorpusSource, directory: Path) -> None:
@@ -165,18 +186,29 @@ def _encoded(text: str, source: CorpusSource) -> bytes:
         raise UserError(f"{source.path} holds half of a surrogate pair, which is no text: remove it") from error
 
 
+def remove_stale(cache: Path) -> None:
+    """Removes what processes that were killed left of the directories that they built."""
+    for left in cache.glob(f"{BUILDING}*"):
+        try:
+            newest = max(path.stat().st_mtime for path in (left, *left.rglob("*")))
+        except OSError:  # another process removes it
+            continue
+        if newest < time.time() - STALE:
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def build_directory(directory: Path, write: Callable[[Path], None], *, what: str) -> None:
-    """Writes a directory of the cache under another name and then renames it: it is complete or absent.
+    """Writes a directory under another name beside it and then renames it: it is complete or absent.
 
     Two processes may build the same one at once; the second finds that of the first.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".building-") as temporary:
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=BUILDING) as temporary:
             new = Path(temporary) / directory.name
             new.mkdir()
             write(new)
-            for file in new.iterdir():
+            for file in filter(Path.is_file, new.rglob("*")):
                 with file.open("rb") as opened:
                     os.fsync(opened.fileno())
             try:

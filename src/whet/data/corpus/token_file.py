@@ -7,7 +7,7 @@ token at which each document begins) and corpus.json. Training tokens come first
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from whet.data.corpus.text_store import TextStore, build_directory, sha256_of
+from whet.data.corpus.text_store import TextStore, build_directory, is_count, remove_stale, sha256_of
 from whet.errors import UserError
 from whet.files import home_directory, read_object
 
@@ -24,6 +24,7 @@ TOKENS, DOCUMENTS, MANIFEST = "tokens.bin", "documents.bin", "corpus.json"
 FORMAT = 1
 SMALL = 2**16  # vocabulary sizes up to it take two bytes a token
 SIDES = ("training", "held_out")
+DTYPES = ("uint16", "uint32")
 
 Encode = Callable[[str], Sequence[int]]
 
@@ -82,6 +83,16 @@ class TokenFile:
         first, last = np.searchsorted(self.documents, [start + 1, start + length])
         return list(pairwise([0, *(self.documents[first:last] - start).tolist(), length]))
 
+    def parts(self, starts: np.ndarray, length: int, *, shortest: int) -> np.ndarray:
+        """(m, 3): the parts of documents in windows, of `shortest` tokens at least: window, first, past the last."""
+        found = [
+            (index, first, last)
+            for index, start in enumerate(starts.tolist())
+            for first, last in self.document_parts(start, length)
+            if last - first >= shortest
+        ]
+        return np.array(found, dtype=np.int64).reshape(-1, 3)
+
 
 def cached_token_file(
     text: TextStore, encode: Encode, *, vocab_size: int, eos: int, tokenizer: str, source: str
@@ -97,6 +108,7 @@ def cached_token_file(
         return read_token_file(directory)
     except UserError:  # absent or damaged
         shutil.rmtree(directory, ignore_errors=True)
+        remove_stale(directory.parent)
         build_directory(directory, write, what=f"the tokens of {source}")
         return read_token_file(directory)
 
@@ -152,7 +164,7 @@ def _append(part: np.ndarray, vocab_size: int, dtype: np.dtype, file: Any, diges
 
 
 def read_token_file(directory: Path) -> TokenFile:
-    """A token file whose manifest and checksum fit."""
+    """A token file whose manifest, sizes and checksums fit."""
     path = directory / MANIFEST
     if not path.is_file():
         raise UserError(f"{directory} has no {MANIFEST}: expected a directory made by `whet data tokenize`")
@@ -162,7 +174,7 @@ def read_token_file(directory: Path) -> TokenFile:
             directory=directory,
             **{name: manifest[name] for name in TokenFile.__dataclass_fields__ if name != "directory"},
         )
-        if manifest["format"] != FORMAT or found.dtype not in ("uint16", "uint32"):
+        if manifest["format"] != FORMAT or found.dtype not in DTYPES:
             raise UserError(f"{path} is of another format: make it again with `whet data tokenize`")
         known = {TOKENS: manifest["sha256"], DOCUMENTS: manifest["documents_sha256"]}
         damaged = [name for name, checksum in known.items() if sha256_of(directory / name) != checksum]
@@ -172,4 +184,26 @@ def read_token_file(directory: Path) -> TokenFile:
         raise UserError(f"cannot read the tokens in {directory}: {error.strerror or error}") from error
     if damaged:
         raise UserError(f"{directory / damaged[0]} is damaged (wrong checksum): delete {directory}, and make it again")
+    wrong = next(_wrong_facts(found), "")
+    if wrong:
+        raise UserError(f"{path} is damaged ({wrong}): delete {directory}, and make it again with `whet data tokenize`")
     return found
+
+
+def _wrong_facts(found: TokenFile) -> Iterator[str]:
+    """What a manifest says and the files beside it cannot have, in words."""
+    for name in ("tokens", "training_tokens", "vocab_size"):
+        if not is_count(getattr(found, name)):
+            yield f"{name} is {getattr(found, name)!r}, not a count"
+    for name, sides in (("characters", found.characters), ("bytes", found.bytes)):
+        if not isinstance(sides, dict) or set(sides) != set(SIDES) or not all(map(is_count, sides.values())):
+            yield f"{name} is {sides!r}, not a count of each side"
+    if not isinstance(found.source, str):
+        yield f"source is {found.source!r}, not a text"
+    size = (found.directory / TOKENS).stat().st_size
+    if size != found.tokens * np.dtype(found.dtype).itemsize:
+        yield f"{found.tokens} tokens of {found.dtype}, and {TOKENS} has {size} bytes"
+    if found.training_tokens not in found.documents:  # the held-out text begins a document
+        yield f"training_tokens is {found.training_tokens}, where no document begins"
+    if (np.diff(found.documents, prepend=0, append=found.tokens) < 0).any():
+        yield f"{DOCUMENTS} does not ascend to the number of tokens"

@@ -77,12 +77,8 @@ class TextTrainer(ABC):
         length, device = tables[0].shape[1], self.world.device
         if not self.separate:
             return [table.to(device) for table in tables], torch.full((len(rows),), length, device=device)
-        parts = [
-            (index, first, last)
-            for index, row in enumerate(rows)
-            for first, last in self.corpus.document_parts(row.start, length)
-            if last - first >= shortest
-        ]
+        starts = np.array([row.start for row in rows], dtype=np.int64)
+        parts = self.corpus.parts(starts, length, shortest=shortest).tolist()
         lengths = torch.tensor([last - first for _, first, last in parts], device=device)
         cut = [[table[index, first:last] for index, first, last in parts] for table in tables]
         return [torch.nn.utils.rnn.pad_sequence(some, batch_first=True).to(device) for some in cut], lengths

@@ -36,7 +36,7 @@ from whet.tasks.protocol import HasNotes, Task
 from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
-from whet.train.setup.corpora import named_tokenizer, short_horizon_note, text_measure
+from whet.train.setup.corpora import named_tokenizer, require_fitting_prompts, short_horizon_note, text_measure
 from whet.train.setup.lora_setup import Adapter, attach_adapter
 from whet.train.setup.optimizer import make_optimizer
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
@@ -133,6 +133,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     )
     task = filtered_task(config, task)
     evaluation, of_sets = _evaluation_tasks(config, task, start.tokenizer, policy.context)
+    require_fitting_prompts(config, task, evaluation.values(), start.tokenizer, policy.context)
     trained_on = () if isinstance(config, OfflineConfig) and config.data is not None else (prompts_line(config, task),)
     return Parts(
         task=task,
@@ -175,6 +176,8 @@ def start_model(config: TrainConfig, world: World) -> Start:
     if config.model.new is not None:
         named = named_tokenizer(config.model.new.tokenizer, task, masks=hides)
         tokenizer, note = chat_tokenizer(config.model, named)
+        if not isinstance(config, OfflineConfig):
+            _require_tokens_alone(config.model.new, tokenizer.vocab_size)
         policy: CausalLM = random_policy(config.model.new, tokenizer, config.seed, causal=not hides)
     else:
         directory = resolve_model(config.model.path)
@@ -306,13 +309,28 @@ def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int, *, causal: boo
 def new_decoder_config(new: NewModel, vocab_size: int, *, causal: bool = True) -> DecoderConfig:
     """The shape of a new model."""
     shape = new.model_dump(include={"family", "layers", "heads", "kv_heads", "width", "mlp_width", "context"})
-    rows = -(-vocab_size // new.vocab_multiple) * new.vocab_multiple
+    rows = _embedding_rows(new, vocab_size)
     if not causal and rows != vocab_size:
         raise UserError("model.new.vocab_multiple adds ids after the mask token, which must be the last: leave it out")
     try:
         return new_shape(**shape, latent=new.latent.model_dump(), vocab_size=rows, causal=causal)
     except UserError as error:
         raise UserError(f"model.new: {error}") from error
+
+
+def _embedding_rows(new: NewModel, vocab_size: int) -> int:
+    """The vocabulary, rounded up to `model.new.vocab_multiple`."""
+    return -(-vocab_size // new.vocab_multiple) * new.vocab_multiple
+
+
+def _require_tokens_alone(new: NewModel, vocab_size: int) -> None:
+    """Refuses ids that are no tokens in a model whose samples are learned from: it would sample them."""
+    rows = _embedding_rows(new, vocab_size)
+    if rows != vocab_size:
+        raise UserError(
+            f"model.new.vocab_multiple {new.vocab_multiple} gives {rows} ids and there are {vocab_size} tokens, so "
+            "rollouts would sample ids that are none: leave it out"
+        )
 
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)

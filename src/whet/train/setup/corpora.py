@@ -2,7 +2,7 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from whet.algorithms.table import Objective
 from whet.config import OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.objective import objective_row
 from whet.data.corpus.corpus_task import CorpusTask
-from whet.data.corpus.text_store import text_store
+from whet.data.corpus.text_store import build_directory, text_store
 from whet.data.corpus.token_file import TokenFile, cached_token_file, read_token_file, write_token_file
 from whet.distributed.world import World
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.evaluate.held_out_masks import masked_metrics
 from whet.evaluate.held_out_text import HeldOutText, text_metrics
 from whet.models.load import is_bidirectional
@@ -33,6 +33,7 @@ from whet.streams import uniform
 from whet.tasks.protocol import HasAlphabet, HasText, Task
 
 TIKTOKEN, BPE = "tiktoken:", "bpe:"
+LARGEST_BPE = 2**20  # tokens; published vocabularies have a quarter of it
 PROBED = 64  # prompts whose length is looked at
 SEED_BITS = 32  # a stream of windows is named by seed · 2³² + step
 
@@ -64,13 +65,16 @@ def tokenize_to(directory: Path, task: CorpusTask, tokenizer: str) -> TokenFile:
         raise UserError(f"{directory} exists and is not empty: name another directory")
     made = named_tokenizer(tokenizer, task)
     facts: dict[str, Any] = {"vocab_size": made.vocab_size, "eos": made.eos, "source": task.path}
+    text = text_store(task.source, held_out_share=task.held_out_share)  # of any length: it makes no windows
+
+    def write(new: Path) -> None:
+        write_token_file(new, text, made.encode, tokenizer=tokenizer_fingerprint(made), **facts)
+        made.save(new)
+
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        text = text_store(task.source, held_out_share=task.held_out_share)  # of any length: it makes no windows
-        write_token_file(directory, text, made.encode, tokenizer=tokenizer_fingerprint(made), **facts)
-        made.save(directory)
-    except OSError as error:
-        raise UserError(f"cannot write to {directory}: {error.strerror or error}") from error
+        build_directory(directory.absolute(), write, what=f"the tokens of {task.path}")
+    except RunFailed as error:
+        raise UserError(f"{error}: name another directory") from error
     return read_token_file(directory)
 
 
@@ -85,6 +89,8 @@ def named_tokenizer(name: str, task: Task, *, masks: bool = False) -> Tokenizer:
         return tiktoken_tokenizer(name.removeprefix(TIKTOKEN))
     if name.startswith(BPE):
         return _trained_bpe(name.removeprefix(BPE), task)
+    if name == BPE.rstrip(":"):
+        raise UserError("model.new.tokenizer is bpe without a number of tokens: write bpe:SIZE, e.g. bpe:1024")
     if name != "characters":
         return load_tokenizer(Path(name).expanduser())
     if not isinstance(task, HasAlphabet):
@@ -98,6 +104,8 @@ def named_tokenizer(name: str, task: Task, *, masks: bool = False) -> Tokenizer:
 def _trained_bpe(size: str, task: Task) -> Tokenizer:
     if not size.isdecimal():
         raise UserError(f"model.new.tokenizer is bpe:{size}, which names no number of tokens: write e.g. bpe:1024")
+    if len(size) > len(str(LARGEST_BPE)) or int(size) > LARGEST_BPE:
+        raise UserError(f"model.new.tokenizer is bpe:{size}, and at most {LARGEST_BPE:,} tokens are learned: lower it")
     if not isinstance(task, HasText):
         raise UserError(
             f"model.new.tokenizer is bpe:{size}, which is trained on a text, and task {task.name!r} has none: "
@@ -132,11 +140,21 @@ def window_starts(tokens: int, count: int, context: int, *, seed: int, step: int
     return (drawn * (tokens - context)).long().numpy()
 
 
-def held_out_text(corpus: TokenFile, context: int, *, most: int, given: int = 1) -> HeldOutText:
-    """Held-out windows of a corpus with `context` targets after `given` tokens, `most` of them; 0: all."""
+def held_out_text(corpus: TokenFile, context: int, *, most: int, given: int = 1, separate: bool = False) -> HeldOutText:
+    """Held-out windows of a corpus with `context` targets after `given` tokens, `most` of them; 0: all.
+
+    Where documents are `separate`, they are split into parts of documents, as windows of training are.
+    """
     starts = corpus.held_out_windows(context, most=most)
     tokens = len(corpus.held_out)
+    parts = as_tensor(corpus.parts(starts, context + given, shortest=given + 1)) if separate else None
+    if parts is not None and not len(parts):
+        raise UserError(
+            f"{corpus.source} has no held-out document with a token to predict in windows of {context + given}: "
+            "use a longer context, or task.documents=joined"
+        )
     return HeldOutText(
+        parts=parts,
         windows=as_tensor(corpus.windows(starts, context + given)),
         tokens_per_character=tokens / max(1, corpus.characters["held_out"]),
         tokens_per_byte=tokens / max(1, corpus.bytes["held_out"]),
@@ -153,16 +171,43 @@ def text_measure(
     """
     if not isinstance(task, CorpusTask) or not config.eval.every_steps:
         return lambda _: {}
-    tokens = token_file(task, tokenizer)
-    if not is_bidirectional(policy):
-        return partial(text_metrics, text=held_out_text(tokens, policy.context, most=task.eval_windows), world=world)
-    text = held_out_text(tokens, policy.context, most=task.eval_windows, given=0)
+    given = 0 if is_bidirectional(policy) else 1
+    text = held_out_text(
+        token_file(task, tokenizer),
+        policy.context,
+        most=task.eval_windows,
+        given=given,
+        separate=task.documents == "separate",
+    )
+    if given:
+        return partial(text_metrics, text=text, world=world)
     return partial(masked_metrics, text=text, world=world, has_bound=_has_bound(config))
 
 
 def _has_bound(config: TrainConfig) -> bool:
     row = objective_row(config.objective) if isinstance(config, OfflineConfig) else None
     return isinstance(row, Objective) and row.masking is not None and plain(row.masking) is diffusion
+
+
+def require_fitting_prompts(
+    config: TrainConfig, task: Task, evaluation: Iterable[Task], tokenizer: Tokenizer, context: int
+) -> None:
+    """Refuses prompts of a text that leave no room for a token of a completion, before anything is trained."""
+    asked = task.draw(PROBED, seed=(config.seed, 0)) if _samples_text(config, task) else []
+    for one in evaluation:
+        asked += one.held_out(config.eval.examples) if isinstance(one, CorpusTask) else []
+    longest = max((len(tokenizer.prompt(example.prompt)) for example in asked), default=0)
+    if longest >= context:
+        raise UserError(
+            f"prompts of the text have up to {longest} tokens and the model's context has {context}, which must hold "
+            "at least one more: lower task.prompt_characters, or raise model.new.context"
+            + ("" if isinstance(config, OnlineConfig) else ", or train without evaluation, eval.every_steps=0")
+        )
+
+
+def _samples_text(config: TrainConfig, task: Task) -> bool:
+    """Whether rollouts continue a text."""
+    return isinstance(config, OnlineConfig) and isinstance(task, CorpusTask)
 
 
 def short_horizon_note(config: TrainConfig, task: Task, tokenizer: Tokenizer, context: int) -> str:

@@ -118,7 +118,7 @@ def test_what_is_no_override_is_shown_how_to_be_one(mine: str, override: str) ->
         ("max_tokens=4", "unknown key 'max_tokens'; did you mean eval.max_tokens or rollout.max_tokens?"),
         ("columns={prompt: question}", "unknown key 'columns'; did you mean task.columns?"),
         ("nosuch=1", "unknown key 'nosuch' (valid here: steps, seed, model, task, data, optimizer,"),
-        ("optimizer=moun", "optimizer.name must be 'adamw', 'adamw_8bit', 'lion' or 'muon', not 'moun'"),
+        ("optimizer=moun", "optimizer.name must be 'adamw', 'adamw_bf16', 'adamw_8bit', 'lion' or 'muon', not 'moun'"),
         (
             "rollout={group:4, stop: [a]}",
             "'rollout={group:4, stop: [a]}': 'group:4' has no value: write a space after the colon: group: 4",

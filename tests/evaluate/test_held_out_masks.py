@@ -114,7 +114,7 @@ def test_parts_of_windows_are_read_as_texts_of_their_own():
 
         nats += nll(DRAWS, ones)
         bound += sum(nll(draw, counts[:, draw]) * len(text) / int(counts[row, draw]) for draw in range(DRAWS)) / DRAWS
-    assert told["eval/rows"] == 3
+    assert told["eval/windows"] == 3
     assert told["eval/masked_loss"] == pytest.approx(nats / 3, rel=1e-5)  # one masked token of each
     assert told["eval/bound"] == pytest.approx(bound / 10, rel=1e-5)
 

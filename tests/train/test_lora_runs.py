@@ -18,8 +18,8 @@ from whet.cli.progress import SilentProgress
 from whet.config.model_config import LoRAConfig
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed
+from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.adapters.lora import copied
-from whet.models.adapters.peft_files import is_adapter
 from whet.models.load import load_model, new_model
 from whet.models.reward.reward_model import load_reward_model
 from whet.models.text.tokenizers import character_tokenizer

@@ -115,7 +115,7 @@ def test_separate_documents_are_separate_where_tokens_are_masked(tmp_path: Path)
         *(one for one in corpus.documents.tolist() if one in range(min(begins), starts[-1] + CONTEXT)),
     }
     assert int((text.parts[:, 2] - text.parts[:, 1]).sum()) == CONTEXT * len(starts)  # every token, the first ones too
-    assert trainer.parts.measure(trainer.parts.policy)["eval/rows"] == len(text.parts) > len(starts)
+    assert trainer.parts.measure(trainer.parts.policy)["eval/windows"] == len(text.parts) > len(starts)
 
 
 def test_parts_of_documents_by_hand(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_ranks_read_parts_of_documents_as_one_process_does() -> None:
     parts = torch.tensor([[0, 0, 9], [1, 0, 2], [1, 2, 9], [2, 1, 4], [2, 4, 9]])
     text = HeldOutText(windows=windows, tokens_per_character=1.0, tokens_per_byte=1.0, parts=parts)
     found = text_metrics(policy, text, ALONE)
-    assert found["eval/rows"] == 5
+    assert found["eval/windows"] == 5
     for size in (2, 7):  # with seven, two have nothing to read
         for ranked in on_ranks(size, lambda world: text_metrics(policy, text, world)):
             assert ranked == pytest.approx(found, abs=1e-6)

@@ -1,5 +1,6 @@
 """Base classes of the sections of a recipe, and the types of their keys."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,7 +61,8 @@ def absolute_folder(value: str) -> str:
 def absolute_model(value: str) -> str:
     """The directory of a model or a run, made absolute; the name of a pulled model as it is."""
     place = absolute_file(value)
-    return place if any((Path(place) / name).exists() for name in MODEL_FILES) else value
+    # Path.exists raises for a name that no file system takes.
+    return place if any(os.path.exists(f"{place}/{name}") for name in MODEL_FILES) else value
 
 
 def absolute_code(value: str) -> str:

@@ -11,7 +11,8 @@ import torch
 
 from whet.errors import UserError
 from whet.files import read_object
-from whet.models.adapters.peft_files import ADAPTER_CONFIG, apply_adapter, is_adapter, read_adapter
+from whet.models.adapters.adapter_directory import ADAPTER_CONFIG, is_adapter
+from whet.models.adapters.peft_files import apply_adapter, read_adapter
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import FAMILIES, family_named, read_shape
 from whet.models.decoder.family import Family, NotCovered, head_width

@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from whet.errors import RunFailed, UserError
-from whet.models.adapters.peft_files import is_adapter, read_adapter
+from whet.models.adapters.adapter_directory import is_adapter
+from whet.models.adapters.peft_files import read_adapter
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model, model_summary
 from whet.models.reward.reward_model import load_reward_model

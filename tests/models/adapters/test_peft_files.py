@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from tests.models.adapters.test_lora import adapted, read
 from tests.small import small_model
 from whet.errors import UserError
+from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.adapters.lora import LoRAShape, adapters, trained_tensors
-from whet.models.adapters.peft_files import is_adapter, read_adapter, write_adapter
+from whet.models.adapters.peft_files import read_adapter, write_adapter
 from whet.models.load import load_model, model_summary
 from whet.models.merging import merge_adapter
 

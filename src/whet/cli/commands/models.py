@@ -112,7 +112,7 @@ def merge(
 
 @app.command()
 def card(run: str = typer.Argument(help="A finished run."), as_json: arguments.AsJson = False) -> None:
-    """Print the model card of a run: base, recipe, held-out results with intervals.
+    """Print the model card of a run, with its held-out results.
 
     Example: whet models card runs/my-run > README.md
     """
@@ -136,12 +136,14 @@ def push(
     private: bool = typer.Option(False, "--private", help="Only you can see it."),
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Upload a model with its card to the Hugging Face hub, with the token of HF_TOKEN or `hf auth login`.
+    """Upload a model with its card to the Hugging Face hub.
+
+    The token is that of HF_TOKEN or of `hf auth login`.
 
     Example: whet models push runs/my-run me/my-model
     """
     from whet.api.loaded_model import run_named
-    from whet.models.adapters.peft_files import ADAPTER_CONFIG, is_adapter
+    from whet.models.adapters.adapter_directory import ADAPTER_CONFIG, is_adapter
     from whet.models.download.model_push import push as push_model
     from whet.report.card import CARD, base_of_adapter, model_card
     from whet.runs.directory import RunDirectory

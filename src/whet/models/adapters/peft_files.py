@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
+from whet.models.adapters.adapter_directory import ADAPTER_CONFIG
 from whet.models.adapters.lora import LoRAShape
 from whet.models.storage.checksums import refuse_damage
-from whet.models.storage.safetensors_files import CONFIG, FILE_MODE, read_tensors, stored_in
+from whet.models.storage.safetensors_files import FILE_MODE, read_tensors, stored_in
 
-ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # before the name of a layer in PEFT's files
 PAIR = (".lora_A.weight", ".lora_B.weight")
@@ -43,11 +43,6 @@ class AdapterFiles:
     pairs: Mapping[str, tuple[Tensor, Tensor]]  # layer → A (rank, in) and B (out, rank)
     scales: Mapping[str, float]  # layer → s
     others: Mapping[str, Tensor]  # whole weights that were trained beside the adapters, such as score.weight
-
-
-def is_adapter(directory: Path) -> bool:
-    """Whether the directory holds an adapter, and no model of its own."""
-    return (directory / ADAPTER_CONFIG).is_file() and not (directory / CONFIG).exists()
 
 
 def write_adapter(

@@ -20,7 +20,7 @@ from typing import Any
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import optional_package
 from whet.manifests import sha256
-from whet.models.adapters.peft_files import is_adapter
+from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.download.pulled import building, damage, models_directory
 
 Progress = Callable[[str, int, int], None]  # progress callback: activity, bytes done, bytes in total (0: unknown)

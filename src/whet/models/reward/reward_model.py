@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whet.errors import UserError
-from whet.models.adapters.peft_files import apply_adapter, is_adapter, read_adapter
+from whet.models.adapters.adapter_directory import is_adapter
+from whet.models.adapters.peft_files import apply_adapter, read_adapter
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import export_config
 from whet.models.decoder.family import Family

@@ -14,8 +14,8 @@ from whet.config.model_config import LoRAConfig
 from whet.config.objective import hides_tokens
 from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
+from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.adapters.lora import chosen
-from whet.models.adapters.peft_files import is_adapter
 from whet.models.download.model_hub import can_be_pulled, resolve_model
 from whet.models.layers.decoder_config import (
     DecoderConfig,

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from whet.config.model_config import ModelConfig
 from whet.errors import UserError
+from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.adapters.lora import LoRAShape, attach, trained_tensors
-from whet.models.adapters.peft_files import is_adapter, read_adapter, write_adapter
+from whet.models.adapters.peft_files import read_adapter, write_adapter
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import layer_prefix

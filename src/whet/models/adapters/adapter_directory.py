@@ -1,0 +1,11 @@
+"""What tells an adapter directory from that of a model; imports no torch."""
+
+from pathlib import Path
+
+ADAPTER_CONFIG = "adapter_config.json"
+MODEL_CONFIG = "config.json"
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether the directory holds an adapter, and no model of its own."""
+    return (directory / ADAPTER_CONFIG).is_file() and not (directory / MODEL_CONFIG).exists()

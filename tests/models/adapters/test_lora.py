@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from tests.small import small_model
@@ -24,8 +25,10 @@ from whet.models.adapters.lora import (
 )
 from whet.models.kernels import fused_block
 from whet.models.layers.packing import pack
+from whet.models.load import load_model
 from whet.models.logprobs import read_tokens
 from whet.records import Sampling
+from whet.train.setup.lora_setup import _halve
 
 SAMPLING = Sampling(max_tokens=8)
 LENGTHS = torch.tensor([12, 9, 7])
@@ -221,3 +224,25 @@ def test_targets_that_match_nothing_are_refused(targets, told):
     model, _ = small_model("llama")
     with pytest.raises(UserError, match=told.replace("(", r"\(")):
         targeted(model, targets)
+
+
+def test_the_head_of_a_foreign_model_stays_in_fp32(tmp_path):
+    """Its logits are computed outside of autocast."""
+    config = transformers.GemmaConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+    )
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    attach(model, LoRAShape(rank=2, alpha=2.0), seed=0)
+    _halve(model)
+    kinds = {name: p.dtype for name, p in model.named_parameters()}
+    assert kinds["model.model.embed_tokens.weight"] is torch.float32  # tied with the head
+    assert kinds["model.model.layers.0.mlp.up_proj.weight"] is torch.bfloat16
+    assert kinds["model.model.layers.0.mlp.up_proj.lora_A"] is torch.float32
+    assert model.head(torch.ones(1, 16)).dtype is torch.float32

@@ -110,6 +110,7 @@ class JoinedWeights:
         )
         known = self._folded.get(dtype)
         if known is None or not torch.equal(known, now):
+            self._folded.pop(dtype, None)  # if folding fails half-way, nothing counts as folded
             generator = torch.Generator(device).manual_seed(0)  # the same weights are rounded alike
             for joined, some in zip(copies, adapted, strict=True):
                 for target, layer in zip(joined.products(), some, strict=True):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from whet.config.model_config import ModelConfig
 from whet.errors import UserError
 from whet.models.adapters.adapter_directory import is_adapter
-from whet.models.adapters.lora import LoRAShape, attach, trained_tensors
+from whet.models.adapters.lora import LoRALinear, LoRAShape, attach, trained_tensors
 from whet.models.adapters.peft_files import read_adapter, write_adapter
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
@@ -85,15 +86,15 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
     return Adapter(shape=shape, base=base, layers=layers, prefix=within + layer_prefix(trunk), task=task)
 
 
-def _halve(trunk: nn.Module) -> None:
-    """Frozen matrices in bf16; of transformers' own models only those of linear layers, which autocast rounds."""
-    kinds = (nn.Linear, nn.Embedding) if isinstance(trunk, Decoder) else nn.Linear
-    own = {
-        id(p)
-        for module in trunk.modules()
-        if isinstance(module, kinds) or hasattr(module, "lora_A")
-        for p in module.parameters(recurse=False)
-    }
-    for parameter in trunk.parameters():
-        if id(parameter) in own and not parameter.requires_grad and parameter.dim() == 2:
-            parameter.data = parameter.data.to(FROZEN_ON_CUDA)
+def _halve(trunk: Any) -> None:
+    """Frozen matrices in bf16; of transformers' own models only those that autocast rounds, and so not the head's."""
+    if isinstance(trunk, Decoder):
+        kinds: tuple[type[nn.Module], ...] = (nn.Linear, nn.Embedding, LoRALinear)
+        head = None
+    else:
+        kinds, head = (nn.Linear, LoRALinear), trunk.model.get_output_embeddings()
+    kept = set() if head is None else {id(parameter) for parameter in head.parameters()}
+    for module in trunk.modules():
+        for parameter in module.parameters(recurse=False) if isinstance(module, kinds) else ():
+            if not parameter.requires_grad and parameter.dim() == 2 and id(parameter) not in kept:
+                parameter.data = parameter.data.to(FROZEN_ON_CUDA)

@@ -35,7 +35,6 @@ from whet.train.setup.corpora import token_file
 CONTEXT = 32
 CURVES = ("eval/token_accuracy", "eval/bits_per_character", "eval/bound_bits_per_character", "entropy", "tokens/match")
 SUPERVISED = ("model.new.family=gpt2", "model.new.layers=3", f"model.new.context={CONTEXT}", "batch_size=128")
-REINFORCED = ("eval.every_steps=50",)
 SHORT = ("task.prompt_characters=16", "task.eval_windows=400", "eval.max_tokens=8", "eval.every_steps=50", "steps=600")
 
 
@@ -49,7 +48,7 @@ class Method:
 
 
 def _reinforced(about: str, *keys: str, recipe: str = "grpo-char") -> Method:
-    return Method(recipe=recipe, keys=(*REINFORCED, *keys), about=about)
+    return Method(recipe=recipe, keys=keys, about=about)
 
 
 HORIZON_4 = ("rollout.max_tokens=4", "eval.max_tokens=4", "task.prompt_characters=28", "rollout.prompts=128")
@@ -74,6 +73,7 @@ METHODS: Mapping[str, Method] = {
 }
 RECIPES: Mapping[str, Method] = {
     **{name: Method(recipe=name) for name in ("lm-char", "lm-bpe", "lm-char-gpu")},
+    "lm-char-muon": Method(recipe="lm-char", keys=("optimizer.name=muon",)),
     "lm-char-gpu-gpt2": Method(recipe="lm-char-gpu", keys=("model.new.family=gpt2", "optimizer.weight_decay=4")),
 }
 STDLIB = ("task.path=python-stdlib", "steps=1500", "eval.every_steps=500", "optimizer.weight_decay=0.1")

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from whet.algorithms.policy_loss import k3
-from whet.batching import packed, passes, take
+from whet.batching import MicroBatching, packed, passes, take
 from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.models.layers.decoder_config import autocast
+from whet.models.layers.packing import Packing
 from whet.models.logprobs import read_tokens
 from whet.records import Rollout, Sequences
 from whet.train.online.learner import Learner, StepSettings
@@ -38,7 +39,11 @@ class Frozen:
 
 @torch.no_grad()
 def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, settings: StepSettings) -> Frozen:
-    """One forward pass of each model over the rollouts; none of the policy if its log-probs are known."""
+    """One forward pass of each model over the rollouts; none of the policy if its log-probs are known.
+
+    The reference reads all of them after the policy: the base under adapters shares memory with it, and every change
+    between the two folds the adapters anew.
+    """
     config, critic, reference = learner.config, learner.critic, learner.reference
     shape = sequences.mask.shape
     old, entropies = (torch.zeros(shape, device=learner.world.device) for _ in range(2))
@@ -49,10 +54,9 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
         old = sampled * sequences.mask
         if reference is None and critic is None:
             return Frozen(old=old, entropies=entropies, ref=None, values=None)
-    for rows in passes(sequences, prompts, config.update, learner.policy):
-        s = take(sequences, rows)
-        packing = packed(s, prompts[rows], config.update)
-        place = (rows[:, None], torch.arange(s.tokens.shape[1], device=rows.device))
+    batches = list(passes(sequences, prompts, config.update, learner.policy))
+    for rows in batches if learner.old == "read" or critic is not None else ():
+        s, packing, place = _batch(sequences, prompts, rows, config.update)
         own = None
         with autocast(s.tokens.device):
             if learner.old == "read":
@@ -60,15 +64,25 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
                     learner.policy, s.tokens, s.lengths, s.mask, settings.sampling, value_head=head, packing=packing
                 )
                 old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
-            if reference is not None:
-                assert ref is not None
-                ref[place] = read_tokens(
-                    reference.model, s.tokens, s.lengths, s.mask, settings.sampling, packing=packing
-                ).logprobs
             if critic is not None:
                 assert worth is not None
                 worth[place] = own if own is not None else critic.values(learner.policy, s, packing)
+    for rows in batches if reference is not None else ():
+        assert ref is not None
+        assert reference is not None
+        s, packing, place = _batch(sequences, prompts, rows, config.update)
+        with autocast(s.tokens.device):
+            reading = read_tokens(reference.model, s.tokens, s.lengths, s.mask, settings.sampling, packing=packing)
+        ref[place] = reading.logprobs
     return Frozen(old=old, entropies=entropies, ref=ref, values=worth)
+
+
+def _batch(
+    sequences: Sequences, prompts: Tensor, rows: Tensor, update: MicroBatching
+) -> tuple[Sequences, Packing | None, tuple[Tensor, Tensor]]:
+    """These rows, their packing, and their places in a (B, T) tensor of all."""
+    s = take(sequences, rows)
+    return s, packed(s, prompts[rows], update), (rows[:, None], torch.arange(s.tokens.shape[1], device=rows.device))
 
 
 @torch.no_grad()

@@ -75,8 +75,8 @@ class LoRALinear(nn.Module):
     def fold_into(self, target: Tensor, generator: torch.Generator) -> None:
         """Writes W + s·B·A in the dtype of the target.
 
-        In bf16 with stochastic rounding: a change below half of the last bit of W, as the first steps make, would be
-        lost in every element at once by rounding to the nearest. Without a change W stays as it is.
+        In bf16 with stochastic rounding: a change below half of the last bit of W would be lost in every element
+        at once by rounding to the nearest. Without a change W stays as it is.
         """
         folded = self.folded()
         is_rounded = target.dtype is torch.bfloat16 and self.is_on

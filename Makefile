@@ -9,10 +9,13 @@ PARITY_STAMP := $(PARITY_VENV)/.installed
 VLLM_VENV ?= .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
+LLAMA_CPP_VENV ?= .venv-llama-cpp
+LLAMA_CPP_BIN := $(LLAMA_CPP_VENV)/bin
+LLAMA_CPP_STAMP := $(LLAMA_CPP_VENV)/.installed
 # Many tests start processes: they load bytecode instead of compiling the library each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-native test-mutants native bench-native bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-native test-mutants native bench-native bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -43,6 +46,10 @@ bench-gpu: $(STAMP)  ## rollouts and whole GRPO steps on one GPU; BENCH='--only 
 test-vllm: $(VLLM_STAMP)  ## the vLLM engine and the HTTP engine against a real vLLM on CPU, in a venv of their own
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 $(VLLM_BIN)/python -m pytest -m vllm tests/with_vllm
 
+# MODELS: directories of real models besides stories260K and a pulled SmolLM2, separated by colons.
+test-llama-cpp: $(LLAMA_CPP_STAMP)  ## exported GGUF files in llama.cpp: ids, logits, greedy text; pip builds llama.cpp from source
+	HF_HUB_OFFLINE=1 WHET_TEST_MODELS=$(MODELS) OMP_NUM_THREADS=1 $(LLAMA_CPP_BIN)/python -m pytest -m llama_cpp tests/with_llama_cpp
+
 # The trainer in C++, built against the libtorch of the installed torch; needs g++, cmake and ninja (docs/native.md).
 native: $(STAMP)  ## native/build/whet-native
 	cmake -G Ninja -S native -B native/build \
@@ -71,9 +78,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, planning.md from the formulas of `whet plan` and bench/results, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
+	$(BIN)/python -m pages.planning docs/planning.template.md docs/planning.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
 	$(BIN)/python -m studies.verifiable.page docs/tasks
@@ -102,6 +110,11 @@ $(VLLM_STAMP): pyproject.toml constraints.txt tests/with_vllm/requirements.txt
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
+$(LLAMA_CPP_STAMP): pyproject.toml constraints.txt tests/with_llama_cpp/requirements.txt
+	$(PYTHON) -m venv $(LLAMA_CPP_VENV)
+	$(LLAMA_CPP_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r tests/with_llama_cpp/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Whole GRPO steps with LoRA on one GPU, by size of the model: `python -m bench.adapters [--model qwen3-8b]`.
+"""Whole GRPO steps on one GPU, with LoRA or of all weights (`--rank 0`): `python -m bench.adapters [--model qwen3-8b]`.
 
 Peak memory is that of torch's allocator over the whole run, loading included. TMPDIR should have room for the weights.
 """
@@ -25,7 +25,7 @@ from bench.shapes import SHAPES, large_directory
 from bench.side import measured
 from whet.errors import UserError
 
-MODELS = ("qwen3-1.7b", "qwen3-4b", "qwen3-8b")
+MODELS = ("qwen3-1.7b", "qwen2.5-3b", "qwen3-4b", "qwen3-8b")
 # What bounds memory: sequences sampled at a time, tokens of a forward pass, activations.
 SPARING = ("engine.max_sequences=64", "update.micro_batch_tokens=8192", "model.gradient_checkpointing=true")
 

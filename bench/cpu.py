@@ -53,11 +53,15 @@ def main(arguments: Sequence[str]) -> None:
                 threads=options.threads,
                 words=words,
                 overrides=tuple(options.set),
+                lora=options.lora,
             )
             if options.profile:
                 what, content = f"cpu-profile-{size}", profiled(job, directory)
             else:
-                what, content = f"cpu-{size}", compare(job, options.repeats, directory)
+                what, content = (
+                    f"cpu-lora-{size}" if options.lora else f"cpu-{size}",
+                    compare(job, options.repeats, directory),
+                )
             kind = {"what": what, "title": shape.title, "quick": options.quick, "notes": notes + busy}
             path = write_result(
                 options.out, machine("cpu", options.threads), {**kind, **content}, revision=options.commit
@@ -145,6 +149,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS, help="where result files go")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override of whet's recipe")
+    parser.add_argument(
+        "--lora", type=int, default=0, metavar="RANK", help="LoRA in place of all weights, TRL with PEFT"
+    )
     parser.add_argument("--profile", action="store_true", help="whet alone: the operations that take longest")
     parser.add_argument("--commit", default="", help="the commit, where git cannot tell")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to see that it works")

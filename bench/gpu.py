@@ -17,10 +17,11 @@ from bench.command import run_command
 from bench.job import Job, group_of, mixed_of
 from bench.machine import machine
 from bench.results import RESULTS, write_result
-from bench.shapes import SHAPES, Shape, random_directory
+from bench.shapes import SHAPES, Shape, large_directory, random_directory
 from bench.side import measured, peer
 from bench.spread import timed_median
 from whet.errors import UserError
+from whet.models.layers.decoder_config import parameter_count
 
 WORKLOADS = {
     "group": group_of(64, 8, 128, 512),
@@ -35,6 +36,7 @@ QUICK = {
 STEP_MODELS = ("smollm2",)  # whole steps are measured for this one unless another is asked for
 ROLLOUT_RUNS = 2  # the second counts
 STEP_RUNS = 4
+LARGE = 10**9  # weights, above which a model is made on the GPU and in bf16
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,7 +49,12 @@ def main(arguments: Sequence[str]) -> None:
     for name in models:
         with TemporaryDirectory(prefix="bench-") as place:
             directory = Path(place)
-            model = random_directory(SHAPES[name], directory / "model")
+            is_large = parameter_count(SHAPES[name].config) > LARGE
+            model = (
+                large_directory(SHAPES[name], directory / "model", torch.device(device))
+                if is_large
+                else random_directory(SHAPES[name], directory / "model")
+            )
             for what in [options.only] if options.only else list(WORKLOADS):
                 if what == "step" and name not in (*STEP_MODELS, "tiny") and not options.model:
                     continue
@@ -162,7 +169,7 @@ def summary(content: dict[str, Any]) -> str:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--only", choices=list(WORKLOADS), help="one workload instead of all")
-    parser.add_argument("--model", choices=["smollm2", "qwen3"], help="one model instead of both")
+    parser.add_argument("--model", choices=[name for name in SHAPES if name != "tiny"], help="instead of both")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where result files go")
     parser.add_argument(
         "--steps", type=int, default=STEP_RUNS, help="whole steps to make, at least 2; the first is apart"

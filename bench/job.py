@@ -52,6 +52,7 @@ class Job:
     threads: int = 0  # 0: as torch likes
     words: int = 0  # words of the bench's own tokeniser; 0: the prompts are English
     overrides: tuple[str, ...] = ()  # of whet's recipe, as `whet train` takes them
+    lora: int = 0  # rank of adapters on all linear layers, alpha 32; 0: all weights are trained
 
     def write(self, path: Path) -> None:
         """As JSON."""

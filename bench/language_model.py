@@ -26,8 +26,8 @@ from whet.distributed.world import World
 from whet.models.decoder.decoder import Decoder
 from whet.models.load import new_model
 from whet.records import Sequences
+from whet.train.optimizers.optimizer import make_optimizer
 from whet.train.rows.sft import fit_sequences
-from whet.train.setup.optimizer import make_optimizer
 
 H200_PEAK = 989e12  # FLOP/s in dense bf16, NVIDIA's data sheet
 SHAPES = {

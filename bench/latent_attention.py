@@ -23,7 +23,7 @@ from bench.results import RESULTS, write_result
 from bench.spread import timed_median
 from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import DecoderConfig, autocast, kv_bytes_per_token, parameter_count
-from whet.models.load import new_shape
+from whet.models.model_shape import new_shape
 
 GROUP = 4  # query heads to a KV head of grouped-query attention
 FAMILY = {"plain": "llama", "grouped": "llama", "latent": "deepseek_v3"}

@@ -150,7 +150,7 @@ def python_side(directory: Path, shape: Shape, steps: int, threads: int) -> dict
     from whet.models.load import load_model
     from whet.models.logprobs import chosen_logprobs
     from whet.streams import uniform
-    from whet.train.setup.optimizer import descend, make_optimizer
+    from whet.train.optimizers.optimizer import descend, make_optimizer
 
     torch.set_num_threads(threads)
     model = load_model(directory / "model")

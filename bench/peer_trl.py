@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 from bench.clock import now, take_peak
 from bench.job import SEED, Job
 from bench.machine import NOT_INSTALLED, version
-from bench.recipe import LEARNING_RATE, task_options
+from bench.recipe import LEARNING_RATE, LORA_ALPHA, task_options
 from bench.rollouts import check_lengths
 from bench.task import Words, reward
 
@@ -62,9 +62,19 @@ def measure(job: Job) -> dict[str, Any]:
             train_dataset=Dataset.from_dict({"prompt": prompts}),
             processing_class=tokenizer,
             callbacks=[clock],
+            peft_config=_adapters(job),
         )
         trainer.train()
     return {"runs": clock.runs, "settings": {"micro_batch": _micro_batch(job), "use_vllm": _use_vllm(job)}}
+
+
+def _adapters(job: Job) -> Any:
+    """PEFT's LoRA on the same layers, or None."""
+    if not job.lora:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(r=job.lora, lora_alpha=LORA_ALPHA, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def _micro_batch(job: Job) -> int:

@@ -20,8 +20,8 @@ from whet.batching import passes, take
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.records import Prompt, Sequences
+from whet.train.optimizers.optimizer import descend
 from whet.train.setup.build import Parts, build_parts
-from whet.train.setup.optimizer import descend
 
 MOST = 10  # operations that are named
 

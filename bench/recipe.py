@@ -13,6 +13,7 @@ from whet.recipe import read_recipe
 
 NEVER = 10**9  # steps between evaluations and checkpoints: only before the first and after the last
 LEARNING_RATE = 1e-6
+LORA_ALPHA = 32
 
 
 def task_options(job: Job) -> dict[str, Any]:
@@ -44,6 +45,7 @@ def step_config(job: Job, directory: Path) -> OnlineConfig:
     }
     path = directory / "recipe.yaml"
     path.write_text(yaml.safe_dump(written, sort_keys=False), "utf-8")
-    config = read_recipe(str(path), job.overrides).config
+    adapters = [f"model.lora.rank={job.lora}", f"model.lora.alpha={LORA_ALPHA}"] if job.lora else []
+    config = read_recipe(str(path), [*adapters, *job.overrides]).config
     assert isinstance(config, OnlineConfig)
     return config

@@ -22,7 +22,9 @@ from whet.train.setup.build import place
 def measure(job: Job) -> dict[str, Any]:
     """Tokens, log-probs and text of every sequence, `runs` times on one engine."""
     device = torch.device(job.device)
-    policy, tokenizer = place(load_model(Path(job.model)), device), load_tokenizer(Path(job.model))
+    # What is stored in bf16 stays so on a GPU: a model of billions of weights then loads in seconds.
+    policy = place(load_model(Path(job.model), keep_bf16=device.type == "cuda"), device)
+    tokenizer = load_tokenizer(Path(job.model))
     requests = job.workload.requests()
     prompts = [Prompt(tokens=tokens, stream=(i,), limit=limit) for i, (tokens, limit) in enumerate(requests)]
     sampling = Sampling(max_tokens=job.workload.new_tokens[1], temperature=job.workload.temperature)

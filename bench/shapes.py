@@ -87,6 +87,20 @@ SHAPES = {
             "8b": {"layers": 36, "heads": 32, "width": 4096, "mlp_width": 12_288, "tied_head": False},
         }.items()
     },
+    "qwen2.5-3b": shape_of(
+        "Qwen2.5-3B",
+        "qwen2",
+        vocab_size=151_936,
+        layers=36,
+        heads=16,
+        kv_heads=2,
+        head_dim=128,
+        width=2048,
+        mlp_width=11_008,
+        context=32_768,
+        rope_base=1_000_000.0,
+        norm_eps=1e-6,
+    ),
     "tiny": shape_of(
         "tiny",
         "qwen3",

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -17,8 +18,10 @@ from bench.recipe import step_config
 from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.recipe import dump
+from whet.runs.checkpoints import Fill
 from whet.runs.directory import RunDirectory
 from whet.train.online import loop as online
+from whet.train.session import session
 
 
 class Watch:
@@ -63,13 +66,27 @@ class Watch:
         """Owns nothing."""
 
 
+class Unsaved(RunDirectory):
+    """A run directory without models: a checkpoint of a large one would not fit on the disk of a rented machine."""
+
+    def save(self, step: int, fill: Fill, state: Mapping[str, Any], **_: Any) -> Path:  # noqa: ARG002
+        """Writes nothing."""
+        return self.path
+
+    def save_best(self, fill: Fill, info: Mapping[str, Any]) -> None:
+        """Writes nothing."""
+
+
 def measure(job: Job) -> dict[str, Any]:
-    """`runs` steps from start to end, as `whet train` makes them."""
+    """`runs` steps from start to end, as `whet train` makes them, without checkpoints."""
     with TemporaryDirectory() as name:
         directory = Path(name)
         config = step_config(job, directory)
         world = World.init(config.device)
         watch = Watch(world.device, job.workload.sequences * job.workload.new_tokens[1])
-        with RunDirectory.create(directory, "bench", dump(config)) as run:
+        with (
+            Unsaved.create(directory, "bench", dump(config)) as run,
+            patch.object(session, "require_space", return_value=[]),
+        ):
             online.train(config, run, world, watch)
     return {"runs": watch.runs, "start_to_first_step_seconds": watch.begun_seconds, "overrides": list(job.overrides)}

@@ -14,19 +14,22 @@ from typing import Any
 
 from bench.command import run_command
 from bench.results import RESULTS, newest_results
+from bench.shapes import SHAPES
 from whet.errors import UserError
 
 NOTICE = "<!-- Written by `make docs` from performance.template.md and bench/results. Change those. -->\n"
 MARK = re.compile(r"^<!-- here: (\w+) -->$", re.MULTILINE)
 EARLIER = Path(__file__).with_name("earlier.json")
-ROLLOUTS = ("group-smollm2", "group-qwen3", "mixed-smollm2", "mixed-qwen3")
+ROLLOUTS = (
+    *("group-smollm2", "group-qwen3", "group-qwen3-1.7b", "group-qwen3-4b", "group-qwen3-8b"),
+    *("mixed-smollm2", "mixed-qwen3"),
+)
 STEPS = ("step-smollm2",)
 ADAPTERS = ("lora-step-qwen3-1.7b", "lora-step-qwen3-4b", "lora-step-qwen3-8b")
-CPU = ("cpu-2x4x32", "cpu-4x8x64")
+CPU = ("cpu-2x4x32", "cpu-4x8x64", "cpu-lora-2x4x32")
 DRIFT_STEPS = 50  # over which sampler and trainer may not drift apart
 WATCHED = "mixed-qwen3"  # the rollout whose kernels are shown
 KERNEL_LETTERS = 72  # of a kernel's name; templates have names of several lines
-TITLES = {"smollm2": "SmolLM2-135M", "qwen3": "Qwen3-0.6B"}
 DAGGER = "†"  # measured earlier
 NONE = "–"
 GIBI = 2**30
@@ -48,11 +51,13 @@ def rollouts(results: Results, earlier: Mapping[str, Any]) -> Iterable[str]:
         "workload", "model", "whet", "vLLM", "transformers", "whet / vLLM", "ms a step", "of the roofline", "peak"
     )
     for kind in ROLLOUTS:
-        workload, model = kind.split("-")
-        known = earlier["rollouts"][kind]
+        workload, _, model = kind.partition("-")
+        known = earlier["rollouts"].get(kind, {})
         vllm, transformers = (_peer_speed(results.get(kind), name, known) for name in ("vllm", "transformers"))
         if kind not in results:
-            yield _row(workload, TITLES[model], "not measured yet", vllm[1], transformers[1], NONE, NONE, NONE, NONE)
+            yield _row(
+                workload, SHAPES[model].title, "not measured yet", vllm[1], transformers[1], NONE, NONE, NONE, NONE
+            )
             continue
         result = results[kind]
         whet = result["sides"]["whet"]
@@ -77,7 +82,7 @@ def steps(results: Results, earlier: Mapping[str, Any]) -> Iterable[str]:
     """Seconds of a whole step of every system."""
     yield from _header("model", "system", "seconds a step", "first step", "peak", "training part, of 790 TFLOP/s")
     for kind in STEPS:
-        model, known = TITLES[kind.split("-")[1]], earlier["steps"][kind]
+        model, known = SHAPES[kind.split("-")[1]].title, earlier["steps"][kind]
         result = results.get(kind)
         if result is None:
             yield _row(model, "whet", "not measured yet", NONE, NONE, NONE)
@@ -154,7 +159,8 @@ def cpu(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
         "by",
     )
     for kind in CPU:
-        size = kind.removeprefix("cpu-").replace("x", " × ")
+        size = kind.removeprefix("cpu-").removeprefix("lora-").replace("x", " × ")
+        size += ", LoRA of rank 16" if "lora" in kind else ""
         if kind not in results:
             yield _row(size, "not measured yet", *[NONE] * 5)
             continue

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "tasks": {"records", "errors", "imports", "files", "user_code", "limited_process"},
     "data": {"tasks", "records", "errors", "files"},
     "distributed": {"errors"},
-    "models": {"records", "errors", "files", "manifests", "limited_process", "imports"},
+    "models": {"records", "errors", "files", "manifests", "limited_process", "imports", "late_torch"},
     "batching": {"algorithms", "distributed", "models", "records", "errors", "streams"},
     "engines": {"models", "batching", "records", "errors", "streams", "imports"},
     "rollout": {"engines", "models", "tasks", "records", "errors", "streams"},
@@ -40,6 +40,7 @@ MAY_IMPORT = {
 IN_ROOMS = {"puzzles", "programs", "instructions", "gym"}  # tasks with a package of their own
 TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - IN_ROOMS
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
+COMMON_TO_MODELS = {"adapters", "layers", "storage", "protocol", "finite", "decoder", "foreign"}
 ROOMS_INSIDE = {
     "algorithms": {
         **{key: set() for key in ("cells", "selection")},
@@ -58,9 +59,11 @@ ROOMS_INSIDE = {
     },
     "models": {
         "adapters": {"storage"},
+        "sizes": {"layers"},
         "layers": {"adapters"},
         "storage": set(),
         "finite": set(),
+        "memory_errors": set(),
         "protocol": {"layers"},
         "kernels": {"layers"},
         "cpu": {"layers", "kernels"},
@@ -71,9 +74,12 @@ ROOMS_INSIDE = {
         "logprobs": {"layers", "kernels", "protocol", "finite"},
         "masked_logprobs": {"logprobs", "protocol"},
         "foreign": {"layers", "storage", "protocol", "finite"},
-        "load": {"adapters", "layers", "storage", "protocol", "finite", "decoder", "foreign", "download"},
+        "model_shape": {"adapters", "layers", "protocol", "decoder", "download"},
+        "load": {*COMMON_TO_MODELS, "model_shape"},
+        "half_precision": {"adapters", "decoder"},
         "merging": {"adapters", "download", "load", "reward", "text"},
-        "reward": {"adapters", "layers", "storage", "protocol", "finite", "decoder", "foreign", "load", "text"},
+        "export": {"adapters", "layers", "storage", "decoder", "download", "load", "model_shape", "text"},
+        "reward": {*COMMON_TO_MODELS, "load", "model_shape", "text"},
     },
     "tasks": {
         "protocol": set(),
@@ -127,14 +133,16 @@ ROOMS_INSIDE = {
         "several": {"given", "run", "training"},
     },
     "train": {
-        "setup": set(),
-        "session": {"setup"},
-        "rows": {"setup", "session"},
-        "online": {"setup", "session", "rows"},
-        "explain": {"setup"},
+        "optimizers": set(),
+        "setup": {"optimizers"},
+        "session": {"setup", "optimizers", "plan"},
+        "rows": {"setup", "session", "optimizers"},
+        "online": {"setup", "session", "rows", "optimizers"},
+        "explain": {"setup", "optimizers", "plan"},
+        "plan": {"setup", "optimizers"},
         "check": set(),
         "start": {"online", "rows", "session", "setup", "explain"},
-        "experiments": {"start", "session", "setup"},
+        "experiments": {"start", "session", "setup", "explain"},
     },
 }
 FILES = sorted(path for path in SOURCE.rglob("*.py"))

@@ -13,8 +13,8 @@ from whet.algorithms.cells import name, options
 from whet.config import OnlineConfig
 from whet.errors import RunFailed, UserError
 from whet.recipe import dump, parse_yaml, read_recipe, validate
-from whet.train.setup.build import build_algorithm
-from whet.train.setup.optimizer import ask
+from whet.train.optimizers.optimizer import ask
+from whet.train.setup.chosen_algorithm import build_algorithm
 
 OWN = Path(__file__).parent / "own_cells.py"
 RECIPE = """

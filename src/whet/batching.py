@@ -13,16 +13,14 @@ from whet.algorithms.cells import Cell, call
 from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.models.decoder.decoder import Decoder
-from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.layers.packing import Packing, pack
 from whet.models.protocol import CausalLM
+from whet.models.sizes.pass_bytes import FEW, usual_tokens
 from whet.records import Batch, Sequences
 from whet.streams import stream_key
 
 # Tensors of a `Batch` with shape (B, T).
 PER_TOKEN = ("logprobs_old", "logprobs_sampled", "logprobs_ref", "advantages", "correction", "values", "targets")
-FEW, MANY = 4096, 32_768  # tokens per pass: enough for a CPU, and for any GPU
-MEMORY_SHARE = 0.2  # of a GPU, for saved activations
 
 
 def collate(tokens: Sequence[Sequence[int]], masks: Sequence[Sequence[bool]], device: torch.device) -> Sequences:
@@ -146,13 +144,4 @@ def tokens_that_fit(policy: CausalLM) -> int:
     device = next(policy.parameters()).device
     if device.type != "cuda" or not isinstance(policy, Decoder):
         return FEW
-    total = torch.cuda.get_device_properties(device).total_memory
-    return min(MANY, max(FEW, int(MEMORY_SHARE * total / kept_bytes(policy.config))))
-
-
-def kept_bytes(c: DecoderConfig) -> int:
-    """Bytes of activations that a fused pass saves per token."""
-    streams = 8 * c.width  # fp32, before each half of a block; and around the final norm
-    attention = 2 * (c.heads + c.kv_heads) * (c.head_dim + c.value_dim)  # bf16: queries, keys, values and the output
-    raw = 2 * (c.heads + 2 * c.kv_heads) * c.head_dim if c.qk_norm == "head" else 0
-    return c.layers * (streams + attention + raw + 4 * c.mlp_width) + streams
+    return usual_tokens(policy.config, torch.cuda.get_device_properties(device).total_memory)

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from studies.gather import entry
-from whet.runs.directory import RunDirectory
+from studies.one_run import trained
 
 HERE = Path(__file__).resolve().parent
 SMALL, CODER = "smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"
-CURVES = ("eval/accuracy", "reward/mean")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,25 +51,11 @@ STUDIES = {
 def train(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Trains one model; returns its name, command, evaluations and curves."""
     study = STUDIES[name]
-    out = options.runs / f"{name}-{seed}"
     files = [f"{key}={options.data / file}" for key, file in study.files.items()]
     keys = [f"model={options.models / study.model}", *files, f"seed={seed}", *options.override]
-    recipe = f"studies/verifiable/{study.recipe}.yaml"
-    command = ["whet", "train", recipe, *keys]
-    started = time.time()
-    with (options.runs / f"{name}-{seed}.log").open("wb") as log:
-        code = subprocess.run(
-            [sys.executable, "-m", *command, "--out", str(out)], stdout=log, stderr=subprocess.STDOUT, check=False
-        ).returncode
     told = [f"model={study.model}", *(f"{key}={file}" for key, file in study.files.items()), f"seed={seed}"]
-    found: dict[str, Any] = {"study": name, "seed": seed, "command": " ".join(["whet", "train", recipe, *told])}
-    found["overrides"] = list(options.override)
-    if code != 0:
-        return {**found, "failed": (options.runs / f"{name}-{seed}.log").read_text("utf-8", "replace")[-2000:]}
-    run = RunDirectory.open(out, is_writer=False)
-    rows = run.metrics()
-    curves = {key: [[row["step"], row[key]] for row in rows if key in row] for key in CURVES}
-    return {**found, "minutes": (time.time() - started) / 60, **entry(run), "curves": curves}
+    found = trained(f"studies/verifiable/{study.recipe}.yaml", keys, told, options.runs / f"{name}-{seed}")
+    return {"study": name, "seed": seed, "overrides": list(options.override), **found}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ def check_mention(line: str) -> None:
     assert found, line
     options = {option for parameter in found.params for option in parameter.opts}
     assert all(word in options for word in words if word.startswith("--")), line
-    if found.name in ("train", "explain", "recipes"):
+    if found.name in ("train", "explain", "plan", "recipes"):
         sources = [word for word in words[:1] if not word.startswith("--") and word not in PLACEHOLDERS]
         assert all(source in packaged_recipes() or source.endswith(".yaml") for source in sources), line
 

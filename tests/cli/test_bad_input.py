@@ -16,10 +16,10 @@ from whet.errors import RunFailed
 
 WHET = (sys.executable, "-m", "whet")
 COMMANDS = [
-    *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("recipes",)),
+    *(("demo",), ("train",), ("eval",), ("sample",), ("chat",), ("report",), ("explain",), ("plan",), ("recipes",)),
     *(("tasks", "list"), ("tasks", "show"), ("tasks", "play"), ("tasks", "check")),
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
-    *(("models", "merge"), ("models", "card"), ("models", "push")),
+    *(("models", "merge"), ("models", "card"), ("models", "push"), ("models", "export")),
     *(("data", "explore"), ("data", "formats"), ("data", "tokenize"), ("runs",), ("keys",), ("score",), ("sandbox",)),
 ]
 

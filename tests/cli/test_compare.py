@@ -142,6 +142,7 @@ def test_it_tells_how_far_it_is_and_what_it_found(whet: Whet, tmp_path: Path) ->
     assert out.name.endswith("-compare-tiny")
     lines = result.err.splitlines()
     assert lines[0] == f"comparison: {out}"
+    assert lines.pop(1).startswith("disk: 2 runs take at most ")
     assert lines[1].startswith("1/2  reinforce seed 3   elapsed ")
     assert lines[2].startswith("     held-out accuracy 0.0% → ")
     assert lines[3].startswith("2/2  rloo seed 3   elapsed ")

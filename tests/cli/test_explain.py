@@ -20,10 +20,10 @@ from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import character_tokenizer
 from whet.recipe import Pipeline, packaged_recipes, parse_yaml, read_any, read_recipe
 from whet.train.explain.explanation import explain
-from whet.train.explain.memory import new_decoder_config
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online.critic import Critic
 from whet.train.setup.build import require_family
+from whet.train.setup.new_model_shape import new_decoder_config
 
 # Level 2 of arithmetic: at most two digits each, so prompts of 4 to 6 characters, spelt with ten digits, + and =.
 ONLINE = """
@@ -187,7 +187,7 @@ def test_the_memory_of_a_critic_is_what_training_allocates(write: Any, tmp_path:
     found = explain(recipe).model
     assert found is not None
     assert found.critic == 4 * (kept + 3 * trained)
-    assert found.total == 16 * found.parameters + found.critic
+    assert found.total == 16 * found.parameters + found.joined + found.critic
 
 
 OWN_KEEP = f"algorithm.dynamic_sampling={Path(__file__).parents[1] / 'own_cells.py'}:differing"

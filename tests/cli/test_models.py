@@ -45,7 +45,7 @@ def run(*arguments: str) -> str:
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False).stdout
 
 
-@pytest.mark.parametrize("command", ["list", "inspect", "pull"])
+@pytest.mark.parametrize("command", ["list", "inspect", "pull", "export"])
 def test_help_has_an_example(command: str) -> None:
     assert f"Example: whet models {command}" in run(command, "--help")
 
@@ -91,6 +91,23 @@ def test_inspect_prints_a_table_for_a_directory(tmp_path: Path) -> None:
         ("size", readable_bytes(weights)),
     ]:
         assert any(label in line and value in line for line in table.splitlines()), label
+
+
+def test_export_writes_a_file_and_says_where(home: Path, tmp_path: Path) -> None:
+    run("pull", "tiny")
+    target = tmp_path / "out.gguf"
+    assert run("export", "tiny", str(target)) == f"{target}\n"
+    with pytest.raises(UserError, match="exists: name another file, or replace it with --overwrite"):
+        run("export", "tiny", str(target))
+    facts = json.loads(run("export", "tiny", str(target), "--type", "q8_0", "--overwrite", "--json"))
+    assert facts == {
+        "path": str(target),
+        "bytes": target.stat().st_size,
+        "type": "q8_0",
+        "architecture": "llama",
+        "vocabulary": "gpt2/smollm",
+        "notes": [],
+    }
 
 
 def test_wrong_names_reach_the_top_level_as_one_line(home: Path) -> None:

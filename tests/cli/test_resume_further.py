@@ -168,3 +168,14 @@ def test_the_command_that_is_printed_can_be_pasted(tmp_path: Path) -> None:
         f"{tmp_path}/a b'c;$(x)",
         "--resume",
     ]
+
+
+def test_keys_that_are_written_only_if_set_change_by_their_values() -> None:
+    from whet.config import OnlineConfig
+    from whet.train.session.extension import changed_keys
+
+    saved = read_recipe("grpo-sorting", ["save.keep=3"]).config
+    now = read_recipe("grpo-sorting", ["save.keep=3", "save.optimizer=8bit"]).config
+    assert isinstance(saved, OnlineConfig)
+    assert changed_keys(saved, now) == {"save.optimizer": ("exact", "8bit")}
+    assert changed_keys(now, now) == {}

@@ -194,7 +194,7 @@ def test_ctrl_c_while_the_model_is_made(whet: Whet, tmp_path: Path, monkeypatch:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(5)
 
-    monkeypatch.setattr("whet.train.setup.build.new_shape", interrupt)
+    monkeypatch.setattr("whet.train.setup.build.new_decoder_config", interrupt)
     result = whet("train", write_recipe(tmp_path), "--runs", tmp_path / "runs")
     assert result.code == 130
     assert "Traceback" not in result.err

@@ -22,7 +22,7 @@ from whet.train.online.learner import ControllerState, Learner
 from whet.train.online.reference import Reference
 from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
-from whet.train.setup.build import build_algorithm
+from whet.train.setup.chosen_algorithm import build_algorithm
 from whet.train.setup.token_grader import TokenGrader
 
 ALONE = World.alone()

@@ -111,7 +111,7 @@ def wait_while_the_model_is_made(_: str) -> None:
         print("loading", flush=True)
         time.sleep(60)
 
-    build.new_shape = slow  # type: ignore[assignment]
+    build.new_decoder_config = slow  # type: ignore[assignment]
 
 
 HOOKS: dict[str, Callable[[str], None]] = {

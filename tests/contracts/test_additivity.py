@@ -29,7 +29,9 @@ from whet.batching import micro_batches, take_batch
 from whet.config import OfflineConfig
 from whet.distributed.world import World
 from whet.models.decoder import decoder as decoder_module
-from whet.models.layers.attention import PackedAttention, causal_attention
+from whet.models.layers import layer_attention
+from whet.models.layers.attention import causal_attention
+from whet.models.layers.layer_attention import PackedAttention
 from whet.records import Batch, Row
 from whet.train.online import update as update_module
 from whet.train.online.learner import Learner
@@ -99,7 +101,7 @@ def test_rows_that_see_each_other_are_caught(monkeypatch: pytest.MonkeyPatch) ->
     batch = scene.batch()
     whole = scene.gradient(batch)
     monkeypatch.setattr(decoder_module, "fits_fused", lambda trunk: False)
-    monkeypatch.setattr(decoder_module, "PackedAttention", Blind)
+    monkeypatch.setattr(layer_attention, "PackedAttention", Blind)
     assert (
         distance(whole, scene.gradient(batch, micro_batch_tokens=1, padding_free=True)) < NEAR
     )  # alone, a row has no neighbour

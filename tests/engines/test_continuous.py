@@ -1,9 +1,5 @@
 """Continuous batching on a CPU, in plain torch: the same tokens as the plain path, whatever the number of slots."""
 
-import gc
-import logging
-import weakref
-
 import pytest
 import torch
 
@@ -128,42 +124,6 @@ def test_the_cache_is_given_back_between_calls():
         one._loop.cache.layer(0)
 
 
-def test_out_of_memory_halves_the_slots_once_and_keeps_what_was_done(monkeypatch, caplog):
-    model, tokenizer = small_model(sharp=4.0)
-    sampling = Sampling(max_tokens=30)
-    expected = sampler(model, tokenizer, 16).sample(prompts(), sampling, count=4)
-    original, slots = DecodeLoop.run, []
-
-    def short(self, steps, *, count):
-        slots.append(self.slots)
-        if self.slots > 8 and len(slots) > 1:
-            raise torch.cuda.OutOfMemoryError("pretended")
-        original(self, steps, count=count)
-
-    monkeypatch.setattr(DecodeLoop, "run", short)
-    one = sampler(model, tokenizer, 16)
-    with caplog.at_level(logging.WARNING, "whet"):
-        found = one.sample(prompts(), sampling, count=4)
-    assert [c.tokens for c in found] == [c.tokens for c in expected]
-    assert slots[0] == 16
-    assert set(slots) == {16, 8}
-    assert [record.getMessage() for record in caplog.records] == [
-        "out of memory while sampling: going on with 8 sequences at a time instead of 16"
-    ]
-    assert one.max_slots == 8  # and it stays so
-
-
-def test_a_second_time_it_is_an_error(monkeypatch):
-    model, tokenizer = small_model()
-
-    def never(self, steps, *, count):
-        raise torch.cuda.OutOfMemoryError("pretended")
-
-    monkeypatch.setattr(DecodeLoop, "run", never)
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        sampler(model, tokenizer, 4).sample(prompts(), Sampling(max_tokens=5), count=1)
-
-
 @pytest.mark.parametrize(
     ("length", "limit", "expected"), [(10, None, 20), (10, 7, 7), (10, 90, 20), (95, None, 5), (95, 3, 3)]
 )
@@ -175,24 +135,6 @@ def test_limits(length, limit, expected):
 def test_nothing_asked_nothing_given():
     model, tokenizer = small_model()
     assert sampler(model, tokenizer, 4).sample([], Sampling(max_tokens=5), count=2) == []
-
-
-def test_after_a_failed_attempt_nothing_of_it_is_held(monkeypatch):
-    """The second attempt would else be made in what the first has left."""
-    model, tokenizer = small_model()
-    original, loops = DecodeLoop.read, []
-
-    def failing(self, texts, slots):
-        loops.append(weakref.ref(self))
-        if len(loops) == 1:
-            raise torch.cuda.OutOfMemoryError("pretended")
-        gc.collect()
-        assert loops[0]() is None
-        return original(self, texts, slots)
-
-    monkeypatch.setattr(DecodeLoop, "read", failing)
-    assert len(sampler(model, tokenizer, 8).sample(prompts(), Sampling(max_tokens=3), count=2)) == 10
-    assert len(loops) > 1
 
 
 def test_each_prompt_is_told_of_once_with_its_completions():

@@ -1,5 +1,7 @@
 """The graphs of the CUDA engine: their tokens, log-probs, ends and weights, against the trainer and plain torch."""
 
+import gc
+
 import pytest
 import torch
 
@@ -146,7 +148,7 @@ def test_the_memory_of_the_cache_is_given_back_and_the_graphs_still_work():
     del held
 
 
-def test_out_of_memory_halves_the_batch_once_and_says_so(monkeypatch, caplog):
+def test_out_of_memory_halves_the_slots_and_says_so(monkeypatch, caplog):
     from whet.engines.native.decode import DecodeLoop
 
     policy, sampling = model(), Sampling(max_tokens=40, temperature=0.0)
@@ -155,7 +157,7 @@ def test_out_of_memory_halves_the_batch_once_and_says_so(monkeypatch, caplog):
 
     def short(self, steps, *, count):
         asked.append(self.slots)
-        if self.slots > 8 and len(asked) > 1:
+        if self.slots > 4 and len(asked) > 1:
             raise torch.cuda.OutOfMemoryError("pretended")
         original(self, steps, count=count)
 
@@ -163,8 +165,86 @@ def test_out_of_memory_halves_the_batch_once_and_says_so(monkeypatch, caplog):
     sampler = cuda_sampler(policy, [7], max_slots=16)
     found = sampler.sample(prompts(), sampling, count=4)
     assert [len(one.tokens) for one in found] == [len(one.tokens) for one in whole]
-    assert set(asked) == {16, 8}
-    assert "going on with 8 sequences at a time" in caplog.text
+    assert set(asked) == {16, 8, 4}
+    assert "4 sequences at a time from now on instead of 16" in caplog.text
     monkeypatch.setattr(DecodeLoop, "run", lambda *_, **__: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("again")))
     with pytest.raises(torch.cuda.OutOfMemoryError):
         cuda_sampler(policy, [7], max_slots=16).sample(prompts(), sampling, count=4)
+
+
+@pytest.fixture
+def limited():
+    """Sets the most memory that torch may take, in bytes beyond what it holds now; lifted at the end."""
+    total = torch.cuda.get_device_properties(CUDA).total_memory
+
+    def limit(more):
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved(CUDA) + more) / total), CUDA)
+
+    yield limit
+    torch.cuda.set_per_process_memory_fraction(1.0, CUDA)
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("share", [0.6, 0.3, 0.1])
+def test_memory_that_truly_runs_out(limited, caplog, share, dtype):
+    """The device has more free memory than torch may take, so the estimate of the slots is too high.
+
+    Whether the KV cache, the prefill or the capture of a graph is first to fail depends on the limit. In fp32 the
+    tokens do not depend on the number of slots.
+    """
+    policy = model(layers=4, heads=16, kv_heads=16, width=512, context=2200)
+    sampling, count = Sampling(max_tokens=2000), 16
+    whole = cuda_sampler(policy, [7], max_slots=112, dtype=dtype)
+    expected = whole.sample(prompts(), sampling, count=count)
+    before = whole._loop.slots
+    assert before == 112
+    shape = whole._loop.cache.shape
+    cache = 2 * dtype.itemsize * torch.Size(shape).numel()
+    del whole
+    limited(int(share * cache))
+    sampler = cuda_sampler(policy, [7], max_slots=112, dtype=dtype)
+    found = sampler.sample(prompts(), sampling, count=count)
+    assert sampler.max_slots < before * share * 2
+    assert len(caplog.records) == 1
+    assert f"{sampler.max_slots} sequences at a time from now on instead of 112" in caplog.text
+    assert [len(one.tokens) == 2000 or one.is_stopped for one in found] == [True] * len(found)
+    if dtype is torch.float32:
+        assert [one.tokens for one in found] == [one.tokens for one in expected]
+    again = sampler.sample(prompts(), sampling, count=count)  # the slots that are left do fit
+    assert len(caplog.records) == 1
+    assert len(again) == len(found)
+
+
+def test_memory_for_not_even_one_sequence_ends_in_an_error(limited):
+    from whet.models.memory_errors import NoRoomToSample
+
+    policy = model(layers=4, heads=16, kv_heads=16, width=512, context=20_000)
+    policy.model.joined.refreshed(list(policy.model.layers), torch.bfloat16)
+    limited(2**20)
+    with pytest.raises(NoRoomToSample):
+        cuda_sampler(policy, [7], max_slots=64).sample(prompts(), Sampling(max_tokens=19_000), count=16)
+    limited(2**40)
+    assert len(cuda_sampler(policy, [7], max_slots=64).sample(prompts(), Sampling(max_tokens=20), count=2)) == 14
+
+
+def test_models_without_graphs_are_sampled_in_smaller_batches(limited, caplog):
+    """Top-p is sampled by the plain loop, whose KV cache grows as it goes."""
+    from tests.small import small_model
+    from whet.engines.native.native_engine import NativeEngine
+
+    tokenizer = small_model()[1]
+    policy = model(layers=4, heads=16, kv_heads=16, width=512, context=2200, vocab_size=tokenizer.vocab_size)
+    sampling = Sampling(max_tokens=1000, top_p=0.99)
+    asked = [Prompt(tokens=(3, 4, 5), stream=(index,)) for index in range(7)]
+    engine = NativeEngine(policy, tokenizer)
+    engine.generate(asked[:1], sampling, count=8)
+    torch.cuda.reset_peak_memory_stats()
+    engine.generate(asked, sampling, count=8)
+    taken = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    limited(taken // 2)
+    found = NativeEngine(policy, tokenizer).generate(asked, sampling, count=8)
+    assert [len(group) for group in found] == [8] * len(asked)
+    assert "sequences at a time from now on instead of 56" in caplog.text

@@ -43,7 +43,7 @@ def test_log_probs_are_those_of_the_trainer(family):
     model, tokenizer = small_model(family, width=128, sharp=3.0)
     model = model.to(CUDA)
     engine = NativeEngine(model, tokenizer)
-    assert not engine._is_fast(SAMPLING)
+    assert not engine._is_fast(SAMPLING, [])
     prompts = asked()
     groups = engine.generate(prompts, SAMPLING, count=COUNT)
     said = torch.tensor([x for group in groups for one in group for x in one.logprobs], device=CUDA)

@@ -37,6 +37,13 @@ LATENT = {
     "first_k_dense_replace": 3,  # all layers: none has experts
     "rms_norm_eps": 1e-3,  # unlike that of the norms of latents
 }
+GEMMA = {
+    "head_dim": 8,
+    "query_pre_attn_scalar": 12,  # unlike the width of a head
+    "sliding_window": 6,
+    "pad_token_id": 0,
+}
+ROUTED = {"num_experts": 5, "num_experts_per_tok": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": (
         "GPT2",
@@ -71,6 +78,34 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", TINY | {"head_dim": 10, "tie_word_embeddings": True}),
     "qwen3-biases": ("Qwen3", TINY | {"head_dim": 10, "attention_bias": True}),
     "olmo2": ("Olmo2", TINY),
+    "gemma2": ("Gemma2", TINY | GEMMA | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0}),
+    "gemma2-uncapped": (
+        "Gemma2",
+        TINY
+        | GEMMA
+        | {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True}
+        | {"layer_types": ["full_attention", "full_attention", "sliding_attention"], "tie_word_embeddings": False},
+    ),
+    "gemma3": ("Gemma3Text", TINY | GEMMA | {"num_hidden_layers": 7}),
+    "gemma3-scaled-rope": (
+        "Gemma3Text",
+        TINY
+        | GEMMA
+        | {"sliding_window_pattern": 2, "final_logit_softcapping": 2.0}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
+            }
+        },
+    ),
+    "qwen3-moe": ("Qwen3Moe", TINY | ROUTED | {"head_dim": 10, "moe_intermediate_size": 16, "norm_topk_prob": True}),
+    "qwen3-moe-some-dense": (
+        "Qwen3Moe",
+        TINY | ROUTED | {"moe_intermediate_size": 16, "mlp_only_layers": [1], "tie_word_embeddings": True},
+    ),
+    "olmoe": ("Olmoe", TINY | ROUTED | {"norm_topk_prob": False}),
+    "mistral-short-window": ("Mistral", TINY | {"sliding_window": 5}),
     "deepseek-v3": ("DeepseekV3", TINY | LATENT),
     "deepseek-v3-biases": (
         "DeepseekV3",

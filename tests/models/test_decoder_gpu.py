@@ -46,6 +46,8 @@ def test_fp32_states_and_gradients_are_those_of_the_cpu(family):
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_forward_pass(family, bf16):
     model = small(family).to(CUDA)
+    if bf16 and model.config.experts is not None:
+        pytest.skip("rounded states may choose another expert")
     tolerance = 0.06 if bf16 else 1e-4
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=bf16):
         _, cache = model.begin(TOKENS.to(CUDA), LENGTHS.to(CUDA), room=20)

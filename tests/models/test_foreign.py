@@ -16,7 +16,7 @@ from whet.models.storage.safetensors_files import fingerprint
 FOREIGN = {
     "rotary-parallel": ("GPTNeoX", TINY | {"hidden_dropout": 0.3, "attention_dropout": 0.3}),
     "softcapped-sliding": (
-        "Gemma2",
+        "VaultGemma",
         TINY | {"head_dim": 8, "sliding_window": 6, "final_logit_softcapping": 2.0, "query_pre_attn_scalar": 8},
     ),
     "biased-head": ("Phi", TINY | {"num_key_value_heads": 6}),

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from whet.batching import kept_bytes
 from whet.models.decoder import decoder as decoder_module
 from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import autocast
 from whet.models.layers.packing import Packing, pack
 from whet.models.load import new_model
 from whet.models.logprobs import read_tokens
+from whet.models.sizes.pass_bytes import saved_by_model
 from whet.records import Sampling
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -251,4 +251,4 @@ def test_what_a_pass_keeps_is_what_was_counted(family: str) -> None:
         states = model.hidden_packed(packing)
         kept = torch.cuda.memory_allocated() - before
     assert states.requires_grad
-    assert 0.9 < kept / (kept_bytes(model.config) * len(packing.tokens)) < 1.15
+    assert 0.9 < kept / (saved_by_model(model.config) * len(packing.tokens)) < 1.15

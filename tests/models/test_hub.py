@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -165,10 +166,19 @@ def _hub_files() -> dict[str, bytes]:
     }
 
 
+class SmallHub(NamedTuple):
+    endpoint: str
+    asked: list[str]  # paths, those of HEAD requests with the word before them
+    broken: set[str]  # files that cannot be read
+    tokens: set[str | None]  # of requests for the model
+
+
 @pytest.fixture
-def small_hub() -> Iterator[tuple[str, list[str]]]:
+def small_hub() -> Iterator[SmallHub]:
     """A server that speaks as much of the hub's protocol as its client asks for."""
     asked: list[str] = []
+    broken: set[str] = set()
+    tokens: set[str | None] = set()
     commit = "0" * 40
 
     class Hub(http.server.BaseHTTPRequestHandler):
@@ -177,13 +187,19 @@ def small_hub() -> Iterator[tuple[str, list[str]]]:
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            asked.append(path)
+            asked.append(path if self.command == "GET" else f"{self.command} {path}")
+            if "/org/tiny" in path:  # the client has requests of its own
+                tokens.add(self.headers["Authorization"])
             if path.startswith("/api/models/org/tiny"):
                 names = [{"rfilename": name, "size": len(data)} for name, data in _hub_files().items()]
                 tree = [{"type": "file", "path": f["rfilename"], "size": f["size"], "oid": "1" * 40} for f in names]
                 info = {"id": "org/tiny", "modelId": "org/tiny", "sha": commit, "siblings": names}
                 return self.answer(json.dumps(tree if "/tree/" in path else info).encode())
             name = path.partition(f"/org/tiny/resolve/{commit}/")[2]
+            if name in broken and self.command == "GET":
+                self.send_response(500)
+                self.send_header("Content-Length", "0")
+                return self.end_headers()
             if name in _hub_files():
                 return self.answer(_hub_files()[name], etag=f'"{sha256_of(name)}"')
             self.send_response(404)
@@ -206,7 +222,7 @@ def small_hub() -> Iterator[tuple[str, list[str]]]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
+    yield SmallHub(f"http://127.0.0.1:{server.server_port}", asked, broken, tokens)
     server.shutdown()
 
 
@@ -227,16 +243,16 @@ except UserError as error:
 """
 
 
-def pull_from(endpoint: str, name: str, cache_directory: Path) -> str:
+def pull_from(endpoint: str, name: str, cache_directory: Path, **settings: str) -> str:
     """The hub's address is read when its client is imported, so each pull is a process."""
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"} | settings
     command = [sys.executable, "-c", PULL, name, str(cache_directory)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
     return result.stdout.strip()
 
 
-def test_hub_pull_takes_safetensors_and_never_pickles(small_hub: tuple[str, list[str]], tmp_path: Path) -> None:
-    endpoint, asked = small_hub
+def test_hub_pull_takes_safetensors_and_never_pickles(small_hub: SmallHub, tmp_path: Path) -> None:
+    endpoint, asked = small_hub.endpoint, small_hub.asked
     assert pull_from(endpoint, "org/tiny", tmp_path) == str(tmp_path / "org" / "tiny")
     files = {path.relative_to(tmp_path / "org/tiny").as_posix() for path in (tmp_path / "org/tiny").rglob("*")}
     assert files == {"config.json", "model.safetensors", "tokenizer.json", "manifest.json"}
@@ -248,9 +264,42 @@ def test_hub_pull_takes_safetensors_and_never_pickles(small_hub: tuple[str, list
     assert asked == []  # the second pull only checks
 
 
-def test_hub_says_what_is_wrong(small_hub: tuple[str, list[str]], tmp_path: Path) -> None:
-    missing = pull_from(small_hub[0], "org/none", tmp_path)
+def test_a_pull_that_broke_off_goes_on_where_it_was(small_hub: SmallHub, tmp_path: Path) -> None:
+    small_hub.broken.add("tokenizer.json")
+    said = pull_from(small_hub.endpoint, "org/tiny", tmp_path)
+    assert "cannot be reached for org/tiny" in said
+    assert "pull again: what has arrived is kept for a day" in said
+    assert not (tmp_path / "org" / "tiny").exists()
+    (left,) = (tmp_path / "org").iterdir()
+    (left / "model-00001-of-00002.safetensors").write_text("of an older revision")
+    small_hub.broken.clear()
+    small_hub.asked.clear()
+    assert pull_from(small_hub.endpoint, "org/tiny", tmp_path) == str(tmp_path / "org" / "tiny")
+    read = {path.rpartition("/")[2] for path in small_hub.asked if "/resolve/" in path and "HEAD" not in path}
+    assert read == {"tokenizer.json"}
+    assert sorted(path.name for path in (tmp_path / "org").iterdir()) == ["tiny"]
+    names = sorted(path.name for path in (tmp_path / "org" / "tiny").iterdir())
+    assert names == ["config.json", "manifest.json", "model.safetensors", "tokenizer.json"]
+    assert damage(tmp_path / "org" / "tiny") is None
+
+
+def test_the_token_is_that_of_the_environment(small_hub: SmallHub, tmp_path: Path) -> None:
+    pull_from(small_hub.endpoint, "org/tiny", tmp_path, HF_TOKEN="hf_secret")
+    assert small_hub.tokens == {"Bearer hf_secret"}
+
+
+def test_offline_is_said_and_needs_no_network_for_what_is_pulled(small_hub: SmallHub, tmp_path: Path) -> None:
+    said = pull_from(small_hub.endpoint, "org/tiny", tmp_path, HF_HUB_OFFLINE="1")
+    assert said == "UserError: org/tiny is not pulled yet, and HF_HUB_OFFLINE forbids to fetch it: unset it"
+    assert small_hub.asked == []
+    pull_from(small_hub.endpoint, "org/tiny", tmp_path)
+    assert pull_from(small_hub.endpoint, "org/tiny", tmp_path, HF_HUB_OFFLINE="1") == str(tmp_path / "org" / "tiny")
+
+
+def test_hub_says_what_is_wrong(small_hub: SmallHub, tmp_path: Path) -> None:
+    missing = pull_from(small_hub.endpoint, "org/none", tmp_path)
     assert missing.startswith("UserError: the Hugging Face hub has no public model org/none")
+    assert "or set HF_TOKEN for a private one" in missing
     nobody = pull_from("http://127.0.0.1:9", "org/tiny", tmp_path)
     assert nobody.startswith("UserError: the Hugging Face hub cannot be reached for org/tiny")
     assert "\n" not in nobody

@@ -11,7 +11,8 @@ from whet.models.decoder import families
 from whet.models.layers.attention import causal_attention
 from whet.models.load import load_model
 
-FAMILIES = [name for name, family in families.FAMILIES.items() if family.usual_latent is None]
+SHAPES = {name: small(name).config for name in families.FAMILIES}
+FAMILIES = [name for name, shape in SHAPES.items() if shape.latent is None and shape.experts is None]
 POSITIONS = torch.arange(11).expand(4, -1)
 ATTENDS = [causal_attention] * 3
 
@@ -47,6 +48,14 @@ def test_who_reads_what(family):
     block = model.model.layers[2]
     block.mlp.down_proj = Adapted(block.mlp.down_proj)
     assert quickest_reader(model.model) is model.model  # an adapter is called
+
+
+def test_latents_and_experts_have_no_joined_products():
+    others = set(families.FAMILIES) - set(FAMILIES)
+    assert others == {"deepseek_v2", "deepseek_v3", "qwen3_moe", "olmoe"}
+    for family in others:
+        trunk = small(family).model
+        assert quickest_reader(trunk) is trunk
 
 
 @pytest.mark.parametrize("family", FAMILIES)

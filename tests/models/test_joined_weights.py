@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tests.small import small_model
 from whet.models.decoder.decoder import Decoder, fits_fused
-from whet.models.load import new_model
+from whet.models.half_precision import halve
+from whet.models.load import load_model, new_model
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
 
@@ -132,3 +133,51 @@ def test_what_is_fused() -> None:
     assert not fits_fused(small_model("gpt2", width=64)[0].model)
     served.model.layers[1].self_attn.v_proj = torch.nn.Sequential(served.model.layers[1].self_attn.v_proj)
     assert not fits_fused(served.model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_in_bf16_are_views_of_the_joined_tensors(family):
+    model = model_of(family)
+    halve(model, trained=True)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    joined = model.model.joined.refreshed(list(model.model.layers), torch.bfloat16)
+    assert follows(model)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(one.holds(block.matrices()) for one, block in zip(joined, model.model.layers, strict=True))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(joined[0].qkv[0], model.model.layers[0].self_attn.q_proj.weight[0])  # without a refresh
+    again = model.model.joined.refreshed(list(model.model.layers), torch.bfloat16)
+    assert again[0].qkv.data_ptr() == joined[0].qkv.data_ptr()
+    assert follows(model)
+
+
+@pytest.mark.parametrize("change", [swap, lambda model: model.model.joined.clear()])
+def test_weights_in_bf16_that_moved_are_joined_again(change):
+    model = model_of()
+    halve(model, trained=True)
+    model.model.joined.refreshed(list(model.model.layers), torch.bfloat16)
+    change(model)
+    assert follows(model)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.model.layers[0].self_attn.q_proj.weight.zero_()
+    assert follows(other)
+    assert bool(model.model.layers[0].self_attn.q_proj.weight.any())
+    assert follows(model)
+
+
+def test_a_model_in_bf16_is_saved_as_it_is_and_loads_bit_for_bit(tmp_path):
+    model = model_of()
+    halve(model, trained=True)
+    model.model.joined.refreshed(list(model.model.layers), torch.bfloat16)
+    with torch.no_grad():
+        model.model.norm.weight.add_(1e-5)  # no bf16 number
+    model.save(tmp_path, None)
+    loaded = load_model(tmp_path, keep_bf16=True)
+    saved = model.state_dict()
+    assert all(
+        torch.equal(tensor, saved[name]) and tensor.dtype is saved[name].dtype
+        for name, tensor in loaded.state_dict().items()
+    )

@@ -12,17 +12,18 @@ from whet.errors import UserError
 from whet.models.cpu.column_decode import quickest_reader
 from whet.models.decoder.decoder import Decoder, fits_fused
 from whet.models.decoder.kv_cache import LatentCache
-from whet.models.layers.attention import PackedAttention, rotary_angles
+from whet.models.layers.attention import rotary_angles
 from whet.models.layers.decoder_config import (
     DecoderConfig,
-    LatentShape,
     all_heads_bytes_per_token,
     has_usual_blocks,
     is_served,
     kv_bytes_per_token,
     parameter_count,
 )
+from whet.models.layers.layer_attention import PackedAttention
 from whet.models.layers.packing import pack
+from whet.models.layers.part_shapes import LatentShape
 from whet.models.load import load_model, new_model
 
 USUAL = LatentShape(q_rank=7, kv_rank=10, nope_dim=6, rope_dim=4, value_dim=5)

@@ -106,7 +106,7 @@ def test_packed_states_are_those_of_each_sequence_alone(case, shared, tmp_path):
             assert torch.allclose(found, alone[: length - 1], atol=1e-4), row
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "gemma3_text", "qwen3_moe", "olmoe"])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_packing_changes_no_gradient(family, recompute, shared):

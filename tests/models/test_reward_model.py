@@ -172,7 +172,7 @@ def padded_ids(tokens, lengths, pad, side):
     return {"input_ids": ids, "attention_mask": mask}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "olmoe"])  # transformers has no such class
 @torch.no_grad()
 def test_transformers_reads_the_same_scores(family, tmp_path):
     model = reward_model(family)

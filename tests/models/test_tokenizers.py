@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.small import train_bpe
 from whet.errors import UserError
+from whet.models.decoder.families import FAMILIES
 from whet.models.text.tokenizers import HuggingFaceTokenizer, character_tokenizer, load_tokenizer
 from whet.records import Message
 
@@ -351,3 +352,11 @@ def test_many_rows_are_decoded_as_each_of_them(kind: str) -> None:
     assert tokenizer.decode_many(rows) == [tokenizer.decode(row) for row in rows]
     assert tokenizer.decode_many([tuple(row) for row in rows])[0] == text
     assert tokenizer.decode_many([]) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tokenizer_of_ones_own_is_read_beside_every_family(family: str, tmp_path: Path) -> None:
+    """AutoTokenizer reads one beside a model_type qwen2 as Qwen's, which gives every text no ids."""
+    character_tokenizer("abc").save(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}), encoding="utf-8")
+    assert load_tokenizer(tmp_path).encode("cab") == character_tokenizer("abc").encode("cab")

@@ -48,7 +48,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "train/online/critic.py": ("tests/train/test_critic.py", "tests/train/test_annotate.py"),
     "train/online/reference.py": ("tests/train/test_reference.py",),
-    "train/setup/optimizer.py": ("tests/train/test_optim.py", "tests/train/test_cells.py", "tests/test_own_cells.py"),
+    "train/optimizers/optimizer.py": (
+        "tests/train/test_optim.py",
+        "tests/train/test_cells.py",
+        "tests/test_own_cells.py",
+    ),
     "train/setup/epochs.py": ("tests/train/test_deck.py", "tests/train/test_epochs_of_data.py"),
     "train/rows/units.py": ("tests/train/test_units.py", "tests/train/test_whole.py"),
     "train/rows/examples.py": ("tests/train/test_encode.py", "tests/train/test_material.py"),

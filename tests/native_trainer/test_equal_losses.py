@@ -13,7 +13,7 @@ from whet.models.decoder.decoder import Decoder
 from whet.models.load import load_model
 from whet.models.logprobs import token_logprobs
 from whet.records import Sampling
-from whet.train.setup.optimizer import descend, learning_rate, make_optimizer, set_learning_rate
+from whet.train.optimizers.optimizer import descend, learning_rate, make_optimizer, set_learning_rate
 
 pytestmark = pytest.mark.native
 

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,37 +108,71 @@ def test_ten_kills_at_random_moments_change_no_byte(quick_path: Path) -> None:
     assert without_spare_checkpoints(files_of(killed), expected) == expected
 
 
-@pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_kill_before_any_line_of_code_changes_no_byte(quick_path: Path, stride: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "stride"),
+    [
+        ({}, 29),
+        ({"keep": 1}, 97),
+        ({"delete_first": True}, 97),
+        *(pytest.param(how, 1, marks=pytest.mark.slow) for how in ({}, {"keep": 1}, {"delete_first": True})),
+    ],
+    ids=str,
+)
+def test_a_kill_before_any_line_of_code_changes_no_byte(quick_path: Path, stride: int, how: dict[str, Any]) -> None:
     """Every moment, not ten: the child dies before line N of the code that writes, N = 1, 1 + stride, …
 
     Forked from a process without torch: a fork takes longer, the more memory a process has.
     """
-    code = f"from {__name__} import Path, visit_lines; visit_lines(Path({str(quick_path)!r}), {stride})"
+    code = f"from {__name__} import Path, visit_lines; visit_lines(Path({str(quick_path)!r}), {stride}, **{how})"
     visited = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert visited.returncode == 0, visited.stderr
 
 
-def visit_lines(quick_path: Path, stride: int) -> None:
-    steps = 6  # three checkpoints, of which two are kept; two best models
-    trainer.train(quick_path / "whole", steps)
+def visit_lines(quick_path: Path, stride: int, **how: Any) -> None:
+    steps = 6  # three checkpoints, of which one or two are kept; two best models
+    trainer.train(quick_path / "whole", steps, **how)
     expected = files_of(quick_path / "whole")
-    line, alive = 1, False
+    line, alive, resumed_at = 1, False, []
     while not alive:
         path = quick_path / f"killed-{line}"
-        alive = not in_child(lambda line=line, path=path: killed_before(line, path, steps))
+        alive = not in_child(lambda line=line, path=path: killed_before(line, path, steps, **how))
         if (path / "config.yaml").exists():
-            check_after_kill(path)
-        assert not in_child(lambda path=path: trainer.train(path, steps)), f"killed before line {line}"
+            resumed_at.append(check_after_kill(path))
+        assert not in_child(lambda path=path: trainer.train(path, steps, **how)), f"killed before line {line}"
         assert without_spare_checkpoints(files_of(path), expected) == expected, f"killed before line {line}"
         shutil.rmtree(path)
         line += stride
     assert line > 500, line
+    assert resumed_at == sorted(resumed_at)  # nothing good is ever lost: a later kill resumes at a later step
+    assert {2, 4} <= set(resumed_at)
 
 
-def killed_before(line: int, path: Path, steps: int) -> None:
+@pytest.mark.parametrize("stride", [41, pytest.param(1, marks=pytest.mark.slow)])
+def test_with_one_checkpoint_that_is_deleted_first_a_kill_may_leave_none(quick_path: Path, stride: int) -> None:
+    """The danger that the docs name is there; and the run knows that it had one, so it does not begin again."""
+    code = f"from {__name__} import Path, visit_deletions; visit_deletions(Path({str(quick_path)!r}), {stride})"
+    visited = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert visited.returncode == 0, visited.stderr
+
+
+def visit_deletions(quick_path: Path, stride: int) -> None:
+    line, alive, left = 1, False, []
+    while not alive:
+        path = quick_path / f"killed-{line}"
+        alive = not in_child(lambda line=line, path=path: killed_before(line, path, 6, keep=1, delete_first=True))
+        if (path / "config.yaml").exists():
+            run = RunDirectory.open(path, is_writer=False)
+            left.append((run.has_saved, run.latest() is None))
+            assert run.warnings == []  # never one that looks whole and is not
+        shutil.rmtree(path, ignore_errors=True)
+        line += stride
+    assert (True, True) in left
+    assert (True, False) in left
+
+
+def killed_before(line: int, path: Path, steps: int, **how: Any) -> None:
     trainer.kill_before_line(line)
-    trainer.train(path, steps)
+    trainer.train(path, steps, **how)
 
 
 def in_child(work: Callable[[], None]) -> bool:

@@ -45,7 +45,7 @@ def rows(chain: str) -> Iterator[dict[str, Any]]:
         yield {"index": index, "text": chain, "logprobs": [-int(c, 16) / 7 for c in chain[:8]]}
 
 
-def train(path: Path, steps: int) -> None:
+def train(path: Path, steps: int, *, keep: int = 2, delete_first: bool = False) -> None:
     is_run = (path / "config.yaml").exists()
     run = RunDirectory.open(path) if is_run else RunDirectory.create(path.parent, "fake", CONFIG, path=path)
     checkpoint = run.latest()
@@ -64,7 +64,7 @@ def train(path: Path, steps: int) -> None:
             run.record_answers(step, rows(chain))
             run.save_best(fill_with(chain), {"step": step, "chain": chain})
         if step % SAVE_EVERY == 0:
-            run.save(step, fill_with(chain), {"chain": chain}, keep=2)
+            run.save(step, fill_with(chain), {"chain": chain}, keep=keep, delete_first=delete_first)
     run.finish({"chain": chain})
     run.close()
 

@@ -19,7 +19,7 @@ from whet.train.online.learner import ControllerState, Learner, StepOutcome
 from whet.train.online.reference import Reference
 from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
-from whet.train.setup.build import build_algorithm
+from whet.train.setup.chosen_algorithm import build_algorithm
 
 ALONE = World.alone()
 VOCABULARY = 4

@@ -25,8 +25,9 @@ from tests.train.scenes import (
 from whet.distributed.world import World
 from whet.train.online import old_logprobs as module
 from whet.train.online.annotate import Everyone, annotate
-from whet.train.online.learner import ControllerState, Old
+from whet.train.online.learner import ControllerState
 from whet.train.online.sampling import SampledGroups
+from whet.train.setup.chosen_algorithm import Old
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import RunFailed
-from whet.train.setup.optimizer import MISTAKES, ask
+from whet.train.optimizers.optimizer import MISTAKES, ask
 
 SUPPLY = {"rewards": torch.zeros(2, 3)}
 

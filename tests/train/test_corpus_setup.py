@@ -16,8 +16,9 @@ from whet.distributed.world import World
 from whet.errors import UserError
 from whet.recipe import validate
 from whet.train.rows.loop import build_trainer
-from whet.train.setup.build import build_parts, new_decoder_config
+from whet.train.setup.build import build_parts
 from whet.train.setup.corpora import named_tokenizer
+from whet.train.setup.new_model_shape import new_decoder_config
 
 ALONE = World.init("cpu")
 

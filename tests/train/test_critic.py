@@ -21,7 +21,7 @@ from whet.train.online import update as update_module
 from whet.train.online.critic import Critic, state_width
 from whet.train.online.learner import Learner
 from whet.train.online.update import update
-from whet.train.setup.optimizer import make_optimizer
+from whet.train.optimizers.optimizer import make_optimizer
 
 LR = 1e-2
 PPO: dict[str, Any] = {"preset": "ppo"}

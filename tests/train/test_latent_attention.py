@@ -10,7 +10,7 @@ from tests.cli.refusal import refused
 from tests.cli.tiny import Whet
 from tests.contracts.command import write_recipe
 from whet.models.decoder.decoder import Decoder
-from whet.models.layers.decoder_config import LatentShape
+from whet.models.layers.part_shapes import LatentShape
 from whet.models.load import load_model
 from whet.runs.directory import RunDirectory
 

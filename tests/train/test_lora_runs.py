@@ -41,6 +41,7 @@ ONLINE: dict[str, Any] = {
     "track": [],
     "device": "cpu",
 }
+LAYERS = {"rank": 2, "targets": ["q_proj", "up_proj"]}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,19 @@ def steps(run: RunDirectory) -> list[dict[str, Any]]:
     return [row for row in run.metrics() if row["step"] > 0]
 
 
+def assert_goes_on_bit_for_bit(tmp_path: Path, base: Path, whet: Whet, changes: dict[str, Any]) -> None:
+    """A run of four steps, and one that is stopped after two and resumed."""
+    whole = train(tmp_path / "whole", base, **changes)
+    half = train(tmp_path / "half", base, **changes, **{"steps": 2})
+    resumed = whet("train", "--resume", half.path, "steps=4")
+    assert resumed.code == 0, resumed.err
+    for name in ("model/adapter_model.safetensors", "optimizer.safetensors"):
+        mine, theirs = (run.path / "checkpoints" / "step-000004" / name for run in (whole, half))
+        assert mine.read_bytes() == theirs.read_bytes(), name
+    losses = [[row["loss"] for row in steps(RunDirectory.open(run.path, is_writer=False))] for run in (whole, half)]
+    assert losses[0] == losses[1]
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains_adapters(name: str, base: Path, tmp_path: Path) -> None:
     run = train(tmp_path, base, algorithm=name, steps=2, eval={"every_steps": 0})
@@ -88,15 +102,7 @@ def test_every_algorithm_trains_adapters(name: str, base: Path, tmp_path: Path) 
     ids=["base as reference", "moving reference", "critic of its own", "shared critic", "cold start"],
 )
 def test_a_run_goes_on_bit_for_bit(changes: dict[str, Any], base: Path, tmp_path: Path, whet: Whet) -> None:
-    whole = train(tmp_path / "whole", base, **changes)
-    half = train(tmp_path / "half", base, **changes, **{"steps": 2})
-    resumed = whet("train", "--resume", half.path, "steps=4")
-    assert resumed.code == 0, resumed.err
-    for name in ("model/adapter_model.safetensors", "optimizer.safetensors"):
-        mine, theirs = (run.path / "checkpoints" / "step-000004" / name for run in (whole, half))
-        assert mine.read_bytes() == theirs.read_bytes(), name
-    losses = [[row["loss"] for row in steps(RunDirectory.open(run.path, is_writer=False))] for run in (whole, half)]
-    assert losses[0] == losses[1]
+    assert_goes_on_bit_for_bit(tmp_path, base, whet, changes)
 
 
 def test_the_kl_is_to_the_base_without_its_adapter(base: Path, tmp_path: Path) -> None:
@@ -145,12 +151,14 @@ def test_explain_counts_what_is_trained(base: Path, tmp_path: Path) -> None:
     assert adapter_parameters(LoRAConfig(rank=2), base) == sum(tensor.numel() for tensor in stored.values())
 
 
-def offline(base: Path, tmp_path: Path, objective: Any, data: Path) -> RunDirectory:
+def offline(
+    base: Path, tmp_path: Path, objective: Any, data: Path, *, lora: Any = LAYERS, steps: int = 2
+) -> RunDirectory:
     recipe = {
         "loop": "offline",
-        "steps": 2,
+        "steps": steps,
         "seed": 3,
-        "model": {"path": str(base), "lora": {"rank": 2, "targets": ["q_proj", "up_proj"]}},
+        "model": {"path": str(base), "lora": lora},
         "objective": objective,
         "data": {"path": str(data)},
         "batch_size": 4,

@@ -10,8 +10,8 @@ import torch
 from tests.train import scenes
 from tests.train.scenes import Table, config_of, groups_of, pull
 from whet.errors import RunFailed
-from whet.train.online.learner import Old
 from whet.train.online.update import update
+from whet.train.setup.chosen_algorithm import Old
 
 
 def taught(old: Old, *, error: float, **settings: Any) -> tuple[Table, dict[str, float]]:

@@ -16,7 +16,8 @@ from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.procedural import Sorting
 from whet.train.online.learner import build_learner, offload_candidates
 from whet.train.setup.build import build_parts
-from whet.train.setup.offloading import moments, present_in, to_offload, weights
+from whet.train.setup.offload_choice import to_offload
+from whet.train.setup.offloading import moments, present_in, weights
 from whet.train.setup.reward_grader import ModelGrader
 
 CPU = torch.device("cpu")
@@ -118,14 +119,15 @@ SIZES = {"reference": 4, "reward": 4, "critic": 4, "optimizer": 16}
     ],
 )
 def test_frozen_models_wait_first_and_only_as_many_as_must(memory, expected):
-    assert to_offload(OffloadConfig(), SIZES, resident=12, memory=memory) == expected
+    assert to_offload(OffloadConfig().model_dump(), SIZES, resident=12, memory=memory) == expected
 
 
 def test_who_is_told_to_wait_or_to_stay_does():
     told = OffloadConfig(critic="always", reward="never")
-    assert to_offload(told, SIZES, resident=12, memory=1000) == {"critic"}
-    assert to_offload(told, SIZES, resident=12, memory=10) == {"critic", "reference", "optimizer"}
-    assert to_offload(OffloadConfig.model_validate("always"), {"reference": 4}, resident=1, memory=100) == {"reference"}
+    assert to_offload(told.model_dump(), SIZES, resident=12, memory=1000) == {"critic"}
+    assert to_offload(told.model_dump(), SIZES, resident=12, memory=10) == {"critic", "reference", "optimizer"}
+    always = OffloadConfig.model_validate("always").model_dump()
+    assert to_offload(always, {"reference": 4}, resident=1, memory=100) == {"reference"}
 
 
 def learner_of(**settings):

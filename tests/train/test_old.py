@@ -19,9 +19,8 @@ from whet.records import Batch
 from whet.rollout import Group
 from whet.train.online import old_logprobs as frozen_module
 from whet.train.online import update as update_module
-from whet.train.online.learner import Old, _source
 from whet.train.online.update import update
-from whet.train.setup.build import build_algorithm
+from whet.train.setup.chosen_algorithm import Old, build_algorithm, old_source
 
 MISMATCH = {"mismatch/mean", "mismatch/max", "mismatch/kl"}
 ONE_UPDATE = [  # names of tests.contracts.additive.VARIANTS: what "own" is for
@@ -148,5 +147,5 @@ def test_the_cheapest_source_that_is_enough(
     once = {"epochs": 1, "minibatches": 1, **given}
     config: OnlineConfig = config_of(algorithm, sections=sections, **once)
     built = build_algorithm(config.algorithm)
-    assert _source(built, config, is_exact=False) == not_exact
-    assert _source(built, config, is_exact=True) == exact
+    assert old_source(built, config, is_exact=False) == not_exact
+    assert old_source(built, config, is_exact=True) == exact

@@ -16,7 +16,7 @@ from tests.small import small_model
 from whet.config import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import UserError
-from whet.train.setup.optimizer import (
+from whet.train.optimizers.optimizer import (
     NotFinite,
     descend,
     finite,

@@ -12,8 +12,8 @@ from torch import nn
 from tests.small import small_model
 from whet.config import OptimizerConfig
 from whet.errors import UserError
-from whet.train.setup.muon import orthogonalised
-from whet.train.setup.optimizer import hidden_matrices, make_optimizer
+from whet.train.optimizers.muon import orthogonalised
+from whet.train.optimizers.optimizer import hidden_matrices, make_optimizer
 
 LR, DECAY, BETAS, EPSILON, MOMENTUM = 0.03, 0.2, (0.8, 0.9), 1e-6, 0.7
 STEPS = 4

@@ -8,11 +8,12 @@ import torch
 
 from tests.small import small_model
 from tests.train.scenes import Table
-from whet import batching as module
-from whet.batching import collate, kept_bytes, packed, passes, tokens_that_fit
+from whet.batching import collate, packed, passes, tokens_that_fit
 from whet.config.parts import UpdateConfig
 from whet.models.decoder.families import family_named
 from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.sizes import pass_bytes
+from whet.models.sizes.pass_bytes import saved_by_model
 
 CPU = torch.device("cpu")
 # Two groups: a prompt of three tokens with answers of four and one, and a prompt of one with an answer of two.
@@ -58,9 +59,10 @@ def test_a_token_of_smollm_by_hand() -> None:
     stream = 2 * 4 * 576  # fp32, before attention and before the MLP
     attention = 2 * (9 + 3 + 3 + 9) * 64  # bf16: queries, keys, values, and what they gave
     gate = 2 * 2 * 1536  # bf16: both halves of what the gate reads
-    assert kept_bytes(config) == 30 * (stream + attention + gate) + stream
+    statistics = 4 * 9 + 2 * 4  # fp32: a log-sum-exp of each head, the scale of each norm
+    assert saved_by_model(config) == 30 * (stream + attention + gate + statistics) + stream
     normed = replace(config, qk_norm="head")  # bf16: queries, keys and values as they were before their norm
-    assert kept_bytes(normed) == kept_bytes(config) + 30 * 2 * (9 + 3 + 3) * 64
+    assert saved_by_model(normed) == saved_by_model(config) + 30 * 2 * (9 + 3 + 3) * 64
 
 
 @pytest.mark.parametrize(("gib", "expected"), [(0.001, 4096), (1000, 32_768)])
@@ -71,11 +73,11 @@ def test_a_gpu_s_memory_decides_within_bounds(gib: float, expected: int, monkeyp
     on_gpu = SimpleNamespace(device=torch.device("cuda"))
     monkeypatch.setattr(model, "parameters", lambda: iter([on_gpu]))
     assert tokens_that_fit(model) == expected
-    monkeypatch.setattr(module, "FEW", 1)
-    monkeypatch.setattr(module, "MANY", 10**12)
-    assert tokens_that_fit(model) == int(0.2 * properties.total_memory / kept_bytes(model.config))
     other = SimpleNamespace(parameters=lambda: iter([on_gpu]))  # of whose shape nothing is known
-    assert tokens_that_fit(other) == 1  # type: ignore[arg-type]
+    assert tokens_that_fit(other) == 4096  # type: ignore[arg-type]
+    monkeypatch.setattr(pass_bytes, "FEW", 1)
+    monkeypatch.setattr(pass_bytes, "MANY", 10**12)
+    assert tokens_that_fit(model) == int(0.2 * properties.total_memory / saved_by_model(model.config))
 
 
 def test_on_a_cpu_it_is_a_constant() -> None:

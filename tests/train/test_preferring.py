@@ -11,8 +11,8 @@ from tests.train import rows_on_disk as on_disk
 from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.errors import UserError
 from whet.models.load import load_model
+from whet.train.optimizers.optimizer import optimizer_tensors
 from whet.train.rows import reference_cache
-from whet.train.setup.optimizer import optimizer_tensors
 
 NEAR = 3e-6
 

@@ -17,8 +17,8 @@ from whet.algorithms.cells import bind
 from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.distributed.world import World
 from whet.errors import UserError
+from whet.train.optimizers.optimizer import NotFinite
 from whet.train.rows.preference import Means, Tally, _counted, _shape
-from whet.train.setup.optimizer import NotFinite
 
 BETA = 0.3
 

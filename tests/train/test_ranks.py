@@ -12,9 +12,10 @@ from tests.train.scenes import ALONE, REWARDS, TOKENS, Table, config_of, learner
 from whet.distributed.world import World
 from whet.rollout import Group
 from whet.train.online.annotate import annotate
-from whet.train.online.learner import ControllerState, Old, StepOutcome
+from whet.train.online.learner import ControllerState, StepOutcome
 from whet.train.online.sampling import SampledGroups
 from whet.train.online.update import update
+from whet.train.setup.chosen_algorithm import Old
 
 KL = {"coefficient": 0.5, "estimator": "k1", "place": "reward"}
 CUT = {"mask_truncated": True}

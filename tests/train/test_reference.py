@@ -20,7 +20,8 @@ from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Example, Sampling
 from whet.tasks.procedural import Sorting
 from whet.train.online.reference import Reference, build_reference
-from whet.train.setup.build import build_algorithm, random_policy
+from whet.train.setup.build import random_policy
+from whet.train.setup.chosen_algorithm import build_algorithm
 
 TASK = Sorting(level=1)
 TOKENIZER = character_tokenizer(TASK.alphabet)

@@ -27,6 +27,7 @@ def run_of(*, steps: int = 0, inputs: Inputs | None = None) -> Any:
         accepted_inputs=None,
         metrics=lambda: [{"step": step} for step in range(steps + 1)],
         inputs=lambda: inputs,
+        best_defect=lambda: "it is missing",
         write_inputs=written.append,
         written=written,
     )

@@ -21,10 +21,10 @@ from whet.models.reward.scoring import load_scorer
 from whet.models.reward.settings import RewardSettings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.tokenizers import load_tokenizer, with_padding
+from whet.train.optimizers.optimizer import NotFinite
 from whet.train.rows import reward_training as module
 from whet.train.rows.reward_training import REWARD_DATA
 from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import NotFinite
 
 HEAD = {"separator": "+", "every_token": True, "classes": 3, "aggregation": "min"}
 

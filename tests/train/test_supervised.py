@@ -20,10 +20,10 @@ from whet.distributed.world import World
 from whet.errors import UserError
 from whet.models.text.tokenizers import character_tokenizer
 from whet.records import Example, Row
+from whet.train.optimizers.optimizer import NotFinite
 from whet.train.rows import sft as module
 from whet.train.rows.sft import fit, supervised_row
 from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import NotFinite
 
 PLAIN = character_tokenizer(ALPHABET)
 ROWS = [Row(tokens=tokens, mask=(False, *(True,) * (len(tokens) - 1))) for tokens in FLAT]

@@ -25,7 +25,7 @@ from whet.config import OnlineConfig
 from whet.errors import RunFailed
 from whet.records import Batch
 from whet.train.online import update as update_module
-from whet.train.setup.optimizer import NotFinite, make_optimizer
+from whet.train.optimizers.optimizer import NotFinite, make_optimizer
 
 
 def test_advantages_of_a_group_by_hand() -> None:

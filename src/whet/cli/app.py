@@ -10,24 +10,8 @@ from typing import Any
 import typer
 
 from whet import __version__
-from whet.cli.commands import (
-    chat,
-    check_loss,
-    compare,
-    data,
-    demo,
-    evaluate,
-    explain,
-    keys,
-    listing,
-    models,
-    report,
-    runs,
-    sample,
-    score,
-    tasks,
-    train,
-)
+from whet.cli.commands import chat, compare, data, demo, evaluate, models, report, runs, sample, score, tasks, train
+from whet.cli.commands.recipes import check_loss, explain, keys, listing, plan
 from whet.cli.key_flags import KeyFlagCommand
 from whet.cli.terminal import guard_streams, only_json, say, show_help
 from whet.errors import RunFailed, UserError
@@ -43,6 +27,7 @@ Begin with:
   whet demo                          SFT and GRPO of a tiny GPT on a CPU
   whet recipes                       the packaged recipes
   whet explain grpo-sorting          its loss, batch size and memory
+  whet plan grpo-sorting --gpu 4090  memory, hours and price on a GPU
   whet train grpo-sorting lr=1e-4    train; any key can be overridden
   whet report @last                  learning curves and samples of the newest run
   whet keys                          every key of a recipe
@@ -67,6 +52,7 @@ app.command("chat")(chat.chat)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
 app.command("explain")(explain.explain)
+app.command("plan")(plan.plan)
 app.command("keys")(keys.keys)
 app.command("check-loss")(check_loss.check_loss)
 app.add_typer(tasks.app, name="tasks")

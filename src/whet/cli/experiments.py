@@ -19,9 +19,11 @@ from whet.report.comparison.sweep_results import Ranking, sweep_results
 from whet.report.formatting import duration
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
+from whet.train.experiments.disk_room import require_room
 from whet.train.experiments.jobs import Method, PlannedRun, State, do_jobs
 from whet.train.experiments.pipeline_runs import Plan, make_plan, reopened, run_pipeline
 from whet.train.experiments.sweep import read_sweep
+from whet.train.explain.explanation import disk_of
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.session.callbacks import Progress
 
@@ -58,6 +60,9 @@ def compare_methods(
         states = [job.state for job in jobs.values()]
         first = {method: sweep.recipes[method, seeds[0]] for method in methods}
         progress = ConsoleProgress(f"comparison: {directory.path}", states, first)
+        uses = {method: disk_of(recipe) for method, recipe in first.items()}
+        new = [uses[method] for (method, _), job in jobs.items() if job.state == "new"]
+        require_room(new, directory.path, progress.note)
         failures = do_jobs(jobs, progress)
     results = sweep_results(
         directory,

@@ -39,7 +39,13 @@ from whet.config.parts import (
     refuse_engine,
 )
 from whet.config.prompt_choice import CurriculumConfig
-from whet.config.refusals import refuse, refuse_averaged_adapters, refuse_unevaluable, refuse_untrainable
+from whet.config.refusals import (
+    refuse,
+    refuse_averages,
+    refuse_rounded_weights,
+    refuse_unevaluable,
+    refuse_untrainable,
+)
 from whet.config.reward import RewardConfig
 from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
@@ -125,6 +131,11 @@ class TrainConfig(Section):
         return tasks_of(self.eval, self.task, has_files=True)
 
     @model_validator(mode="after")
+    def _trained_weights(self) -> TrainConfig:
+        refuse_rounded_weights(self.model, self.optimizer)
+        return self
+
+    @model_validator(mode="after")
     def _evaluated(self) -> TrainConfig:
         for key, is_set in (
             ("best.metric", self.best.metric),
@@ -194,7 +205,7 @@ class OnlineConfig(TrainConfig):
     @model_validator(mode="after")
     def _sensible(self) -> OnlineConfig:
         refuse(self.algorithm, self.rollout, self.update, self.reward)
-        refuse_averaged_adapters(self.model, self.algorithm)
+        refuse_averages(self.model, self.optimizer, self.algorithm)
         refuse_engine(self.engine, self.rollout)
         if self.algorithm.kl.reference == "random" and self.algorithm.needs_reference and self.model.new is None:
             raise ValueError(

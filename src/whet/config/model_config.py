@@ -50,10 +50,12 @@ class NewModel(Section):
 class LoRAConfig(Section):
     """Low-rank adapters: the model is frozen, and B·A is trained beside each of its matrices."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("quantization",)
     rank: Positive = 16  # of B·A: rows of A and columns of B
     alpha: Above = 32.0  # B·A is multiplied by alpha / rank
     targets: str | tuple[str, ...] = "all-linear"  # names of layers ([q_proj, v_proj]), or a regular expression
     rslora: bool = False  # multiply by alpha / √rank instead
+    quantization: Literal["none", "nf4"] = "none"  # nf4: QLoRA, the frozen matrices of the blocks in four bits
 
     @model_validator(mode="before")
     @classmethod
@@ -84,4 +86,6 @@ class ModelConfig(Section):
             raise ValueError(
                 "lora adapts a model that exists, and new begins with random weights: leave out one of them"
             )
+        if self.compile and self.lora is not None and self.lora.quantization != "none":
+            raise ValueError(f"compile is not available with lora.quantization={self.lora.quantization}: leave it out")
         return self

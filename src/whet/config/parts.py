@@ -248,7 +248,7 @@ class OptimizerConfig(Section):
 
     shorthand: ClassVar[str] = "name"
     saved_if_set: ClassVar[tuple[str, ...]] = (
-        *("name", "warmup_share", "decay_share", "min_lr_share", "momentum", "weight_decay_on"),
+        *("name", "master_weights", "warmup_share", "decay_share", "min_lr_share", "momentum", "weight_decay_on"),
     )
     name: Literal["adamw", "adamw_bf16", "adamw_8bit", "lion", "muon"] = "adamw"  # bf16, 8 bits: the moments
     lr: Above = 1e-5  # peak learning rate; `lr=` for short
@@ -263,6 +263,7 @@ class OptimizerConfig(Section):
     momentum: Decay = 0.95  # of muon
     weight_decay: Amount = 0.0  # decoupled, of the weights that weight_decay_on names
     weight_decay_on: Literal["matrices", "hidden", "all"] = "matrices"  # hidden: matrices but embeddings and heads
+    master_weights: Literal["fp32", "bf16", "offload"] = "fp32"  # on a GPU; offload: in host memory, with the moments
 
     @model_validator(mode="after")
     def _one_warmup(self) -> OptimizerConfig:
@@ -270,17 +271,31 @@ class OptimizerConfig(Section):
             raise ValueError("warmup_steps and warmup_share are both set: leave one out")
         return self
 
+    @model_validator(mode="after")
+    def _master_weights_of_adamw(self) -> OptimizerConfig:
+        if self.master_weights != "fp32" and self.name not in ("adamw", "adamw_bf16"):
+            raise ValueError(
+                f"master_weights {self.master_weights} with name {self.name}: it is for adamw and adamw_bf16"
+            )
+        return self
+
     def warmup(self, steps: int) -> int:
         """Steps of warm-up in a run of so many steps."""
         return self.warmup_steps or ceil(self.warmup_share * steps - ROUNDING)
 
 
+SavedOptimizer = Literal["exact", "bf16", "8bit", "none"]
+
+
 class SaveConfig(Section):
     """Checkpoints (also at the end and on Ctrl-C), and which steps' rollouts are kept."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("optimizer", "delete_old")
     every_steps: Positive = 50  # steps between checkpoints
     keep: Positive = 2  # newest checkpoints that are kept; the best model is kept besides
     rollouts_every_steps: Positive = 1  # steps between those whose rollouts are kept
+    optimizer: SavedOptimizer = "exact"  # the optimizer's moments in checkpoints; only exact resumes bit for bit
+    delete_old: Literal["after", "before"] = "after"  # the new checkpoint is complete; before: less room, not safe
 
 
 class EngineConfig(Section):

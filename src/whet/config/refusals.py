@@ -10,7 +10,7 @@ from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_COR
 from whet.config.algorithm import AlgorithmBase
 from whet.config.data_config import DataConfig
 from whet.config.model_config import ModelConfig
-from whet.config.parts import RolloutConfig, TaskConfig, UpdateConfig
+from whet.config.parts import OptimizerConfig, RolloutConfig, TaskConfig, UpdateConfig
 from whet.config.reward import RewardConfig
 
 
@@ -29,12 +29,28 @@ def refuse(algorithm: AlgorithmBase, rollout: RolloutConfig, update: UpdateConfi
         raise ValueError(reason)
 
 
-def refuse_averaged_adapters(model: ModelConfig, algorithm: AlgorithmBase) -> None:
-    """Raises a ValueError: the mean of two adapters is not the adapter of the mean, because B·A is a product."""
-    if model.lora is not None and algorithm.kl.reference == "sync" and algorithm.kl.ema > 0:
+def refuse_averages(model: ModelConfig, optimizer: OptimizerConfig, algorithm: AlgorithmBase) -> None:
+    """Raises a ValueError for weights that the moving average of a synced reference cannot be made of."""
+    if algorithm.kl.reference != "sync" or algorithm.kl.ema == 0:
+        return
+    if model.lora is not None:
         raise ValueError(
             "algorithm.kl.ema averages weights and model.lora trains two factors of their change, whose averages are "
             "not its own: set ema to 0"
+        )
+    if optimizer.master_weights != "fp32":
+        raise ValueError(
+            f"algorithm.kl.ema averages weights, and with optimizer.master_weights={optimizer.master_weights} they are "
+            "in bf16, whose last bit is larger than the steps of an average: set ema to 0"
+        )
+
+
+def refuse_rounded_weights(model: ModelConfig, optimizer: OptimizerConfig) -> None:
+    """Raises a ValueError if master weights are named beside adapters."""
+    if optimizer.master_weights != "fp32" and model.lora is not None:
+        raise ValueError(
+            f"optimizer.master_weights is {optimizer.master_weights} and model.lora freezes the model, in bf16 on a "
+            "GPU, and trains small adapters in fp32: leave out one of the two"
         )
 
 

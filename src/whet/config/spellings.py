@@ -149,6 +149,7 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "model.lora.alpha": ("lora_alpha",),
     "model.lora.targets": ("lora_target_modules", "target_modules"),
     "model.lora.rslora": ("use_rslora",),
+    "model.lora.quantization=nf4": ("load_in_4bit", "bnb_4bit_quant_type"),
     "nothing: dropout would make sampler and trainer differ": ("lora_dropout",),
     "nothing: every process holds all weights": ("fsdp", "zero_stage"),
     "offload, for less GPU memory; every process holds all weights": ("deepspeed",),

@@ -122,10 +122,10 @@ class ForeignLM(nn.Module):
         cache.grow()
         return self._read(tokens[:, None], positions, cache)
 
-    def save(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
+    def save(self, directory: Path, dtype: torch.dtype | None = torch.float32) -> None:
         """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
         try:
-            if dtype == torch.float32:
+            if dtype is None or dtype == torch.float32:
                 self.model.save_pretrained(directory)
                 return
             saved: dict[int, Tensor] = {}  # by storage, because transformers knows tied weights by it
@@ -283,8 +283,19 @@ def context_of(config: Mapping[str, Any]) -> int:
     for key in CONTEXT_KEYS:
         value = config.get(key)
         if isinstance(value, int):
-            return value
+            return min(value, _steady_context(config, value))
     raise UserError("config.json states no context length: add 'max_position_embeddings'")
+
+
+def _steady_context(config: Mapping[str, Any], context: int) -> int:
+    """Up to here LongRoPE has one set of frequencies.
+
+    Beyond its original context transformers changes those of all rows of a pass, cached keys excepted: a token's
+    log-prob would depend on the rows beside it, and would be another one in training than in sampling.
+    """
+    rope = config.get("rope_parameters") or {}
+    original = rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
+    return original if isinstance(original, int) else context
 
 
 def one_line(error: BaseException) -> str:

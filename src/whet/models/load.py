@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,22 +9,19 @@ from typing import Any
 import torch
 
 from whet.errors import UserError
-from whet.files import read_object
-from whet.models.adapters.adapter_directory import ADAPTER_CONFIG, is_adapter
+from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.adapters.peft_files import apply_adapter, read_adapter
 from whet.models.decoder.decoder import Decoder
-from whet.models.decoder.families import FAMILIES, family_named, read_shape
-from whet.models.decoder.family import Family, NotCovered, head_width
-from whet.models.download.model_hub import resolve_model
+from whet.models.decoder.family import Family
 from whet.models.finite import check_head
 from whet.models.layers.decoder_config import (
     DecoderConfig,
-    LatentShape,
     all_heads_bytes_per_token,
     kv_bytes_per_token,
     parameter_count,
 )
-from whet.models.protocol import BIDIRECTIONAL, CausalLM
+from whet.models.model_shape import base_directory, covered, new_shape, read_config
+from whet.models.protocol import CausalLM
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.safetensors_files import (
     CONFIG,
@@ -55,22 +51,6 @@ def load_model(path: Path, *, bidirectional: bool | None = False, keep_bf16: boo
 def is_bidirectional(model: object) -> bool:
     """Whether it predicts masked tokens from the whole text around them."""
     return isinstance(model, Decoder) and not model.config.causal
-
-
-def base_directory(adapter: Path) -> Path:
-    """The directory of the model that an adapter was trained on."""
-    base = read_object(adapter / ADAPTER_CONFIG).get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
-        raise UserError(
-            f"{adapter / ADAPTER_CONFIG} names no base_model_name_or_path: write the base model's directory there"
-        )
-    try:
-        found = resolve_model(base)
-    except UserError as error:
-        raise UserError(f"the adapter {adapter} needs its base model: {error}") from error
-    if is_adapter(found):
-        raise UserError(f"the base of the adapter {adapter} is {found}, an adapter itself: merge that one first")
-    return found
 
 
 def _load(path: Path, bidirectional: bool | None, keep_bf16: bool = False) -> CausalLM:
@@ -119,59 +99,6 @@ def new_model(family: str, *, seed: int, eos: int | None = None, **shape: Any) -
     return Decoder(new_shape(family, **shape), family=family, seed=seed, source={"eos_token_id": eos})
 
 
-def new_shape(  # noqa: PLR0913 (the numbers that make a model)
-    family: str,
-    *,
-    vocab_size: int,
-    layers: int,
-    heads: int,
-    width: int,
-    context: int,
-    kv_heads: int | None = None,
-    mlp_width: int | None = None,
-    tied_head: bool | None = None,
-    latent: Mapping[str, int | None] | None = None,
-    causal: bool = True,
-) -> DecoderConfig:
-    """The shape of a new model.
-
-    Defaults: as many KV heads as query heads, and the family's usual MLP width and tying of the head. `latent`: fields
-    of LatentShape in place of the usual ones (None), for families with latent attention; q_rank 0: full-rank queries.
-    Without `causal` it is bidirectional, and its last id is the mask token.
-    """
-    row = family_named(family)
-    chosen = {field: value for field, value in (latent or {}).items() if value is not None}
-    shape: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "layers": layers,
-        "heads": heads,
-        "kv_heads": heads if kv_heads is None else kv_heads,
-        "head_dim": head_width(width, heads),
-        "width": width,
-        "mlp_width": usual_mlp_width(row, width) if mlp_width is None else mlp_width,
-        "context": context,
-        "causal": causal,
-    }
-    if row.usual_latent is not None:
-        sizes = {**row.usual_latent(width, heads), **chosen}
-        shape["latent"] = LatentShape(**{**sizes, "q_rank": sizes["q_rank"] or None})  # type: ignore[arg-type]
-        shape["head_dim"] = shape["latent"].head_dim
-    elif chosen:
-        others = ", ".join(name for name, other in FAMILIES.items() if other.usual_latent is not None)
-        raise UserError(f"{family} has no latent attention: remove latent.{next(iter(chosen))}, or use {others}")
-    if row.traits["positions"] == "learned" and shape["kv_heads"] != heads:
-        raise UserError(f"{family} has no grouped-query attention: leave kv_heads out, or use llama")
-    tied = {} if tied_head is None else {"tied_head": tied_head}
-    return DecoderConfig(**{**row.traits, **shape, **tied})
-
-
-def usual_mlp_width(family: Family, width: int) -> int:
-    """4 · width; two thirds of that, rounded up to a multiple of 8, for a gated MLP, which has three matrices."""
-    if family.traits["mlp"] == "gelu":
-        return 4 * width
-    return -(-(8 * width) // (3 * 8)) * 8
-
-
 def model_summary(path: Path) -> dict[str, Any]:
     """Family, shape, dtype and size of a checkpoint, from its config and file headers; loads no weights."""
     if is_adapter(path):
@@ -193,7 +120,7 @@ def model_summary(path: Path) -> dict[str, Any]:
             "parameters": parameter_count(config),
             "layers": config.layers,
             "width": config.width,
-            "context": config.longest,
+            "context": config.context,
             "vocab": config.vocab_size,
             **(_cache_bytes(config) if config.causal else {}),
         }
@@ -221,18 +148,6 @@ def _cache_bytes(config: DecoderConfig) -> dict[str, int]:
     }
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """config.json of a model directory."""
-    if not path.is_dir():
-        raise UserError(f"{path} is not a directory: expected a model with {CONFIG} and safetensors weights")
-    if not (path / CONFIG).is_file():
-        raise UserError(f"{path} has no {CONFIG}: expected a Hugging Face model directory")
-    hf = read_object(path / CONFIG)
-    if not isinstance(hf.get("model_type"), str):
-        raise UserError(f"{path / CONFIG} names no model_type: expected a Hugging Face model directory")
-    return hf
-
-
 def checked_config(path: Path) -> dict[str, Any]:
     """config.json of a directory that matches its manifest and holds trainable weights."""
     refuse_damage(path)
@@ -240,24 +155,6 @@ def checked_config(path: Path) -> dict[str, Any]:
     if hf.get("quantization_config"):
         raise UserError(f"{path} holds quantised weights, which cannot be trained: use the original checkpoint")
     return hf
-
-
-def covered(path: Path, hf: Mapping[str, Any]) -> tuple[Family, DecoderConfig] | None:
-    """Family and shape, or None for an architecture that the decoder does not implement."""
-    name = hf["model_type"].removeprefix(BIDIRECTIONAL)
-    if name not in FAMILIES:
-        return None
-    family, causal = FAMILIES[name], name == hf["model_type"]
-    try:
-        shape = replace(read_shape(family, hf), causal=causal)
-        if not causal and hf.get("mask_token_id") != shape.vocab_size - 1:
-            last = f"the last id, {shape.vocab_size - 1}"
-            raise UserError(f"'mask_token_id' is {hf.get('mask_token_id')!r:.40}: expected {last}")
-        return family, shape
-    except NotCovered:
-        return None
-    except UserError as error:
-        raise UserError(f"{path / CONFIG}: {error}") from error
 
 
 def _load_decoder(
@@ -268,7 +165,7 @@ def _load_decoder(
     model = build_decoder(path, family, config, hf, stored, keep_bf16=keep_bf16)
     if copied is not None and not _is_same(copied, model.model.embed_tokens.weight):
         raise UserError(f"{path} has its own lm_head.weight: set tie_word_embeddings to false in {CONFIG}")
-    check_head(model, model.head_weight, str(path))
+    check_head(model, model.head_matrix, str(path))
     return model
 
 

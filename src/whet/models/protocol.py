@@ -1,14 +1,18 @@
-"""The protocols of language models and tokenisers."""
+"""The protocols of language models and tokenisers. Imports no torch."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor, nn
-
-from whet.models.layers.packing import Packing
 from whet.records import Message
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from whet.models.layers.packing import Packing
 
 # Before the model_type of a model that is not causal: no other library knows it, so none takes it for a causal one.
 BIDIRECTIONAL = "bidirectional_"
@@ -66,8 +70,8 @@ class CausalLM(Protocol):
 
     def state_dict(self) -> dict[str, Tensor]: ...
 
-    def save(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
-        """config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
+    def save(self, directory: Path, dtype: torch.dtype | None = ...) -> None:
+        """config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them; fp32 by default."""
         ...
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.manifests import MANIFEST, Sealed, checked_entries, list_files, mismatch, sync_file
-from whet.runs.layout import STATE, by_step
-from whet.runs.logs import reason, remove, sync_directory, temporary_beside, write_atomic
+from whet.runs.layout import BEST, CHECKPOINTS, STATE, by_step
+from whet.runs.logs import bytes_below, reason, remove, sync_directory, temporary_beside, write_atomic
 
 SEALED = (".safetensors", ".json")  # such files must be in the manifest
 MARK = b'{"checkpoints": true}\n'
@@ -86,8 +86,14 @@ def last_good(directory: Path) -> str:
 
 
 def keep_newest(directory: Path, count: int) -> None:
-    for path in list(by_step(directory).values())[:-count]:
+    paths = list(by_step(directory).values())
+    for path in paths[: max(0, len(paths) - count)]:
         discard(path)
+
+
+def model_bytes(run: Path) -> int:
+    """What the checkpoints and the best model of a run take on disk."""
+    return sum(bytes_below(run / folder) for folder in (CHECKPOINTS, BEST))
 
 
 def discard(path: Path) -> None:

@@ -194,8 +194,8 @@ class RunDirectory:
     def answer_steps(self) -> list[int]:
         return list(self._files(layout.EVALS))
 
-    def save(self, step: int, fill: Fill, state: Mapping[str, Any], *, keep: int) -> Path:
-        """Saves a checkpoint with the files that `fill` writes, and keeps the newest `keep`."""
+    def save(self, step: int, fill: Fill, state: Mapping[str, Any], *, keep: int, delete_first: bool = False) -> Path:
+        """Saves a checkpoint with the files that `fill` writes; the newest `keep` stay, others go then or before."""
         target = self.path / layout.CHECKPOINTS / logs.step_name(step)
         if not self.is_writer:
             return target
@@ -207,9 +207,10 @@ class RunDirectory:
             logs.sync_directory(self.path)
             for tracker in self._trackers:
                 tracker.flush()
-            checkpoints.write_directory(
-                logs.made_directory(self.path / layout.CHECKPOINTS) / target.name, fill, layout.STATE, state
-            )
+            logs.made_directory(target.parent)
+            if delete_first:
+                checkpoints.keep_newest(target.parent, keep - 1)
+            checkpoints.write_directory(target, fill, layout.STATE, state)
             checkpoints.mark(target.parent, self.path / layout.SAVED)
             checkpoints.keep_newest(target.parent, keep)
         return target

@@ -148,6 +148,11 @@ def made_directory(path: Path) -> Path:
     return path
 
 
+def bytes_below(path: Path) -> int:
+    """Bytes of all files in a directory; 0 if it does not exist."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
 def sync_directory(path: Path) -> None:
     """Waits until the names in this directory are on disk."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -7,19 +7,21 @@ from tests.models.adapters.test_lora import adapted, gradients
 from whet.cli.progress import SilentProgress
 from whet.config.model_config import LoRAConfig, ModelConfig
 from whet.models.adapters.lora import trained_tensors
+from whet.models.half_precision import halve
 from whet.models.layers.decoder_config import autocast
 from whet.models.load import load_model
 from whet.recipe import read_recipe
 from whet.runs.directory import RunDirectory
-from whet.train.setup.lora_setup import _halve, attach_adapter
+from whet.train.setup.lora_setup import attach_adapter
 from whet.train.start import start_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CUDA = torch.device("cuda")
+RUNS = [(), ("algorithm=ppo",), ("algorithm.kl.coefficient=0.05",)]
 
 
 def on_cuda(model):
-    _halve(model)
+    halve(model)
     return model.to(CUDA)
 
 
@@ -45,9 +47,9 @@ def base(tmp_path):
     return start_run(settings, tmp_path / "base", lambda config, run: SilentProgress())
 
 
-@pytest.mark.parametrize("options", [(), ("algorithm=ppo",), ("algorithm.kl.coefficient=0.05",)])
-def test_a_run_agrees_with_its_sampler(tmp_path, base, options):
-    overrides = ["device=cuda", f"model={base}", "model.lora=4", "cold_start.steps=0", "lr=3e-3", "steps=6", *options]
+def assert_agrees(tmp_path, base, options):
+    """A few steps of GRPO, or of the algorithm in `options`."""
+    overrides = ["device=cuda", f"model={base}", "cold_start.steps=0", "lr=3e-3", "steps=6", *options]
     settings = read_recipe("grpo-sorting", [*overrides, "eval.every_steps=6"])
     path = start_run(settings, tmp_path / "runs", lambda config, run: SilentProgress())
     steps = [row for row in RunDirectory.open(path, is_writer=False).metrics() if row["step"] > 0]
@@ -55,6 +57,11 @@ def test_a_run_agrees_with_its_sampler(tmp_path, base, options):
     assert all(row["grad_norm"] > 0 for row in steps)
     if any("kl" in option for option in options):
         assert steps[0]["kl"] < 1e-4 < steps[-1]["kl"]
+
+
+@pytest.mark.parametrize("options", RUNS)
+def test_a_run_agrees_with_its_sampler(tmp_path, base, options):
+    assert_agrees(tmp_path, base, ("model.lora=4", *options))
 
 
 def test_the_base_is_kept_in_bf16_and_the_adapters_in_fp32(base):

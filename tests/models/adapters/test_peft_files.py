@@ -86,7 +86,17 @@ def test_patterns_of_alpha_and_ranks_of_other_programs(place):
         ({"fan_in_fan_out": True}, "fan_in_fan_out"),
         ({"bias": "all"}, "bias is 'all'"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3', and only LORA is read"),
-        ({"lora_alpha": None}, "lora_alpha or base_model_name_or_path is missing"),
+        *[
+            ({"lora_alpha": alpha}, "lora_alpha or base_model_name_or_path is missing")
+            for alpha in (None, True, float("nan"), float("inf"), 10**400)
+        ],
+        *[
+            ({"alpha_pattern": patterns}, "alpha_pattern is .* not a number for each pattern")
+            for patterns in (["q_proj"], "q_proj", {"q_proj": "12"}, {"q_proj": None}, {"q_proj": float("nan")})
+        ],
+        ({"alpha_pattern": {"(": 3}}, r"alpha_pattern has no regular expression \(missing \)"),
+        ({"base_model_name_or_path": 5000 * "a"}, "needs its base model: .*name too long"),
+        ({"base_model_name_or_path": "~nobody-of-that-name/x"}, "needs its base model: .*home directory"),
         ({"base_model_name_or_path": "/nowhere"}, "needs its base model: no directory /nowhere"),
         ({"base_model_name_or_path": ""}, "names no base_model_name_or_path"),
     ],
@@ -116,6 +126,12 @@ def _without(stored, name):
             lambda s: {k: t[:, :8].contiguous() if "lora_A" in k else t for k, t in s.items()},
             r"is for a matrix of 32 × 8",
         ),
+        (
+            lambda s: {k: t[:0] if "lora_A" in k else t[:, :0].contiguous() for k, t in s.items()},
+            "do not belong together",
+        ),
+        (lambda s: {key: t / 0 for key, t in s.items()}, "has values that are not finite"),
+        (lambda s: {key: 1e30 * t for key, t in s.items()}, "has values that are not finite"),
     ],
 )
 def test_weights_that_are_refused(place, change, told):

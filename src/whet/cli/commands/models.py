@@ -1,9 +1,10 @@
-"""`whet models`: models that can be pulled, pulled models, the contents of a model directory, merging of adapters."""
+"""`whet models`: pulling, listing, inspecting, merging, exporting and uploading models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,29 @@ def merge(
         say_json({"path": str(directory), "bytes": _size(directory)})
     else:
         say(str(directory))
+
+
+@app.command()
+def export(
+    model: str = typer.Argument(help="A model directory, the name of a pulled model, a run, or an adapter (merged)."),
+    file: Path = typer.Argument(metavar="FILE.gguf", help="The file to write."),
+    type_: str = typer.Option("auto", "--type", help="f32, f16, bf16 or q8_0; auto: that of the model."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a file of that name."),
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Write a model with its tokeniser as a GGUF file for llama.cpp.
+
+    Example: whet models export runs/my-run my-model.gguf --type q8_0
+    """
+    from whet.models.export.gguf_file import export_gguf
+
+    written = export_gguf(str(_directory(model)), file, type_=type_, overwrite=overwrite)
+    if as_json:
+        say_json({**asdict(written), "path": str(written.path)})
+        return
+    for note in written.notes:
+        say(f"note: {note}", err=True)
+    say(str(written.path))
 
 
 @app.command()

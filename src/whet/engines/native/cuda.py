@@ -7,7 +7,6 @@ prompts are prefilled one by one and products have a fixed number of rows.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -19,19 +18,16 @@ import torch
 from torch import Tensor
 
 from whet.engines.engine_protocol import token_limit
-from whet.engines.native.decode import BUCKET, DecodeLoop
-from whet.engines.native.slots import Drawn, Finished, slot_bytes
-from whet.models.decoder.decoder import Decoder, parameter_count
+from whet.engines.native.decode import DecodeLoop
+from whet.engines.native.slots import Drawn, Finished, say_fewer
+from whet.models.decoder.decoder import Decoder
 from whet.models.logprobs import check_logprobs, doubt
+from whet.models.memory_errors import NoRoomToSample, shortage
+from whet.models.sizes.sampling_bytes import BUCKET, PREFILL_TOKENS, capacity_of, slots_that_fit
 from whet.records import Prompt, Sampling
 from whet.streams import stream_key
 
 LOOK = 16  # decode steps between two checks by the host, each of which waits for the device
-PREFILL_TOKENS = 32_768  # in one prefill pass
-CAPACITY_STEP = 64  # the capacity of a slot is a multiple of it
-SPARE_MEMORY = 0.15  # share of the free memory that the KV cache leaves free
-
-log = logging.getLogger("whet")
 
 
 @dataclass(frozen=True)
@@ -58,13 +54,18 @@ class CudaSampler:
         self._loop: DecodeLoop | None = None
         self._doubt: Tensor | float = -0.0  # NaN if the head has a non-finite weight (`logprobs.doubt`)
         self._asked = 0  # slots requested of the loop; memory may have allowed fewer
+        self._tried = 0  # slots of the newest attempt
         self._finished: Finished | None = None  # who hears of the completions of the call under way
 
     @torch.no_grad()
     def sample(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int, finished: Finished | None = None
     ) -> list[Drawn]:
-        """`count` completions of each prompt, prompt by prompt. Halves the slots once when memory runs out."""
+        """`count` completions of each prompt, prompt by prompt; with half of the slots whenever memory runs out.
+
+        What was finished before is kept. The rest begins again with its own random numbers. A policy that cannot be
+        sampled in one slot raises `NoRoomToSample`.
+        """
         self._finished = finished
         if not prompts:
             return []
@@ -75,30 +76,25 @@ class CudaSampler:
         ]
         self.timings.clear()
         done: dict[int, Drawn] = {}
-        if not self._is_completed(prompts, jobs, sampling, done):
-            slots = min(len(jobs), self.max_slots) if self._loop is None else self._loop.slots
-            self.max_slots, self._loop = max(1, slots // 2), None
-            message = "out of memory while sampling: going on with %d sequences at a time instead of %d"
-            log.warning(message, self.max_slots, slots)
+        first = 0  # slots of the first attempt
+        while short := shortage(lambda: self._complete(prompts, jobs, sampling, done)):
+            first = first or self._tried
+            self._loop = None
             torch.cuda.empty_cache()
-            self._complete(prompts, jobs, sampling, done)
+            if self._tried == 1:
+                raise NoRoomToSample(short)
+            self.max_slots = self._tried // 2
+        if first:
+            say_fewer(self.max_slots, first)
         return [done[job] for job in range(len(jobs))]
-
-    def _is_completed(
-        self, prompts: Sequence[Prompt], jobs: Sequence[SampleJob], sampling: Sampling, done: dict[int, Drawn]
-    ) -> bool:
-        """False when memory ran out; the frames of the failed attempt, and their tensors, are gone by then."""
-        try:
-            self._complete(prompts, jobs, sampling, done)
-        except torch.cuda.OutOfMemoryError:
-            return False
-        return True
 
     def _complete(
         self, prompts: Sequence[Prompt], jobs: Sequence[SampleJob], sampling: Sampling, done: dict[int, Drawn]
     ) -> None:
         """Samples the completions that are not in `done` yet."""
+        self._tried = min(len(jobs), self.max_slots)
         loop = self._prepared(prompts, jobs)
+        self._tried = loop.slots
         loop.set_temperature(sampling.temperature)
         loop.refresh(self.policy)
         self._doubt = doubt(loop.weights.head)
@@ -116,6 +112,7 @@ class CudaSampler:
                     self._harvest(loop, assigned, jobs, done)
         finally:
             loop.cache.release()
+            loop.release(self.policy)
 
     def _prepared(self, prompts: Sequence[Prompt], jobs: Sequence[SampleJob]) -> DecodeLoop:
         longest = max(len(prompts[job.prompt].tokens) + job.limit for job in jobs)
@@ -124,24 +121,25 @@ class CudaSampler:
         loop = self._loop
         if loop is None or loop.capacity < longest or loop.room < room or self._asked < wanted:
             self._loop = loop = None
-            capacity = -(-longest // CAPACITY_STEP) * CAPACITY_STEP
-            slots = min(wanted, self._slots_that_fit(capacity, room))
+            capacity = capacity_of(longest)
+            read = sum(len(prompts[number].tokens) for number in {job.prompt for job in jobs})
+            fit = self._slots_that_fit(capacity=capacity, room=room, prefill=-(-read // len(jobs)))
+            slots = self._tried = min(wanted, fit)
             loop = DecodeLoop(
                 self.policy, slots=slots, capacity=capacity, room=room, stops=self.stops, dtype=self.dtype, ops=self.ops
             )
             self._loop, self._asked = loop, wanted
         return loop
 
-    def _slots_that_fit(self, capacity: int, room: int) -> int:
+    def _slots_that_fit(self, *, capacity: int, room: int, prefill: int) -> int:
         if self.device.type != "cuda":
             return self.max_slots
+        c, half = self.policy.config, self.dtype.itemsize
+        self.policy.model.joined.refreshed(list(self.policy.model.layers), self.dtype)  # before the rest is shared out
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
-        c = self.policy.config
-        copies = parameter_count(c) * self.dtype.itemsize
-        reading = PREFILL_TOKENS * (8 * c.width + self.dtype.itemsize * (4 * c.heads * c.head_dim + 4 * c.mlp_width))
-        room_left = int((free - copies - reading) * (1 - SPARE_MEMORY))
-        return max(1, room_left // slot_bytes(c, capacity=capacity, room=room, dtype=self.dtype))
+        free -= c.vocab_size * c.width * half  # a copy of the head
+        return slots_that_fit(c, max(0, free), capacity=capacity, room=room, prefill=prefill, half=half)
 
     def _admit(
         self,

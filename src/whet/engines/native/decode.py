@@ -13,7 +13,7 @@ Letters: n rows of a pass, D width, S slots, V vocabulary; dim is the width of a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -26,18 +26,18 @@ from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.joined_weights import Joined
 from whet.models.layers.attention import causal_attention, rotary_frequencies
+from whet.models.sizes.sampling_bytes import BUCKET
 
-BUCKET = 32  # a graph is captured for each multiple of this many rows
-PROGRAMS = 264  # of an attention kernel: two for each of an H100's multiprocessors
+PROGRAMS = 528  # of an attention kernel: four for each of an H100's multiprocessors
 MOST_SPLITS = 16
 LEAST_SPLIT = 128  # positions of a context
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The tensors that a step reads: the policy's own, the joined copies of its matrices, and a copy of the head."""
+    """The tensors that a step reads: the policy's own, its joined matrices, and its head in the dtype of products."""
 
-    embedding: Tensor  # (V, D) fp32; bf16 if it is frozen under adapters
+    embedding: Tensor  # (V, D) fp32; bf16 if it is frozen under adapters or trained in bf16
     blocks: list[Joined]  # qkv, out, gate_up, down in the dtype of products
     norms: list[tuple[Tensor, Tensor]]  # (D,) fp32: before attention, before the MLP
     head_norms: list[tuple[Tensor, Tensor] | None]  # (dim,) fp32: of query and key heads (Qwen3)
@@ -46,15 +46,17 @@ class Weights:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, policy: Decoder, head: Tensor) -> Weights:
-        """The policy's weights as they are now; `head` is overwritten with its head."""
+    def of(cls, policy: Decoder, dtype: torch.dtype, head: Tensor | None = None) -> Weights:
+        """The policy's weights as they are now, products in `dtype`; `head`, a copy made before, is filled again."""
         trunk = policy.model
         layers: list[Any] = list(trunk.layers)  # torch types the members of a module as tensors or modules
-        head.copy_(trunk.embed_tokens.weight if policy.lm_head is None else policy.lm_head.weight)
+        own = (trunk.embed_tokens if policy.lm_head is None else policy.lm_head).weight.detach()
+        is_copied = head is not None and own.dtype is not dtype
+        head = head.copy_(own) if is_copied and head is not None else own.to(dtype)
         has_norms = policy.config.qk_norm == "head"
         return cls(
             embedding=trunk.embed_tokens.weight.detach(),
-            blocks=trunk.joined.refreshed(layers, head.dtype),
+            blocks=trunk.joined.refreshed(layers, dtype),
             norms=[(b.input_layernorm.weight.detach(), b.post_attention_layernorm.weight.detach()) for b in layers],
             head_norms=[
                 (b.self_attn.q_norm.weight.detach(), b.self_attn.k_norm.weight.detach()) if has_norms else None
@@ -82,7 +84,8 @@ class DecodeLoop:
         self.config, self.slots, self.capacity, self.room, self.stops = config, slots, capacity, room, stops
         self.greedy, self.coldness = False, torch.ones(1, device=device)
         self.ops, self.dtype = ops, dtype
-        self.weights = Weights.of(policy, torch.empty(config.vocab_size, config.width, dtype=dtype, device=device))
+        self.weights = Weights.of(policy, dtype)
+        self._addresses = self.weights.addresses()  # that captured graphs read
         self.cache = SlotCache(config, slots=slots, capacity=capacity, dtype=dtype, device=device)
         angles = torch.arange(capacity, device=device)[:, None].float() * rotary_frequencies(config, device)
         self.angles = (angles.cos().contiguous(), angles.sin().contiguous())
@@ -97,9 +100,18 @@ class DecodeLoop:
 
     def refresh(self, policy: Decoder) -> None:
         """Samples from the policy's weights as they are now; captured graphs are kept unless a tensor has moved."""
-        before, self.weights = self.weights.addresses(), Weights.of(policy, self.weights.head)
-        if self.weights.addresses() != before:
+        self.weights = Weights.of(policy, self.dtype, self.weights.head)
+        before, self._addresses = self._addresses, self.weights.addresses()
+        if self._addresses != before:
             self._drop_graphs()
+
+    def release(self, policy: Decoder) -> None:
+        """Frees the matrices of a quantised policy until the next `refresh`; graphs stay in case it finds them again.
+
+        The allocator often returns the same addresses, which is all that a graph knows of a tensor.
+        """
+        if policy.model.joined.release(list(policy.model.layers)):
+            self.weights = replace(self.weights, blocks=[])
 
     def set_temperature(self, temperature: float) -> None:
         """0 is greedy decoding. Kept on the device, so that a graph serves every temperature above 0."""
@@ -184,7 +196,7 @@ class DecodeLoop:
     def _grow(self, slots: Tensor) -> None:
         """One decode step: adds a token to each of these (n,) slots."""
         # The number of splits changes rounding. In fp32 it must not depend on the batch, so it comes from the context.
-        longest = self.capacity if self.dtype is torch.bfloat16 else self.config.longest
+        longest = self.capacity if self.dtype is torch.bfloat16 else self.config.context
         splits = _splits(len(slots) * self.config.kv_heads, longest)
         where = Where(slots=slots, positions=self.rows.positions, by_slot=True)
 

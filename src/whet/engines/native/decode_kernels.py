@@ -20,6 +20,8 @@ __all__ = ["add_norm", "attend", "draw", "gate", "place"]
 
 GROUP_ROWS = 16  # least rows of a tensor-core product: the query heads that share a key head are padded to it
 KEY_BLOCK = 64  # positions of the context per iteration of attention
+ATTEND_WARPS = 2  # of a program of decode attention
+ATTEND_STAGES = 4  # blocks of keys that are loaded ahead, in bf16
 VOCABULARY_BLOCK = 4096  # logits per program of a draw
 LOG2_E = 1.4426950408889634
 
@@ -174,9 +176,10 @@ def _attend(  # noqa: PLR0915 - a kernel's running sums cannot be handed on with
         tl.store(target, result.to(out.dtype.element_ty), mask=(lanes < GROUP)[:, None])
     else:
         piece = (row * kv_heads + kv_head) * SPLITS + tl.program_id(2)
-        tl.store(parts + (piece * ROWS + lanes)[:, None] * DIM + dims[None, :], gathered)
-        tl.store(peaks + piece * 2 * ROWS + lanes, highest)
-        tl.store(peaks + (piece * 2 + 1) * ROWS + lanes, total)
+        target = parts + (piece * GROUP + lanes)[:, None] * DIM + dims[None, :]
+        tl.store(target, gathered, mask=(lanes < GROUP)[:, None])
+        tl.store(peaks + piece * 2 * GROUP + lanes, highest, mask=lanes < GROUP)
+        tl.store(peaks + (piece * 2 + 1) * GROUP + lanes, total, mask=lanes < GROUP)
 
 
 @triton.jit
@@ -188,19 +191,20 @@ def _combine(
     kv_head = tl.program_id(1)
     lanes = tl.arange(0, ROWS)
     dims = tl.arange(0, DIM)
+    is_head = lanes < GROUP
     first = (row * kv_heads + kv_head) * SPLITS
     highest = tl.full((ROWS,), float("-inf"), tl.float32)
     for split in tl.static_range(SPLITS):
-        highest = tl.maximum(highest, tl.load(peaks + (first + split) * 2 * ROWS + lanes))
+        highest = tl.maximum(highest, tl.load(peaks + (first + split) * 2 * GROUP + lanes, mask=is_head, other=0.0))
     total = tl.zeros((ROWS,), tl.float32)
     gathered = tl.zeros((ROWS, DIM), tl.float32)
     for split in tl.static_range(SPLITS):
-        share = tl.exp2(tl.load(peaks + (first + split) * 2 * ROWS + lanes) - highest)
-        total += share * tl.load(peaks + ((first + split) * 2 + 1) * ROWS + lanes)
-        piece = tl.load(parts + ((first + split) * ROWS + lanes)[:, None] * DIM + dims[None, :])
-        gathered += share[:, None] * piece
+        share = tl.exp2(tl.load(peaks + (first + split) * 2 * GROUP + lanes, mask=is_head, other=0.0) - highest)
+        total += share * tl.load(peaks + ((first + split) * 2 + 1) * GROUP + lanes, mask=is_head, other=1.0)
+        target = parts + ((first + split) * GROUP + lanes)[:, None] * DIM + dims[None, :]
+        gathered += share[:, None] * tl.load(target, mask=is_head[:, None], other=0.0)
     target = out + ((row * kv_heads + kv_head) * GROUP + lanes)[:, None] * DIM + dims[None, :]
-    tl.store(target, (gathered / total[:, None]).to(out.dtype.element_ty), mask=(lanes < GROUP)[:, None])
+    tl.store(target, (gathered / total[:, None]).to(out.dtype.element_ty), mask=is_head[:, None])
 
 
 def attend(queries: Tensor, cache: SlotCache, layer: int, slots: Tensor, rows: SlotRows, splits: int = 1) -> Tensor:
@@ -214,13 +218,13 @@ def attend(queries: Tensor, cache: SlotCache, layer: int, slots: Tensor, rows: S
     group = heads // kv_heads
     lanes = max(GROUP_ROWS, triton.next_power_of_2(group))
     pieces = count * kv_heads * splits if splits > 1 else 0
-    parts = torch.empty(pieces * lanes * dim, device=out.device)
-    peaks = torch.empty(pieces * lanes * 2, device=out.device)
+    parts = torch.empty(pieces * group * dim, device=out.device)
+    peaks = torch.empty(pieces * group * 2, device=out.device)
     _attend[(count, kv_heads, splits)](
         queries, cache.table, slots, rows.positions, rows.prefixes, rows.shared, out, parts, peaks,
         layer, slot_count, kv_heads, capacity, dim**-0.5 * LOG2_E,
         GROUP=group, ROWS=lanes, DIM=dim, BLOCK=KEY_BLOCK, SPLITS=splits, HALF=cache.dtype is torch.bfloat16,
-        num_warps=4, num_stages=3 if cache.dtype is torch.bfloat16 else 2,
+        num_warps=ATTEND_WARPS, num_stages=ATTEND_STAGES if cache.dtype is torch.bfloat16 else 2,
     )  # fmt: skip
     if splits > 1:
         _combine[(count, kv_heads)](

@@ -26,10 +26,11 @@ from whet.engines.engine_protocol import (
     within_context,
     within_vocabulary,
 )
-from whet.engines.native.slots import Drawn, Finished
+from whet.engines.native.slots import Drawn, Finished, say_fewer
 from whet.models.decoder.decoder import Decoder
-from whet.models.layers.decoder_config import autocast, has_plain_products, is_served
+from whet.models.layers.decoder_config import autocast, has_plain_products, is_served, reaches_all
 from whet.models.logprobs import Past, check_logprobs, doubt, log_distribution, remembered
+from whet.models.memory_errors import NoRoomToSample, shortage
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Completion, Prompt, Sampling
 from whet.streams import stream_key, uniform
@@ -93,14 +94,15 @@ class NativeEngine:
         finished = None
         if on_group is not None:
             finished = Finished(count, lambda prompt, some: on_group(prompt, self._completed(some, sampling)))
-        if self._is_fast(sampling):
+        if self._is_fast(sampling, prompts):
             drawn = self._sample_fast(prompts, sampling, count, finished)
         else:
-            drawn = []
-            size = max(1, (self.max_sequences or PLAIN_SEQUENCES) // count)  # whole groups: a prompt is prefilled once
-            with autocast(self.device):
-                for start in range(0, len(prompts), size):
-                    drawn += self._sample(prompts[start : start + size], sampling, count, finished, first=start)
+            try:
+                with autocast(self.device):
+                    drawn = self._sample_plainly(prompts, sampling, count, finished)
+            finally:
+                if isinstance(self.policy, Decoder):
+                    self.policy.model.joined.release(list(self.policy.model.layers))
         done = self._completed(drawn, sampling)
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
 
@@ -116,16 +118,25 @@ class NativeEngine:
             for one, text in zip(drawn, texts, strict=True)
         ]
 
-    def _is_fast(self, sampling: Sampling) -> bool:
-        """Whether CUDA graphs can sample it: a served decoder on a GPU, no top-k, top-p, min-p or stop strings."""
+    def _is_fast(self, sampling: Sampling, prompts: Sequence[Prompt]) -> bool:
+        """Whether CUDA graphs can sample it: a served decoder on a GPU, no top-k, top-p, min-p or stop strings.
+
+        A sequence that may outgrow a sliding window is sampled by the plain loop.
+        """
         plain = sampling.is_whole and not sampling.stop
         ours = (
             isinstance(self.policy, Decoder)
             and is_served(self.policy.config)
             and has_plain_products(self.policy.model.layers)
             and self.policy.head_weight is not None
+            and reaches_all(self.policy.config, self._longest(sampling, prompts))
         )
         return self.device.type == "cuda" and plain and ours and self.on_token is None
+
+    def _longest(self, sampling: Sampling, prompts: Sequence[Prompt]) -> int:
+        """The most tokens that a prompt and its completion may have."""
+        context = self.policy.context
+        return max((len(one.tokens) + token_limit(one, sampling, context) for one in prompts), default=0)
 
     def _sample_fast(
         self, prompts: Sequence[Prompt], sampling: Sampling, count: int, finished: Finished | None
@@ -140,6 +151,31 @@ class NativeEngine:
                 self.policy, self.tokenizer.stops, max_slots=slots, ops=decode_kernels, dtype=self.dtype
             )
         return self._sampler.sample(prompts, sampling, count=count, finished=finished)
+
+    def _sample_plainly(
+        self, prompts: Sequence[Prompt], sampling: Sampling, count: int, finished: Finished | None
+    ) -> list[Drawn]:
+        """Batch after batch; whenever memory runs out the batch begins again with half of its prompts."""
+        # Whole groups: a prompt is prefilled once.
+        size = first = min(len(prompts), max(1, (self.max_sequences or PLAIN_SEQUENCES) // count))
+        drawn: list[Drawn] = []
+
+        def extend() -> None:
+            drawn.extend(self._sample(prompts[start : start + size], sampling, count, finished, first=start))
+
+        while (start := len(drawn) // count) < len(prompts):
+            short = shortage(extend)
+            if not short:
+                continue
+            torch.cuda.empty_cache()
+            size = min(size, len(prompts) - start)
+            if size == 1 or self.on_token is not None:  # what `on_token` has heard cannot be taken back
+                raise NoRoomToSample(short)
+            size //= 2
+        if size != first:
+            self.max_sequences = size * count
+            say_fewer(self.max_sequences, first * count)
+        return drawn if finished is None else finished.as_told(drawn)
 
     def _sample(
         self, prompts: Sequence[Prompt], sampling: Sampling, count: int, finished: Finished | None, *, first: int

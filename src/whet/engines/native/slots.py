@@ -5,14 +5,17 @@ The number of slots S includes a spare one, the last, which padding rows of a st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from whet.models.layers.decoder_config import DecoderConfig, kv_bytes_per_token
+from whet.models.layers.decoder_config import DecoderConfig
+
+log = logging.getLogger("whet")
 
 
 class Drawn(NamedTuple):
@@ -24,22 +27,38 @@ class Drawn(NamedTuple):
 
 
 class Finished:
-    """Collects completions and tells of each prompt when it has all of them."""
+    """Collects completions and tells of each prompt once, when it has all of them."""
 
     def __init__(self, count: int, tell: Callable[[int, list[Drawn]], object]) -> None:
         """`count`: completions of each prompt."""
         self.count, self._tell = count, tell
         self._drawn: dict[int, dict[int, Drawn]] = {}  # prompt → sample → completion
+        self._told: dict[int, list[Drawn]] = {}
 
     def add(self, first: int, drawn: Mapping[int, Drawn]) -> None:
         """Sequences that ended, by their numbers after `first`; those of a prompt are next to each other."""
         for sequence, one in drawn.items():
             prompt, sample = divmod(first + sequence, self.count)
+            if prompt in self._told:  # a batch that began again
+                continue
             group = self._drawn.setdefault(prompt, {})
             group[sample] = one
             if len(group) == self.count:
                 del self._drawn[prompt]
-                self._tell(prompt, [group[index] for index in range(self.count)])
+                self._told[prompt] = [group[index] for index in range(self.count)]
+                self._tell(prompt, self._told[prompt])
+
+    def as_told(self, drawn: Sequence[Drawn]) -> list[Drawn]:
+        """Completions of all prompts; those of a prompt that was told of as they were then."""
+        prompts = range(len(drawn) // self.count)
+        found = (self._told.get(p, drawn[p * self.count : (p + 1) * self.count]) for p in prompts)
+        return [one for group in found for one in group]
+
+
+def say_fewer(now: int, before: int) -> None:
+    """Tells the user that memory sufficed for fewer sequences at a time than were tried."""
+    message = "out of memory while sampling: %d sequences at a time from now on instead of %d (engine.max_sequences=%d)"
+    log.warning(message, now, before, now)
 
 
 @dataclass(frozen=True)
@@ -118,11 +137,3 @@ class SlotCache:
         assert self.keys is not None
         assert self.values is not None
         return self.keys[index], self.values[index]
-
-
-def slot_bytes(config: DecoderConfig, *, capacity: int, room: int, dtype: torch.dtype) -> int:
-    """Memory of one more slot: KV cache, activations of its row, logits, output."""
-    size = dtype.itemsize
-    cache = capacity * kv_bytes_per_token(config, dtype)
-    row = size * (4 * config.width + 6 * config.heads * config.head_dim + 4 * config.mlp_width)
-    return cache + row + 4 * config.vocab_size + 8 * room

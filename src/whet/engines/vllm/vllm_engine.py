@@ -193,7 +193,7 @@ def _completion(output: Any, text: str, sampling: Sampling) -> Completion:
 def cache_bytes(decoder: Decoder, sequences: int) -> int:
     """Size of an fp32 KV cache for so many sequences of full length, plus one block each."""
     config = decoder.config
-    blocks = -(-config.longest // CPU_BLOCK) + 1
+    blocks = -(-config.context // CPU_BLOCK) + 1
     return kv_bytes_per_token(config, torch.float32) * blocks * CPU_BLOCK * sequences
 
 

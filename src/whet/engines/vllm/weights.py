@@ -18,7 +18,9 @@ from whet.models.protocol import CausalLM
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 VOCABULARY = re.compile(r"(embed_tokens|wte|lm_head)\.weight$")  # vLLM pads their rows
-NOT_SERVED = ("phi3",)  # stored as vLLM holds it, while both sides here count its projections one by one
+# Phi-3 is stored as vLLM holds it, while both sides here count its projections one by one; vLLM joins the experts of a
+# layer under names of its own; and Gemma's weights were never compared with vLLM's.
+NOT_SERVED = ("phi3", "qwen3_moe", "olmoe", "gemma2", "gemma3_text")
 CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2 stores (in, out); vLLM keeps (out, in)
 
 

@@ -3,13 +3,13 @@
 s is alpha / rank, or alpha / √rank (rsLoRA, Kalajdzievski 2023, arXiv 2312.03732). B begins at 0, so that a new adapter
 changes nothing. Plain passes compute the formula as it stands. Passes that read each weight once (fused training
 blocks, sampling) read W + s·B·A, folded into the joined copies of the weights: trainer and sampler share them.
+W may be quantised (QLoRA, `nf4`): then both passes read what it is dequantised to.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whet.errors import UserError
+from whet.models.adapters.adapter_targets import ALL_LINEAR, chosen
+from whet.models.adapters.nf4 import Matrix, NF4Linear, NF4Matrix, dense, frozen_linear
 from whet.models.storage.rounding import stochastic_bf16
 
-ALL_LINEAR = "all-linear"  # every linear layer but the LM head
-HEADS = ("lm_head", "embed_out", "score", "classifier", "head")  # never adapted: they end in logits or scores
 M = TypeVar("M")
 
 
@@ -49,7 +48,8 @@ class LoRALinear(nn.Module):
         """A is uniform in ±1/√in_features, as in PEFT; B is 0."""
         super().__init__()
         self.in_features, self.out_features, self.scale = layer.in_features, layer.out_features, scale
-        self.weight, self.bias = layer.weight, layer.bias
+        self.weight: Matrix = layer.weight
+        self.bias = layer.bias
         bound = 1 / math.sqrt(layer.in_features)
         first = torch.empty(rank, layer.in_features).uniform_(-bound, bound, generator=generator)
         device = layer.weight.device
@@ -59,7 +59,7 @@ class LoRALinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(…, in) → (…, out)."""
-        outputs = F.linear(inputs, self.weight, self.bias)
+        outputs = frozen_linear(inputs, self.weight, self.bias)
         if self.is_on:
             a, b = self.lora_A.to(outputs.dtype), self.lora_B.to(outputs.dtype)
             outputs = outputs + self.scale * F.linear(F.linear(inputs, a), b)
@@ -68,7 +68,7 @@ class LoRALinear(nn.Module):
     @torch.no_grad()
     def folded(self) -> Tensor:
         """W + s·B·A in fp32, as a new tensor; W if the adapter is off."""
-        weight = self.weight.to(torch.float32, copy=True)
+        weight = dense(self.weight).to(torch.float32, copy=not isinstance(self.weight, NF4Matrix))
         return weight.addmm_(self.lora_B, self.lora_A, alpha=self.scale) if self.is_on else weight
 
     @torch.no_grad()
@@ -107,39 +107,6 @@ def targeted(model: nn.Module, targets: str | Sequence[str]) -> list[str]:
     return chosen([name for name, module in model.named_modules() if type(module) is nn.Linear], targets)
 
 
-def chosen(names: Sequence[str], targets: str | Sequence[str]) -> list[str]:
-    """`targeted` by the names of all linear layers."""
-    linear = [name for name in names if name.rpartition(".")[2] not in HEADS]
-    if isinstance(targets, str) and any(_is_called(name, targets) for name in linear):
-        targets = (targets,)
-    if targets == ALL_LINEAR:
-        found = linear
-    elif isinstance(targets, str):
-        try:
-            pattern = re.compile(targets)
-        except re.error as error:
-            raise UserError(
-                f"{targets!r} is no regular expression ({error}): name layers, as in [q_proj, v_proj]"
-            ) from None
-        found = [name for name in linear if pattern.fullmatch(name)]
-    else:
-        unknown = [one for one in targets if not any(_is_called(name, one) for name in linear)]
-        if unknown:
-            raise UserError(f"the model has no linear layer {unknown[0]!r}: it has {_leaves(linear)}")
-        found = [name for name in linear if any(_is_called(name, one) for one in targets)]
-    if not found:
-        raise UserError(f"{targets!r} matches no linear layer of the model: it has {_leaves(linear)}")
-    return found
-
-
-def _is_called(name: str, target: str) -> bool:
-    return name == target or name.endswith(f".{target}")
-
-
-def _leaves(names: Sequence[str]) -> str:
-    return ", ".join(sorted({name.rpartition(".")[2] for name in names})) or "none that can be adapted"
-
-
 def adapters(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
     """The adapted layers by name."""
     return ((name, module) for name, module in model.named_modules() if isinstance(module, LoRALinear))
@@ -174,18 +141,24 @@ def copied(model: M) -> M:
     if not has_adapters(model):
         return copy.deepcopy(model)
     assert isinstance(model, nn.Module)
-    shared = {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
+    shared: dict[int, object] = {id(one): one for one in model.parameters() if not one.requires_grad}
+    shared |= {id(one): one for one in model.modules() if isinstance(one, NF4Matrix)}
     return copy.deepcopy(model, shared)
 
 
 @torch.no_grad()
 def merge(model: nn.Module) -> None:
-    """Folds every adapter into its layer, which becomes a plain one again; the weights are those of `folded`."""
-    for name, layer in list(adapters(model)):
+    """Folds every adapter into its layer, which becomes a plain one again; the weights are those of `folded`.
+
+    Quantised layers stay what they were dequantised to.
+    """
+    frozen = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, LoRALinear | NF4Linear)]
+    for name, layer in frozen:
         parent, _, leaf = name.rpartition(".")
         with torch.device("meta"):
             plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-        plain.weight = nn.Parameter(layer.folded().to(layer.weight.dtype))
+        folded = layer.folded() if isinstance(layer, LoRALinear) else dense(layer.weight)
+        plain.weight = nn.Parameter(folded.to(layer.weight.dtype))
         plain.bias = layer.bias
         setattr(model.get_submodule(parent), leaf, plain)
     for parameter in model.parameters():
@@ -195,6 +168,10 @@ def merge(model: nn.Module) -> None:
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
     """The weights of the merged model by their plain names; the model stays as it is."""
     found = dict(model.state_dict())
+    for name, matrix in model.named_modules():
+        if isinstance(matrix, NF4Matrix):
+            del found[f"{name}.packed"], found[f"{name}.absmax"]
+            found[name] = matrix.dequantized()
     for name, layer in adapters(model):
         found[f"{name}.weight"] = layer.folded()
         del found[f"{name}.lora_A"], found[f"{name}.lora_B"]

@@ -27,6 +27,7 @@ from whet.models.storage.safetensors_files import FILE_MODE, read_tensors, store
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # before the name of a layer in PEFT's files
 PAIR = (".lora_A.weight", ".lora_B.weight")
+LARGEST_ALPHA = 2.0**53  # far above every adapter's
 # Keys of adapter_config.json under which an adapter is more than s·B·A; all must be absent, false or empty.
 NOT_PLAIN = (
     *("use_dora", "fan_in_fan_out", "lora_bias", "layer_replication", "trainable_token_indices", "use_qalora"),
@@ -108,7 +109,7 @@ def read_adapter(directory: Path) -> AdapterFiles:
         if layer in pairs:
             continue
         a, b = (tensors.get(layer + end) for end in PAIR)
-        if a is None or b is None or a.dim() != 2 or b.dim() != 2 or a.shape[0] != b.shape[1]:
+        if a is None or b is None or a.dim() != 2 or b.dim() != 2 or not 0 < a.shape[0] == b.shape[1]:
             raise UserError(
                 f"{directory / ADAPTER_WEIGHTS}: the A and B of {layer!r} do not belong together: copy it again"
             )
@@ -138,21 +139,26 @@ def _refuse_other_kinds(config: Mapping[str, Any], path: Path) -> None:
     for key in NOT_PLAIN:
         if config.get(key):
             raise UserError(f"{path}: {key} is {config[key]!r:.60}, and only plain LoRA is read: merge it with PEFT")
-    alpha = config.get("lora_alpha")
-    if (
-        not isinstance(alpha, int | float)
-        or isinstance(alpha, bool)
-        or not isinstance(config.get("base_model_name_or_path"), str)
-    ):
+    if not _is_number(config.get("lora_alpha")) or not isinstance(config.get("base_model_name_or_path"), str):
         raise UserError(f"{path}: lora_alpha or base_model_name_or_path is missing: copy the adapter again")
+    patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict) or not all(map(_is_number, patterns.values())):
+        raise UserError(f"{path}: alpha_pattern is {patterns!r:.60}, not a number for each pattern: copy it again")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be an alpha: finite, and no truth value."""
+    return type(value) in (int, float) and abs(value) < LARGEST_ALPHA
 
 
 def _scale(config: Mapping[str, Any], layer: str, *, rank: int) -> float:
     """s of a layer: alpha_pattern of PEFT overrides lora_alpha for the layers whose names end in a pattern."""
     patterns = config.get("alpha_pattern") or {}
-    alpha = next(
-        (value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", layer)), config["lora_alpha"]
-    )
+    try:
+        found = (value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", layer))
+        alpha = next(found, config["lora_alpha"])
+    except re.error as error:
+        raise UserError(f"{ADAPTER_CONFIG}: alpha_pattern has no regular expression ({error}): correct it") from None
     return float(LoRAShape(rank=rank, alpha=float(alpha), rslora=bool(config.get("use_rslora"))).scale)
 
 
@@ -171,4 +177,9 @@ def apply_adapter(model: nn.Module, files: AdapterFiles, *, prefix: str = "") ->
                 f"{files.directory}: the adapter of {layer!r} is for a matrix of {len(b)} × {a.shape[1]}, and that of "
                 f"{files.base} has {linear.out_features} × {linear.in_features}: is it another base model?"
             )
-        linear.weight += (files.scales[layer] * (b @ a)).to(linear.weight.dtype)
+        change = files.scales[layer] * (b @ a)
+        if not bool(change.isfinite().all()):
+            raise UserError(
+                f"{files.directory}: the adapter of {layer!r} has values that are not finite: copy it again"
+            )
+        linear.weight += change.to(linear.weight.dtype)

@@ -21,8 +21,9 @@ from whet.models.layers.attention import Attend, rotary_frequencies
 from whet.models.layers.decoder_config import has_plain_products
 
 if TYPE_CHECKING:
-    from whet.models.decoder.decoder import MLP, Attention, Trunk
+    from whet.models.decoder.decoder import Attention, Trunk
     from whet.models.decoder.joined_weights import Joined
+    from whet.models.decoder.mlp import MLP
     from whet.models.decoder.norm import Norm
 
 
@@ -36,8 +37,9 @@ Read = Callable[[Tensor, Tensor, Sequence[Attend]], Tensor]
 
 def quickest_reader(trunk: Trunk) -> Read:
     """The fastest forward pass without gradients, with the weights of now: get a new one for each batch of prompts."""
-    is_cpu, is_latent = trunk.embed_tokens.weight.device.type == "cpu", trunk.config.latent is not None
-    return ColumnReader(trunk) if is_cpu and not is_latent and has_plain_products(trunk.layers) else trunk
+    is_cpu, c = trunk.embed_tokens.weight.device.type == "cpu", trunk.config
+    has_joined = c.latent is None and c.experts is None
+    return ColumnReader(trunk) if is_cpu and has_joined and has_plain_products(trunk.layers) else trunk
 
 
 class ColumnReader:
@@ -52,29 +54,36 @@ class ColumnReader:
     @torch.no_grad()
     def __call__(self, tokens: Tensor, positions: Tensor, attends: Sequence[Attend]) -> Tensor:
         """(B, T) ids at (B, T) positions → (B, T, D), before the final norm; as `Trunk.forward`."""
-        states = self._trunk.embed_tokens.weight[tokens.flatten()].t().contiguous()  # (D, N)
-        rotation, is_pre = None, self._config.norm_place == "pre"
+        states = self._trunk.scaled(self._trunk.embed_tokens.weight[tokens.flatten()]).t().contiguous()  # (D, N)
+        rotations: list[Rotation | None] = [None] * len(self._layers)
         if self._trunk.embed_positions is not None:
             states += self._trunk.embed_positions.weight[positions.flatten()].t()
         else:
-            angles = rotary_frequencies(self._config, tokens.device)[:, None] * positions.flatten().float()
-            rotation = (angles.cos(), angles.sin())
-        for (block, half, inner_bias), attend in zip(self._layers, attends, strict=True):
-            source = norm_columns(block.input_layernorm, states) if is_pre else states
-            heads = self._heads(block.self_attn, half, source, rotation, batch=len(tokens))
+            rotations = self._rotations(positions.flatten().float())
+        for (block, half, inner_bias), rotation, attend in zip(self._layers, rotations, attends, strict=True):
+            before, after, before_mlp, after_mlp = block.norms()
+            heads = self._heads(block.self_attn, half, norm_columns(before, states), rotation, batch=len(tokens))
             attended = attend(*heads).permute(1, 3, 0, 2).reshape(-1, states.shape[1])
-            norm = None if is_pre else block.post_attention_layernorm
-            _add(states, half.out, block.self_attn.o_proj.bias, attended, norm)
-            source = norm_columns(block.post_attention_layernorm, states) if is_pre else states
+            _add(states, half.out, block.self_attn.o_proj.bias, attended, after)
+            source = norm_columns(before_mlp, states)
             inner = _times(half.gate_up, inner_bias, source)  # (2 · M, N), or (M, N) without a gate
             if self._config.mlp == "gelu":
                 inner = F.gelu(inner, approximate="tanh")
             else:
                 gate, up = inner.chunk(2)
-                inner = F.silu(gate, inplace=True).mul_(up)
-            norm = None if is_pre else block.post_feedforward_layernorm
-            _add(states, half.down, block.mlp.down_proj.bias, inner, norm)
+                is_silu = self._config.mlp == "swiglu"
+                inner = (F.silu(gate, inplace=True) if is_silu else F.gelu(gate, approximate="tanh")).mul_(up)
+            _add(states, half.down, block.mlp.down_proj.bias, inner, after_mlp)
         return states.t().view(*tokens.shape, -1)
+
+    def _rotations(self, positions: Tensor) -> list[Rotation | None]:
+        """Of every layer, at (N,) positions; those with a window may have other angles."""
+        local = [self._config.has_window_angles(layer) for layer in range(self._config.layers)]
+        each = {}
+        for windowed in set(local):
+            angles = rotary_frequencies(self._config, positions.device, windowed=windowed)[:, None] * positions
+            each[windowed] = (angles.cos(), angles.sin())
+        return [each[windowed] for windowed in local]
 
     def _heads(
         self, attention: Attention, half: Joined, states: Tensor, rotation: Rotation | None, *, batch: int
@@ -93,20 +102,24 @@ class ColumnReader:
         )
         if rotation is not None:
             turned = rotated(turned, *rotation)
+            if self._config.query_factor != 1.0:
+                turned[:heads] *= self._config.query_factor
         both, values = (x.view(-1, dim, batch, size // batch).permute(2, 0, 3, 1) for x in (turned, values))
         return both[:, :heads], both[:, heads:], values
 
 
 @torch.no_grad()
-def norm_columns(norm: Norm, states: Tensor) -> Tensor:
-    """LayerNorm or RMSNorm of every column of (…, D, N)."""
+def norm_columns(norm: Norm | None, states: Tensor) -> Tensor:
+    """LayerNorm or RMSNorm of every column of (…, D, N); without a norm, the states."""
+    if norm is None:
+        return states
     if norm.bias is None:  # with the fewest temporaries
         lengths: Tensor = torch.linalg.vector_norm(states, dim=-2, keepdim=True)
         scales = lengths.square_().div_(states.shape[-2]).add_(norm.eps).rsqrt_()
-        return (states * scales).mul_(norm.weight[:, None])
+        return (states * scales).mul_(norm.scale[:, None])
     centred = states - states.mean(dim=-2, keepdim=True)
     scales = centred.square().mean(dim=-2, keepdim=True).add_(norm.eps).rsqrt_()
-    return centred.mul_(scales).mul_(norm.weight[:, None]).add_(norm.bias[:, None])
+    return centred.mul_(scales).mul_(norm.scale[:, None]).add_(norm.bias[:, None])
 
 
 def rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from whet.models.decoder.family import (
     require,
     write_rope,
 )
-from whet.models.layers.decoder_config import DecoderConfig, LatentShape
+from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.layers.part_shapes import LatentShape
 
 KEYS = {field: key for field, key in LLAMA_KEYS.items() if field != "head_dim"}  # that follows from the latent shape
 LATENT_KEYS = {  # field of LatentShape → its key in config.json

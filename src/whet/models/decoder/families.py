@@ -2,6 +2,7 @@
 
 A family converts config.json to a `DecoderConfig` and back, and stored tensors to the decoder's names and back. Adding
 one is a row of `FAMILIES`. An architecture that no row covers raises `NotCovered`, and transformers runs it instead.
+Reading a config.json imports no torch.
 """
 
 import re
@@ -10,9 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from whet.errors import UserError
+from whet.late_torch import torch
 from whet.models.decoder.deepseek import LATENT_KEYS, deepseek
 from whet.models.decoder.family import (
     LLAMA_KEYS,
@@ -27,7 +27,10 @@ from whet.models.decoder.family import (
     require,
     write_rope,
 )
-from whet.models.layers.decoder_config import DecoderConfig, WrongField
+from whet.models.decoder.gemma import gemma
+from whet.models.decoder.mixtures import EXPERT_KEYS, with_experts
+from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.layers.part_shapes import WrongField
 from whet.models.protocol import BIDIRECTIONAL
 
 
@@ -61,7 +64,7 @@ def read_shape(family: Family, hf: Mapping[str, Any]) -> DecoderConfig:
     try:
         config = family.read(hf)
     except WrongField as error:
-        keys = {**LATENT_KEYS, **family.keys}
+        keys = {**LATENT_KEYS, **EXPERT_KEYS, **family.keys}
         raise UserError(f"{keys.get(error.field, error.field)!r} {error.problem}") from error
     ends = hf.get("eos_token_id")
     for end in ends if isinstance(ends, list) else [ends]:
@@ -158,7 +161,7 @@ def _renamed(name: str, replaced: Iterable[tuple[str, str]]) -> str:
     return name
 
 
-# Llama, Mistral, Qwen2, Qwen3, OLMo-2: the decoder carries their names already
+# Llama, Mistral, Qwen, OLMo: the decoder carries their names already
 
 
 def _llama_like(model_type: str, architecture: str, **own: Any) -> Family:
@@ -281,7 +284,11 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "qwen2": _llama_like("qwen2", "Qwen2ForCausalLM", attention_bias=True),
     "qwen3": _llama_like("qwen3", "Qwen3ForCausalLM", qk_norm="head"),
+    "qwen3_moe": with_experts(_llama_like("qwen3_moe", "Qwen3MoeForCausalLM", qk_norm="head")),
     "olmo2": _llama_like("olmo2", "Olmo2ForCausalLM", norm_eps=1e-5, qk_norm="full", norm_place="post"),
+    "olmoe": with_experts(_llama_like("olmoe", "OlmoeForCausalLM", norm_eps=1e-5, qk_norm="full")),
+    "gemma2": gemma("gemma2", "Gemma2ForCausalLM"),
+    "gemma3_text": gemma("gemma3_text", "Gemma3ForCausalLM"),
     "deepseek_v2": deepseek("deepseek_v2", "DeepseekV2ForCausalLM"),
     "deepseek_v3": deepseek("deepseek_v3", "DeepseekV3ForCausalLM"),
 }

@@ -1,15 +1,20 @@
-"""What a family is, and how values are read from a config.json."""
+"""What a family is, and how values are read from a config.json. Imports no torch."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from whet.errors import UserError
-from whet.models.layers.decoder_config import DecoderConfig, RopeScaling, WrongField
+from whet.models.layers.decoder_config import DecoderConfig
+from whet.models.layers.part_shapes import RopeScaling, WrongField
 
-Weights = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Weights = dict[str, "Tensor"]
+WriteConfig = Callable[[DecoderConfig], dict[str, Any]]
 T = TypeVar("T", int, float, bool, str, dict[str, Any], list[Any])
 
 # Of Llama; Qwen, OLMo-2 and DeepSeek differ by a few.
@@ -51,13 +56,14 @@ class Family:
     architecture: str  # the class that transformers builds
     traits: Mapping[str, Any]  # fields of DecoderConfig that are the same for every newly made model of the family
     read: Callable[[Mapping[str, Any]], DecoderConfig]  # from config.json
-    write: Callable[[DecoderConfig], dict[str, Any]]  # the keys of config.json that `keys` does not name
+    write: WriteConfig  # the keys of config.json that `keys` does not name
     keys: Mapping[str, str]  # field of DecoderConfig → its key in config.json
     stored_name: Callable[[str], str | None]  # canonical name of a stored tensor; None for buffers
     import_weights: Callable[[Weights], Weights]  # stored names and layouts → the decoder's
     export_weights: Callable[[Weights], Weights]
     unset: tuple[str, ...] = ("bos_token_id", "eos_token_id")  # null if not stated: transformers has ids of its own
     usual_latent: Callable[[int, int], dict[str, int | None]] | None = None  # LatentShape of a new model: width, heads
+    usual_parts: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None  # more fields of a new model's shape
 
 
 def head_width(width: int, heads: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from whet.errors import UserError
 from whet.models.cpu.column_decode import Read
-from whet.models.layers.attention import Attend, causal_attention
+from whet.models.layers.attention import Attend, soft_capped
+from whet.models.layers.layer_attention import Scores
 
 
 class GrowingRows(ABC):
@@ -27,26 +28,27 @@ class GrowingRows(ABC):
 
     dims: ClassVar[tuple[int, ...]]  # the dimension of each tensor's columns, counted from the end
 
-    def __init__(self, lengths: Tensor, *, layers: int, columns: int, capacity: int, read: Read) -> None:
+    def __init__(self, lengths: Tensor, *, scores: Sequence[Scores], columns: int, capacity: int, read: Read) -> None:
         """For prompts of (rows,) lengths padded to `columns`, and sequences of at most `capacity` tokens.
 
-        `read` is the forward pass of prompts and later tokens, with the weights that prefilled this cache.
+        `scores`: of each layer. `read` is the forward pass of prompts and later tokens, with the weights that prefilled
+        this cache.
         """
         self.lengths, self.capacity, self.read = lengths, capacity, read
         self._host_lengths = lengths.cpu()  # a copy that needs no wait for the device
         if not bool((self._host_lengths > 0).all()):
             raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
-        self._count, self._columns = layers, columns
+        self._scores, self._count, self._columns = scores, len(scores), columns
         self._stored = [torch.empty(0) for _ in self.dims]
         self._is_aligned = False  # prompts are right-padded until `_move` aligns their last tokens
 
     @abstractmethod
-    def prompt_attends(self) -> Sequence[Attend]:
-        """Of each layer: attends within prompts, and stores what later tokens need of them."""
+    def prompt_attends(self, within: Sequence[Attend]) -> Sequence[Attend]:
+        """Of each layer: attends `within` prompts, and stores what later tokens need of them."""
 
     @abstractmethod
     def token_attends(self) -> Sequence[Attend]:
-        """Of each layer, after `open_column`: stores one token, which attends to its whole row."""
+        """Of each layer, after `open_column`: stores one token, which attends to its row, or to a window of it."""
 
     @abstractmethod
     def _opened(self) -> None:
@@ -122,8 +124,10 @@ class _Layer:
 
     new_keys: Tensor  # (rows, kv_heads, head_dim): the new column
     new_values: Tensor  # (rows, kv_heads, head_dim)
-    keys: Tensor  # (rows · kv_heads, head_dim, columns)
+    keys: Tensor  # (rows · kv_heads, head_dim, columns): those that the token sees
     values: Tensor  # (rows · kv_heads, columns, head_dim)
+    bias: Tensor | None  # (rows · kv_heads, 1, columns), added to scores: −∞ before a row's first token
+    cap: float | None  # of scores
 
 
 class KVCache(GrowingRows):
@@ -131,7 +135,6 @@ class KVCache(GrowingRows):
 
     dims = (-1, -2)
     _layers: Sequence[_Layer] = ()
-    _bias: Tensor | None = None  # (rows · kv_heads, 1, columns), added to attention scores: −∞ in masked columns
 
     @property
     def keys(self) -> Tensor:
@@ -143,14 +146,14 @@ class KVCache(GrowingRows):
         """(layers, rows, kv_heads, columns, head_dim)."""
         return self._used()[1]
 
-    def prompt_attends(self) -> Sequence[Attend]:
-        return [partial(self._fill, layer) for layer in range(self._count)]
+    def prompt_attends(self, within: Sequence[Attend]) -> Sequence[Attend]:
+        return [partial(self._fill, layer, attend) for layer, attend in enumerate(within)]
 
     def token_attends(self) -> Sequence[Attend]:
         return [partial(self._append, layer) for layer in range(self._count)]
 
-    def _fill(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Prefill: stores one layer's keys and values (rows, kv_heads, columns, head_dim); attends causally."""
+    def _fill(self, layer: int, within: Attend, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Prefill: stores one layer's keys and values (rows, kv_heads, columns, head_dim); attends within prompts."""
         if layer == 0:
             rows, heads, columns, width = keys.shape
             self._stored = [
@@ -159,19 +162,18 @@ class KVCache(GrowingRows):
             ]
         self._stored[0][layer] = keys.transpose(-1, -2)
         self._stored[1][layer] = values
-        return causal_attention(queries, keys, values)
+        return within(queries, keys, values)
 
     def _opened(self) -> None:
         keys, values = self._used()
-        views = (
-            keys[..., -1].unbind(),
-            values[..., -1, :].unbind(),
-            keys.flatten(1, 2).unbind(),
-            values.flatten(1, 2).unbind(),
-        )
-        self._layers = [_Layer(*four) for four in zip(*views, strict=True)]
         bias = self._beginnings()
-        self._bias = None if bias is None else bias.repeat_interleave(keys.shape[2], dim=0)[:, None]
+        bias = None if bias is None else bias.repeat_interleave(keys.shape[2], dim=0)[:, None]
+        new_keys, new_values = keys[..., -1].unbind(), values[..., -1, :].unbind()
+        views = zip(new_keys, new_values, keys.flatten(1, 2).unbind(), values.flatten(1, 2).unbind(), strict=True)
+        self._layers = [
+            _seen(_Layer(*four, bias, scores.cap), scores.window)
+            for four, scores in zip(views, self._scores, strict=True)
+        ]
 
     def _append(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Decode: stores one token's keys and values (rows, kv_heads, 1, head_dim); attends to the whole row."""
@@ -181,11 +183,22 @@ class KVCache(GrowingRows):
         rows, heads, _, width = queries.shape
         # The query heads that share a key head are the rows of one matrix, so keys are not repeated.
         grouped = queries.reshape(rows * keys.shape[1], heads // keys.shape[1], width).to(keys.dtype)
-        if self._bias is None:
+        if stored.bias is None or stored.cap is not None:
             scores = torch.bmm(grouped / math.sqrt(width), stored.keys)
         else:
-            scores = torch.baddbmm(self._bias, grouped, stored.keys, alpha=1 / math.sqrt(width))
+            scores = torch.baddbmm(stored.bias, grouped, stored.keys, alpha=1 / math.sqrt(width))
+        if stored.cap is not None:
+            scores = soft_capped(scores, stored.cap).to(scores.dtype)
+            scores = scores if stored.bias is None else scores + stored.bias
         return torch.bmm(scores.softmax(dim=-1), stored.values).view(rows, heads, 1, width)
+
+
+def _seen(layer: _Layer, window: int | None) -> _Layer:
+    """The columns that a sliding window leaves: all rows end in the same one."""
+    if window is None:
+        return layer
+    bias = None if layer.bias is None else layer.bias[..., -window:]
+    return replace(layer, keys=layer.keys[..., -window:], values=layer.values[:, -window:], bias=bias)
 
 
 class LatentCache(GrowingRows):
@@ -200,11 +213,11 @@ class LatentCache(GrowingRows):
         """(layers, rows, columns, kv_rank + rope_dim)."""
         return self._used()[0]
 
-    def prompt_attends(self) -> Sequence[Attend]:
-        return [LatentLayer(self, layer, is_prompt=True) for layer in range(self._count)]
+    def prompt_attends(self, within: Sequence[Attend]) -> Sequence[Attend]:
+        return [LatentLayer(self, layer, within=attend) for layer, attend in enumerate(within)]
 
     def token_attends(self) -> Sequence[Attend]:
-        return [LatentLayer(self, layer, is_prompt=False) for layer in range(self._count)]
+        return [LatentLayer(self, layer, within=None) for layer in range(self._count)]
 
     def fill(self, layer: int, latents: Tensor) -> None:
         """Prefill: stores one layer's (rows, columns, kv_rank + rope_dim)."""
@@ -229,15 +242,16 @@ class LatentLayer:
 
     cache: LatentCache
     layer: int
-    is_prompt: bool
+    within: Attend | None  # of prompts; None for a later token
 
     def keep(self, latents: Tensor) -> tuple[Tensor, Tensor] | None:
         """Stores (rows, T, kv_rank + rope_dim). For a later token: what it attends to, and the mask to add."""
-        if not self.is_prompt:
+        if self.within is None:
             return self.cache.append(self.layer, latents)
         self.cache.fill(self.layer, latents)
         return None
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Within prompts."""
-        return causal_attention(queries, keys, values)
+        assert self.within is not None
+        return self.within(queries, keys, values)

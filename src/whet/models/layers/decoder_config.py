@@ -1,16 +1,22 @@
-"""The shape of a decoder, its cache and its kernels' limits, and the precision of arithmetic."""
+"""The shape of a decoder, its cache and its kernels' limits, and the precision of arithmetic.
+
+torch is imported where tensors are computed: `whet plan` reads shapes without it.
+"""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Literal
 
 from whet.errors import UserError
-from whet.models.adapters.lora import LoRALinear
+from whet.models.layers.part_shapes import ExpertShape, LatentShape, RopeScaling, WrongField, check_count
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 HEAD_WIDTHS = (16, 32, 64, 128)  # head dims that the CUDA attention kernel has tiles for
 
@@ -25,71 +31,6 @@ LARGEST = {
     "mlp_width": 2**22,
     "context": 2**31,
 }
-LARGEST_LATENT = 2**16  # ranks and head widths of latent attention
-
-
-class WrongField(UserError):
-    """An impossible value of a field of DecoderConfig; `field` lets a caller name the key of its file instead."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field} {problem}")
-        self.field, self.problem = field, problem
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RopeScaling:
-    """Scaling of rotary frequencies, which extends the context of a trained model."""
-
-    kind: Literal["linear", "llama3"]
-    factor: float  # frequencies are divided by it
-    low_frequency_factor: float = 1.0  # llama3: wavelengths above original_context / this get the full factor
-    high_frequency_factor: float = 4.0  # llama3: wavelengths below original_context / this are unchanged
-    original_context: int = 8192  # llama3: the context before scaling
-
-    def __post_init__(self) -> None:
-        """Refuses kinds that the decoder does not implement."""
-        if self.kind not in ("linear", "llama3"):
-            raise UserError(f"rope scaling {self.kind!r} is not supported: use 'linear' or 'llama3'")
-        factors = (self.factor, self.low_frequency_factor, self.high_frequency_factor)
-        is_ordered = self.factor > 0 and self.high_frequency_factor > self.low_frequency_factor
-        if not (all(map(math.isfinite, factors)) and is_ordered and self.original_context >= 1):
-            raise UserError(
-                f"{self} is impossible: it needs finite factors, the first above 0 and the high above the low one, "
-                "and an original context above 0"
-            )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LatentShape:
-    """Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434 §2.1): the widths of a head and of the latents.
-
-    Keys and values of all heads are products of one latent vector per token; positions are in a separate rotary part of
-    queries and keys, whose key is shared by the heads.
-    """
-
-    q_rank: int | None  # of the queries' latent; None: queries are projected from the hidden state directly
-    kv_rank: int  # of the latent of keys and values, which is cached
-    nope_dim: int  # of a head's queries and keys without positions
-    rope_dim: int  # of a head's rotary queries, and of the shared rotary key, which is cached
-    value_dim: int  # of a head's values
-    interleaved: bool = True  # rotary pairs are (2i, 2i + 1); else (i, i + rope_dim / 2)
-
-    def __post_init__(self) -> None:
-        """Refuses widths that cannot be built."""
-        for name in ("kv_rank", "nope_dim", "rope_dim", "value_dim", *(() if self.q_rank is None else ("q_rank",))):
-            _check_count(name, getattr(self, name), LARGEST_LATENT)
-        if self.rope_dim % 2:
-            raise WrongField("rope_dim", f"is {self.rope_dim}: rotary positions need an even one")
-
-    @property
-    def head_dim(self) -> int:
-        """The width of a head's queries and keys."""
-        return self.nope_dim + self.rope_dim
-
-    @property
-    def cached(self) -> int:
-        """Numbers per token and layer in the cache."""
-        return self.kv_rank + self.rope_dim
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,18 +45,26 @@ class DecoderConfig:
     width: int  # of the residual stream
     mlp_width: int
     context: int  # the most tokens in a sequence
-    window: int | None = None  # sliding window: the last tokens that a token attends to; None: all
+    window: int | None = None  # sliding window: the last tokens, itself included, that a token attends to; None: all
+    full_layers: tuple[int, ...] = ()  # layers that attend to all tokens where the others have a window
     norm: Literal["layer", "rms"]
     norm_eps: float
+    norm_offset: bool = False  # RMSNorm multiplies by 1 + weight (Gemma)
     positions: Literal["learned", "rope"]
     rope_base: float = 10000.0
     rope_scaling: RopeScaling | None = None
-    mlp: Literal["gelu", "swiglu"]  # gelu is the tanh approximation, as in GPT-2
+    window_rope_base: float | None = None  # of layers with a window, never scaled (Gemma-3); None: as the others
+    mlp: Literal["gelu", "swiglu", "geglu"]  # gelu is the tanh approximation, as in GPT-2
     attention_bias: bool  # on the query, key and value projections
     attention_out_bias: bool
     mlp_bias: bool
     qk_norm: Literal["none", "head", "full"] = "none"  # per head (Qwen3) or over the whole projection (OLMo-2)
-    norm_place: Literal["pre", "post"] = "pre"  # post: on the outputs of attention and MLP (OLMo-2)
+    norm_place: Literal["pre", "post", "both"] = "pre"  # on inputs of attention and MLP, outputs (OLMo-2), both (Gemma)
+    query_scale: float | None = None  # scores are divided by its root; None: head_dim
+    score_cap: float | None = None  # attention scores s become cap · tanh(s / cap) (Gemma-2)
+    logit_cap: float | None = None  # logits likewise
+    embedding_scaled: bool = False  # embeddings are multiplied by √width (Gemma)
+    experts: ExpertShape | None = None  # a mixture of experts in place of the MLP
     latent: LatentShape | None = None  # multi-head latent attention; attention_bias is then on its down projections
     tied_head: bool
     init_std: float = 0.02
@@ -123,24 +72,33 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         """Refuses shapes that cannot be built."""
-        numbers = asdict(self)
-        for name, most in LARGEST.items():
-            _check_count(name, numbers[name], most)
-        for name in ("norm_eps", "rope_base", "init_std"):
-            if not (math.isfinite(numbers[name]) and numbers[name] >= 0):
-                raise WrongField(name, f"is {numbers[name]!r}: expected a finite number, 0 or more")
-        if self.rope_base == 0:
-            raise WrongField("rope_base", "is 0: expected a number above 0")
-        if self.norm_eps > 1:
-            raise WrongField("norm_eps", f"is {self.norm_eps!r}: expected at most 1")
-        if self.window is not None:
-            _check_count("window", self.window, LARGEST["context"])
+        self._check_numbers()
         if self.heads % self.kv_heads:
             raise WrongField("kv_heads", f"is {self.kv_heads}: expected a divisor of the {self.heads} heads")
+        if self.window is not None and not self.causal:
+            raise WrongField("window", f"is {self.window}: a bidirectional model attends to all tokens")
+        if self.query_scale is not None and self.positions != "rope":
+            raise WrongField("query_scale", f"is {self.query_scale}: it is implemented for rotary positions")
         if self.latent is not None:
             self._check_latent(self.latent)
         elif self.positions == "rope" and self.head_dim % 2:
             raise WrongField("head_dim", f"is {self.head_dim}: rotary positions need an even one")
+
+    def _check_numbers(self) -> None:
+        """Refuses numbers that no model has."""
+        numbers = asdict(self)
+        for name, most in LARGEST.items():
+            check_count(name, numbers[name], most)
+        if self.window is not None:
+            check_count("window", self.window, LARGEST["context"])
+        for name in ("norm_eps", "rope_base", "init_std"):
+            if not (math.isfinite(numbers[name]) and numbers[name] >= 0):
+                raise WrongField(name, f"is {numbers[name]!r}: expected a finite number, 0 or more")
+        for name in ("rope_base", "window_rope_base", "query_scale", "score_cap", "logit_cap"):
+            if numbers[name] is not None and not 0 < numbers[name] < math.inf:
+                raise WrongField(name, f"is {numbers[name]:g}: expected a number above 0")
+        if self.norm_eps > 1:
+            raise WrongField("norm_eps", f"is {self.norm_eps!r}: expected at most 1")
 
     def _check_latent(self, latent: LatentShape) -> None:
         """Refuses what latent attention is not implemented with."""
@@ -152,15 +110,41 @@ class DecoderConfig:
             raise WrongField(
                 "kv_heads", f"is {self.kv_heads}: latent attention has keys for each of {self.heads} heads"
             )
-        wanted = {"positions": "rope", "norm": "rms", "qk_norm": "none", "norm_place": "pre"}
+        wanted: dict[str, object] = {"positions": "rope", "norm": "rms", "qk_norm": "none", "norm_place": "pre"}
+        wanted |= dict.fromkeys(("window", "query_scale", "score_cap"))
         for name, value in wanted.items():
             if getattr(self, name) != value:
                 raise WrongField(name, f"is {getattr(self, name)!r}: latent attention is implemented for {value!r}")
 
+    def window_of(self, layer: int) -> int | None:
+        """The sliding window of a layer; None: it attends to all tokens."""
+        return None if layer in self.full_layers else self.window
+
+    def has_window_angles(self, layer: int) -> bool:
+        """Whether a layer's rotary positions have the base of layers with a window."""
+        return self.window_rope_base is not None and layer not in self.full_layers
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer has experts in place of an MLP."""
+        return self.experts is not None and layer not in self.experts.dense_layers
+
     @property
-    def longest(self) -> int:
-        """The most tokens that the decoder reads: it has no sliding window, and up to that length needs none."""
-        return self.context if self.window is None else min(self.context, self.window)
+    def is_gated(self) -> bool:
+        """Whether the MLP has a gate: three matrices."""
+        return self.mlp != "gelu"
+
+    @property
+    def active_mlp_width(self) -> int:
+        """Hidden numbers of a token in a layer's MLP, or in all experts that read it: the more, where layers differ."""
+        if self.experts is None:
+            return self.mlp_width
+        routed = self.experts.per_token * self.experts.expert_width
+        return max(routed, self.mlp_width) if self.experts.dense_layers else routed
+
+    @property
+    def query_factor(self) -> float:
+        """What queries are multiplied with, because attention divides all scores by √head_dim."""
+        return 1.0 if self.query_scale is None else math.sqrt(self.head_dim / self.query_scale)
 
     @property
     def rotary_dim(self) -> int:
@@ -176,15 +160,21 @@ class DecoderConfig:
 def parameter_count(config: DecoderConfig) -> int:
     """The number of parameters; a tied head counts once."""
     per_norm = 2 if config.norm == "layer" else 1
-    matrices = 3 if config.mlp == "swiglu" else 2
-
-    mlp = matrices * config.width * config.mlp_width
-    mlp += config.mlp_bias * ((matrices - 1) * config.mlp_width + config.width)
-    norms = 2 * config.width * per_norm
+    norms = (4 if config.norm_place == "both" else 2) * config.width * per_norm
+    mlps = sum(_mlp_parameters(config, layer) for layer in range(config.layers))
 
     embeddings = config.vocab_size * config.width * (1 if config.tied_head else 2)
     embeddings += config.context * config.width if config.positions == "learned" else 0
-    return embeddings + config.layers * (_attention_parameters(config) + mlp + norms) + config.width * per_norm
+    return embeddings + config.layers * (_attention_parameters(config) + norms) + mlps + config.width * per_norm
+
+
+def _mlp_parameters(config: DecoderConfig, layer: int) -> int:
+    """The parameters of one layer's MLP, or of its experts and their router."""
+    matrices, experts = 3 if config.is_gated else 2, config.experts
+    if experts is not None and config.has_experts(layer):
+        return experts.count * config.width * (matrices * experts.expert_width + 1)
+    biases = config.mlp_bias * ((matrices - 1) * config.mlp_width + config.width)
+    return matrices * config.width * config.mlp_width + biases
 
 
 def _attention_parameters(config: DecoderConfig) -> int:
@@ -215,19 +205,6 @@ def all_heads_bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
     return dtype.itemsize * config.layers * config.heads * (config.head_dim + config.value_dim)
 
 
-def _check_count(name: str, value: object, most: int) -> None:
-    if type(value) is not int or value < 1:
-        raise WrongField(name, f"is {_short(value)}: expected a whole number above 0")
-    if value > most:
-        raise WrongField(name, f"is {_short(value)}: expected at most {most}")
-
-
-def _short(value: object) -> str:
-    """repr for a message, shortened: a number of a file may have thousands of digits."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"
-
-
 def is_served(config: DecoderConfig) -> bool:
     """Whether the CUDA kernels support this shape."""
     return has_usual_blocks(config) and config.head_dim in HEAD_WIDTHS
@@ -236,13 +213,22 @@ def is_served(config: DecoderConfig) -> bool:
 def has_usual_blocks(config: DecoderConfig) -> bool:
     """The block of Llama, Qwen2 and Qwen3: pre-norm RMS, RoPE, SwiGLU, biases at most on queries, keys and values.
 
-    Attention is the plain one, not latent.
+    Attention is the plain one: not latent, without a soft cap or a scale of its own. A window may be there, as long as
+    no sequence is longer (`reaches_all`). There are no experts.
     """
     plain = (
         config.norm == "rms" and config.positions == "rope" and config.mlp == "swiglu" and config.norm_place == "pre"
     )
     biases = config.attention_out_bias or config.mlp_bias
-    return plain and not biases and config.qk_norm != "full" and config.latent is None and config.causal
+    others = (config.latent, config.experts, config.query_scale, config.score_cap, config.window_rope_base)
+    scaled = config.norm_offset or config.embedding_scaled
+    usual = plain and not biases and not scaled and all(other is None for other in others)
+    return usual and config.qk_norm != "full" and config.causal
+
+
+def reaches_all(config: DecoderConfig, length: int) -> bool:
+    """Whether every layer attends to all earlier tokens of a sequence of so many: no window is shorter."""
+    return config.window is None or length <= config.window
 
 
 def require_causal(config: DecoderConfig) -> None:
@@ -253,6 +239,8 @@ def require_causal(config: DecoderConfig) -> None:
 
 def autocast(device: torch.device) -> AbstractContextManager[object]:
     """bf16 autocast on CUDA; nothing on a CPU, where bf16 is hundreds of times slower."""
+    import torch
+
     if device.type == "cuda":
         return torch.autocast("cuda", dtype=torch.bfloat16)
     return nullcontext()
@@ -260,20 +248,32 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switches autocast off, for parts that need fp32 such as the head."""
+    import torch
+
     return torch.autocast(device.type, enabled=False)
 
 
 def fp32_product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b with an fp32 result, also of bf16 matrices: logits, and weights' gradients, which sum over many tokens."""
+    import torch
+
     return torch.mm(a, b, out_dtype=torch.float32) if a.dtype is torch.bfloat16 else a @ b
 
 
 def has_plain_products(layers: Iterable[nn.Module]) -> bool:
-    """Whether every projection is a plain `nn.Linear` in fp32, or frozen, or one with a LoRA adapter."""
+    """Whether every projection is `nn.Linear` in fp32 or bf16, in NF4, or has a LoRA adapter; norms are in fp32."""
+    import torch
+    from torch import nn
+
+    from whet.models.adapters.lora import LoRALinear
+    from whet.models.adapters.nf4 import NF4Linear
+
+    joined = (torch.float32, torch.bfloat16)  # dtypes that fused passes read in joined form
+    layers = list(layers)
+    if any(weight.dtype is not torch.float32 for block in layers for weight in block.parameters() if weight.dim() == 1):
+        return False
     parts = (part for block in layers for name, part in block.named_modules() if name.endswith("_proj"))
-    return all(isinstance(part, LoRALinear) or (type(part) is nn.Linear and _is_copied(part.weight)) for part in parts)
-
-
-def _is_copied(weight: Tensor) -> bool:
-    """Whether joined copies stand for it: it is in fp32, or needs no gradient."""
-    return weight.dtype is torch.float32 or not weight.requires_grad
+    return all(
+        isinstance(part, LoRALinear | NF4Linear) or (type(part) is nn.Linear and part.weight.dtype in joined)
+        for part in parts
+    )

@@ -21,7 +21,8 @@ from whet.models.decoder.families import export_config
 from whet.models.decoder.family import Family
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
-from whet.models.load import base_directory, build_decoder, checked_config, covered, layer_prefix, load_model
+from whet.models.load import build_decoder, checked_config, layer_prefix, load_model
+from whet.models.model_shape import base_directory, covered
 from whet.models.protocol import CausalLM
 from whet.models.reward.settings import BAD, RewardSettings, read_settings, write_settings
 from whet.models.storage.checksums import read_steadily
@@ -82,7 +83,7 @@ class RewardModel(nn.Module):
             return scores
         return scores.sigmoid() if self.kind == "outcome" else 1 - scores.softmax(dim=-1)[:, BAD]
 
-    def save(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
+    def save(self, directory: Path, dtype: torch.dtype | None = torch.float32) -> None:
         """Writes a checkpoint of transformers' sequence classifier (one class) or token classifier, and settings."""
         if isinstance(self.trunk, Decoder):
             write_classifier(directory, self.trunk, self.head, pad=self.pad, dtype=dtype)
@@ -159,7 +160,7 @@ class LinearValue(nn.Module):
 
 
 def write_classifier(
-    directory: Path, trunk: Decoder, head: nn.Linear, *, pad: int | None, dtype: torch.dtype = torch.float32
+    directory: Path, trunk: Decoder, head: nn.Linear, *, pad: int | None, dtype: torch.dtype | None = torch.float32
 ) -> None:
     """Writes config.json and model.safetensors as transformers' classifiers of this family read them."""
     name = head_name(trunk.family, head.out_features)

@@ -38,9 +38,11 @@ LOW_BITS = 16  # of an fp32 number, which bf16 does not have
 def stochastic_bf16(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """fp32 in bf16 by stochastic rounding, faster than `rounded` and on any device; overwrites its argument.
 
-    Random low bits are added and the rest is cut off. What bf16 holds exactly stays as it is.
+    Random low bits are added and the rest is cut off. What bf16 holds exactly stays as it is, and so does NaN: all its
+    bits may be set, as on CUDA, and a sum would become −0.
     """
     bits = tensor.view(torch.int32)
     noise = torch.randint(0, 1 << LOW_BITS, bits.shape, generator=generator, dtype=torch.int32, device=bits.device)
+    noise.masked_fill_(tensor.isnan(), 0)
     bits.add_(noise).bitwise_and_(-1 << LOW_BITS)
     return tensor.to(torch.bfloat16)

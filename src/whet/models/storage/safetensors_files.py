@@ -161,31 +161,36 @@ def read_tensors(stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False)
 
 
 def write_model(
-    directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32
+    directory: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype | None = torch.float32,
 ) -> None:
     """Writes the weights, then config.json, into an existing directory; fp32 weights are rounded to `dtype`.
+
+    Without one every tensor is written as it is.
 
     They are one file, model.safetensors; above SHARD_BYTES several with an index, as transformers has them. One file's
     tensors are in memory at a time.
     """
-    if dtype != torch.float32:
+    if dtype not in (None, torch.float32):
         name = str(dtype).removeprefix("torch.")
         config = {**config, "dtype": name, "torch_dtype": name}
-    shards = _shards({name: tensor.numel() * dtype.itemsize for name, tensor in tensors.items()})
+    sizes = {name: tensor.numel() * (dtype or tensor.dtype).itemsize for name, tensor in tensors.items()}
+    shards = _shards(sizes)
     homes: dict[str, str] = {}
     try:
         for number, names in enumerate(shards, start=1):
             file = SINGLE if len(shards) == 1 else SHARD.format(number, len(shards))
             save_file(
-                {name: rounded(name, tensors[name], dtype).contiguous() for name in names},
+                {name: rounded(name, tensors[name], dtype or tensors[name].dtype).contiguous() for name in names},
                 directory / file,
                 metadata={"format": "pt"},
             )
             (directory / file).chmod(FILE_MODE)
             homes |= dict.fromkeys(names, file)
         if len(shards) > 1:
-            size = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
-            index = {"metadata": {"total_size": size}, "weight_map": homes}
+            index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": homes}
             (directory / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     except (SafetensorError, OSError) as error:

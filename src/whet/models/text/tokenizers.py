@@ -28,6 +28,7 @@ from whet.records import Message
 
 PromptText = str | Sequence[Message]
 EOS = "<eos>"
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read any tokenizer.json
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 
@@ -166,10 +167,16 @@ def _load(directory: Path) -> Tokenizer:
 
 
 def _reader(directory: Path) -> Any:
-    """The class that reads a tokeniser; AutoTokenizer would warn of a model_type that only whet knows."""
-    path = directory / "config.json"
+    """The class that reads a tokeniser.
+
+    AutoTokenizer would warn of a model_type that only whet knows, and for a model_type qwen2 it takes Qwen's own class,
+    which reads no other kind of tokenizer.json (transformers 5): every text has no ids then.
+    """
+    path, own = directory / "config.json", directory / "tokenizer_config.json"
     kind = str(read_object(path).get("model_type")) if path.exists() else ""
-    return PreTrainedTokenizerFast if kind.startswith(BIDIRECTIONAL) else AutoTokenizer
+    named = str(read_object(own).get("tokenizer_class")) if own.exists() else ""
+    is_plain = named in GENERIC and (directory / "tokenizer.json").exists()
+    return PreTrainedTokenizerFast if is_plain or kind.startswith(BIDIRECTIONAL) else AutoTokenizer
 
 
 def wrap_backend(

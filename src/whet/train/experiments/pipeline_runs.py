@@ -12,8 +12,10 @@ from whet.recipe import Pipeline, Recipe, apply_override, dump, parse_yaml, plai
 from whet.runs.experiment_directories import PipelineDirectory, portable
 from whet.tasks.loading import guarded_task
 from whet.train.experiments.contest import run_contest
+from whet.train.experiments.disk_room import require_room
 from whet.train.experiments.jobs import ExperimentProgress, Method, PlannedRun, do_job, do_jobs, plan_run
 from whet.train.experiments.sweep import check_methods
+from whet.train.explain.explanation import disk_of_pipeline
 from whet.train.setup.build import require_family
 
 
@@ -99,6 +101,10 @@ def run_pipeline(
     A failed stage ends the pipeline, a failed method does not stop the others; wrong input and Ctrl-C end it too. The
     same call continues from there.
     """
+    uses = disk_of_pipeline(plan.pipeline)
+    new = [f"stages.{name}" for name, job in plan.stages.items() if job.state == "new"]
+    new += [f"methods.{name}" for (name, _), job in plan.methods.items() if job.state == "new"]
+    require_room([uses[name] for name in new], plan.directory.path, progress.note)
     with plan.directory.writing(dump(plan.pipeline.config)):
         for job in plan.stages.values():
             failure = do_job(job, progress, accept_changes=accept_changes)

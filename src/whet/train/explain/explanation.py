@@ -13,7 +13,7 @@ from whet.batching import split_prompts
 from whet.config import OfflineConfig, OnlineConfig, OptimizerConfig
 from whet.config.loops import CollectConfig, Training
 from whet.config.objective import objective_row
-from whet.config.pipeline import REFERENCE, references
+from whet.config.pipeline import references
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.models.references import BIGRAM_LARGEST
@@ -23,10 +23,11 @@ from whet.tasks.protocol import Task
 from whet.train.explain.formula import Loss, offline_loss, policy_loss
 from whet.train.explain.memory import ModelMemory, find_model, require_other_models
 from whet.train.explain.unused_keys import keys_without_effect
-from whet.train.setup.build import build_algorithm
-from whet.train.setup.disk_use import FP32_BYTES
+from whet.train.optimizers.optimizer import learning_rate
+from whet.train.setup.chosen_algorithm import build_algorithm
+from whet.train.setup.disk_use import FP32_BYTES, DiskUse
 from whet.train.setup.epochs import with_steps
-from whet.train.setup.optimizer import learning_rate
+from whet.train.setup.stage_models import with_stage_model
 
 MEASURED = 64  # examples whose tokens are counted
 
@@ -261,7 +262,27 @@ def _notes(config: Training, tokens: Tokens, model: ModelMemory | None, schedule
 def explain_pipeline(pipeline: Pipeline) -> dict[str, Explanation | str]:
     """Dotted name of each run → its explanation, or why it is unknown before an earlier stage has run."""
     stages = {recipe.name: recipe for recipe in pipeline.stages()}
-    return {name: _explain(_with_model(recipe, stages)) for name, recipe in pipeline.runs().items()}
+    return {name: _explain(with_stage_model(recipe, stages)) for name, recipe in pipeline.runs().items()}
+
+
+def disk_of(recipe: Recipe) -> DiskUse | None:
+    """What a run takes on disk; None if its model or data are not there yet, or it trains nothing."""
+    try:
+        config = with_steps(recipe.config)
+        if isinstance(config, CollectConfig):
+            return None
+        task = guarded_task(config.task.name, config.task.options)
+        algorithm = build_algorithm(config.algorithm) if isinstance(config, OnlineConfig) else None
+        model, _, _ = find_model(config, task, algorithm)
+    except UserError:
+        return None
+    return None if model is None else model.disk
+
+
+def disk_of_pipeline(pipeline: Pipeline) -> dict[str, DiskUse | None]:
+    """Dotted name of each run → what it takes on disk."""
+    stages = {recipe.name: recipe for recipe in pipeline.stages()}
+    return {name: disk_of(with_stage_model(recipe, stages)) for name, recipe in pipeline.runs().items()}
 
 
 def _explain(recipe: Recipe) -> Explanation | str:
@@ -278,15 +299,3 @@ def _explain(recipe: Recipe) -> Explanation | str:
         if not missing:
             raise
         return f"known when {' and '.join(sorted(missing))} is there ({error})"
-
-
-def _with_model(recipe: Recipe, stages: Mapping[str, Recipe]) -> Recipe:
-    """The recipe with the start model of the stage that it continues: it has the same shape."""
-    own = recipe.config.model
-    match = REFERENCE.fullmatch(own.path)
-    if match is None or match[2]:
-        return recipe
-    first = _with_model(stages[match[1]], stages).config.model
-    chat = {key: getattr(own, key) or getattr(first, key) for key in ("chat_template", "system_prompt")}
-    model = first.model_copy(update={"gradient_checkpointing": own.gradient_checkpointing, **chat})
-    return replace(recipe, config=recipe.config.model_copy(update={"model": model}))

@@ -16,7 +16,7 @@ from whet.algorithms.table import ALGORITHMS, CELLS, Algorithm, Objective
 from whet.config import AlgorithmBase, OfflineConfig, OnlineConfig, RewardConfig
 from whet.config.objective import Row, objective_row
 from whet.config.reward import TokenRewardConfig
-from whet.train.setup.build import build_algorithm
+from whet.train.setup.chosen_algorithm import build_algorithm
 
 NEUTRAL = frozenset({unscaled, uncorrected, keep_all})  # cells without effect
 RATIO = "ρ = π/π_old"

@@ -29,7 +29,7 @@ from whet.train.online.learner import Learner, StepOutcome, StepSettings
 from whet.train.online.missing import ask_present
 from whet.train.online.old_logprobs import Agreement, Frozen, read, values_ahead
 from whet.train.online.sampling import SampledGroups
-from whet.train.setup.optimizer import ask
+from whet.train.optimizers.optimizer import ask
 
 
 def annotate(

@@ -13,14 +13,17 @@ from whet.models.logprobs import ValueHead, token_values
 from whet.models.protocol import CausalLM
 from whet.models.reward.reward_model import LinearValue
 from whet.records import Sequences
-from whet.train.session.session import Checkpointed
-from whet.train.setup.optimizer import (
+from whet.train.optimizers.optimizer import (
     learning_rate,
     make_optimizer,
+    master_bytes,
+    moment_count,
     optimizer_tensors,
     restore_optimizer,
     set_learning_rate,
 )
+from whet.train.session.checkpointed import Checkpointed
+from whet.train.setup.offloading import size_of
 
 WEIGHT = "weight/"
 
@@ -75,7 +78,11 @@ class Critic(nn.Module, Checkpointed):
 
     def tensors(self) -> dict[str, Tensor]:
         weights = {f"{WEIGHT}{name}": parameter.detach() for name, parameter in self._saved()}
-        return {**weights, **optimizer_tensors(self.optimizer, self)}
+        return {**weights, **optimizer_tensors(self.optimizer, self, self.config.save.optimizer)}
+
+    def saved_sizes(self) -> tuple[int, int]:
+        weights = size_of(parameter for _, parameter in self._saved())
+        return weights + master_bytes(self, self.settings), moment_count(self, self.settings)
 
     @torch.no_grad()
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none

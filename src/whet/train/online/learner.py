@@ -7,35 +7,34 @@ coefficient, sampling temperature, running reward statistics, draws); it is save
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whet.algorithms.cells import terms
-from whet.algorithms.policy_loss import adapted, annealed, spread_temperature, uncorrected
+from whet.algorithms.policy_loss import adapted, annealed, spread_temperature
 from whet.algorithms.table import OBJECTIVES, Algorithm
 from whet.config import OnlineConfig
 from whet.distributed.world import World
 from whet.models.adapters.lora import has_adapters
+from whet.models.adapters.quantized_base import dequantized_bytes
 from whet.models.protocol import CausalLM
 from whet.records import Sampling
 from whet.rollout import draw
 from whet.tasks.protocol import Adaptive, Grader, Task
 from whet.train.online.critic import Critic
 from whet.train.online.reference import Reference, build_reference
+from whet.train.optimizers.optimizer import make_optimizer
+from whet.train.optimizers.state_sizes import STATE_BYTES
 from whet.train.rows.sft import fit, supervised_row
 from whet.train.session.callbacks import Progress
-from whet.train.session.session import Checkpointed
-from whet.train.setup.build import Parts, build_algorithm
+from whet.train.session.checkpointed import Checkpointed
+from whet.train.setup.build import Parts
+from whet.train.setup.chosen_algorithm import Old, build_algorithm, old_source
 from whet.train.setup.disk_use import FP32_BYTES
-from whet.train.setup.offloading import Present, moments, present_in, size_of, to_offload, weights
-from whet.train.setup.optimizer import STATE_BYTES, make_optimizer
+from whet.train.setup.offload_choice import to_offload
+from whet.train.setup.offloading import Present, moments, present_in, size_of, weights
 from whet.train.setup.reward_grader import ModelGrader
-
-# Source of the old log-probs: a forward pass of the policy before the update ("read"), the sampler's where they are
-# the same numbers ("sampled"), or the forward pass of the only update ("own").
-Old = Literal["read", "sampled", "own"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,22 +87,8 @@ def build_learner(parts: Parts[CausalLM], config: OnlineConfig, world: World) ->
         critic=Critic(parts.policy, config) if algorithm.needs_values else None,
         config=config,
         world=world,
-        old=_source(algorithm, config, is_exact=parts.engine.is_exact),
+        old=old_source(algorithm, config, is_exact=parts.engine.is_exact),
     )
-
-
-def _source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Old:
-    """The cheapest source of old log-probs that is correct for this algorithm. The only place that decides it."""
-    shared_critic = algorithm.needs_values and config.critic.model == "shared"
-    entropy = config.algorithm.entropy
-    if shared_critic or (entropy.floor > 0 and entropy.floor_coefficient > 0):
-        return "read"
-    if is_exact:
-        return "sampled"
-    updates = config.update.epochs * config.update.minibatches
-    in_advantage = algorithm.needs_values or "logprobs_old" in terms(algorithm.advantage)
-    compared = in_advantage or algorithm.needs_reference or algorithm.importance_correction is not uncorrected
-    return "own" if updates == 1 and not compared and config.update.target_kl is None else "read"
 
 
 LONGEST_HISTORY = 1000  # steps; older ones have no weight under any usual decay
@@ -222,13 +207,20 @@ def build_offloading(learner: Learner, grader: Grader) -> Present:
     if device.type != "cuda":  # nothing to offload: device memory is host memory
         return nullcontext
     found = offload_candidates(learner, grader)
-    trained = sum(size_of(group["params"]) for one in learner.every_optimizer for group in one.param_groups)
-    own = size_of(learner.policy.parameters())
-    state = trained * STATE_BYTES[learner.config.optimizer.name] // FP32_BYTES
+    groups = [group["params"] for one in learner.every_optimizer for group in one.param_groups]
+    count = sum(parameter.numel() for group in groups for parameter in group)
+    assert isinstance(learner.policy, nn.Module)
+    own = size_of((*learner.policy.parameters(), *learner.policy.buffers()))
+    copies = dequantized_bytes(learner.policy) or own
+    settings = learner.config.optimizer
+    sizes = {name: size_of(model.parameters()) for name, (model, _) in found.items()}
+    if settings.master_weights != "offload":  # then the moments are in host memory already
+        sizes["optimizer"] = count * STATE_BYTES[settings.name]
     away = to_offload(
-        learner.config.offload,
-        {**{name: size_of(model.parameters()) for name, (model, _) in found.items()}, "optimizer": state},
-        resident=own + own + trained,  # weights; as much for their bf16 copy and the engine's buffers; gradients
+        learner.config.offload.model_dump(),
+        sizes,
+        # Weights; as much for their bf16 copy and the engine's buffers; gradients.
+        resident=own + copies + count * FP32_BYTES,
         memory=torch.cuda.get_device_properties(device).total_memory,
     )
     offloaded = {name: weights(*found[name], device) for name in away & found.keys()}

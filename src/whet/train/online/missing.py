@@ -13,7 +13,7 @@ from torch import Tensor
 from whet.algorithms.advantages import over_valid
 from whet.algorithms.cells import Cell, plain
 from whet.algorithms.table import ADVANTAGES, GROUP_STATISTICS
-from whet.train.setup.optimizer import ask
+from whet.train.optimizers.optimizer import ask
 
 BY_ROLLOUT = ("rewards", "counts")  # terms of shape (P, G)
 BY_TOKEN = ("token_rewards", "values", "logprobs_old", "logprobs_ref", "tokens", "mask")  # (B, T)

@@ -13,7 +13,7 @@ from whet.models.adapters.lora import copied, has_adapters
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.references import Bigram, Uniform
 from whet.tasks.protocol import HasText, Task
-from whet.train.session.session import Checkpointed
+from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.build import random_policy
 
 BIGRAM_EXAMPLES = 10_000  # training examples whose tokens are counted where a task has no text of its own

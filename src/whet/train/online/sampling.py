@@ -16,9 +16,9 @@ from whet.records import Batch, Rollout
 from whet.rollout import Group
 from whet.tasks.protocol import Adaptive, Task
 from whet.train.online.missing import filled, is_enough
+from whet.train.optimizers.optimizer import ask
 from whet.train.session.callbacks import Progress
 from whet.train.session.tolerated import RewardFailures
-from whet.train.setup.optimizer import ask
 
 FIRST_STEPS = 3  # in which equal rewards are told at once
 

@@ -16,7 +16,7 @@ from whet.models.logprobs import TokenReading, read_tokens
 from whet.records import Batch
 from whet.train.online.learner import Learner
 from whet.train.online.old_logprobs import Agreement
-from whet.train.setup.optimizer import Descent, ask_loss, descend, finite
+from whet.train.optimizers.optimizer import Descent, ask_loss, descend, finite
 
 # Sums over tokens; `approx_kl` is KL(policy at the start of the step ‖ policy now).
 STATISTICS = ("clip_fraction", "entropy", "approx_kl", "tokens")

@@ -12,8 +12,8 @@ from whet.batching import global_weights, micro_batches, tokens_that_fit
 from whet.models.layers.decoder_config import autocast
 from whet.models.masked_logprobs import mask_id, masked_logprobs
 from whet.streams import name_number, stream_key, uniform
+from whet.train.optimizers.optimizer import descend, finite
 from whet.train.rows.text_trainer import TextTrainer, Window
-from whet.train.setup.optimizer import descend, finite
 
 STREAM = name_number("masking")  # of the draws of masks
 

@@ -1,5 +1,7 @@
 """The offline loop, which trains on rows that exist: rows → loss → step."""
 
+from dataclasses import replace
+
 from whet.algorithms.preference.preference_table import Preference, RewardObjective
 from whet.config import OfflineConfig
 from whet.config.objective import objective_row
@@ -19,7 +21,7 @@ from whet.train.session.session import Session
 def train(config: OfflineConfig, run: RunDirectory, world: World, progress: Progress) -> None:
     """Trains until the last step or Ctrl-C."""
     trainer = build_trainer(config, world, progress.note)
-    parts, kept = trainer.parts, trainer.kept
+    parts, kept = replace(trainer.parts, lengths=trainer.lengths), trainer.kept
     with Session(config, run, world, parts, progress, measure=trainer.measure, kept=kept) as session:
         for step in session.steps(lambda: trainer.conclude(run, progress.note)):
             with session.timed("rows"):

@@ -28,14 +28,14 @@ from whet.models.load import load_model
 from whet.models.protocol import CausalLM
 from whet.models.storage.safetensors_files import fingerprint
 from whet.records import Sequences
+from whet.train.optimizers.optimizer import ask_loss, finite
 from whet.train.rows.examples import Note
 from whet.train.rows.reference_cache import cache_directory, reference_logprobs
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import Unit, stacked, summed_logprobs, units_of, whole_units
-from whet.train.session.session import Checkpointed
+from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.build import build_parts, place
 from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import ask_loss, finite
 
 PREFERENCE_DATA = {"pair": ("pairs",), "label": ("pairs", "labelled")}  # unit of the loss → kinds of rows
 ROUNDING = 1e-4  # two passes over the same tokens may differ by this much: smaller margins are ties

@@ -33,13 +33,13 @@ from whet.models.text.tokenizers import with_padding
 from whet.records import Sequences
 from whet.report.run.reward_figures import reward_figures
 from whet.runs.directory import RunDirectory
+from whet.train.optimizers.optimizer import ask_loss, finite, make_optimizer
 from whet.train.rows.examples import Note
 from whet.train.rows.reward_tokens import Judged, groups_of, judged
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import stacked, whole_units
-from whet.train.setup.build import Parts, start_model
+from whet.train.setup.build import Parts, halve_master_weights, start_model
 from whet.train.setup.lora_setup import attach_adapter
-from whet.train.setup.optimizer import ask_loss, finite, make_optimizer
 
 REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
 
@@ -61,6 +61,7 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
     model = new_reward_model(start.policy, settings, seed=config.seed, pad=padding)
     origin = fingerprint(model)
     adapter = attach_adapter(config.model, model, world.device, seed=config.seed)
+    halve_master_weights(config, model.trunk, world.device)
     model = model.to(world.device)
     model.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(

@@ -18,11 +18,11 @@ from whet.models.logprobs import read_tokens, token_likelihoods
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.records import Dialogue, Example, Pair, Row, Sequences, Text
 from whet.rollout import draw
+from whet.train.optimizers.optimizer import descend, finite
 from whet.train.rows.examples import Note, completion_rows, dialogue_rows, ended, text_rows
-from whet.train.rows.trainer import OfflineTrainer
+from whet.train.rows.trainer import OfflineTrainer, parted
 from whet.train.rows.units import PLAIN, Unit, stacked
 from whet.train.setup.build import build_parts
-from whet.train.setup.optimizer import descend, finite
 
 SFT_DATA = ("dialogues", "texts", "pairs")  # of a pair, the chosen completion
 
@@ -96,6 +96,9 @@ class SFTTrainer(OfflineTrainer[Unit]):
         else:
             units = super().rows(step)
         return [row for unit in units for row in unit.rows]
+
+    def lengths(self) -> Sequence[tuple[int, int]]:
+        return [parted(row) for row in self.rows(1)]
 
     def fit(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
         return fit(self.parts.policy, self.parts.optimizer, rows, self.objective, self.config, self.world)

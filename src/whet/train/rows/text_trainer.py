@@ -14,7 +14,7 @@ from whet.config.objective import objective_row
 from whet.distributed.world import World
 from whet.runs.directory import RunDirectory
 from whet.train.rows.examples import Note
-from whet.train.session.session import Checkpointed
+from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.build import build_parts
 from whet.train.setup.corpora import as_tensor, corpus_of, token_file, window_starts
 
@@ -52,6 +52,10 @@ class TextTrainer(ABC):
         count, seed = self.config.batch_size, self.config.seed
         starts = window_starts(self.corpus.training_tokens, count, self.context, seed=seed, step=step)
         return self.world.shard([Window(step, row, start) for row, start in enumerate(starts.tolist())])
+
+    def lengths(self) -> Sequence[tuple[int, int]]:
+        """A window is as long as the context."""
+        return [(1, self.context)]
 
     @abstractmethod
     def fit(self, rows: Sequence[Window]) -> tuple[dict[str, float], int]:

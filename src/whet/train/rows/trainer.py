@@ -12,13 +12,13 @@ from whet.config import OfflineConfig
 from whet.data.split import clustering
 from whet.distributed.world import World
 from whet.evaluate.measures import of_set
-from whet.records import Text
+from whet.records import Row, Text
 from whet.runs.directory import RunDirectory
+from whet.train.optimizers.optimizer import descend
 from whet.train.rows.examples import Note, encoded, read_material
-from whet.train.session.session import Checkpointed
+from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.build import Parts
 from whet.train.setup.epochs import EpochSampler
-from whet.train.setup.optimizer import descend
 from whet.train.setup.prompt_notes import chat_note
 
 U = TypeVar("U")
@@ -31,6 +31,8 @@ class Trainer(Protocol):
     kept: Mapping[str, Checkpointed]
 
     def rows(self, step: int) -> Sequence[Any]: ...
+
+    def lengths(self) -> Sequence[tuple[int, int]]: ...
 
     def fit(self, rows: Sequence[Any]) -> tuple[dict[str, float], int]: ...
 
@@ -77,6 +79,10 @@ class OfflineTrainer(ABC, Generic[U]):
         """This rank's share of the rows of a step."""
         return self.world.shard(self.epoch_sampler.draw(self.config.batch_size, step=step))
 
+    def lengths(self) -> Sequence[tuple[int, int]]:
+        """Tokens of prompt and completion of the sequences of the first step."""
+        return [parted(row) for one in self.rows(1) for row in one.rows]
+
     @abstractmethod
     def fit(self, rows: Sequence[Any]) -> tuple[dict[str, float], int]:
         """One optimizer step; returns metrics and the number of trained tokens, over all ranks."""
@@ -105,3 +111,9 @@ class OfflineTrainer(ABC, Generic[U]):
     def total(self, losses: Iterable[Tensor]) -> float:
         """The sum of these losses over all ranks."""
         return float(self.world.sum(sum((loss.cpu() for loss in losses), torch.zeros((), dtype=torch.float64))))
+
+
+def parted(row: Row) -> tuple[int, int]:
+    """Tokens before the first trained one, and from it on."""
+    prompt = row.mask.index(True)
+    return prompt, len(row.tokens) - prompt

@@ -9,11 +9,14 @@ from whet.errors import UserError
 from whet.recipe import Config, apply_override, dump, parse_yaml, plain, validate
 from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Change, Inputs, accept
+from whet.train.optimizers.optimizer import learning_rate
 from whet.train.session.input_files import current_inputs
 from whet.train.setup.epochs import with_steps
-from whet.train.setup.optimizer import learning_rate
 
-MAY_CHANGE = ("steps", "epochs", "eval.every_steps", "save.every_steps", "save.keep", "save.rollouts_every_steps")
+MAY_CHANGE = (
+    *("steps", "epochs", "eval.every_steps", "save.every_steps", "save.keep", "save.rollouts_every_steps"),
+    *("save.optimizer", "save.delete_old"),
+)
 CONFIG = "config.yaml"
 
 
@@ -36,8 +39,13 @@ def extended(run: RunDirectory, saved: Config, overrides: Sequence[str]) -> Conf
 
 def changed_keys(saved: Config, now: Config) -> dict[str, tuple[Any, Any]]:
     """Dotted key → value before and now, of every key that differs."""
-    before, after = dict(dotted(plain(saved))), dict(dotted(plain(now)))
+    before, after = (dict(dotted(plain(config))) | _settings(config) for config in (saved, now))
     return {key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)}
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The keys of `save`, with those that are written only if set."""
+    return {} if isinstance(config, CollectConfig) else {f"save.{key}": value for key, value in config.save}
 
 
 def dotted(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

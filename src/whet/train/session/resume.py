@@ -18,6 +18,7 @@ from whet.runs.recorded_inputs import Inputs
 BEFORE, AFTER = "before", "after"
 MEASURED_BY = ("task.", "data.", "eval.", "model.", "reward.model")  # inputs that evaluations are made from
 REWARD_FUNCTIONS = "reward.functions"  # what eval/reward and eval/parts/… are measured by, too
+NOT_IDENTICAL = "the run is not bit for bit what it would have been"
 Measured = dict[str, dict[str, Any]]  # the evaluation before training, and the newest one
 
 
@@ -45,9 +46,12 @@ def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin:
     # A checkpoint that is due is written before the next step is logged.
     if checkpoint is None and (run.has_saved or logged > config.save.every_steps):
         reached = f" of {logged} steps" if logged else ""
+        deletes_first = config.save.delete_old == "before"
+        why = " (save.delete_old=before deletes the last one before the next is complete)" if deletes_first else ""
+        model = f" with model={run.path}, whose best model is intact" if run.best_defect() is None else ""
         raise UserError(
-            f"{run.path} has no checkpoint any more, and starting again would overwrite its metrics{reached}: "
-            "restore its checkpoints, or start a new run"
+            f"{run.path} has no checkpoint any more{why}, and starting again would overwrite its metrics{reached}: "
+            f"restore its checkpoints, or start a new run{model}"
         )
 
 
@@ -66,18 +70,19 @@ def intact_best(
     *,
     processes: int,
     is_evaluated: Callable[[int], bool],
+    moments: str = "",
 ) -> tuple[dict[str, Any], list[str]]:
     """The best model so far ({} if damaged) and what was lost, in sentences; notes what was not lost before.
 
-    `is_evaluated` says which steps the resumed run evaluates.
+    `is_evaluated` says which steps the resumed run evaluates, `moments` what was lost of the optimizer's.
     """
     best, known, before = (checkpoint.state[name] for name in ("best", "lost", "processes"))
     pending = "pending" in checkpoint.state  # the step is logged once it is evaluated
-    found = [*known, *_lost_lines(run, checkpoint.step - pending)]
+    found = [*known, *_lost_lines(run, checkpoint.step - pending, is_evaluated), *filter(None, [moments])]
     if before != processes:
         found.append(
             f"from step {checkpoint.step + 1} on in {processes} instead of {before} processes: "
-            "sums round differently, so the run is not bit for bit what it would have been"
+            f"sums round differently, so {NOT_IDENTICAL}"
         )
     intact, why = _best_is_intact(run, best, checkpoint.step, is_evaluated) if best else (True, "")
     found += [why] if why else []
@@ -86,6 +91,19 @@ def intact_best(
         if sentence not in known:
             note(f"lost: {sentence}")
     return best if intact else {}, lost
+
+
+def lost_moments(checkpoint: Checkpoint, *, is_rounded: bool) -> str:
+    """A sentence if the optimizer's moments are not those that the run had (`save.optimizer`), else empty."""
+    how = checkpoint.state.get("optimizer", "exact")
+    if how != "none" and not is_rounded:
+        return ""
+    since = f"from step {checkpoint.step + 1} on with"
+    if how == "none":
+        return (
+            f"{since} fresh moments of the optimizer: checkpoints have none (save.optimizer=none), so {NOT_IDENTICAL}"
+        )
+    return f"{since} moments of the optimizer as checkpoints round them (save.optimizer={how}), so {NOT_IDENTICAL}"
 
 
 def changed_measures(run: RunDirectory, step: int, metrics: Iterable[str]) -> list[str]:
@@ -137,10 +155,11 @@ def remember(measured: Measured, step: int, metrics: Mapping[str, Any]) -> None:
         measured[BEFORE] = measured[AFTER]
 
 
-def _lost_lines(run: RunDirectory, step: int) -> list[str]:
+def _lost_lines(run: RunDirectory, step: int, is_evaluated: Callable[[int], bool]) -> list[str]:
     """Gaps in metrics.jsonl and timings.jsonl up to a step, one sentence each."""
+    first = 0 if is_evaluated(0) else 1  # the line of step 0 is the evaluation before training
     effects = {
-        layout.METRICS: (run.metrics(), 0, "curves and report do without"),
+        layout.METRICS: (run.metrics(), first, "curves and report do without"),
         layout.TIMINGS: (run.timings(), 1, "the results count the seconds of the others"),
     }
     found = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -14,13 +13,13 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import whet
 from whet.config.loops import Training
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
 from whet.evaluate.measures import Measure, headline, measure_of
+from whet.models.memory_errors import NoRoomToSample, is_out_of_memory
 from whet.rollout import spelled
 from whet.runs.checkpoints import Checkpoint
 from whet.runs.directory import RunDirectory
@@ -29,8 +28,18 @@ from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.failures import GradingFailed
 from whet.tasks.loading import TaskFailed
+from whet.train.optimizers.optimizer import (
+    NotFinite,
+    learning_rate,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+)
+from whet.train.optimizers.saved_moments import is_rounded
 from whet.train.session import resume
 from whet.train.session.callbacks import Progress
+from whet.train.session.checkpointed import Checkpointed
+from whet.train.session.disk_space import measured_sizes, require_space
 from whet.train.session.early_stopping import (
     is_new_best,
     over_budget,
@@ -39,30 +48,15 @@ from whet.train.session.early_stopping import (
     watched_measure,
     without_improvement,
 )
+from whet.train.session.gpu_forecast import gpu_changes, gpu_forecast
 from whet.train.session.held_out import evaluate_held_out, what_is_evaluated
 from whet.train.session.out_of_memory import out_of_memory
 from whet.train.session.provenance import machine
 from whet.train.setup.build import Parts
-from whet.train.setup.disk_use import measured_use, require_space
-from whet.train.setup.optimizer import NotFinite, learning_rate, optimizer_tensors, restore_optimizer, set_learning_rate
 from whet.train.setup.reward_grader import StepScorer
 
 STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
 ABANDONED = ("rollout", "score")  # phases of a step that a signal ends at once: they change no weight
-
-
-class Checkpointed(ABC):
-    """State besides model and optimizer that checkpoints save: numbers in state.json, tensors in their own file."""
-
-    def numbers(self) -> dict[str, Any]:
-        return {}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    @abstractmethod
-    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Takes over what the other two methods gave."""
 
 
 class Session:
@@ -118,11 +112,10 @@ class Session:
         resume.refuse_false_start(self.run, checkpoint, self.parts.origin, self.config)
         if checkpoint is not None:
             self._restore(checkpoint)
+        sizes = measured_sizes(self.config, self.parts, [one.saved_sizes() for one in self.kept.values()])
+        disk = require_space(self.run, self.config, sizes, done=self.last)  # before the run's own files change
         seen = {"weights to begin with": self.parts.origin, "newest checkpoint": self.last if checkpoint else None}
         self.world.require_same(seen, "every rank must read the same files")  # also a barrier: rewinding deletes files
-        if checkpoint is None:
-            others = [tensor for one in self.kept.values() for tensor in one.tensors().values()]
-            require_space(self.run.path, measured_use(self.config, self.parts, others), self.progress.note)
         resume.keep_origin(self.run, self.parts.origin)
         restarted = ""
         if checkpoint is None:
@@ -132,7 +125,8 @@ class Session:
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
-        for note in (f"run: {self.run.path}", *self.parts.notes):
+        planned = gpu_forecast(self.config, self.parts, self.world)
+        for note in (f"run: {self.run.path}", *disk, *self.parts.notes, *planned):
             self.progress.note(note)
         self._began = True
         if restarted:
@@ -160,8 +154,10 @@ class Session:
             self._save_abandoned()
             return True
         where = f"{self._where()}: " if self._began else ""
-        if isinstance(error, torch.OutOfMemoryError):
-            advice = out_of_memory(self.config, self.world.device)
+        if is_out_of_memory(error):
+            advice = out_of_memory(self.config, self.world.device, is_sampling=isinstance(error, NoRoomToSample))
+            if changes := gpu_changes(self.config, self.parts, self.world):
+                advice += f"; by the plan, {changes}"
             raise RunFailed(f"{where}{advice}{self._way_back(RunFailed(advice))}") from error
         if isinstance(error, RankLost):
             raise RankLost(f"{where}{error}") from error
@@ -311,19 +307,23 @@ class Session:
         def fill(directory: Path) -> None:
             (directory / "model").mkdir()
             self.parts.save_model(directory / "model")
-            save_file(optimizer_tensors(self.parts.optimizer, self.parts.policy), directory / "optimizer.safetensors")
+            moments = optimizer_tensors(self.parts.optimizer, self.parts.policy, how)
+            save_file(moments, directory / "optimizer.safetensors")
             for name, one in self.kept.items():
                 tensors = {key: tensor.cpu().contiguous() for key, tensor in one.tensors().items()}
                 if tensors:
                     save_file(tensors, directory / f"{name}.safetensors")
 
+        how = self.config.save.optimizer
         if numbers is None:
             numbers = {name: one.numbers() for name, one in self.kept.items()}
         state = {"origin": self.parts.origin, "tokens": self.tokens, "best": self.best, "ended": self._ended}
         state |= {"processes": self.world.size}
         state |= {"kept": numbers, "measured": self.measured, "watched": self.watched, "lost": self.lost}
         state |= {"pending": self._pending} if self._pending else {}
-        self.run.save(step, fill, state, keep=self.config.save.keep)
+        state |= {"optimizer": how} if how != "exact" else {}
+        delete_first = self.config.save.delete_old == "before"
+        self.run.save(step, fill, state, keep=self.config.save.keep, delete_first=delete_first)
         self._saved = step
         self.world.barrier()
 
@@ -335,15 +335,22 @@ class Session:
                 f"resume with that version, or start a new run from model.path={checkpoint.path / 'model'}"
             )
         self.parts.restore_model(checkpoint.path / "model")
-        restore_optimizer(self.parts.optimizer, self.parts.policy, load_file(checkpoint.path / "optimizer.safetensors"))
+        tensors = load_file(checkpoint.path / "optimizer.safetensors")
+        restore_optimizer(self.parts.optimizer, self.parts.policy, tensors)
+        rounded = is_rounded(tensors)
         for name, one in self.kept.items():
             path = checkpoint.path / f"{name}.safetensors"
-            one.restore(checkpoint.state["kept"][name], load_file(path) if path.exists() else {})
+            tensors = load_file(path) if path.exists() else {}
+            one.restore(checkpoint.state["kept"][name], tensors)
+            rounded |= is_rounded(tensors)
         self.last = self._saved = checkpoint.step
         self.tokens, self._pending = checkpoint.state["tokens"], checkpoint.state.get("pending", {})
         self._ended, self.measured, self.watched = (checkpoint.state[name] for name in ("ended", "measured", "watched"))
         self.best, self.lost = resume.intact_best(
-            *(self.run, checkpoint, self.progress.note), processes=self.world.size, is_evaluated=self._is_evaluated
+            *(self.run, checkpoint, self.progress.note),
+            processes=self.world.size,
+            is_evaluated=self._is_evaluated,
+            moments=resume.lost_moments(checkpoint, is_rounded=rounded),
         )
         self._best_metrics = resume.logged_metrics(self.run, self.best)
         metric = self.config.early_stopping.metric or self.config.best.metric or self.best.get("metric", "eval/reward")

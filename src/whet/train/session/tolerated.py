@@ -12,7 +12,7 @@ from whet.errors import RunFailed
 from whet.runs.directory import RunDirectory
 from whet.tasks.grading.failures import GradingFailed, Tolerance
 from whet.train.session.callbacks import Progress
-from whet.train.session.session import Checkpointed
+from whet.train.session.checkpointed import Checkpointed
 
 
 class RewardFailures(Checkpointed):

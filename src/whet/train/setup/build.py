@@ -2,7 +2,7 @@
 
 import ctypes
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
-from whet.config import AlgorithmBase, EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
+from whet.config import EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.model_config import ModelConfig
 from whet.config.objective import hides_tokens
 from whet.distributed.world import World
@@ -23,8 +22,8 @@ from whet.errors import UserError
 from whet.models.adapters.lora import trained_tensors
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
-from whet.models.layers.decoder_config import DecoderConfig
-from whet.models.load import is_bidirectional, load_model, model_summary, new_shape
+from whet.models.half_precision import halve
+from whet.models.load import is_bidirectional, load_model, model_summary
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.settings import write_settings
@@ -36,9 +35,10 @@ from whet.tasks.protocol import HasNotes, Task
 from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
+from whet.train.optimizers.optimizer import make_optimizer
 from whet.train.setup.corpora import named_tokenizer, require_fitting_prompts, short_horizon_note, text_measure
 from whet.train.setup.lora_setup import Adapter, attach_adapter
-from whet.train.setup.optimizer import make_optimizer
+from whet.train.setup.new_model_shape import embedding_rows, new_decoder_config
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
 
@@ -65,16 +65,17 @@ class Parts(Generic[M]):
     notes: tuple[str, ...]  # on the parts, for the user
     measure: Callable[[M], dict[str, float]] = lambda _: {}  # further metrics of every evaluation, of a policy
     adapter: Adapter | None = None  # of a LoRA run, which saves it in place of the model
+    lengths: Callable[[], Sequence[tuple[int, int]]] | None = None  # tokens of a step's rows; None: of prompts
 
     def save_model(self, directory: Path) -> None:
-        """Saves model and tokenizer as one loadable directory, in fp32 as they are trained."""
-        self._save(directory, torch.float32)
+        """Saves model and tokenizer as one loadable directory, each weight in the dtype in which it is trained."""
+        self._save(directory, None)
 
     def export_model(self, directory: Path) -> None:
         """`save_model` in the dtype of exported weights; an adapter is in fp32."""
         self._save(directory, self.dtype)
 
-    def _save(self, directory: Path, dtype: torch.dtype) -> None:
+    def _save(self, directory: Path, dtype: torch.dtype | None) -> None:
         if self.adapter is None:
             self.policy.save(directory, dtype)
         else:
@@ -123,6 +124,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     origin = fingerprint(start.policy)
     assert isinstance(start.policy, torch.nn.Module)
     adapter = attach_adapter(config.model, start.policy, world.device, seed=config.seed)
+    halve_master_weights(config, start.policy, world.device)
     policy = place(start.policy, world.device)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
     if isinstance(policy, Decoder):
@@ -140,7 +142,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         evaluation=evaluation,
         tokenizer=start.tokenizer,
         policy=policy,
-        load=partial(load_model, bidirectional=_hides_tokens(config)),
+        load=partial(load_model, bidirectional=_hides_tokens(config), keep_bf16=keeps_bf16(config, world.device)),
         engine=build_engine(config.engine, policy, start.tokenizer, world),
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
@@ -182,11 +184,28 @@ def start_model(config: TrainConfig, world: World) -> Start:
     else:
         directory = resolve_model(config.model.path)
         # Before the tokenizer: its errors on bad directories are clearer.
-        frozen = config.model.lora is not None and world.device.type == "cuda"
-        policy = load_model(directory, bidirectional=hides, keep_bf16=frozen)
+        policy = load_model(directory, bidirectional=hides, keep_bf16=keeps_bf16(config, world.device))
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
+
+
+def keeps_bf16(config: TrainConfig, device: torch.device) -> bool:
+    """Whether matrices that are stored in bf16 are not read in fp32: they are frozen, or trained in bf16."""
+    return device.type == "cuda" and (config.model.lora is not None or config.optimizer.master_weights != "fp32")
+
+
+def halve_master_weights(config: TrainConfig, trunk: CausalLM, device: torch.device) -> None:
+    """Trained matrices in bf16, if the optimizer keeps their fp32 values elsewhere or rounds its updates to bf16."""
+    where = config.optimizer.master_weights
+    if where == "fp32":
+        return
+    if device.type != "cuda":
+        raise UserError(
+            f"optimizer.master_weights={where} is for training on a GPU and this is a CPU, whose products are in fp32: "
+            "leave it out"
+        )
+    halve(trunk, trained=True)
 
 
 def _hides_tokens(config: TrainConfig) -> bool:
@@ -284,17 +303,6 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
     )
 
 
-def build_algorithm(config: AlgorithmBase) -> Algorithm:
-    """The algorithm of a config, its options bound."""
-    return Algorithm(
-        **{kind: config.cell(kind) for kind in CELLS},
-        kl=KL_ESTIMATORS[config.kl.estimator],
-        kl_coefficient=config.kl.coefficient,
-        kl_place=config.kl.place,
-        paper=ALGORITHMS[config.preset].paper if config.preset in ALGORITHMS else "custom",
-    )
-
-
 def place(policy: CausalLM, device: torch.device) -> CausalLM:
     assert isinstance(policy, torch.nn.Module)
     return policy.to(device)
@@ -306,26 +314,9 @@ def random_policy(new: NewModel, tokenizer: Tokenizer, seed: int, *, causal: boo
     return Decoder(config, family=new.family, seed=seed, source={"eos_token_id": tokenizer.eos})
 
 
-def new_decoder_config(new: NewModel, vocab_size: int, *, causal: bool = True) -> DecoderConfig:
-    """The shape of a new model."""
-    shape = new.model_dump(include={"family", "layers", "heads", "kv_heads", "width", "mlp_width", "context"})
-    rows = _embedding_rows(new, vocab_size)
-    if not causal and rows != vocab_size:
-        raise UserError("model.new.vocab_multiple adds ids after the mask token, which must be the last: leave it out")
-    try:
-        return new_shape(**shape, latent=new.latent.model_dump(), vocab_size=rows, causal=causal)
-    except UserError as error:
-        raise UserError(f"model.new: {error}") from error
-
-
-def _embedding_rows(new: NewModel, vocab_size: int) -> int:
-    """The vocabulary, rounded up to `model.new.vocab_multiple`."""
-    return -(-vocab_size // new.vocab_multiple) * new.vocab_multiple
-
-
 def _require_tokens_alone(new: NewModel, vocab_size: int) -> None:
     """Refuses ids that are no tokens in a model whose samples are learned from: it would sample them."""
-    rows = _embedding_rows(new, vocab_size)
+    rows = embedding_rows(new, vocab_size)
     if rows != vocab_size:
         raise UserError(
             f"model.new.vocab_multiple {new.vocab_multiple} gives {rows} ids and there are {vocab_size} tokens, so "

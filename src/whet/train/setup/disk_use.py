@@ -1,34 +1,39 @@
-"""What a run writes to disk: checkpoints, the best model and rollouts; and whether the disk has room for it."""
+"""What a run writes to disk: checkpoints, the best model and rollouts; and what it would with other keys.
 
-import shutil
-from collections.abc import Callable, Iterable
+Imports no torch: numbers of weights and moments are enough.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from whet.config import OnlineConfig
 from whet.config.loops import Training
-from whet.errors import UserError
-from whet.train.setup.build import Parts
-from whet.train.setup.offloading import size_of
-from whet.train.setup.optimizer import state_bytes
+from whet.train.optimizers.state_sizes import moment_bytes, saved_moment_bytes
 
 FP32_BYTES = 4
 ROLLOUT_BYTES = 20  # of a sampled token with its id, log-prob and text, compressed
-GB = 1e9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedSizes:
+    """What a checkpoint and the best model hold."""
+
+    weights: int  # bytes of all but moments: policy or adapter, critic, reference, master weights, tokenizer
+    moments: int  # how many numbers, of all optimizers
+    best: int  # bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiskUse:
     """Bytes of a run directory."""
 
-    checkpoint: int  # one: fp32 weights and the state of the optimizer
+    checkpoint: int  # one: weights and the state of the optimizer
     kept: int  # checkpoints at the end
+    at_once: int  # checkpoints at most, while one is written
     best: int  # the best model, in the dtype of `model.dtype`
+    bests: int  # copies of it at most, while one is written
     rollouts: int  # at most, if every completion has rollout.max_tokens
 
     @property
@@ -38,50 +43,49 @@ class DiskUse:
 
     @property
     def peak(self) -> int:
-        """Of models, at most: a checkpoint or best model is complete before the one that it replaces is deleted."""
-        return (self.kept + 1) * self.checkpoint + 2 * self.best
+        """Of models, at most: while a checkpoint is written, or the best model."""
+        return max(self.at_once * self.checkpoint + self.best, self.kept * self.checkpoint + self.bests * self.best)
 
 
-def disk_use(config: Training, *, weights: int, state: int, others: int, dtype: torch.dtype) -> DiskUse:
-    """The disk use of a run.
-
-    `weights` and `state` are bytes of the policy in fp32 and of its optimizer, `others` what else a checkpoint has.
-    """
-    rollouts = 0
+def disk_use(config: Training, sizes: SavedSizes, *, done: int = 0) -> DiskUse:
+    """The disk use of a run; rollouts of the steps after `done`."""
+    save, rollouts = config.save, 0
     if isinstance(config, OnlineConfig):
-        recorded = ceil(config.steps / config.save.rollouts_every_steps)
+        recorded = ceil((config.steps - done) / save.rollouts_every_steps)
         tokens = config.rollout.prompts * config.rollout.group * config.rollout.max_tokens
         rollouts = recorded * tokens * ROLLOUT_BYTES
+    each = saved_moment_bytes(moment_bytes(config.optimizer.name), save.optimizer)
+    written = ceil(config.steps / save.every_steps)
     return DiskUse(
-        checkpoint=weights + state + others,
-        kept=min(config.save.keep, ceil(config.steps / config.save.every_steps)),
-        best=weights * torch.finfo(dtype).bits // (8 * FP32_BYTES),
+        checkpoint=sizes.weights + ceil(sizes.moments * each),
+        kept=min(save.keep, written),
+        at_once=min(save.keep + (save.delete_old == "after"), written),
+        best=sizes.best,
+        bests=2 if config.eval.every_steps else 1,  # without evaluations it is written once
         rollouts=rollouts,
     )
 
 
-def measured_use(config: Training, parts: Parts[Any], others: Iterable[Tensor]) -> DiskUse:
-    """The disk use of a run whose models are loaded; `others` are further tensors of its checkpoints."""
-    return disk_use(
-        config,
-        weights=size_of(parts.saved),
-        state=state_bytes(parts.policy, config.optimizer),
-        others=3 * size_of(others),  # of a critic: its weights, and two moments after the first step
-        dtype=parts.dtype if parts.adapter is None else torch.float32,
-    )
+def smaller(config: Training, sizes: SavedSizes) -> Iterator[tuple[str, Training]]:
+    """Configs whose `save` needs less room, one change after the other and at last all together; by their keys."""
+    changes: list[dict[str, Any]] = [
+        {"keep": 1},
+        *({"optimizer": how} for how in ("bf16", "8bit", "none")),
+        {"delete_old": "before"},
+    ]
+    all_together: dict[str, Any] = {}
+    for change in changes:
+        found = _changed(config, change)
+        if disk_use(found, sizes).peak < disk_use(config, sizes).peak:
+            all_together |= change
+            yield _keys(change), found
+    if len(all_together) > 1:
+        yield _keys(all_together), _changed(config, all_together)
 
 
-def require_space(directory: Path, use: DiskUse, note: Callable[[str], None]) -> None:
-    """Refuses a run whose models do not fit on the disk; notes one whose rollouts may not."""
-    free = shutil.disk_usage(directory).free
-    models = f"{use.kept + 1} checkpoints of {use.checkpoint / GB:.3g} GB and the best model, {use.best / GB:.3g} GB"
-    if use.peak > free:
-        raise UserError(
-            f"the run needs {use.peak / GB:.3g} GB on disk ({models}, twice while it is replaced) and {directory} has "
-            f"{free / GB:.3g} GB free: free some, lower save.keep, or write the run to another disk"
-        )
-    if use.peak + use.rollouts > free:
-        note(
-            f"note: with rollouts the run may need {(use.peak + use.rollouts) / GB:.3g} GB on disk and {directory} has "
-            f"{free / GB:.3g} GB free: raise save.rollouts_every_steps, or free some"
-        )
+def _changed(config: Training, change: dict[str, Any]) -> Training:
+    return config.model_copy(update={"save": config.save.model_copy(update=change)})
+
+
+def _keys(change: dict[str, Any]) -> str:
+    return " ".join(f"save.{key}={value}" for key, value in change.items())

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +10,15 @@ from torch import Tensor, nn
 from whet.config.model_config import ModelConfig
 from whet.errors import UserError
 from whet.models.adapters.adapter_directory import is_adapter
-from whet.models.adapters.lora import LoRALinear, LoRAShape, attach, trained_tensors
+from whet.models.adapters.lora import LoRAShape, attach, trained_tensors
 from whet.models.adapters.peft_files import read_adapter, write_adapter
+from whet.models.adapters.quantized_base import quantize_base
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
+from whet.models.half_precision import halve
 from whet.models.load import layer_prefix
 from whet.models.reward.reward_model import RewardModel
 
-FROZEN_ON_CUDA = torch.bfloat16
 TASKS = {"preference": "SEQ_CLS", "outcome": "SEQ_CLS", "process": "TOKEN_CLS"}  # PEFT's name of a reward model's kind
 
 
@@ -57,7 +57,8 @@ class Adapter:
 def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, *, seed: int) -> Adapter | None:
     """Gives the model the adapters of the recipe, if it asks for them, and freezes the rest.
 
-    On a GPU the frozen matrices are kept in bf16, in which they are multiplied; norms and biases stay in fp32.
+    On a GPU the frozen matrices are kept in bf16, in which they are multiplied, or on any device in NF4; norms and
+    biases stay in fp32.
     """
     if config.lora is None:
         return None
@@ -74,6 +75,11 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
             "one, so that PEFT has other names for its layers: leave it out"
         )
     wanted = config.lora
+    if wanted.quantization != "none" and not isinstance(trunk, Decoder):
+        raise UserError(
+            f"model.lora.quantization={wanted.quantization} is for the families of whet's own decoder, and "
+            f"transformers runs {config.path}: leave it out"
+        )
     shape = LoRAShape(rank=wanted.rank, alpha=wanted.alpha, targets=wanted.targets, rslora=wanted.rslora)
     within = "trunk." if isinstance(model, RewardModel) else ""
     try:
@@ -81,20 +87,9 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
     except UserError as error:
         raise UserError(f"model.lora.targets: {error}") from error
     if device.type == "cuda":
-        _halve(trunk)
+        halve(trunk)
+    if wanted.quantization == "nf4":
+        assert isinstance(trunk, Decoder)
+        quantize_base(trunk.model.layers, device)
     task = TASKS[model.kind] if isinstance(model, RewardModel) else "CAUSAL_LM"
     return Adapter(shape=shape, base=base, layers=layers, prefix=within + layer_prefix(trunk), task=task)
-
-
-def _halve(trunk: Any) -> None:
-    """Frozen matrices in bf16; of transformers' own models only those that autocast rounds, and so not the head's."""
-    if isinstance(trunk, Decoder):
-        kinds: tuple[type[nn.Module], ...] = (nn.Linear, nn.Embedding, LoRALinear)
-        head = None
-    else:
-        kinds, head = (nn.Linear, LoRALinear), trunk.model.get_output_embeddings()
-    kept = set() if head is None else {id(parameter) for parameter in head.parameters()}
-    for module in trunk.modules():
-        for parameter in module.parameters(recurse=False) if isinstance(module, kinds) else ():
-            if not parameter.requires_grad and parameter.dim() == 2 and id(parameter) not in kept:
-                parameter.data = parameter.data.to(FROZEN_ON_CUDA)

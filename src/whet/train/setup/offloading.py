@@ -9,11 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from whet.config.parts import OffloadConfig
 from whet.models.decoder.decoder import Trunk
-
-ROOM = 0.6  # of GPU memory for weights, gradients and moments; the rest is for activations and KV cache
-MOST_WILLING = ("reward", "reference", "optimizer", "critic")  # in this order: frozen weights need no copy back
 
 
 class Offloaded:
@@ -57,22 +53,6 @@ Present = Callable[[str], AbstractContextManager[object]]
 
 def present_in(offloaded: Mapping[str, Offloaded]) -> Present:
     return lambda name: offloaded.get(name, nullcontext())
-
-
-def to_offload(settings: OffloadConfig, sizes: Mapping[str, int], *, resident: int, memory: int) -> frozenset[str]:
-    """What to offload: all set to `always`, then `auto` ones until the rest fits.
-
-    `sizes`, `resident` (what cannot be offloaded) and `memory` are in bytes; `sizes` lists the models of this run.
-    """
-    wanted = settings.model_dump()
-    away = {name for name in sizes if wanted[name] == "always"}
-    for name in MOST_WILLING:
-        staying = sum(size for other, size in sizes.items() if other not in away)
-        if resident + staying <= ROOM * memory:
-            break
-        if name in sizes and wanted[name] == "auto":
-            away.add(name)
-    return frozenset(away)
 
 
 def weights(model: nn.Module, is_frozen: bool, device: torch.device) -> Offloaded:

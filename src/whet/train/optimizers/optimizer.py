@@ -11,23 +11,21 @@ from torch import Tensor
 
 from whet.algorithms import cells
 from whet.config import OptimizerConfig
+from whet.config.parts import SavedOptimizer
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
-from whet.train.setup.adamw_bf16 import AdamWBF16
-from whet.train.setup.lion import Lion
-from whet.train.setup.muon import Muon
+from whet.models.half_precision import accumulate_in_fp32
+from whet.train.optimizers.lion import Lion
+from whet.train.optimizers.muon import Muon
+from whet.train.optimizers.rounded_adamw import RoundedAdamW
+from whet.train.optimizers.saved_moments import MASTER, packed, unpacked
+from whet.train.optimizers.state_sizes import moment_bytes, moments_per_weight
+from whet.train.optimizers.streamed_adamw import StreamedAdamW
 from whet.user_code import one_line
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 EIGHT_BIT = ("state1", "state2", "step")  # of bitsandbytes; quantised ones have maps and scales besides
-STATE_BYTES = {
-    "adamw": 8,
-    "adamw_bf16": 4,
-    "adamw_8bit": 2,
-    "lion": 4,
-    "muon": 8,
-}  # per weight; muon: half for hidden matrices
 HEADS = {"lm_head", "embed_out", "head", "score", "classifier"}  # modules whose matrix makes logits, scores or values
 WEIGHT = "weight"  # before the names of a critic's weights, which a checkpoint has beside its moments
 
@@ -55,14 +53,23 @@ class Trainable(Protocol):
 
 
 def make_optimizer(model: Trainable, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer of a model with fp32 weights. AdamW is fused: five times as fast, also on a CPU."""
+    """The optimizer of a model; gradients are in fp32 whatever its weights are in.
+
+    AdamW in fp32 is fused: five times as fast, also on a CPU.
+    """
     groups = _groups(model, config)
+    for group in groups:
+        accumulate_in_fp32(group["params"])
     betas = (config.beta1, config.beta2)
+    moments = torch.bfloat16 if config.name == "adamw_bf16" else torch.float32
+    match config.name, config.master_weights:
+        case "adamw" | "adamw_bf16", "offload":
+            return StreamedAdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon, moments=moments)
+        case ("adamw_bf16", _) | ("adamw", "bf16"):
+            return RoundedAdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon, moments=moments)
     match config.name:
         case "adamw":
             return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon, fused=True)
-        case "adamw_bf16":
-            return AdamWBF16(groups, lr=config.lr, betas=betas, eps=config.epsilon)
         case "adamw_8bit":
             package: Any = optional_package("bitsandbytes", "optimizer.name adamw_8bit")
             made: torch.optim.Optimizer = package.optim.AdamW8bit(groups, lr=config.lr, betas=betas, eps=config.epsilon)
@@ -111,10 +118,24 @@ def hidden_matrices(model: Trainable) -> list[torch.nn.Parameter]:
 
 
 def state_bytes(model: Trainable, config: OptimizerConfig) -> int:
-    """Bytes of the optimizer's state after the first step."""
-    trained = sum(p.numel() for _, p in model.named_parameters() if p.requires_grad)
+    """Bytes of the optimizer's state after the first step, with master weights that are offloaded."""
+    return moment_bytes(config.name) * moment_count(model, config) + master_bytes(model, config)
+
+
+def moment_count(model: Trainable, config: OptimizerConfig) -> int:
+    """Moments of all weights."""
     hidden = sum(p.numel() for p in hidden_matrices(model)) if config.name == "muon" else 0
-    return STATE_BYTES[config.name] * trained - 4 * hidden
+    return moments_per_weight(config.name) * sum(p.numel() for p in _trained(model)) - hidden
+
+
+def master_bytes(model: Trainable, config: OptimizerConfig) -> int:
+    """Bytes of the fp32 weights that the optimizer keeps beside those in bf16."""
+    is_kept = config.master_weights == "offload"
+    return 4 * sum(p.numel() for p in _trained(model) if is_kept and p.dtype is torch.bfloat16)
+
+
+def _trained(model: Trainable) -> list[torch.nn.Parameter]:
+    return [p for _, p in model.named_parameters() if p.requires_grad]
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
@@ -178,7 +199,7 @@ def _clipped(optimizer: torch.optim.Optimizer, world: World, max_grad_norm: floa
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
         if parameter.grad is None:  # a rank without rows still takes part in the sum
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
     world.sum_gradients(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
@@ -196,19 +217,22 @@ def finite(loss: Tensor, **culprit: Tensor) -> Tensor:
     return loss
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, model: Trainable) -> dict[str, Tensor]:
-    """Optimizer state by parameter name, for safetensors."""
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, model: Trainable, how: SavedOptimizer = "exact"
+) -> dict[str, Tensor]:
+    """Optimizer state by parameter name, for safetensors; moments as `save.optimizer` says."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{moment}/{names[parameter]}": _savable(moment, value)
         for parameter, state in optimizer.state.items()
-        for moment, value in state.items()
+        for kept, each in state.items()
+        for moment, value in packed(kept, torch.as_tensor(each), how)
     }
 
 
-def _savable(moment: str, value: Tensor | int) -> Tensor:
-    """A state as safetensors takes it: bitsandbytes counts steps as an integer, and shares the maps of its codes."""
-    tensor = torch.as_tensor(value).cpu().contiguous()
+def _savable(moment: str, value: Tensor) -> Tensor:
+    """A state as safetensors takes it: bitsandbytes shares the maps of its codes."""
+    tensor = value.cpu().contiguous()
     return tensor.clone() if moment.startswith("qmap") else tensor
 
 
@@ -218,24 +242,28 @@ def restore_optimizer(
     tensors: Mapping[str, Tensor],
     device: torch.device | None = None,
 ) -> None:
-    """Restores `optimizer_tensors`; nothing if no step was taken before.
+    """Restores `optimizer_tensors`; nothing if no step was taken before or no moments are saved.
 
     `device` is that of the optimizer, if the weights are offloaded; fused AdamW keeps its step count there.
     """
     known = {name for name, _ in model.named_parameters()}
     saved: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
+    for key, tensor in unpacked(tensors):
         moment, _, name = key.partition("/")
         if name in known and moment != WEIGHT:
             saved.setdefault(name, {})[moment] = tensor
     if not saved:
         return
+    has_moments = any(own.keys() != {MASTER} for own in saved.values())  # not with save.optimizer=none
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad or (not has_moments and name not in saved):
             continue
-        own, expected = saved.get(name, {}), _state_names(optimizer, parameter)
+        own, expected = saved.get(name, {}), _state_names(optimizer, parameter) if has_moments else (MASTER,)
         if not set(expected) <= own.keys() or own[expected[0]].shape != parameter.shape:
             raise UserError(f"the checkpoint's optimizer state does not fit parameter {name!r}: it is of another model")
+        if isinstance(optimizer, StreamedAdamW):
+            optimizer.take(parameter, own)
+            continue
         optimizer.state[parameter] = {
             moment: int(tensor) if tensor.dtype == torch.int64 else tensor.to(device or parameter.device)
             for moment, tensor in own.items()
@@ -244,7 +272,7 @@ def restore_optimizer(
 
 def _state_names(optimizer: torch.optim.Optimizer, parameter: Tensor) -> tuple[str, ...]:
     """The names of a parameter's state, first one of its shape."""
-    if isinstance(optimizer, Lion | Muon):
+    if isinstance(optimizer, Lion | Muon | StreamedAdamW):
         return optimizer.state_names(parameter)
     return EIGHT_BIT if type(optimizer).__module__.startswith("bitsandbytes") else MOMENTS
 

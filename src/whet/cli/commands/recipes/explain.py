@@ -151,13 +151,15 @@ def _memory(model: ModelMemory) -> dict[str, str]:
 
     return {
         "model": f"{model.about}: {model.parameters:,} parameters",
-        "weights": size(model.weights, " (fp32)"),
+        "weights": size(model.weights),
+        **({"joined copy": size(model.joined, " (what products read)")} if model.joined else {}),
         "gradients": size(model.gradients),
         "optimizer": size(model.optimizer, " (its state)"),
         "reference": size(model.reference),
         "critic": size(model.critic, " (weights, gradients, moments)"),
         "reward model": "not here yet" if model.reward is None else size(model.reward),
-        "together": size(model.total, ", without activations and the cache of the sampler"),
+        "together": size(model.total, ", without activations and the cache of the sampler (see `whet plan`)"),
+        **({"host memory": size(model.host, " (master weights and moments)")} if model.host else {}),
         **({} if model.kv_per_token == 0 else {"KV cache": _kv_cache(model)}),
     }
 
@@ -173,10 +175,10 @@ def _kv_cache(model: ModelMemory) -> str:
 
 def _disk(disk: DiskUse) -> dict[str, str]:
     return {
-        "checkpoints": f"{disk.kept:,} × {readable_bytes(disk.checkpoint)} (fp32 weights and optimizer)",
+        "checkpoints": f"{disk.kept:,} × {readable_bytes(disk.checkpoint)} (weights and optimizer)",
         "best model": readable_bytes(disk.best),
         "rollouts": f"at most about {readable_bytes(disk.rollouts)}" if disk.rollouts else "none",
-        "together": f"about {readable_bytes(disk.total)}; models {readable_bytes(disk.peak)} while one is replaced",
+        "together": f"about {readable_bytes(disk.total)}; models {readable_bytes(disk.peak)} while one is written",
     }
 
 

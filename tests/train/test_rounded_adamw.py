@@ -8,8 +8,8 @@ from torch import nn
 from tests.train.test_optimizers import BETAS, DECAY, EPSILON, LR, config_of, optimized
 from whet.config import OptimizerConfig
 from whet.models.storage.rounding import stochastic_bf16
-from whet.train.setup import adamw_bf16
-from whet.train.setup.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, state_bytes
+from whet.train.optimizers import rounded_adamw
+from whet.train.optimizers.optimizer import make_optimizer, optimizer_tensors, restore_optimizer, state_bytes
 
 
 def adamw(p, steps, decay):
@@ -48,6 +48,8 @@ def test_rounding_has_the_right_mean_and_keeps_what_is_exact():
     generator = torch.Generator().manual_seed(0)
     exact = torch.tensor([1.0, -2.5, 0.0, 3e-20]).bfloat16().float()
     assert torch.equal(stochastic_bf16(exact.clone(), generator).float(), exact)
+    all_bits = torch.full((100,), 0x7FFFFFFF, dtype=torch.int32).view(torch.float32)  # the NaN that CUDA computes
+    assert bool(stochastic_bf16(all_bits, generator).isnan().all())
     for value in (1.001, -0.3337, 1e-6):
         drawn = stochastic_bf16(torch.full((100_000,), value), generator).float()
         gap = abs(value) * 2**-7
@@ -57,7 +59,7 @@ def test_rounding_has_the_right_mean_and_keeps_what_is_exact():
 
 def test_chunks_change_nothing_but_random_numbers(monkeypatch):
     whole = optimized(config_of("adamw_bf16"))[1]
-    monkeypatch.setattr(adamw_bf16, "CHUNK", 4)
+    monkeypatch.setattr(rounded_adamw, "CHUNK", 4)
     pieces = optimized(config_of("adamw_bf16"))[1]
     assert all(np.abs(whole[name] - pieces[name]).max() < 4 * LR * 2**-6 for name in whole)
 

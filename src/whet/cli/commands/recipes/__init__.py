@@ -1,0 +1,1 @@
+"""Commands about recipes that train nothing: list, explain, plan and check them."""

@@ -1,0 +1,1 @@
+"""Models written in the formats of other programs: GGUF, which llama.cpp reads."""

@@ -1,0 +1,1 @@
+"""Optimizers, where their weights and moments are kept, the learning-rate schedule and one optimizer step."""

@@ -1,0 +1,50 @@
+"""The study of LoRA and master weights: valid recipes, names of their own, and a sweep without held-out rows."""
+
+import argparse
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from studies.weights import run
+from whet.recipe import read_recipe
+from whet.tasks.loading import load_task
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = argparse.Namespace(seeds="0,1,2", only=f"{run.SMALL},{run.CODER}", rates={"full": 1e-5, "lora": 1e-4})
+
+
+@pytest.mark.parametrize(("study", "count"), [("master-weights", 15), ("sweep", 16), ("lora", 12)])
+def test_every_run_has_a_valid_recipe_and_a_name_of_its_own(study: str, count: int, tmp_path: Path) -> None:
+    arms = list(run.arms(study, OPTIONS))
+    assert len({arm.name for arm in arms}) == len(arms) == count
+    (tmp_path / "rows.jsonl").touch()
+    for arm in arms:
+        files = [f"model.path={tmp_path}", f"task.path={tmp_path / 'rows.jsonl'}"] if arm.model else []
+        config = read_recipe(arm.recipe, [*arm.keys, *files, f"seed={arm.seed}"]).config
+        assert config.seed == arm.seed  # type: ignore[union-attr]
+
+
+def test_a_sweep_sees_no_held_out_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "HELD_OUT", 5)
+    path = tmp_path / run.ROWS
+    path.parent.mkdir()
+    rows = [{"input": f"What is {n} + {n * n + 1}?", "target": float(n + n * n + 1), "idx": n} for n in range(40)]
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    task = load_task("maths", {"path": str(path), "held_out_rows": 5})
+    held = {example.columns["idx"] for example in task.held_out(5)}
+    left = {json.loads(line)["idx"] for line in run.sweep_rows(tmp_path, tmp_path / "left.jsonl").open()}
+    assert len(held) == 5
+    assert left == set(range(40)) - held
+
+
+def test_the_page_says_what_the_runs_gave() -> None:
+    results = json.loads((ROOT / "studies" / "weights" / "master_weights.json").read_text("utf-8"))
+    text = (ROOT / "docs" / "optimizers.md").read_text("utf-8")
+    assert {result["what"] for result in results} == set(run.MASTER_WEIGHTS)
+    for what in run.MASTER_WEIGHTS:
+        seeds = sorted((one["seed"], one["after"]["eval/accuracy"]) for one in results if one["what"] == what)
+        shown = " | ".join(f"{accuracy:.1%}".replace("%", " %") for _, accuracy in seeds)
+        assert f"| {what} | {shown} |" in text

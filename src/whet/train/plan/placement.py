@@ -66,7 +66,7 @@ def placement(m: Models) -> Placement:
     learns = trained + critic_trained
     state = _state(m, trained) + _state(m, critic_trained)
     copies_head = m.storage == "fp32" and m.on_gpu and m.is_fused
-    reward = 0 if m.reward is None else _frozen_model(m.reward, m)
+    reward = 0 if m.reward is None else _reward(m.reward, m)
     return Placement(
         weights=weights,
         joined=int(joined),
@@ -80,7 +80,7 @@ def placement(m: Models) -> Placement:
         models={
             "reference": _stored(c, m) if m.reference == "copy" else 0,
             "critic": _stored(c, m) if m.critic == "separate" and not m.adapters else 0,
-            "reward": 0 if m.reward is None else _stored(m.reward, m),
+            "reward": 0 if m.reward is None or m.reward_adapter else _stored(m.reward, m),
         },
     )
 
@@ -139,6 +139,13 @@ def _critic(m: Models) -> tuple[int, int]:
         return 2 * FP32 * m.adapters + JOINED_BYTES[m.storage] * blocks_weights(m.policy), m.adapters + head
     trained = all_weights(m.policy) - head_weights(m.policy) + head
     return _frozen_model(m.policy, m) + FP32 * head, trained
+
+
+def _reward(c: DecoderConfig, m: Models) -> int:
+    """The reward model; one on the policy's frozen weights has adapters, and folds them into one block at a time."""
+    if m.reward_adapter:
+        return m.reward_adapter + (BF16 if m.on_gpu else FP32) * (block_weights(c) if m.is_fused else 0)
+    return _frozen_model(c, m)
 
 
 def _frozen_model(c: DecoderConfig, m: Models) -> int:

@@ -163,8 +163,8 @@ def _bound(result: Mapping[str, Any]) -> str:
     prefill, waiting = last["breakdown"]["prefill"], last["seconds"] - attending - others
     return (
         f"Attention reads {size / 1e12:.2f} TB of keys and values in {attending:.2f} s, "
-        f"{size / attending / 1e12:.2f} of {roofline.BANDWIDTH / 1e12:.1f} TB/s. If all else took no time, that would be "
-        f"{last['tokens'] / attending:,.0f} tokens/s. {GOAL:,} tokens/s would leave "
+        f"{size / attending / 1e12:.2f} of {roofline.BANDWIDTH / 1e12:.1f} TB/s. If all else took no time, "
+        f"that would be {last['tokens'] / attending:,.0f} tokens/s. {GOAL:,} tokens/s would leave "
         f"{last['tokens'] / GOAL - attending:.2f} s for all else, which takes {last['seconds'] - attending:.2f} s: "
         f"{others:.2f} s of other kernels in {sum(row['runs'] for row in whet['kernels']):,} launches, and "
         f"{waiting:.2f} s in which the device waits. Reading the prompts is {prefill:.2f} s of it."

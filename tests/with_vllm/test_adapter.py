@@ -27,9 +27,16 @@ def served(directory: Path) -> Any:
     from vllm import LLM
 
     llm = LLM(
-        model=str(directory), dtype="float32", enable_lora=True, max_lora_rank=8, max_model_len=128, seed=0, max_num_seqs=8,
-        enforce_eager=True, kv_cache_memory_bytes=2**28, gpu_memory_utilization=0.1,
-    )  # fmt: skip
+        model=str(directory),
+        dtype="float32",
+        enable_lora=True,
+        max_lora_rank=8,
+        max_model_len=128,
+        max_num_seqs=8,
+        enforce_eager=True,
+        kv_cache_memory_bytes=2**28,
+        gpu_memory_utilization=0.1,
+    )
     yield llm
     llm.llm_engine.engine_core.shutdown()
 

@@ -53,7 +53,7 @@ def _written_whole(directory: Path) -> Iterator[Path]:
         for path in sorted(partial.iterdir(), key=lambda one: one.name == MODEL_CONFIG):
             path.replace(directory / path.name)
         is_whole = True
-    except OSError as error:
-        raise RunFailed(f"{directory} cannot be written ({error.strerror or error}); nothing was kept") from error
+    except (OSError, RunFailed) as error:
+        raise RunFailed(f"{directory} cannot be written ({error}); nothing was kept") from error
     finally:
         shutil.rmtree(directory if is_new and not is_whole else partial, ignore_errors=True)

@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_no_part_of_a_merged_model(place, monkeypatch):
         patched.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", full)
         (tmp_path / "empty").mkdir()
         for name in ("merged", "empty"):
-            with pytest.raises(RunFailed, match="tokenizer cannot be saved"):
+            with pytest.raises(RunFailed, match=r"tokenizer cannot be saved .*nothing was kept"):
                 merge_adapter(str(tmp_path / "adapter"), tmp_path / name)
     assert not (tmp_path / "merged").exists()
     assert list((tmp_path / "empty").iterdir()) == []

@@ -67,6 +67,13 @@ def test_a_merged_directory_is_a_plain_model(place, dtype, near):
         merge_adapter(str(tmp_path / "base"), tmp_path / "again")
 
 
+def test_a_merged_model_has_the_dtype_of_its_base(place):
+    tmp_path, _ = place
+    load_model(tmp_path / "base").save(tmp_path / "base", torch.bfloat16)
+    merge_adapter(str(tmp_path / "adapter"), tmp_path / "merged")
+    assert model_summary(tmp_path / "merged")["dtype"] == "bfloat16"
+
+
 def test_patterns_of_alpha_and_ranks_of_other_programs(place):
     tmp_path, _ = place
     path = tmp_path / "adapter" / "adapter_config.json"
